@@ -1,0 +1,80 @@
+# The chores of this project. `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+UV_VERSION := 0.13.8
+# A job of these tests must never land in the records of the person who runs them.
+TEST_HOME := $(CURDIR)/.cache/test-home
+timed = @start=$$SECONDS; trap 'echo "make $@: exit $$?, $$((SECONDS - start)) s"' EXIT;
+
+.PHONY: help
+help: ## list the chores
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F ':.*?## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: $(STAMP) ## make .venv with Windlass, torch and the tools (once; needs Python 3.11+, git, make)
+
+$(STAMP): requirements.lock pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" UV_VERSION="$(UV_VERSION)" bash tools/setup.sh
+	@touch $@
+
+.PHONY: demo
+demo: ## train on real handwritten digits, 2 nodes × 2 ranks, on this machine
+	$(timed) $(MAKE) --no-print-directory setup; WINDLASS_BIN=$(BIN)/windlass bash tools/demo.sh
+
+.PHONY: test
+test: ## the tests a person waits for (at most 10 minutes on 2 cores)
+	$(timed) $(MAKE) --no-print-directory setup lint; $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+.PHONY: test-slow
+test-slow: setup ## the tests that take minutes each
+	$(timed) $(BIN)/pytest -n 2 --dist worksteal -m slow --durations=15
+
+.PHONY: chaos
+chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again
+	$(timed) CHAOS_SEEDS=200 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_chaos.py -n $(if $(SEED),0 -s,2) --dist worksteal
+
+.PHONY: horovod
+horovod: setup ## build Horovod for example 04 into .cache/horovod-env (3 to 9 minutes, once; needs Open MPI)
+	@bash tools/horovod.sh
+
+.PHONY: lint
+lint: setup ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
+
+.PHONY: format
+format: setup ## put the code into the one shape that lint accepts
+	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
+
+.PHONY: examples-env
+examples-env: setup ## install what examples 05 and 06 import into .cache/examples-env (half a minute, once)
+	@bash tools/examples-env.sh
+
+.PHONY: docs
+docs: setup ## build the documentation into site/, refusing broken links
+	@$(BIN)/python tools/reference.py
+	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$said"; exit 1; }; echo "docs: site/index.html"
+
+.PHONY: size
+size: setup ## installed size and package count of the core (at most 12 packages, 30 MB)
+	@$(BIN)/python tools/size.py
+
+.PHONY: bench
+bench: setup ## every figure that the docs claim, beside its peer's
+	@for file in bench/*.py; do $(BIN)/python $$file; done
+
+.PHONY: lock
+lock: setup ## resolve the dependencies anew into requirements.lock
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade --group dev --extra all pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade -c requirements.lock examples/requirements.in -o examples/requirements.lock
+
+.PHONY: clean
+clean: ## remove what the chores made, .venv too
+	@rm -rf .venv .cache site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,301 @@
+"""Saving and restoring 500 MB of state on 2 ranks: ours beside torch.save with fsync, and torch.distributed.checkpoint.
+
+The state is the parameters of a model and Adam's, the same on both ranks. For each way: how long the training thread is
+held (the slower rank), how long until all is on the disk, the first save apart, how much later 40 steps and the save
+are done than 40 steps alone, and how long a restore takes, ours with every checksum verified. The page cache is warm.
+
+    python bench/checkpoint.py [--runs 5] [--megabytes 500]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from common import BIN, CACHE, ROOT, in_turn, machine, median, spread, table
+
+WAYS = ("torch.save", "dcp", "dcp async, thread", "dcp async, process", "windlass")
+PEER = "torch.save"
+SCRIPT = '''
+import gc
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+
+def main():
+    warnings.simplefilter("ignore")
+    way, folder, megabytes, saves = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    width = 1024
+    layers = round(megabytes * 1e6 / 3 / 4 / width / width)
+    model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(layers)])
+    optimizer = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    left, right, small = torch.randn(600, 600), torch.randn(600, 600), torch.zeros(1000)
+
+
+    def step():
+        for _ in range(3):
+            left @ right
+        dist.all_reduce(small)
+
+
+    def state():
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+    def sync_folder(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+    class TorchSave:
+        """Rank 0 writes everything; all wait, as a training that goes on would."""
+
+        def save(self, path):
+            if rank == 0:
+                os.makedirs(path)
+                with open(f"{path}/state.pt", "wb") as file:
+                    torch.save(state(), file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                sync_folder(path)
+            dist.barrier()
+            return lambda: None
+
+        def load(self, path):
+            loaded = torch.load(f"{path}/state.pt", mmap=True, weights_only=True)
+            model.load_state_dict(loaded["model"])
+            optimizer.load_state_dict(loaded["optimizer"])
+            dist.barrier()
+
+
+    class Dcp:
+        def save(self, path):
+            from torch.distributed.checkpoint.state_dict import get_state_dict
+
+            model_state, optimizer_state = get_state_dict(model, optimizer)
+            writer = dcp.FileSystemWriter(path, sync_files=True)
+            return self.write({"model": model_state, "optimizer": optimizer_state}, writer)
+
+        def write(self, whole, writer):
+            dcp.save(whole, storage_writer=writer)
+            return lambda: None
+
+        def load(self, path):
+            from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+            model_state, optimizer_state = get_state_dict(model, optimizer)
+            whole = {"model": model_state, "optimizer": optimizer_state}
+            dcp.load(whole, storage_reader=dcp.FileSystemReader(path))
+            set_state_dict(model, optimizer, model_state_dict=whole["model"], optim_state_dict=whole["optimizer"])
+
+
+    class DcpThread(Dcp):
+        def write(self, whole, writer):
+            return dcp.async_save(whole, storage_writer=writer, process_group=group).result
+
+
+    class DcpProcess(Dcp):
+        """With a stager whose copy is in memory shared with the process: its fastest."""
+
+        def __init__(self):
+            from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+            self.stager = DefaultStager(StagingOptions(
+                use_pinned_memory=False, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=False
+            ))
+
+        def write(self, whole, writer):
+            from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+            return dcp.async_save(
+                whole, storage_writer=writer, process_group=group, async_stager=self.stager,
+                async_checkpointer_type=AsyncCheckpointerType.PROCESS,
+            ).result
+
+
+    class Windlass:
+        """Its own names for checkpoints; `path` only says which."""
+
+        def __init__(self):
+            from windlass.train.checkpoint import Checkpoint
+
+            self.saved = Checkpoint(model=model, optimizer=optimizer, folder=f"{folder}/own", every=10**9, keep=1)
+            self.saved.step()
+            time.sleep(1.0)
+
+        def save(self, path):
+            self.saved.steps += 1
+            self.saved.save()
+
+            def wait():
+                while self.saved._writer.busy:
+                    self.saved._hear_writer(1.0)
+
+            return wait
+
+        def load(self, path):
+            self.saved.restore()
+
+
+    ways = {
+        "torch.save": TorchSave, "dcp": Dcp, "dcp async, thread": DcpThread, "dcp async, process": DcpProcess,
+        "windlass": Windlass,
+    }
+    group = dist.new_group(backend="gloo")
+    chosen = ways[way]()
+    found = {"held": [], "total": [], "lost": [], "restore": []}
+
+
+    def slowest(seconds):
+        tensor = torch.tensor([seconds], dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor.item()
+
+
+    def one_save(number):
+        path = f"{folder}/{number}"
+        os.sync() if rank == 0 else None
+        dist.barrier()
+        began = time.perf_counter()
+        wait = chosen.save(path)
+        held = time.perf_counter() - began
+        wait()
+        total = time.perf_counter() - began
+        dist.barrier()
+        return path, slowest(held), slowest(total)
+
+
+    path, held, total = one_save(0)
+    found["first"] = [held]
+    for number in range(1, saves + 1):
+        before = path
+        path, held, total = one_save(number)
+        found["held"].append(held)
+        found["total"].append(total)
+        if rank == 0:
+            shutil.rmtree(before, ignore_errors=True)
+
+
+    def steps(count, save_at, path):
+        dist.barrier()
+        began = time.perf_counter()
+        for number in range(count):
+            if number == save_at:
+                wait = chosen.save(path)
+            step()
+        if save_at >= 0:
+            wait()
+        dist.barrier()
+        return slowest(time.perf_counter() - began)
+
+
+    steps(5, -1, "")
+    for number in range(saves):
+        alone = steps(40, -1, "")
+        before, path = path, f"{folder}/beside-{number}"
+        found["lost"].append(steps(40, 2, path) - alone)
+        found["forty"] = [alone]
+        if rank == 0:
+            shutil.rmtree(before, ignore_errors=True)
+    gc.collect()
+    for _ in range(3):
+        dist.barrier()
+        began = time.perf_counter()
+        chosen.load(path)
+        found["restore"].append(slowest(time.perf_counter() - began))
+    if rank == 0:
+        print("\\n>>" + json.dumps({name: statistics.median(values) for name, values in found.items()}), flush=True)
+    dist.barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":  # the process of DCP imports this file
+    main()
+'''
+
+
+def trial(way: str, folder: Path, script: Path, megabytes: int) -> dict[str, float]:
+    """One job of this way. Raises RuntimeError if it fails."""
+    work = folder / "work"
+    work.mkdir()
+    words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", str(script), way, str(work)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [*words, str(megabytes), "3"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False, timeout=180, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    shutil.rmtree(work)
+    said = re.search(r"^>>(.*)$", done.stdout, re.MULTILINE)
+    if said is None:
+        raise RuntimeError(f"{way} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+    found: dict[str, float] = json.loads(said[1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--way", choices=WAYS, action="append", help="only these")
+    given = parser.parse_args()
+    print(f"checkpoint: {machine()}, {given.megabytes} MB on 2 ranks, medians of {given.runs} jobs (least–greatest)")
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="bench-checkpoint-") as name:
+        folder = Path(name)
+        script = folder / "script.py"
+        script.write_text(SCRIPT)
+        trials: Mapping[str, Callable[[], object]] = {
+            way: partial(trial, way, folder, script, given.megabytes) for way in given.way or WAYS
+        }
+        report(in_turn(trials, given.runs))
+    print(f"load at the end: {os.getloadavg()[0]:.1f}")
+
+
+def report(results: dict[str, list[object]]) -> None:
+    found = {way: [one for one in trials if isinstance(one, dict)] for way, trials in results.items()}
+    columns = {
+        "held": "held, s",
+        "first": "first save",
+        "total": "durable, s",
+        "lost": "lost, s",
+        "restore": "restore, s",
+    }
+    header, rows = ["way"], [[way] for way in found]
+    for key, title in columns.items():
+        header += [title, "÷"]
+        peer = median([one[key] for one in found[PEER]]) if PEER in found else float("nan")
+        for row, trials in zip(rows, found.values(), strict=True):
+            values = [one[key] for one in trials]
+            row += [spread(values), f"{median(values) / peer:.3f}"]
+    table("500 MB of state, ratios to torch.save with fsync", header, rows)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    main()

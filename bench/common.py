@@ -1,0 +1,129 @@
+"""What all benchmarks share: commands timed as whole processes, in turn, and a table with ratios to the peer."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = ROOT / ".venv" / "bin"
+CACHE = ROOT / ".cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one whole process took."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_mb: float
+    """Largest resident size of the process itself, in MiB."""
+
+
+def measure(command: Sequence[str | Path], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Cost:
+    """Run a command to its end, its output thrown away. Raises CalledProcessError if it fails."""
+    words = [str(word) for word in command]
+    spawn = [str(BIN / "python"), "-I", "-S", str(ROOT / "bench" / "spawn.py"), *words]
+    answer = subprocess.run(
+        spawn, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=True
+    )
+    code, wall, cpu, peak = answer.stdout.split()
+    if int(code):
+        raise subprocess.CalledProcessError(int(code), words)
+    return Cost(float(wall), float(cpu), float(peak))
+
+
+def in_turn(trials: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[object]]:
+    """Run every trial `runs` times, A B C A B C …, so that a slow minute slows all; the first is not counted."""
+    results: dict[str, list[object]] = {name: [] for name in trials}
+    for number in range(runs + 1):
+        for name, trial in trials.items():
+            result = trial()
+            if number:
+                results[name].append(result)
+    return results
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one."""
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median with the least and the greatest: `0.12 (0.11–0.15)`."""
+    return f"{median(values):.3g} ({min(values):.3g}–{max(values):.3g})"
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under a title, columns aligned."""
+    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    print(f"\n{title}")
+    for number, row in enumerate(cells):
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        if number == 0:
+            print("  " + "  ".join("-" * width for width in widths))
+
+
+@contextmanager
+def fresh_home() -> Iterator[Path]:
+    """A WINDLASS_HOME of its own, set for the time of the block; its warm processes are ended with it."""
+    home = Path(tempfile.mkdtemp(prefix="windlass-bench-"))
+    before = os.environ.get("WINDLASS_HOME")
+    os.environ["WINDLASS_HOME"] = str(home)
+    try:
+        yield home
+    finally:
+        from windlass.engines.local.warm import WarmPool
+
+        WarmPool(home).stop()
+        if before is None:
+            del os.environ["WINDLASS_HOME"]
+        else:
+            os.environ["WINDLASS_HOME"] = before
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def peers(*packages: str) -> Path:
+    """The `bin` folder of an environment that has these packages, made once; it sees this project's torch."""
+    folder = CACHE / "bench-env"
+    stamp = folder / "packages.json"
+    wanted = sorted(packages)
+    have = json.loads(stamp.read_text()) if stamp.is_file() else []
+    if not set(wanted) <= set(have):
+        uv = BIN / "uv"
+        if not (folder / "bin" / "python").exists():
+            subprocess.run([uv, "venv", "-q", "--python", BIN / "python", folder], check=True)
+            site = next((folder / "lib").glob("python3.*/site-packages"))
+            (site / "project.pth").write_text(
+                str(next((ROOT / ".venv" / "lib").glob("python3.*/site-packages"))) + "\n"
+            )
+        subprocess.run(
+            [uv, "pip", "install", "-q", "--compile-bytecode", "--python", folder / "bin" / "python", *wanted],
+            check=True,
+        )
+        stamp.write_text(json.dumps(sorted({*have, *wanted})))
+    return folder / "bin"
+
+
+def machine() -> str:
+    """One line on where the figures are from."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {sys.version.split()[0]}, load {load:.1f}"
+
+
+def lift_limits() -> None:
+    """Benchmarks that open many files need the room that the machine allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,102 @@
+"""Windlass takes an unchanged training script to any number of workers and brings the trained model back.
+
+    import windlass
+
+    run = windlass.run(windlass.Job(name="digits", run="train.py", nodes=2, procs_per_node=2))
+    for event in run.events():
+        print(event.kind, event.data)
+    print(run.wait().phase, run.output_dir)
+
+Nothing is imported before it is used: this file travels to every node, where only `windlass.train` and the worker are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from windlass.actions.api import Run, get, list_runs, make_plan, run
+    from windlass.errors import (
+        EngineError,
+        JobFileError,
+        NoSuchRun,
+        PlanError,
+        RunEnded,
+        RunFailed,
+        RunNotFinished,
+        RunStopped,
+        StoreError,
+        UsageError,
+        WindlassError,
+    )
+    from windlass.plan.plan import Plan
+    from windlass.runs.cost import Cost
+    from windlass.runs.ledger import Ledger
+    from windlass.runs.logs import LogLine
+    from windlass.runs.record import Event, Phase, Status
+    from windlass.spec.job import Job
+
+_HOMES = {
+    "Cost": "windlass.runs.cost",
+    "Event": "windlass.runs.record",
+    "Job": "windlass.spec.job",
+    "Ledger": "windlass.runs.ledger",
+    "LogLine": "windlass.runs.logs",
+    "Phase": "windlass.runs.record",
+    "Plan": "windlass.plan.plan",
+    "Run": "windlass.actions.api",
+    "Status": "windlass.runs.record",
+    "get": "windlass.actions.api",
+    "list_runs": "windlass.actions.api",
+    "make_plan": "windlass.actions.api",
+    "run": "windlass.actions.api",
+    **dict.fromkeys(
+        ["EngineError", "JobFileError", "NoSuchRun", "PlanError", "RunEnded", "RunFailed", "RunNotFinished",
+         "RunStopped", "StoreError", "UsageError", "WindlassError"],
+        "windlass.errors",
+    ),
+}  # fmt: skip
+
+__all__ = [
+    "Cost",
+    "EngineError",
+    "Event",
+    "Job",
+    "JobFileError",
+    "Ledger",
+    "LogLine",
+    "NoSuchRun",
+    "Phase",
+    "Plan",
+    "PlanError",
+    "Run",
+    "RunEnded",
+    "RunFailed",
+    "RunNotFinished",
+    "RunStopped",
+    "Status",
+    "StoreError",
+    "UsageError",
+    "WindlassError",
+    "get",
+    "list_runs",
+    "make_plan",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    import importlib
+
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'windlass' has no attribute '{name}'")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted([*__all__, "__version__"])

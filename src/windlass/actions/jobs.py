@@ -1,0 +1,151 @@
+"""Turns what a person named — a job file, a script, a command line, a `Job` — into a job and the folder it is about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.actions.edge import Edge
+from windlass.errors import JobFileError, Problem, UsageError
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+
+JOB_FILES: Final = ("job.yaml", "job.yml")
+MAX_JOB_BYTES: Final = 1 << 20
+
+
+class Parts(dict[str, Any]):
+    """Some fields of a mapping that change, while its others stay; any other mapping takes the place of the old one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyJob:
+    """A job with the folder that its paths are relative to, and what it was made from."""
+
+    job: Job
+    base: Path
+    origin: str
+    """`job.yaml`, `train.py` or `command line`."""
+
+
+def read_job(
+    what: str | None, rest: Sequence[str], overrides: Mapping[str, Any], edge: Edge, *, rest_given: bool = False
+) -> ReadyJob:
+    """The job that `what` and the arguments after `--` stand for.
+
+    | `what` | `rest` | job |
+    |---|---|---|
+    | none | none | `job.yaml` here |
+    | a .yaml file | arguments | the file's, with the arguments added to its script's |
+    | a script | arguments | that script with these arguments |
+    | none | a command line | `torchrun …`, `mpirun …` or anything else |
+
+    `overrides` are job fields by name, which replace those of the job, of `Parts` one by one. Raises JobFileError or
+    UsageError.
+    """
+    if what is None and rest_given:
+        if not rest:
+            raise UsageError("nothing stands after --", "give a command line: windlass run -- torchrun train.py")
+        from windlass.spec.commandline import job_from_command
+
+        return _changed(ReadyJob(job_from_command(rest), edge.cwd, "command line"), overrides)
+    path = _job_file(what, edge)
+    if os.path.isdir(path):  # noqa: PTH112 - Path's own raises for a name that is too long
+        path = _job_file_in(path)
+    if path.suffix in (".yaml", ".yml"):
+        return _changed(_read_file(path, what or path.name), overrides, rest)
+    if not os.path.isfile(path):  # noqa: PTH113 - as above
+        raise UsageError(f"{what} is neither a job file nor a script", "windlass init writes a job file for a script")
+    from windlass.spec.commandline import job_from_script
+
+    base, script = (edge.cwd, str(what)) if _is_below(path, edge.cwd) else (path.parent, path.name)
+    return _changed(ReadyJob(job_from_script(script, rest), base, str(what)), overrides)
+
+
+def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any]) -> ReadyJob:
+    """The job that a recorded plan was made from, with fields replaced. Raises JobFileError.
+
+    The folder that its paths are relative to is found from the plan, and so is the interpreter, which may have been
+    that of an environment which is not active now.
+    """
+    from windlass.spec.parse import job_from_mapping
+
+    job = job_from_mapping(plan["job"], plan["name"])
+    node = next(step["request"] for step in plan["steps"] if step["kind"] == "node")
+    base, code = PurePath(node["cwd"]), PurePath(job.code)
+    if not code.is_absolute():
+        base = base.parents[len(code.parts) - 1] if code.parts else base
+    python = {} if job.python is not None or job.script_kind == "program" else {"python": node["worker_python"]}
+    return _changed(ReadyJob(job, Path(base), plan["name"]), {**python, **overrides})
+
+
+def _job_file(what: str | None, edge: Edge) -> Path:
+    if what == "":
+        raise UsageError("the name of the job is empty", "leave it out for the job.yaml of this folder")
+    if what is not None:
+        return edge.cwd / os.path.expanduser(what)  # noqa: PTH111 - Path's own raises for a home of nobody
+    return _job_file_in(edge.cwd)
+
+
+def _job_file_in(folder: Path) -> Path:
+    for name in JOB_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    hint = "name a job file or a script: windlass run train.py; or write one: windlass init"
+    raise UsageError(f"there is no {JOB_FILES[0]} in {folder}", hint)
+
+
+def _read_file(path: Path, shown: str) -> ReadyJob:
+    from windlass.spec.parse import parse_job
+
+    return ReadyJob(parse_job(read_text(path, shown), shown), path.parent, shown)
+
+
+def read_text(path: Path, shown: str) -> str:
+    """The text of a file that a person wrote. Raises JobFileError: not there, no rights, too large, not UTF-8."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_JOB_BYTES + 1)
+    except OSError as error:
+        raise JobFileError([Problem(shown, "", f"cannot be read: {error.strerror}", "check the path")]) from error
+    if len(data) > MAX_JOB_BYTES:
+        raise JobFileError([Problem(shown, "", "is larger than 1 MiB", "a job file has some lines, not data")])
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = Problem(shown, "", f"is not UTF-8 text: byte {error.start}", "save it as UTF-8")
+        raise JobFileError([problem]) from error
+
+
+def _changed(ready: ReadyJob, overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
+    """The job with fields replaced and arguments added, checked again as a whole."""
+    if not overrides and not more:
+        return ready
+    import shlex
+
+    from windlass.spec.parse import job_from_mapping
+
+    fields = _merged(ready.job.model_dump(mode="json", exclude_defaults=True), overrides)
+    if more and ready.job.run is not None:
+        fields["run"] = f"{ready.job.run} {shlex.join(more)}"
+    elif more:
+        fields["command"] = [*(ready.job.command or ()), *more]
+    if "launcher" not in overrides:
+        fields["launcher"] = ready.job.launcher
+    return ReadyJob(job_from_mapping(fields, ready.origin), ready.base, ready.origin)
+
+
+def _merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(fields)
+    for name, value in overrides.items():
+        old = merged.get(name)
+        merged[name] = _merged(old if isinstance(old, dict) else {}, value) if isinstance(value, Parts) else value
+    return merged
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())

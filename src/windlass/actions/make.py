@@ -1,0 +1,240 @@
+"""Writes a job file for a script that is there already, and checks one against the target it is to run on."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from windlass.actions.edge import Edge
+from windlass.actions.jobs import JOB_FILES, ReadyJob
+from windlass.errors import UsageError
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
+
+Template = Literal["torchrun", "mpi", "plain"]
+TEMPLATES: Final[tuple[Template, ...]] = ("torchrun", "mpi", "plain")
+SCHEMA_FILE: Final = "job.schema.json"
+MAX_SCRIPT_BYTES: Final = 4 << 20
+MAX_SCRIPTS: Final = 200
+
+_LIKELY_NAMES: Final = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
+_IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
+    ("mpi", ("horovod", "mpi4py", "deepspeed.comm.mpi")),
+    ("torchrun", ("torch.distributed", "torch.nn.parallel", "lightning", "pytorch_lightning", "transformers",
+                  "accelerate", "deepspeed", "torchtitan", "composer", "windlass.train")),
+)  # fmt: skip
+"""What a script imports says who starts its ranks; the first match counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look into one script says about the job for it."""
+
+    script: str
+    """Relative to the folder, with `/`."""
+    template: Template
+    reason: str
+    """Why, as the end of a sentence: `it imports torch.distributed`."""
+    is_program: bool
+    """Whether it has an `if __name__ == "__main__"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job file that is not written yet."""
+
+    path: Path
+    text: str
+    template: Template
+    reason: str
+    schema_path: Path | None
+    """Where the JSON Schema goes that the file refers to; None where it refers to none."""
+
+
+def draft(
+    edge: Edge, *, script: str | None = None, template: Template | None = None, name: str | None = None,
+    with_schema: bool = False,
+) -> Draft:  # fmt: skip
+    """A job file for `script`, or for the likeliest script of the working folder. Reads, and writes nothing.
+
+    Raises UsageError where there is no script or several are as likely, JobFileError for a name that is not legal.
+    """
+    finding = look_into(edge.cwd, script) if script is not None else likeliest(edge.cwd, template)
+    chosen = template or finding.template
+    reason = "as asked" if template else finding.reason
+    text = job_text(finding.script, chosen, name or _name_of(finding.script, edge.cwd), with_schema=with_schema)
+    from windlass.spec.parse import parse_job
+
+    parse_job(text, JOB_FILES[0])  # what we write, we can read; a name that is not legal is refused here
+    schema = edge.cwd / SCHEMA_FILE if with_schema else None
+    return Draft(edge.cwd / JOB_FILES[0], text, chosen, reason, schema)
+
+
+def write(made: Draft, *, force: bool = False) -> list[Path]:
+    """Write a draft; gives the files written. Raises UsageError where one is there already, unless forced."""
+    texts = {made.path: made.text}
+    if made.schema_path is not None:
+        from windlass.spec.schema import job_schema
+
+        texts[made.schema_path] = json.dumps(job_schema(), indent=2) + "\n"
+    there = [path.name for path in texts if path.exists()]
+    if there and not force:
+        raise UsageError(f"{' and '.join(there)} is there already", "--force overwrites it")
+    for path, text in texts.items():
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise UsageError(f"{path} cannot be written: {error.strerror}", "check the folder's rights") from error
+    return list(texts)
+
+
+def check(ready: ReadyJob, on: str, edge: Edge) -> Plan:
+    """The plan that a run would follow, with a run id that stands for any. Raises what `make_plan` raises."""
+    from windlass.actions.targets import find_target, plan_for
+
+    return plan_for(ready, find_target(on, edge), f"{ready.job.name}-xxxxx", edge)
+
+
+# -- looking at scripts -----------------------------------------------------------------------------------------------
+
+
+def look_into(folder: Path, script: str) -> Finding:
+    """What one script says. Raises UsageError where it is not there."""
+    path = folder / Path(script).expanduser()
+    if not path.is_file():
+        raise UsageError(f"{script} is not there", "name a script of this folder: windlass init train.py")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{script} is not below {folder}", "go to its folder first: a job ships its own folder")
+    return _finding(path, path.resolve().relative_to(folder.resolve()).as_posix())
+
+
+def likeliest(folder: Path, template: Template | None = None) -> Finding:
+    """The script of `folder` that is most likely the one to train. Raises UsageError where none stands out."""
+    scripts = sorted(path for path in folder.glob("*.py") if path.is_file())[:MAX_SCRIPTS]
+    findings = [finding for path in scripts if (finding := _finding(path, path.name)).is_program]
+    if not findings:
+        hint = "name the script: windlass init src/train.py"
+        raise UsageError(f'no Python program is in {folder}: none has `if __name__ == "__main__"`', hint)
+    named = [finding for finding in findings if finding.script in _LIKELY_NAMES]
+    trained = [finding for finding in findings if finding.template != "plain"]
+    for likely in (named, trained, findings):
+        if len(likely) == 1:
+            return likely[0]
+    best = next((f for name in _LIKELY_NAMES for f in named if f.script == name), None)
+    if best is not None:
+        return best
+    names = ", ".join(finding.script for finding in findings[:5])
+    raise UsageError(f"several scripts could be meant: {names}", f"windlass init {findings[0].script}")
+
+
+def _finding(path: Path, shown: str) -> Finding:
+    if path.suffix != ".py":
+        return Finding(shown, "plain", "it is no Python script", is_program=True)
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read(MAX_SCRIPT_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return Finding(shown, "torchrun", f"it could not be read ({type(error).__name__})", is_program=False)
+    imported = set(_imports(tree))
+    is_program = any(_is_main_guard(node) for node in tree.body)
+    for template, modules in _IMPORTS:
+        for module in modules:
+            if any(name == module or name.startswith(f"{module}.") for name in imported):
+                return Finding(shown, template, f"it imports {module}", is_program=is_program)
+    return Finding(shown, "plain", "it imports nothing that makes ranks talk", is_program=is_program)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Modules that are imported anywhere, and `torch.distributed` where it is used as an attribute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+            yield f"torch.{node.attr}"
+
+
+def _is_main_guard(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+# -- the text ---------------------------------------------------------------------------------------------------------
+
+
+def _name_of(script: str, folder: Path) -> str:
+    from windlass.spec.names import legal_name
+
+    stem = Path(script).stem
+    return legal_name(folder.name or stem if f"{stem}.py" in _LIKELY_NAMES else stem)
+
+
+def job_text(script: str, template: Template, name: str, *, with_schema: bool) -> str:
+    """A job file with a comment on each line that a newcomer is likely to change."""
+    from windlass.spec.yamltext import plain_scalar
+
+    quoted = (
+        name if isinstance(plain_scalar(name), str) and name.isprintable() and ":" not in name else json.dumps(name)
+    )
+    head = f"# yaml-language-server: $schema={SCHEMA_FILE}\n" if with_schema else ""
+    start, size = _START[template](script)
+    return f"{head}{_HEAD}name: {quoted}\n{start}{size}{_TAIL}"
+
+
+def _torchrun(script: str) -> tuple[str, str]:
+    run = f"run: {_text(shlex.quote(script))}".ljust(34) + "# add arguments as in a shell: --epochs 5\n"
+    return run, f"nodes: 1{'':26}# machines; 2 on one machine plays two\nprocs_per_node: 2{'':17}# ranks on each\n"
+
+
+def _mpi(script: str) -> tuple[str, str]:
+    run, size = _torchrun(script)
+    return run, f"launcher: mpi{'':21}# mpirun starts the ranks: Horovod, mpi4py\n{size}"
+
+
+def _plain(script: str) -> tuple[str, str]:
+    words = ["python", script] if script.endswith(".py") else [f"./{script}"]
+    command = f"command: {json.dumps(words, ensure_ascii=False)}".ljust(34)
+    return f"{command}# started once for each rank, as it stands\n", f"procs_per_node: 1{'':17}# ranks\n"
+
+
+def _text(text: str) -> str:
+    return (
+        text if text.replace("/", "").replace(".", "").replace("_", "").replace("-", "").isalnum() else json.dumps(text)
+    )
+
+
+_START: Final = {"torchrun": _torchrun, "mpi": _mpi, "plain": _plain}
+_HEAD: Final = "# Run it: windlass run      See what it would do: windlass plan      All fields: windlass schema\n"
+_TAIL: Final = """\
+# env: {NCCL_DEBUG: WARN}         # variables for each rank
+# outputs: results                # where $WINDLASS_OUTPUT_DIR is; default: kept with the run
+# restarts: {max: 3}              # start again after a failure
+# timeout: 2h                     # stop after this time
+# grace: 30s                      # from SIGTERM to SIGKILL, for a last checkpoint
+"""
+
+
+def summary_of(plan: Plan) -> dict[str, Any]:
+    """A checked job as data: what it is called, how large it is, and what is worth knowing."""
+    return {
+        "ok": not any(note.blocks for note in plan.notes),
+        "name": plan.name,
+        "target": plan.target,
+        "nodes": plan.num_nodes,
+        "procs_per_node": plan.procs_per_node,
+        "job": dict(plan.job),
+        "notes": [
+            {"code": note.code, "message": note.message, "fix": note.fix, "blocks": note.blocks} for note in plan.notes
+        ],
+    }

@@ -1,0 +1,76 @@
+"""Finds the target that a name stands for and opens its engine's doors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from windlass.actions.edge import Edge
+from windlass.actions.jobs import ReadyJob, read_text
+from windlass.errors import UsageError
+from windlass.runs.store import Store
+
+if TYPE_CHECKING:
+    from windlass.engines.base import Engine
+    from windlass.plan.plan import Plan
+    from windlass.spec.targets import Target
+
+DEFAULT: Final = "local"
+FILE: Final = "targets.yaml"
+
+
+def target_files(edge: Edge) -> list[Path]:
+    """Where targets are named: beside the job first, then the user's own."""
+    config = Path(edge.environ.get("XDG_CONFIG_HOME") or Path(edge.environ.get("HOME", "/")) / ".config")
+    return [edge.cwd / FILE, config / "windlass" / FILE]
+
+
+def find_target(name: str, edge: Edge) -> Target:
+    """The target called `name`. Raises UsageError where there is none, JobFileError for a file with problems."""
+    from windlass.spec.targets import LocalTarget
+
+    known: dict[str, Target] = {}
+    for path in reversed(target_files(edge)):
+        if path.is_file():
+            from windlass.spec.parse import parse_targets
+
+            known |= parse_targets(read_text(path, str(path)), str(path))
+    if name == DEFAULT:
+        return known.get(name, LocalTarget(name=DEFAULT))
+    if name not in known:
+        names = ", ".join(sorted({DEFAULT, *known}))
+        raise UsageError(f"no target is called '{name}'", f"known are: {names}; more are named in {FILE}")
+    return known[name]
+
+
+def plan_for(ready: ReadyJob, target: Target, run_id: str, edge: Edge) -> Plan:
+    """The plan of a run of `ready` on `target`; reads the world's facts, changes nothing."""
+    from windlass.spec.targets import LocalTarget
+
+    if isinstance(target, LocalTarget):
+        from windlass.engines.local.facts import read_facts
+        from windlass.engines.local.plan import plan
+
+        job = (
+            ready.job
+            if ready.job.python or not target.python
+            else ready.job.model_copy(update={"python": target.python})
+        )
+        facts = read_facts(job, base=ready.base, home=edge.home, environ=edge.environ)
+        return plan(job, target, facts, run_id)
+    raise UsageError(
+        f"target {target.name} is of kind {target.kind}", "this version runs jobs on targets of kind local"
+    )
+
+
+def engine_of(name: str, store: Store) -> Engine:
+    """The engine that keeps the runs whose record names engine `name`. Raises UsageError for one not known here."""
+    if name == "local":
+        from windlass.engines.local.engine import LocalEngine
+
+        return LocalEngine(store)
+    if name == "fake":
+        from windlass.engines.fake import FakeEngine
+
+        return FakeEngine(store, lambda rank: None)  # to look at: only the process that plays a run can go on with it
+    raise UsageError(f"the run was made by the engine '{name}', which this version does not have", "upgrade Windlass")

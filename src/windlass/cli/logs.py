@@ -1,0 +1,91 @@
+"""Writes the logs of a run as bytes: one rank's lines as they were, several ranks' with `[K] ` before each line.
+
+For a terminal the rank has a colour, and nothing of what a rank wrote moves the cursor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from windlass.cli.style import RANK_COLOURS
+from windlass.errors import UsageError
+from windlass.runs.logs import LogBlock, RunLogs
+
+_SGR_NUMBERS: Final = {"cyan": 36, "magenta": 35, "green": 32, "yellow": 33, "blue": 34, "red": 31}
+_ESCAPE = re.compile(r"\x1b\[[0-9;:]*m|\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_]|.)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
+
+
+def write_logs(
+    run_dir: Path, out: BinaryIO, *, ranks: Collection[int] = (), attempt: int | None = None, tail: int | None = None,
+    since_ns: int | None = None, is_over: Callable[[], bool] | None = None, terminal: bool = False,
+) -> None:  # fmt: skip
+    """Write what the ranks of a run have written; with `is_over` go on until it is true.
+
+    `terminal` says that `out` is one, with colours. Raises UsageError for a rank or attempt that is not there.
+    """
+    logs = RunLogs(run_dir)
+    if is_over is None:
+        _refuse_unknown(logs, ranks, attempt)
+    plain = len(ranks) == 1
+    chosen = ranks or None
+    if is_over is None:
+        blocks = logs.read_batches(ranks=chosen, attempt=attempt, tail=tail, since_ns=since_ns)
+    else:
+        blocks = logs.follow_batches(ranks=chosen, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over)
+    write_blocks(blocks, out, plain=plain, flush=is_over is not None, terminal=terminal)
+
+
+def write_blocks(
+    blocks: Iterable[LogBlock], out: BinaryIO, *, plain: bool = False, flush: bool = False, terminal: bool = False
+) -> None:
+    """Write blocks with the prefix of their rank, or `plain` as they were."""
+    for block in blocks:
+        if plain:
+            out.write(block.data)
+        elif terminal:
+            out.write(terminal_lines(block).encode())
+        else:
+            out.write(block.prefixed(b"[%d] " % block.rank))
+            if not block.data.endswith(b"\n"):
+                out.write(b"\n")  # the next line may be another rank's
+        if flush:
+            out.flush()
+    out.flush()
+
+
+def terminal_lines(block: LogBlock) -> str:
+    """A block's lines for a terminal: rank in front, colours kept, nothing that would move the cursor.
+
+    Of a progress bar that redraws itself by carriage returns only the last state is left.
+    """
+    number = _SGR_NUMBERS[RANK_COLOURS[block.rank % len(RANK_COLOURS)]]
+    prefix = f"\x1b[{number}m[{block.rank}]\x1b[0m "
+    lines = []
+    for line in block.data.decode("utf-8", "replace").removesuffix("\n").split("\n"):
+        if not line.isprintable():
+            line = _tame(line)
+        lines.append(f"{prefix}{line}\n")
+    return "".join(lines)
+
+
+def _tame(line: str) -> str:
+    line = line.rstrip("\r").rsplit("\r", 1)[-1]
+    coloured = "\x1b" in line
+    if coloured:
+        line = _ESCAPE.sub(lambda match: match[0] if match[0].endswith("m") and match[0][1:2] == "[" else "", line)
+    line = _CONTROL.sub("", line)
+    return f"{line}\x1b[0m" if coloured else line
+
+
+def _refuse_unknown(logs: RunLogs, ranks: Collection[int], attempt: int | None) -> None:
+    attempts = logs.attempts()
+    if attempt is not None and attempt not in attempts:
+        raise UsageError(f"there is no attempt {attempt}", f"the run has had {len(attempts)}")
+    known = {rank for number in attempts for rank in logs.ranks(number)}
+    for rank in ranks:
+        if known and rank not in known:
+            raise UsageError(f"there is no rank {rank}", f"the ranks are 0 to {max(known)}")

@@ -1,0 +1,124 @@
+"""`ps`, `status`, `logs` and `events`: what shows a run and changes nothing."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from windlass.cli import options
+from windlass.cli.render import print_event, print_status, print_statuses
+from windlass.cli.style import coloured
+from windlass.errors import RunNotFinished
+from windlass.runs.record import EXIT_CODES
+
+
+@click.command()
+@click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the unfinished and the newest.")
+@click.option("--last", "-n", type=click.IntRange(1), default=20, show_default=True, help="How many of the newest.")
+@click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
+@options.output
+def ps(every: bool, last: int, quiet: bool, form: str) -> int:
+    """List runs: the unfinished ones and the newest.
+
+    \b
+    Example:
+      windlass ps
+      windlass ps --all -o json
+    """
+    from windlass.actions import runs
+    from windlass.actions.edge import here
+
+    with here().store() as store:
+        found = runs.statuses(store, last=None if every else last)
+        hidden = 0 if every else store.count() - len(found)
+    print_statuses(found, form, hidden=hidden, quiet=quiet)
+    return 0
+
+
+@click.command()
+@options.run_argument
+@click.option("--watch", "-w", is_flag=True, help="Follow it until it ends.")
+@click.option("--exit-code", is_flag=True, help="End with the run's code: 0, 100, 103, or 101 while it goes on.")
+@options.output
+@options.verbose
+def status(run: str | None, watch: bool, exit_code: bool, form: str, verbose: int) -> int:
+    """Show one run: its phase, progress, ranks, where its time went, and what broke first.
+
+    \b
+    Example:
+      windlass status                      the newest run
+      windlass status digits-7 -o json     a prefix of the id is enough
+      windlass status -w --exit-code       wait for it, and end as it did
+    """
+    from windlass.actions import runs
+    from windlass.actions.edge import here
+
+    code = 0
+    with here().store() as store:
+        found = runs.status(run, store)
+        if watch and not found.phase.is_terminal:
+            from windlass.cli.follow import watch as watch_run
+
+            found, code = watch_run(found.id, store, form=form)
+        print_status(found, store.plan(found.id), runs.ledger(found.id, store), form, verbose=verbose)
+    return EXIT_CODES.get(found.phase, RunNotFinished.exit_code) if exit_code else code
+
+
+@click.command()
+@options.run_argument
+@click.option("--rank", "-r", "ranks", type=click.IntRange(0), multiple=True, help="Only this rank; may be repeated.")
+@click.option("--attempt", type=click.IntRange(1), help="Only this attempt.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what arrives, until the run ends.")
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--since", metavar="10min", help="Only lines of the last 10min.")
+@options.debug
+def logs(
+    run: str | None, ranks: tuple[int, ...], attempt: int | None, follow: bool, tail: int | None, since: str | None
+) -> int:
+    """Show what the ranks wrote, in the order of time; each line begins with its rank unless one rank is asked for.
+
+    \b
+    Example:
+      windlass logs -f
+      windlass logs digits-7f3k2 --rank 0 --tail 100
+    """
+    from windlass.actions import runs
+    from windlass.actions.edge import here
+    from windlass.cli.logs import write_logs
+
+    edge = here()
+    with edge.store() as store:
+        run_id = store.find(run)
+        age = options.seconds(since, "--since", "write it as 30s, 10min or 2h") if since else None
+        since_ns = None if age is None else int((edge.now() - age) * 1e9)
+        engine = runs.engine_for(run_id, store)
+        is_over = (lambda: engine.status(run_id).phase.is_terminal) if follow else None
+        write_logs(
+            store.run_dir(run_id), sys.stdout.buffer, ranks=ranks, attempt=attempt, tail=tail, since_ns=since_ns,
+            is_over=is_over, terminal=coloured(sys.stdout),
+        )  # fmt: skip
+    return 0
+
+
+@click.command()
+@options.run_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until the run ends.")
+@options.output
+def events(run: str | None, follow: bool, form: str) -> int:
+    """Show what happened to a run, event by event.
+
+    \b
+    Example:
+      windlass events digits-7f3k2
+      windlass events -f -o json            one JSON object a line
+    """
+    from windlass.actions import runs
+    from windlass.actions.edge import here
+
+    with here().store() as store:
+        run_id = store.find(run)
+        began_at = store.status(run_id).created_at
+        for event in runs.events(run_id, store, follow=follow):
+            print_event(event, form, began_at)
+    return 0

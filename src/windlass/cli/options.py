@@ -1,0 +1,175 @@
+"""Options that commands share, each written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def debug(command: Command) -> Command:
+    """`--debug`, which `main` reads."""
+    return click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")(command)
+
+
+def output(command: Command) -> Command:
+    """`-o table|json|yaml` and `--debug`."""
+    form = click.Choice(["table", "json", "yaml"])
+    option = click.option("-o", "--output", "form", type=form, default="table", help="How to print.", show_default=True)
+    return option(debug(command))
+
+
+def verbose(command: Command) -> Command:
+    """`-v`."""
+    return click.option("-v", "--verbose", count=True, help="Show more.")(command)
+
+
+def job_arguments(command: Command) -> Command:
+    """The job, the target and what may be overridden."""
+    options = [
+        click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path()),
+        click.option("--on", default="local", metavar="TARGET", help="Where to run.", show_default=True),
+        click.option("--name", help="Name of the job."),
+        click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
+        click.option("--procs-per-node", metavar="N|auto", help="Processes on each node."),
+        click.option(
+            "--env", "-e", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated."
+        ),
+        click.option("--timeout", metavar="2h", help="End the run after this time."),
+        click.option("--python", metavar="PATH", help="The script's interpreter."),
+        click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
+        click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field: --set grace=1min."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def run_argument(command: Command) -> Command:
+    """`[RUN]`: an id, a unique prefix of one, or nothing for the newest run."""
+    return click.argument("run", required=False, shell_complete=_complete_run)(command)
+
+
+def run_arguments(command: Command) -> Command:
+    """`RUN…`: one or more of them."""
+    option = click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=_complete_run)
+    return option(command)
+
+
+def _complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return run_ids(incomplete)
+
+
+def run_ids(incomplete: str) -> list[str]:
+    """Runs whose ids begin so, for a line that is being typed."""
+    from windlass.actions.edge import here
+    from windlass.errors import WindlassError
+
+    edge = here()
+    try:
+        with edge.store() as store:
+            return [status.id for status in store.statuses(last=50) if status.id.startswith(incomplete)]
+    except WindlassError:  # a line that is being typed is no place for a message
+        return []
+
+
+def checkpoint_names(run: str | None, incomplete: str) -> list[str]:
+    """Checkpoints of a run whose names begin so, for a line that is being typed."""
+    from windlass.actions.checkpoints import look
+    from windlass.actions.edge import here
+    from windlass.errors import WindlassError
+
+    try:
+        with here().store() as store:
+            return [one.name for one in look(run or None, store).found if one.name.startswith(incomplete)]
+    except WindlassError:
+        return []
+
+
+def seconds(text: str, option: str, hint: str) -> float:
+    """A length of time that was given to `option`. Raises UsageError with `hint` for what is none."""
+    from windlass.errors import UsageError
+    from windlass.spec.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}", hint) from error
+
+
+def overrides(
+    *, name: str | None, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None,
+    python: str | None, cold: bool = False, settings: tuple[str, ...],
+) -> dict[str, Any]:  # fmt: skip
+    """Job fields from the options above. Raises UsageError for what does not read."""
+    fields: dict[str, Any] = {}
+    for setting in settings:
+        path, value = _pair(setting, "--set")
+        _assign(fields, f"--set {path}", path.split("."), _value(value))
+    if cold:
+        _assign(fields, "--cold", ("local", "start"), "cold")
+    given = {"name": name, "timeout": timeout, "python": python}
+    fields |= {field: value for field, value in given.items() if value is not None}
+    if nodes is not None:
+        fields["nodes"] = _nodes(nodes)
+    if procs_per_node is not None:
+        fields["procs_per_node"] = _number(procs_per_node)
+    for item in env:
+        variable, value = _pair(item, "--env")
+        _assign(fields, f"--env {variable}", ("env", variable), value)
+    return fields
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    from windlass.errors import UsageError
+
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise UsageError(f"{option} {text}: not NAME=VALUE", f"write it as {option} NAME=VALUE")
+    return name, value
+
+
+def _nodes(text: str) -> Any:
+    least, sign, most = text.partition(":")
+    try:
+        return {"min": int(least), "max": int(most)} if sign else int(least)
+    except ValueError:
+        return text  # the parser says what is wrong with it
+
+
+def _number(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        return text  # `auto`; of anything else the parser says what is wrong with it
+
+
+def _assign(fields: dict[str, Any], option: str, path: Sequence[str], value: Any) -> None:
+    """`resources.gpus` as 1 → {"resources": {"gpus": 1}}, which leaves what else the job says of its resources."""
+    from windlass.actions.jobs import Parts
+    from windlass.errors import UsageError
+
+    *parents, last = path
+    for parent in parents:
+        fields = fields.setdefault(parent, Parts())
+        if not isinstance(fields, dict):
+            raise UsageError(f"{option}: {parent} has a value already")
+    fields[last] = value
+
+
+def _value(text: str) -> Any:
+    """The value that the text would be in a job file."""
+    from windlass.spec.yamltext import plain_scalar
+
+    if text[:1] in "[{":
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+
+        try:
+            return YAML(typ="safe", pure=True).load(text)
+        except (YAMLError, ValueError, RecursionError):
+            return text  # the parser says what is wrong with it
+    return plain_scalar(text)

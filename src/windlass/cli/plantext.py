@@ -1,0 +1,116 @@
+"""Turns a plan into what a person checks before a run: what starts where, by which command line, and what is wrong."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from windlass.cli.words import Paint, count, duration, price, ranks_named, table, tilde
+from windlass.plan.plan import Note, Plan, Step
+
+NODES_SHOWN: Final = 8
+"""A plan of more nodes shows the first ones; they differ in their numbers alone."""
+
+
+def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
+    """Everything that `windlass plan` shows; with `verbose` the environment of each node too."""
+    size = f"{count(plan.num_nodes, 'node')} × {count(plan.procs_per_node, 'rank')}"
+    least = plan.policy.get("min_nodes", plan.num_nodes)
+    size += f", and with {count(least, 'node')} if others are lost" if least < plan.num_nodes else ""
+    lines = [f"{paint(plan.name, bold=True)} on {plan.target}: {size}", *_policy(plan, paint)]
+    common = _common_environment(plan) if verbose else {}
+    nodes_shown = 0
+    for place, step in enumerate(plan.steps, 1):
+        nodes_shown += bool(step.request.get("ranks"))
+        if nodes_shown > NODES_SHOWN and not verbose:
+            lines += ["", f"… and {count(len(plan.steps) - place + 1, 'step')} more like these: windlass plan -v"]
+            break
+        lines += ["", *_step(place, step, paint, verbose=verbose, common=common)]
+    if common:
+        lines += ["", "every node has", *(f"  {line}" for line in _environment(common, paint))]
+    if plan.notes:
+        lines += ["", *note_lines(plan.notes, paint)]
+    if plan.price:
+        lines += ["", f"{price(plan.price['per_hour'], plan.price['currency'])} an hour ({plan.price['source']})"]
+    blocked = sum(note.blocks for note in plan.notes)
+    stands = paint(f"{count(blocked, 'error')}: this plan cannot be run", "red", bold=True)
+    return [*lines, "", stands if blocked else f"Nothing was started. {paint('windlass run', bold=True)} does this."]
+
+
+def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:
+    """What to know before the run and what to do about it, what blocks it first."""
+    ordered = sorted(notes, key=lambda note: not note.blocks)
+    return [
+        (paint("error:   ", "red", bold=True) if note.blocks else paint("warning: ", "yellow", bold=True))
+        + f"{note.message}\n         {paint('→', dim=True)} {note.fix}"
+        for note in ordered
+    ]
+
+
+def _policy(plan: Plan, paint: Paint) -> list[str]:
+    policy = plan.policy
+    words = [f"results in {tilde(plan.output_dir)}"]
+    limit = policy.get("timeout_seconds")
+    words.append(f"ends after {duration(limit)}" if limit is not None else "no time limit")
+    restarts = policy.get("max_restarts", 0)
+    words.append(f"at most {count(restarts, 'restart')}" if restarts else "no restart")
+    if (grace := policy.get("grace_seconds")) is not None:
+        words.append(f"{duration(grace)} of grace at a stop")
+    return [paint("  · ".join(words), dim=True)]
+
+
+def _step(place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping[str, str]) -> list[str]:
+    request = step.request
+    ranks = request.get("ranks", ())
+    summary = step.summary.split(": ", 1)[0] if ranks else step.summary  # the command itself stands below
+    lines = [f"{paint(f'{place}.', bold=True)} {summary}"]
+    if step.kind == "network":
+        lines += [f"   {line}" for line in _network(request, paint, verbose=verbose)]
+    if not ranks:
+        return lines
+    rows = [[paint("in", dim=True), tilde(request.get("cwd", ""))]]
+    by_argv: dict[tuple[str, ...], list[int]] = {}
+    for rank in ranks:
+        by_argv.setdefault(tuple(rank["argv"]), []).append(rank["rank"])
+    rows += [[paint(ranks_named(numbers), dim=True), shlex.join(argv)] for argv, numbers in by_argv.items()]
+    if resume := request.get("resume"):
+        rows.append([paint("later", dim=True), f"… {shlex.join(resume['words'])}, once there is {resume['find']}"])
+    lines += [f"   {line}" for line in table(rows)]
+    if verbose:
+        own = {name: value for name, value in request.get("env", {}).items() if name not in common}
+        lines += [f"   {line}" for line in _environment(own, paint)]
+        if later := request.get("known_at_start"):
+            lines.append(f"   {paint('set when it starts', dim=True)}  {' '.join(later)}")
+        for rank in ranks:
+            words = " ".join(f"{name}={value}" for name, value in rank.get("env", {}).items())
+            lines.append(f"   {paint(ranks_named([rank['rank']]), dim=True)}  {words}")
+    return lines
+
+
+def _network(request: Mapping[str, Any], paint: Paint, *, verbose: int) -> list[str]:
+    """The address of each node, and the commands that make and remove it all."""
+    nodes = request["nodes"] if verbose else request["nodes"][:NODES_SHOWN]
+    lines = table([[paint(node["host"], dim=True), node["address"], node["namespace"]] for node in nodes])
+    commands = [shlex.join(argv) for argv in (*request["make"], *request["remove"])]
+    if verbose:
+        return [*lines, *commands]
+    return [
+        *lines,
+        paint(f"{count(len(commands), 'command')} of ip and tc make and remove it: windlass plan -v", dim=True),
+    ]
+
+
+def _common_environment(plan: Plan) -> dict[str, str]:
+    """What all nodes have alike."""
+    found: dict[str, str] | None = None
+    for step in plan.steps:
+        if "env" in step.request:
+            env: Mapping[str, Any] = step.request["env"]
+            pairs = env.items() if found is None else found.items() & env.items()
+            found = dict(sorted(pairs))
+    return found or {}
+
+
+def _environment(env: Mapping[str, str], paint: Paint) -> list[str]:
+    return [f"{paint(name, dim=True)}={shlex.quote(value)}" for name, value in sorted(env.items())]

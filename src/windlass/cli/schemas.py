@@ -1,0 +1,215 @@
+"""JSON Schemas (draft 2020-12) of everything that `-o json` prints; a test holds real output to them.
+
+A program may rely on what is required here. New fields may come; those that are there keep their meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from windlass.runs.record import Phase
+from windlass.runs.tally import Spent
+
+Schema = dict[str, Any]
+
+TEXT: Final[Schema] = {"type": "string"}
+WHOLE: Final[Schema] = {"type": "integer"}
+FLAG: Final[Schema] = {"type": "boolean"}
+TIME: Final[Schema] = {"type": "number", "description": "Unix seconds"}
+ANY: Final[Schema] = {"type": "object"}
+PHASE: Final[Schema] = {"enum": [phase.value for phase in Phase]}
+
+
+def _object(required: dict[str, Schema], optional: dict[str, Schema] | None = None, *, more: bool = False) -> Schema:
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": {**required, **(optional or {})},
+        "additionalProperties": more,
+    }
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+NOTE: Final = _object({"code": TEXT, "message": TEXT, "fix": TEXT, "blocks": FLAG})
+ATTEMPT: Final = _object({
+    "number": WHOLE,
+    "world_size": WHOLE,
+    "phase": PHASE,
+    "started_at": TIME,
+    "ended_at": _or_null(TIME),
+    "reason": _or_null(TEXT),
+    "restored_step": _or_null(WHOLE),
+    "members": _list(WHOLE),
+})  # fmt: skip
+RANK: Final = _object({"rank": WHOLE, "node": WHOLE, "pid": _or_null(WHOLE), "exit_code": _or_null(WHOLE)})
+CAUSE: Final = _object(
+    {"summary": TEXT},
+    {
+        "rank": WHOLE,
+        "exit_code": _or_null(WHOLE),
+        "signal": _or_null(TEXT),
+        "traceback": TEXT,
+        "victims": _list(WHOLE),
+        "at": TIME,
+        "node_lost": WHOLE,
+    },
+    more=True,
+)
+CHECKPOINT: Final = _object({"action": TEXT, "step": WHOLE, "name": TEXT, "at": TIME}, more=True)
+_RUN: Final[dict[str, Schema]] = {
+    "id": TEXT,
+    "name": TEXT,
+    "target": TEXT,
+    "phase": PHASE,
+    "exit_code": _or_null(WHOLE),
+    "created_at": TIME,
+    "ended_at": _or_null(TIME),
+    "phases": {
+        "type": "object",
+        "propertyNames": PHASE,
+        "additionalProperties": {"type": "number", "minimum": 0},
+        "description": "Seconds in each phase; they sum to the wall clock",
+    },
+    "ranks": _list(RANK),
+    "progress": ANY,
+    "cause": _or_null(CAUSE),
+    "checkpoint": _or_null(CHECKPOINT),
+    "restarts_left": {**_or_null(WHOLE), "description": "Null as long as none was used"},
+    "output_dir": TEXT,
+}
+
+NETWORK: Final = _object(
+    {
+        "interface": TEXT,
+        "rate": _or_null(TEXT),
+        "nodes": _list(_object({"node": WHOLE, "host": TEXT, "namespace": TEXT, "address": TEXT})),
+    }
+)
+LEDGER: Final = _object({
+    "seconds": {
+        "type": "object",
+        "propertyNames": {"enum": [spent.value for spent in Spent]},
+        "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
+        "description": "Seconds that were spent on each thing; they sum to wall_seconds",
+    },
+    "wall_seconds": {"type": "number", "minimum": 0},
+    "goodput": {"type": "number", "minimum": 0, "maximum": 1, "description": "Share of the wall clock in training"},
+    "attempts": WHOLE,
+    "steps_redone": WHOLE,
+})  # fmt: skip
+STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK})
+MONEY: Final[Schema] = {"type": "number", "minimum": 0}
+COST: Final = _object({
+    "per_node_hour": MONEY,
+    "currency": TEXT,
+    "source": TEXT,
+    "spent": {
+        "type": "object",
+        "propertyNames": {"enum": [spent.value for spent in Spent]},
+        "additionalProperties": MONEY,
+        "description": "Money by phase; it sums to total",
+    },
+    "total": MONEY,
+    "wasted": {**MONEY, "description": "What the time that was redone, hung or idle has cost"},
+})  # fmt: skip
+PLAN: Final = _object({
+    "format": WHOLE,
+    "run_id": TEXT,
+    "name": TEXT,
+    "target": TEXT,
+    "engine": TEXT,
+    "output_dir": TEXT,
+    "num_nodes": WHOLE,
+    "procs_per_node": WHOLE,
+    "policy": ANY,
+    "job": ANY,
+    "steps": _list(_object({"kind": TEXT, "summary": TEXT, "request": ANY})),
+    "notes": _list(NOTE),
+    "price": _or_null(ANY),
+})  # fmt: skip
+PROBLEM: Final = _object({"where": TEXT, "field": TEXT, "message": TEXT, "hint": TEXT})
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "plan": PLAN,
+    "run": {
+        "description": "With --detach the id alone, at once; else the last status, at the end",
+        "anyOf": [_object({"id": TEXT}), STATUS],
+    },
+    "status": STATUS,
+    "stop": STATUS,
+    "cost": _object({
+        "id": TEXT,
+        "phase": PHASE,
+        "ledger": LEDGER,
+        "cost": {**_or_null(COST), "description": "null where the target has no price"},
+    }),
+    "ps": _list(_object(_RUN)),
+    "events": {
+        "description": "Of each line",
+        **_object({"seq": WHOLE, "time": TIME, "kind": TEXT}, more=True),
+    },
+    "resume": {
+        "description": "With --detach the id alone, at once; else the last status, at the end",
+        "anyOf": [_object({"id": TEXT}), STATUS],
+    },
+    "checkpoints": _object({
+        "id": TEXT,
+        "folder": TEXT,
+        "checkpoints": {
+            **_list(
+                _object({
+                    "name": TEXT,
+                    "path": TEXT,
+                    "step": WHOLE,
+                    "epoch": WHOLE,
+                    "created_at": TIME,
+                    "bytes": WHOLE,
+                    "complete": FLAG,
+                    "attempt": WHOLE,
+                    "world_size": WHOLE,
+                    "problem": {**TEXT, "description": "Why it is not complete"},
+                })
+            ),
+            "description": "Newest first",
+        },
+    }),
+    "checkpoints-verify": _object({
+        "id": TEXT,
+        "ok": FLAG,
+        "checkpoints": _list(_object({"name": TEXT, "problems": _list(TEXT)})),
+    }),
+    "checkpoints-prune": _object({"id": TEXT, "removed": _list(TEXT), "kept": _list(TEXT), "freed_bytes": WHOLE}),
+    "checkpoints-export": _object({"id": TEXT, "name": TEXT, "path": TEXT, "bytes": WHOLE}),
+    "rm": _object({"removed": _list(TEXT)}),
+    "init": _object({"written": _list(TEXT), "template": TEXT, "reason": TEXT}),
+    "check": _object({
+        "ok": FLAG,
+        "name": TEXT,
+        "target": TEXT,
+        "nodes": WHOLE,
+        "procs_per_node": WHOLE,
+        "job": ANY,
+        "notes": _list(NOTE),
+    }),
+    "doctor": _object({
+        "ok": FLAG,
+        "checks": _list(
+            _object({"name": TEXT, "level": {"enum": ["ok", "warn", "fail"]}, "found": TEXT, "fix": TEXT})
+        ),
+    }),
+    "error": {
+        "description": "On standard error, where a command with -o json refuses or breaks",
+        **_object({
+            "error": _object({"code": WHOLE, "message": TEXT, "hint": TEXT, "problems": _list(PROBLEM)}),
+        }),
+    },
+}  # fmt: skip
+for _schema in SCHEMAS.values():
+    _schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"

@@ -1,0 +1,49 @@
+"""Whether and how to colour: `NO_COLOR` holds, and so does a pipe."""
+
+from __future__ import annotations
+
+import os
+from typing import IO, Any, Final
+
+PHASE_COLOURS: Final = {
+    "queued": "bright_black",
+    "provisioning": "cyan",
+    "pulling": "cyan",
+    "staging": "cyan",
+    "starting": "cyan",
+    "training": "blue",
+    "checkpointing": "magenta",
+    "restarting": "yellow",
+    "stopping": "yellow",
+    "idle": "yellow",
+    "preempted": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "lost": "red",
+}
+SPENT_COLOURS: Final = {**PHASE_COLOURS, "redone": "yellow", "hung": "red"}
+RANK_COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
+"""Ranks take them in turn."""
+
+
+def coloured(stream: IO[Any]) -> bool:
+    """Whether `stream` is to have colours: https://no-color.org, then `FORCE_COLOR`, then whether it is a terminal."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return interactive(stream)
+
+
+def interactive(stream: IO[Any]) -> bool:
+    """Whether a person watches: a terminal that can move its cursor."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    except ValueError:  # closed
+        return False
+
+
+def can_draw(*streams: IO[Any]) -> bool:
+    """Whether a view that moves may be drawn on `streams`: all are terminals, and nobody asked for plain output."""
+    return not os.environ.get("NO_COLOR") and all(interactive(stream) for stream in streams)

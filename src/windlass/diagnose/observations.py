@@ -1,0 +1,115 @@
+"""What was seen of a run, as plain values: the record, the last words of each rank, and facts of the machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from windlass.runs.record import Event, Phase, Status
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeen:
+    """One rank of the newest attempt."""
+
+    rank: int
+    node: int = 0
+    exit_code: int | None = None
+    """−N for signal N; None while it runs, or where nobody saw it end."""
+    ended_at: float | None = None
+    ended_by_us: bool = False
+    """Whether it was told to end since another rank had failed, or since the run was to end."""
+    head: str = ""
+    """The first 4 KiB that it wrote."""
+    tail: str = ""
+    """The last 64 KiB that it wrote, without the stacks that we asked for."""
+    last_output_at: float | None = None
+    """Unix seconds; None for a rank that has not written anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """One node of the newest attempt."""
+
+    node: int
+    words: str = ""
+    """What its worker itself wrote: nothing, unless it broke."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the worker saw of its machine when ranks had failed; see `worker/evidence.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A time in which no rank wrote anything, and where each rank was then."""
+
+    seconds: float
+    reason: str
+    """Why stacks were taken: `silence` (the job's `hang`), `timeout` or `stop`."""
+    at: float
+    """Unix seconds."""
+    stacks: Mapping[int, str] = field(default_factory=dict)
+    """Stacks of all threads of each rank, as faulthandler writes them; empty where none could be had."""
+    states: Mapping[int, str] = field(default_factory=dict)
+    """State of each rank's process, as the kernel says it: `S`, `R`, `D`, `T`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Everything that a diagnosis rests on."""
+
+    status: Status
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """The recorded plan, as JSON data."""
+    events: Sequence[Event] = ()
+    ranks: Sequence[RankSeen] = ()
+    nodes: Sequence[NodeSeen] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of this machine, now: `booted_at` (Unix seconds), `keeper_words` (what the supervisor wrote, if it broke),
+    `flight_records` (paths of what NCCL's watchdog has written)."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Lines of the script that stacks and tracebacks name, by `file:line`."""
+    near: Mapping[str, str] = field(default_factory=dict)
+    """For a file or module that was not found: what is there instead."""
+
+    @property
+    def code_dir(self) -> str:
+        """The job's folder; empty where the plan names none."""
+        return str(
+            next((step["request"].get("cwd", "") for step in self.plan.get("steps", ()) if step["kind"] == "node"), "")
+        )
+
+    @property
+    def python(self) -> str:
+        """The script's interpreter; empty for a program."""
+        for step in self.plan.get("steps", ()):
+            for rank in step["request"].get("ranks", ()):
+                argv = rank.get("argv") or [""]
+                return str(argv[0]) if len(argv) > 1 and argv[1].endswith("worker/rank.py") else ""
+        return ""
+
+    def silence(self) -> Silence | None:
+        """The newest silence of the newest attempt; what several nodes said of it taken together."""
+        found: list[Event] = []
+        for event in self.events:
+            if event.kind == "attempt":
+                found.clear()
+            elif event.kind == "hang":
+                found.append(event)
+        if not found:
+            return None
+        since = found[-1].data.get("since")
+        same = [event for event in found if event.data.get("since") == since]
+        ranks = [rank for event in same for rank in event.data["ranks"]]
+        return Silence(
+            seconds=float(same[-1].data["seconds"]),
+            reason="silence" if any(e.data["reason"] == "silence" for e in same) else str(same[-1].data["reason"]),
+            at=same[-1].time,
+            stacks={rank["rank"]: rank.get("stack", "") for rank in ranks},
+            states={rank["rank"]: rank.get("state", "") for rank in ranks},
+        )
+
+    def went_on_after(self, silence: Silence) -> bool:
+        """Whether a rank wrote something after that silence: it was no hang."""
+        outputs = [seen.last_output_at for seen in self.ranks if seen.last_output_at is not None]
+        return self.status.phase is Phase.SUCCEEDED or any(at > silence.at + 0.05 for at in outputs)

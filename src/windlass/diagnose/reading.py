@@ -1,0 +1,142 @@
+"""Reads tracebacks, fault handler's stacks and last lines: from the text of a rank to what happened in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from windlass.worker.blame import exception_line, traceback_of
+
+PREFIX: Final = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)
+FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE)
+SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
+FATAL: Final = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
+WHAT: Final = re.compile(
+    r"^terminate called after throwing an instance of '([^']+)'(?:\n\s+what\(\):\s*(.*))?", re.MULTILINE
+)
+OURS: Final = ("/windlass/worker/",)
+LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
+COLLECTIVES: Final = frozenset({
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
+    "all_gather_object", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "broadcast",
+    "broadcast_object_list", "gather", "gather_object", "init_process_group", "new_group", "recv",
+    "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+    "allreduce", "allgather", "alltoall", "reducescatter", "synchronize", "join",
+})  # fmt: skip
+"""Functions of torch.distributed and Horovod in which a rank waits for others."""
+CALLED: Final = re.compile(
+    r"\.(Allreduce|Allgatherv?|Alltoallv?|Barrier|Bcast|Gatherv?|Reduce|Scatterv?|Sendrecv|allreduce|bcast|wait|backward)\("
+)
+"""Calls into native code, which has no frames: mpi4py, a handle's wait, the gradient exchange of DDP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A place in a stack."""
+
+    file: str
+    line: int
+    name: str
+
+    @property
+    def place(self) -> str:
+        """`train.py:12`, with the folder of a library's file."""
+        path = PurePosixPath(self.file)
+        return f"{path.name if not LIBRARY.search(self.file) else '/'.join(path.parts[-2:])}:{self.line}"
+
+    @property
+    def key(self) -> str:
+        """What `Observations.sources` calls it."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that ended a rank."""
+
+    kind: str
+    """`ValueError`, without its module."""
+    message: str
+    line: str
+    """As it was printed."""
+    frames: tuple[Frame, ...]
+    """The outermost first."""
+    text: str
+    """The whole traceback."""
+
+
+def plain(text: str) -> str:
+    """The text without the prefixes that torch puts before what it prints itself."""
+    return PREFIX.sub("", text)
+
+
+def raised(tail: str) -> Raised | None:
+    """The exception that a rank ended with, if its last words tell one."""
+    trace = plain(traceback_of(tail))
+    line = exception_line(trace)
+    if not line:
+        return None
+    kind, _, message = line.partition(":")
+    # The message may go on below the line that names the exception.
+    after = trace[trace.rfind(line) + len(line) :].strip("\n")
+    full = message.strip() + ("\n" + after if after else "")
+    return Raised(kind.strip().rpartition(".")[2], full, line, frames(trace), trace)
+
+
+def frames(text: str) -> tuple[Frame, ...]:
+    """The places that a traceback or stack names, in its order, without those of Windlass."""
+    found = (
+        Frame(match["file"], int(match["line"]), (match["name"] or "").strip()) for match in FRAME.finditer(plain(text))
+    )
+    return tuple(
+        frame for frame in found if not any(part in frame.file for part in OURS) and "importlib" not in frame.file
+    )
+
+
+def main_stack(text: str) -> tuple[Frame, ...]:
+    """Of a fault handler's stacks, that of the main thread, the innermost place first."""
+    starts = [match.start() for match in SECTION.finditer(text)]
+    if not starts:
+        return ()
+    sections = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    current = next((section for section in sections if section.startswith("Current")), sections[-1])
+    return frames(current)
+
+
+def own_frame(places: tuple[Frame, ...], code_dir: str, *, innermost_first: bool) -> Frame | None:
+    """The innermost place in the script's own code."""
+    ordered = places if innermost_first else tuple(reversed(places))
+    inside = [frame for frame in ordered if not LIBRARY.search(frame.file)]
+    below = [frame for frame in inside if code_dir and frame.file.startswith(code_dir)]
+    return next(iter(below or inside or ordered), None)
+
+
+def fatal_stack(tail: str) -> tuple[str, tuple[Frame, ...]]:
+    """What the fault handler said of a crash, and where the thread that crashed was, the innermost place first."""
+    matches = list(FATAL.finditer(tail))
+    if not matches:
+        return "", ()
+    return matches[-1][1], main_stack(tail[matches[-1].start() :])
+
+
+def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:
+    """The collective that a stack (innermost first) waits in; empty where it waits in none."""
+    found = ""
+    for frame in stack:  # the outermost counts: all_gather_object is made of all_gather
+        in_library = "/torch/distributed/" in frame.file or "/horovod/" in frame.file
+        if in_library and frame.name in COLLECTIVES:
+            found = frame.name
+        elif "/torch/autograd/" in frame.file and frame.name == "_engine_run_backward" and not found:
+            found = "backward"
+    if not found and stack and not LIBRARY.search(stack[0].file):
+        called = CALLED.search(sources.get(stack[0].key, ""))
+        found = called[1] if called else ""
+    return found
+
+
+def last_lines(text: str, number: int = 3) -> tuple[str, ...]:
+    """The last lines with something on them."""
+    return tuple(line.strip()[:300] for line in text[-8192:].splitlines() if line.strip())[-number:]

@@ -1,0 +1,32 @@
+"""All rules, each a function from a case to the verdicts that it sees; every one looks, and the best verdict wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from windlass.diagnose.rules import deaths, endings, exceptions, restarts, together
+from windlass.diagnose.rules.case import Case
+from windlass.diagnose.verdict import Verdict
+
+RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
+    endings.stopped,
+    endings.timeout,
+    endings.lost,
+    endings.node_killed,
+    endings.could_not_start,
+    restarts.same_step_twice,
+    together.silent,
+    together.mismatch,
+    together.left_early,
+    together.waited_in_vain,
+    together.rendezvous,
+    exceptions.known,
+    exceptions.nan_loss,
+    exceptions.any_other,
+    deaths.killed,
+    deaths.segfault,
+    deaths.aborted,
+    deaths.signalled,
+    deaths.exit_code,
+)

@@ -1,0 +1,1 @@
+"""This machine: nodes are process trees under one detached supervisor a run."""

@@ -1,0 +1,268 @@
+"""One attempt of a run on this machine: starts the node workers, reads what they say, and knows which still live.
+
+Everything about an attempt is in its folder, so a second supervisor can take it up where the first one died:
+`node-K.json` (the spec), `node-K.events` (what it says), `node-K.lock` (held while it lives), the logs of its ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import windlass.worker
+from windlass.engines.local import launch, ports
+from windlass.engines.local.warm import Refused, WarmPool
+from windlass.plan.placement import attempt_environment
+from windlass.runs.wish import read_wish
+from windlass.worker import leftovers, process, resume
+
+WORKER = Path(windlass.worker.__file__).with_name("__main__.py")
+
+
+@dataclass(slots=True)
+class Node:
+    """What is known of one node worker."""
+
+    number: int
+    ranks: tuple[int, ...]
+    folder: Path
+    popen: subprocess.Popen[bytes] | None = None
+    """The worker as our child; None for one that another supervisor started."""
+    pid: int | None = None
+    start_ticks: int = 0
+    boot: str = ""
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    ended: bool = False
+    """Whether it said its last word."""
+    lost: bool = False
+    """Whether it died without one."""
+    _offset: int = 0
+    _partial: bytes = b""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.ended or self.lost
+
+    def path(self, kind: str) -> Path:
+        """One of its files: `json`, `events`, `lock` or `out`."""
+        return self.folder / f"node-{self.number}.{kind}"
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """What the worker has said since the last call."""
+        try:
+            with open(self.path("events"), "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            event = _read(line)
+            if event is None:
+                continue
+            if event["kind"] == "node":
+                self.pid, self.start_ticks, self.boot = event["pid"], event["start_ticks"], event["boot"]
+            elif event["kind"] == "end":
+                self.ended, self.failures = True, event["failures"]
+            yield event
+
+    def lives(self) -> bool:
+        """Whether the worker's process still exists: it, and nobody else, holds the lock."""
+        if self.popen is not None and self.popen.poll() is not None:
+            return False
+        try:
+            lock = os.open(self.path("lock"), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    @property
+    def exit_code(self) -> int:
+        """How the worker ended, which died without a word: killed, unless its own exit code says otherwise."""
+        return (self.popen.returncode if self.popen is not None else None) or -signal.SIGKILL
+
+    def know(self, pid: int) -> None:
+        """Take note of a worker that is not our child, at once: a stop may have to reach it before it says a word."""
+        found = process.stat(pid)
+        self.pid, self.start_ticks, self.boot = pid, found.start_ticks if found else 0, process.boot_id()
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the worker, if it is still the process that it was."""
+        if self.popen is not None:
+            self.popen.send_signal(number)
+        elif self.pid is not None and process.is_same(self.pid, self.start_ticks, self.boot):
+            process.send(self.pid, number)
+
+    def sweep(self) -> None:
+        """SIGKILL whatever of the node's session outlived its worker."""
+        session = self.popen.pid if self.popen is not None else self.pid
+        if session is None or (self.boot and self.boot != process.boot_id()):
+            return
+        leader = process.stat(session)
+        if leader is None or self.popen is not None or leader.start_ticks == self.start_ticks:
+            process.kill_session(session)
+            leftovers.remove(str(self.path("leftovers")))
+
+    def last_words(self) -> str:
+        """What the worker itself wrote, which is nothing unless it broke."""
+        try:
+            return self.path("out").read_text(errors="replace").strip()[-4000:]
+        except OSError:
+            return ""
+
+
+class Attempt:
+    """All nodes of one attempt."""
+
+    def __init__(self, folder: Path, nodes: Sequence[Node]) -> None:
+        self.folder = folder
+        self.nodes = tuple(nodes)
+        self.refusals: list[str] = []
+        """Why nodes that were to start warm did not."""
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        number: int,
+        requests: Sequence[Mapping[str, Any]],
+        master: tuple[str, socket.socket],
+        wake: int,
+        pool: WarmPool,
+    ) -> Attempt:
+        """Write the specs and start the workers; each writes a byte to `wake` whenever it says something.
+
+        `master` is the address where the ranks meet and the socket that holds its port. Workers whose request names
+        modules to have warm are forked from `pool` where that is safe. Raises OSError.
+        """
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        address, holder = master
+        env = attempt_environment(number, address, holder.getsockname()[1])
+        requests = _go_on(folder, requests)
+        attempt = cls(folder, [_node(folder, request) for request in requests])
+        with contextlib.closing(ports.reserve(None)) as rendezvous:  # where the agents of a launcher meet
+            for node, request in zip(attempt.nodes, requests, strict=True):
+                spec = {**request, "folder": str(folder), "path": str(node.path("json"))}
+                spec |= {"events": str(node.path("events")), "env": {**env, **request["env"]}}
+                if "launch" in spec:
+                    spec["launch"] = launch.fill_in(spec, rendezvous.getsockname()[1])
+                node.path("json").write_text(json.dumps(spec))
+                # The ports outlive a supervisor that is killed: the first node keeps them too.
+                kept = [holder.fileno(), rendezvous.fileno()] if node is attempt.nodes[0] else []
+                refused = _start_worker(node, spec, [wake, *kept], pool)
+                if refused and refused not in attempt.refusals:
+                    attempt.refusals.append(refused)
+        return attempt
+
+    @classmethod
+    def adopt(cls, folder: Path, requests: Sequence[Mapping[str, Any]]) -> Attempt:
+        """The attempt that another supervisor has started."""
+        return cls(folder, [_node(folder, request) for request in requests])
+
+    @property
+    def over(self) -> bool:
+        """Whether all nodes have ended."""
+        return all(node.over for node in self.nodes)
+
+    def live_nodes(self) -> list[Node]:
+        """Nodes that have not ended."""
+        return [node for node in self.nodes if not node.over]
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal every live worker."""
+        for node in self.live_nodes():
+            node.send(number)
+
+    def kill(self) -> None:
+        """SIGKILL every live worker with all its processes."""
+        for node in self.live_nodes():
+            node.send(signal.SIGKILL)
+            node.sweep()
+
+    def last_sign_of_life(self) -> float:
+        """When any of its files was last written, in unix seconds; 0 where there is none."""
+        written = [0.0]
+        for path in self.folder.glob("*.*"):
+            if path.suffix in (".events", ".log", ".idx", ".json"):
+                with contextlib.suppress(OSError):
+                    written.append(path.stat().st_mtime)
+        return max(written)
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Of all nodes, what `blame` needs."""
+        return [failure for node in self.nodes for failure in node.failures]
+
+
+def _go_on(folder: Path, requests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The requests with what makes a script go on that saves for itself. Raises OSError."""
+    specs = folder.parent.glob("attempt-*/node-*.json")
+    try:
+        changed, found = resume.go_on(requests, min((path.stat().st_mtime for path in specs), default=time.time()))
+    except ValueError as error:
+        raise OSError(str(error)) from error
+    return [{**changed[0], "found": found}, *changed[1:]]
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    """One event; None for what a power cut may have made of it: zeros, or half a line."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "kind" in event and "at" in event else None
+
+
+def _node(folder: Path, request: Mapping[str, Any]) -> Node:
+    return Node(request["node"], tuple(rank["rank"] for rank in request["ranks"]), folder)
+
+
+def _start_worker(node: Node, spec: Mapping[str, Any], kept: Sequence[int], pool: WarmPool) -> str:
+    """Start one worker, which holds the descriptors of `kept`; gives why it could not be warm, if it was to be."""
+    lock = os.open(node.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    out = os.open(node.path("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        answer = _fork_worker(node, spec, out, [*kept, lock], pool) if spec["warm"] else None
+        if isinstance(answer, int):
+            node.know(answer)
+            return ""
+        # -I -S: the worker needs the standard library alone, and is not to trip over what the user has installed.
+        command = [spec["worker_python"], "-I", "-S", str(WORKER), str(node.path("json")), str(kept[0])]
+        node.popen = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, pass_fds=[*kept, lock]
+        )
+        return answer.why if answer is not None else ""
+    finally:
+        os.close(lock)  # the worker holds it on
+        os.close(out)
+
+
+def _fork_worker(node: Node, spec: Mapping[str, Any], out: int, kept: Sequence[int], pool: WarmPool) -> int | Refused:
+    return pool.fork(
+        python=spec["worker_python"],
+        modules=spec["warm"],
+        script=spec["script"],
+        spec=node.path("json"),
+        env={**os.environ, **spec["env"]},
+        output=out,
+        keep=kept,
+        gave_up=lambda: read_wish(node.folder.parent) is not None,
+    )

@@ -1,0 +1,223 @@
+"""Reads the facts of this machine that a local plan depends on. Looks, and changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from windlass.engines.local import netns
+from windlass.engines.local.imports import script_imports
+from windlass.spec.job import Job
+
+LAUNCHERS = ("mpirun", "torchrun")
+NETWORK_TOOLS = ("ip", "tc")
+NETWORK_CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}
+"""Their bits, see capabilities(7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The world as a local plan sees it."""
+
+    home: str
+    """Where the records live."""
+    code_dir: str
+    """The job's folder, absolute: the scripts' working directory."""
+    code_dir_found: bool
+    python: str
+    """The interpreter that runs the script, absolute."""
+    python_found: bool
+    python_is_ours: bool
+    """Whether Windlass runs under the same interpreter, so that scripts can import `windlass.train` anyway."""
+    own_python: str
+    """The interpreter that Windlass runs under."""
+    package_root: str
+    """The folder that holds the package `windlass`."""
+    script_found: bool
+    program: str | None
+    """The program of a job that runs no Python script, absolute; None where it was not found."""
+    script_imports: tuple[str, ...]
+    """Top-level names of the modules that the script, and what lies beside it, imports."""
+    num_cpus: int
+    """Cores that this process may use."""
+    gpus: tuple[str, ...]
+    """Names of the GPUs, by index."""
+    is_root: bool
+    launchers: Mapping[str, str | None]
+    """Path of each launcher, None where it is not installed."""
+    environ: frozenset[str]
+    """Names, never values, of the variables that the ranks inherit."""
+    missing_data: frozenset[str] = frozenset()
+    """Names of local data sets whose source is not there."""
+    busy_ports: frozenset[int] = field(default_factory=frozenset)
+    """Ports named by the job that something listens on."""
+    missing_network_tools: frozenset[str] = frozenset()
+    """Which of `ip` and `tc` are not installed."""
+    missing_capabilities: frozenset[str] = frozenset()
+    """What this process lacks of the rights to make networks."""
+    is_open_mpi: bool = False
+    """Whether `mpirun` is there and is Open MPI's; looked at only for jobs that need it."""
+    metadata_endpoint: str | None = None
+    """Where the metadata of an EC2 instance is asked; None where this is none, or it is to be left alone."""
+    has_torch: bool = False
+    """Whether the script's interpreter has torch; looked at only for jobs that need it."""
+
+
+def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
+    """What a plan for `job` depends on. `base` is the folder that the job's paths are relative to."""
+    code_dir = (base / job.code).absolute()
+    python = find_python(job.python, base, environ)
+    return Facts(
+        home=str(home),
+        code_dir=str(code_dir),
+        code_dir_found=os.path.isdir(code_dir),  # noqa: PTH112 - Path's own raises for too long a name
+        python=str(python),
+        python_found=_is_program(python),
+        python_is_ours=_same_environment(python),
+        own_python=sys.executable,
+        package_root=str(Path(__file__).parents[3]),
+        script_found=_script_found(job, code_dir),
+        program=_find_program(job.script_argv[0], code_dir, environ) if job.script_kind == "program" else None,
+        script_imports=script_imports(job, code_dir),
+        num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        gpus=find_gpus(),
+        is_root=os.geteuid() == 0,
+        launchers={name: shutil.which(name, path=environ.get("PATH")) for name in LAUNCHERS},
+        environ=frozenset(environ),
+        missing_data=frozenset(_missing(job, base)),
+        busy_ports=frozenset(port for port in [job.local.port] if port and _is_busy(port)),
+        missing_network_tools=_missing_tools(environ) if job.local.netns else frozenset(),
+        missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
+        is_open_mpi=job.launcher == "mpi" and _is_open_mpi(environ),
+        metadata_endpoint=find_metadata(environ),
+        has_torch=job.local.agent == "torchrun" and _has_torch(python),
+    )
+
+
+def find_python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
+    """The script's interpreter: the job's, else the active environment's, else the one that runs Windlass."""
+    if asked and ("/" in asked or os.sep in asked):
+        return (base / _expanded(asked)).absolute()
+    if asked:
+        return Path(shutil.which(asked, path=environ.get("PATH")) or asked).absolute()
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if prefix := environ.get(variable):
+            return Path(prefix) / "bin" / "python"
+    return Path(sys.executable)
+
+
+def find_metadata(environ: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id")) -> str | None:
+    """Where to ask whether this machine is to go away, by the variables that AWS's own tools read; None: nowhere."""
+    if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return None
+    if endpoint := environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        return endpoint.rstrip("/")
+    if not any("Amazon" in _line(dmi / name) for name in ("sys_vendor", "bios_vendor", "board_vendor")):
+        return None
+    is_v6 = environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "").lower() == "ipv6"
+    return "http://[fd00:ec2::254]" if is_v6 else "http://169.254.169.254"
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def find_gpus() -> tuple[str, ...]:
+    """Names of the NVIDIA GPUs of this machine, asked of its driver; none where there is no driver."""
+    if not Path("/proc/driver/nvidia").exists() or not shutil.which("nvidia-smi"):
+        return ()
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(answer.stdout.split("\n")[:-1]) if answer.returncode == 0 else ()
+
+
+def _same_environment(python: Path) -> bool:
+    """Whether `python` and ours see the same packages: two names of one environment's interpreter."""
+    return python.parent.resolve() == Path(sys.executable).parent.resolve() and _is_program(python)
+
+
+def _script_found(job: Job, code_dir: Path) -> bool:
+    return job.script_kind != "script" or _is_file(code_dir / job.script_argv[0])
+
+
+def _expanded(path: str) -> Path:
+    """`~` as home; that of nobody stays as it is, and is then not found."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path's own raises
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - Path's own raises for too long a name
+
+
+def _is_program(path: Path) -> bool:
+    return _is_file(path) and os.access(path, os.X_OK)
+
+
+def _find_program(name: str, code_dir: Path, environ: Mapping[str, str]) -> str | None:
+    here = code_dir / name
+    if _is_program(here):
+        return str(here)
+    return None if "/" in name else shutil.which(name, path=environ.get("PATH"))
+
+
+def _missing(job: Job, base: Path) -> Iterable[str]:
+    for data in job.data:
+        source = base / _expanded(data.source)
+        if "://" not in data.source and not os.path.exists(source):  # noqa: PTH110 - as above
+            yield data.name
+
+
+def _is_busy(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _is_open_mpi(environ: Mapping[str, str]) -> bool:
+    path = shutil.which("mpirun", path=environ.get("PATH"))
+    return path is not None and b"Open MPI" in _ask([path, "--version"])
+
+
+def _has_torch(python: Path) -> bool:
+    found = "import importlib.util; print(importlib.util.find_spec('torch') is not None)"
+    return _is_program(python) and _ask([str(python), "-c", found]).strip() == b"True"
+
+
+def _ask(command: list[str]) -> bytes:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20, check=False, cwd="/").stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return b""
+
+
+def _missing_tools(environ: Mapping[str, str]) -> frozenset[str]:
+    path = netns.search_path(environ.get("PATH"))
+    return frozenset(name for name in NETWORK_TOOLS if shutil.which(name, path=path) is None)
+
+
+def _missing_capabilities() -> frozenset[str]:
+    """Which of `NETWORK_CAPABILITIES` this process does not have; all of them where there are none (not Linux)."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return frozenset(NETWORK_CAPABILITIES)
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return frozenset(name for name, bit in NETWORK_CAPABILITIES.items() if not held >> bit & 1)

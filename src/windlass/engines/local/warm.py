@@ -1,0 +1,424 @@
+"""Finds, starts and asks the warm processes of this user: one for each interpreter, environment and list of modules.
+
+In the folder `warm/` of the home, under the name of each process:
+
+| file | is |
+|---|---|
+| `NAME.sock` | where it listens, from before it has imported anything |
+| `NAME.json` | its pid and identity, what it imports, when it was started |
+| `NAME.ready` | there once the imports are done; as old as the last start |
+| `NAME.log` | what its imports printed |
+| `NAME.refused` | why such a process could not be used, so that the next run need not find out again |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import windlass.worker
+from windlass.worker import process
+from windlass.worker.forksafe import PER_RANK, PER_RANK_PREFIXES
+from windlass.worker.likeness import inheritance
+
+PROGRAM: Final = Path(windlass.worker.__file__).with_name("warm.py")
+PADDING: Final = "." * 4000
+"""Room for the command lines of ranks; a longer one shows as the warm process's."""
+PER_TERMINAL: Final = frozenset({
+    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID",
+    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TMUX", "TMUX_PANE", "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE",
+})  # fmt: skip
+"""Variables that no import reads. Any other that differs means another warm process."""
+SPACES: Final = ("mnt", "net", "pid", "uts", "user", "ipc")
+RIGHTS: Final = ("Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
+                 "Mems_allowed_list")  # fmt: skip
+"""Lines of `/proc/self/status` that a child inherits."""
+LOOK_SECONDS: Final = 0.1
+"""How often one who waits looks whether waiting still makes sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the warm processes of one home may take."""
+
+    processes: int = 3
+    """At once; the one that was used longest ago makes room."""
+    idle_seconds: float = 900.0
+    """Without a start, after which a process ends."""
+    resident_bytes: int = 8 << 30
+    """Of one process, above which it ends after the start that it has served."""
+    import_seconds: float = 120.0
+    """From its start, after which nobody waits for its imports any more."""
+    answer_seconds: float = 10.0
+    """For an answer of a process whose imports are done; one that takes longer hangs, and is killed."""
+    refused_seconds: float = 900.0
+    """How long it is remembered that such a process could not be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A fork that could not be had."""
+
+    why: str
+
+
+class WarmPool:
+    """The warm processes under one home. The folder is the user's alone, and so is each socket in it."""
+
+    def __init__(self, home: Path, bounds: Bounds = Bounds()) -> None:
+        self.folder = home / "warm"
+        self.bounds = bounds
+
+    def fork(
+        self, *, python: str, modules: Sequence[str], script: str, spec: Path, env: Mapping[str, str], output: int,
+        keep: Sequence[int], gave_up: Callable[[], bool] = lambda: False,
+    ) -> int | Refused:  # fmt: skip
+        """Fork a node worker for the node spec at `spec`; gives its pid, or why it has to be started cold.
+
+        `env` is what the node's ranks have in common. The worker writes to `output` and holds the descriptors
+        of `keep`, of which the first is woken at each event. `gave_up` says whether the run is still wanted.
+        """
+        if reason := why_not(env):
+            return Refused(reason)
+        name = _digest(python, modules, env)
+        request = {"do": "fork", "spec": str(spec), "script": script, "inherit": inheritance()}
+        reason = "no warm process could be reached"
+        try:
+            for _ in range(3):  # a process that ends just now, or is outdated, is followed by a new one
+                if remembered := self._remembered(name):
+                    return Refused(remembered)
+                with self._connect_or_start(name, python, modules, env) as connection:
+                    try:
+                        answer = self._ask(name, connection, request, [output, *keep], gave_up)
+                    except ValueError:
+                        self._end(name)  # somebody else sits there
+                        continue
+                    if "pid" in answer:
+                        connection.sendall(b"g")
+                        return int(answer["pid"])
+                reason = str(answer.get("refused", "the warm process gave no reason"))
+                if answer.get("lasting"):
+                    self._remember(name, reason)
+                if not answer.get("again"):
+                    break
+        except (OSError, ValueError) as error:
+            return Refused(f"the warm process could not be used ({getattr(error, 'strerror', None) or error})")
+        return Refused(reason)
+
+    def show(self) -> list[dict[str, Any]]:
+        """What is known of each warm process: `state` is `importing`, `ready`, `busy` or `refused`."""
+        found = []
+        for path in sorted(self.folder.glob("*.json")):
+            name = path.stem
+            known = self._known(name)
+            if known is None:
+                if not self._remembered(name):
+                    self._forget(name)
+                continue
+            try:
+                with self._connect(name) as connection:
+                    connection.settimeout(0.5)
+                    known |= {"state": "ready", **_exchange(connection, {"do": "show"})}
+            except TimeoutError:
+                known |= {"state": "busy" if self._is_ready(name) else "importing"}
+            except (OSError, ValueError):
+                continue
+            found.append({"name": name, **known})
+        for path in sorted(self.folder.glob("*.refused")):
+            if reason := self._remembered(path.stem):
+                found.append({"name": path.stem, "state": "refused", "why": reason})
+        return found
+
+    def stop(self, name: str | None = None) -> list[str]:
+        """End the warm process called `name`, or all; what they have forked goes on. Gives the names of those ended."""
+        names = {path.stem for kind in ("sock", "json", "refused") for path in self.folder.glob(f"*.{kind}")}
+        stopped = []
+        for each in sorted(names if name is None else names & {name}):
+            self._end(each)
+            stopped.append(each)
+        return stopped
+
+    # -- one process --------------------------------------------------------------------------------------------------
+
+    def _connect_or_start(
+        self, name: str, python: str, modules: Sequence[str], env: Mapping[str, str]
+    ) -> socket.socket:
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return self._connect(name)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_private(self.folder)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two runs at once start one process, not two
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                return self._connect(name)
+            self._make_room()
+            self._start(name, python, modules, env)
+            return self._connect(name)
+        finally:
+            os.close(lock)
+
+    def _connect(self, name: str) -> socket.socket:
+        """A connection to a process of this user. Raises OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._address(name) as address:
+                connection.settimeout(self.bounds.answer_seconds)
+                connection.connect(address)
+            _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.getuid():  # it would be told the environment, and be trusted with the ranks
+                raise PermissionError(errno.EPERM, f"its socket belongs to user {uid}")
+            return connection
+        except BaseException:
+            connection.close()
+            raise
+
+    @contextlib.contextmanager
+    def _address(self, name: str) -> Iterator[str]:
+        """A way to the socket that fits into the 107 bytes of a Unix address, however deep the home lies."""
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{folder}/{name}.sock"
+        finally:
+            os.close(folder)
+
+    def _start(self, name: str, python: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        self._end(name)
+        path = self._path(name, "sock")
+        bounds = {"idle_seconds": self.bounds.idle_seconds, "max_resident_bytes": self.bounds.resident_bytes}
+        settings = {"socket": str(path), "modules": list(modules), **bounds}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            with self._address(name) as address:
+                listener.bind(address)
+            path.chmod(0o600)
+            listener.listen(64)
+            command = [python, str(PROGRAM), str(listener.fileno()), json.dumps(settings), PADDING]
+            log = os.open(self._path(name, "log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                popen = subprocess.Popen(
+                    command, env=_lasting(env), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True, pass_fds=[listener.fileno()],
+                )  # fmt: skip
+            except BaseException:
+                path.unlink()
+                raise
+            finally:
+                os.close(log)
+            popen.returncode = 0  # it outlives us; nobody here waits for it
+        born = process.stat(popen.pid)
+        about = {
+            "pid": popen.pid,
+            "start_ticks": born.start_ticks if born else 0,
+            "boot": process.boot_id(),
+            "started_at": time.time(),
+            "python": python,
+            "modules": list(modules),
+        }
+        self._path(name, "json").write_text(json.dumps(about))
+
+    def _ask(
+        self, name: str, connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int],
+        gave_up: Callable[[], bool],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The answer to a request. One who imports is waited for, one who hangs is ended.
+
+        Raises OSError, ValueError.
+        """
+        connection.settimeout(LOOK_SECONDS)
+        began = time.monotonic()
+        answer = b""
+        try:
+            _send(connection, request, descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            return self._ended(name)
+        while not answer.endswith(b"\n"):
+            try:
+                piece = connection.recv(65536)
+            except TimeoutError:
+                if gave_up():
+                    return {"refused": "the run is to stop"}
+                if reason := self._why_not_wait(name, time.monotonic() - began):
+                    return {"refused": reason}
+                continue
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                return self._ended(name)
+            answer += piece
+        return _as_mapping(answer)
+
+    def _why_not_wait(self, name: str, waited_seconds: float) -> str:
+        known = self._known(name)
+        if known is None or self._is_ready(name):
+            if waited_seconds < self.bounds.answer_seconds:
+                return ""
+            self._end(name)
+            return f"the warm process did not answer within {self.bounds.answer_seconds:g} s, and was ended"
+        imports_for = time.time() - known["started_at"]
+        if imports_for < self.bounds.import_seconds:
+            return ""
+        reason = f"the warm process did not finish its imports within {self.bounds.import_seconds:g} s"
+        self._remember(name, reason)
+        return reason
+
+    def _ended(self, name: str) -> dict[str, Any]:
+        """What it means that a process ended without an answer."""
+        if self._is_ready(name):
+            self._end(name)  # or somebody else sits where it did
+            return {"refused": "the warm process was ended", "again": True}
+        if not self._path(name, "json").exists():  # a person has stopped it
+            return {"refused": "the warm process was ended while it imported"}
+        return {"refused": "the warm process ended while it imported", "lasting": True}
+
+    def _is_ready(self, name: str) -> bool:
+        """Whether its imports are done."""
+        return self._path(name, "ready").exists()
+
+    def _known(self, name: str) -> dict[str, Any] | None:
+        """What was written of a process; None where it does not live."""
+        try:
+            about = _as_mapping(self._path(name, "json").read_bytes())
+            return about if process.is_same(about["pid"], about["start_ticks"], about["boot"]) else None
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def _end(self, name: str, *, keep_log: bool = False) -> None:
+        """Kill it, if it lives, and remove what it left. It has no state to lose, and its forks go on without it."""
+        known = self._known(name)
+        if known is not None:
+            process.send(known["pid"], signal.SIGKILL)
+        self._forget(name, keep_log=keep_log)
+
+    def _forget(self, name: str, *, keep_log: bool = False) -> None:
+        for kind in ("sock", "json", "ready", "refused", *(() if keep_log else ("log",))):
+            with contextlib.suppress(IsADirectoryError, FileNotFoundError):
+                self._path(name, kind).unlink()
+
+    def _make_room(self) -> None:
+        """Memory is bounded: the processes that were used longest ago make room for a new one."""
+        lasts = {path.stem: path.lstat().st_mtime for path in self.folder.glob("*.sock")}
+        used = sorted(lasts, key=lambda name: self._used_at(name, lasts[name]))
+        for name in used[: max(0, len(used) - self.bounds.processes + 1)]:
+            self._end(name)
+
+    def _used_at(self, name: str, otherwise: float) -> float:
+        try:
+            return self._path(name, "ready").stat().st_mtime
+        except FileNotFoundError:
+            return otherwise
+
+    # -- refusals that would come again -------------------------------------------------------------------------------
+
+    def _remember(self, name: str, why: str) -> None:
+        self._end(name, keep_log=True)
+        self._path(name, "refused").write_text(why)
+
+    def _remembered(self, name: str) -> str:
+        path = self._path(name, "refused")
+        try:
+            if time.time() - path.stat().st_mtime < self.bounds.refused_seconds:
+                return path.read_text()
+            path.unlink()
+        except FileNotFoundError:
+            pass
+        return ""
+
+    def _path(self, name: str, kind: str) -> Path:
+        return self.folder / f"{name}.{kind}"
+
+
+def why_not(env: Mapping[str, str], platform: str = sys.platform) -> str:
+    """Why nothing can be forked in this environment; empty where it can."""
+    if platform != "linux":
+        return "forking is only safe on Linux"
+    for name in ("LD_PRELOAD", "LD_AUDIT", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+        if env.get(name):
+            return f"{name} is set"
+    return ""
+
+
+def _require_private(folder: Path) -> None:
+    """Raises PermissionError where another user could enter, or where the folder is not what it seems."""
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, f"{folder} is not a folder of this user's")
+    if stat.S_IMODE(about.st_mode) & 0o077:
+        folder.chmod(0o700)
+
+
+def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
+    """Names the one warm process that is as good as a new interpreter of this kind."""
+    rights = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    limits = {number: resource.getrlimit(number) for number in inherited_limits()}
+    identity = {
+        "python": str(Path(python).absolute()),  # not resolved: an environment is known by the name of its interpreter
+        "modules": list(modules),
+        "env": _lasting(env),
+        "user": [os.getuid(), os.getgid()],
+        "rights": [rights.get(name) for name in RIGHTS],
+        # A limit can be lowered but not raised again, and the stack's is looked at when a program starts.
+        "limits": {str(number): hard for number, (_, hard) in limits.items()},
+        "stack": limits[resource.RLIMIT_STACK],
+        "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
+        "spaces": [str(Path(f"/proc/self/ns/{name}").readlink()) for name in SPACES],
+        "root": str(Path("/proc/self/root").readlink()),
+        "cgroup": Path("/proc/self/cgroup").read_text(),
+        "oom": Path("/proc/self/oom_score_adj").read_text(),
+        "program": max(entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def inherited_limits() -> list[int]:
+    """The numbers of all resource limits."""
+    return sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
+def _lasting(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are the same for every rank and in every terminal."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in PER_RANK and name not in PER_TERMINAL and not name.startswith(PER_RANK_PREFIXES)
+    }
+
+
+def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    data = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else 0
+    if sent < len(data):  # even an empty send fails where the other side has answered and gone already
+        connection.sendall(data[sent:])
+
+
+def _exchange(connection: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
+    _send(connection, request, [])
+    answer = b""
+    while not answer.endswith(b"\n"):
+        piece = connection.recv(65536)
+        if not piece:
+            raise ValueError("it ended without an answer")
+        answer += piece
+    return _as_mapping(answer)
+
+
+def _as_mapping(data: bytes) -> dict[str, Any]:
+    result = json.loads(data)
+    if not isinstance(result, dict):
+        raise ValueError("not what a warm process says")
+    return result

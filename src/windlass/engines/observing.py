@@ -1,0 +1,135 @@
+"""Gathers what is known of a run from its record and its logs, for `why`: for every engine whose logs are here."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import linecache
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.reading import FRAME, LIBRARY, plain
+from windlass.runs.record import Event, Status
+from windlass.runs.store import Store
+
+HEAD_BYTES: Final = 4 << 10
+TAIL_BYTES: Final = 64 << 10
+MAX_SOURCES: Final = 200
+_MISSING_FILE: Final = re.compile(
+    r"(?:FileNotFoundError|NotADirectoryError|No such file or directory)[^\n]*'([^'\n]+)'"
+)
+_MISSING_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
+
+
+def observe(
+    store: Store, status: Status, *, nodes: Iterable[NodeSeen] = (), facts: Mapping[str, Any] | None = None,
+    ended_by_us: Iterable[int] = (), words: Mapping[int, str] | None = None,
+) -> Observations:  # fmt: skip
+    """What is known of a run.
+
+    `nodes`, `facts`, `ended_by_us` (ranks) and `words` (of ranks that have no log) are what only its engine can tell.
+    """
+    plan = store.plan(status.id)
+    events = store.events(status.id)
+    number = len(status.attempts)
+    folder = store.run_dir(status.id) / f"attempt-{number}"
+    stacks = [
+        rank["stack"] for event in events if event.kind == "hang" for rank in event.data["ranks"] if rank["stack"]
+    ]
+    ended_at = _ends(events)
+    ours = set(ended_by_us)
+    ranks = []
+    for state in status.ranks:
+        head, tail, last_output_at = _output(folder / f"rank-{state.rank}.log", stacks)
+        tail = tail or (words or {}).get(state.rank, "")
+        code, at = ended_at.get(state.rank, (state.exit_code, None))
+        if code is None and status.cause and status.cause.get("rank") == state.rank:
+            code, at = status.cause.get("exit_code"), status.cause.get("at")
+        ranks.append(RankSeen(state.rank, state.node, code, at, state.rank in ours, head, tail, last_output_at))
+    seen = Observations(status, plan, events, ranks, tuple(nodes), facts or {})
+    texts = [*(rank.tail for rank in ranks), *stacks, str((status.cause or {}).get("traceback") or "")]
+    return Observations(
+        status,
+        plan,
+        events,
+        ranks,
+        seen.nodes,
+        seen.facts,
+        sources=_sources(texts),
+        near=dict(_near(texts, seen.code_dir)),
+    )
+
+
+def _ends(events: Iterable[Event]) -> dict[int, tuple[int | None, float]]:
+    """Exit code and time of death of each rank of the newest attempt."""
+    found: dict[int, tuple[int | None, float]] = {}
+    for event in events:
+        if event.kind == "attempt":
+            found.clear()
+        elif event.kind == "rank" and "exit_code" in event.data:
+            found[event.data["rank"]] = (event.data["exit_code"], event.time)
+    return found
+
+
+def _output(path: Path, stacks: Iterable[str]) -> tuple[str, str, float | None]:
+    """First and last of what a rank has written, without the stacks that we have asked for, and when it last wrote."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - TAIL_BYTES))
+            tail = file.read()
+            written_at = os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return "", "", None
+    texts = [head.decode("utf-8", "replace"), tail.decode("utf-8", "replace")]
+    for stack in stacks:
+        texts = [text.replace(stack, "") for text in texts]
+    if not texts[1].strip():
+        return "", "", None
+    return texts[0], texts[1], written_at
+
+
+def _sources(texts: Iterable[str]) -> dict[str, str]:
+    """The lines of the script's own files that are named in stacks and tracebacks."""
+    found: dict[str, str] = {}
+    linecache.checkcache()
+    for text in texts:
+        for match in FRAME.finditer(plain(text)):
+            key = f"{match['file']}:{match['line']}"
+            if key not in found and len(found) < MAX_SOURCES and not LIBRARY.search(match["file"]):
+                found[key] = linecache.getline(match["file"], int(match["line"])).strip()[:200]
+    return {key: line for key, line in found.items() if line}
+
+
+def _near(texts: Iterable[str], code_dir: str) -> Iterator[tuple[str, str]]:
+    """What is there in place of the files and modules that were not found."""
+    for text in texts:
+        for name in _MISSING_FILE.findall(text)[-3:]:
+            path = Path(code_dir, name)
+            with contextlib.suppress(OSError):
+                folder = path.parent
+                while not folder.is_dir() and folder != folder.parent:
+                    path, folder = folder, folder.parent
+                if close := difflib.get_close_matches(
+                    path.name, [entry.name for entry in islice(folder.iterdir(), 2000)], 1, 0.7
+                ):
+                    yield (
+                        name,
+                        str(Path(name).parent / close[0])
+                        if path.parent == Path(code_dir, name).parent
+                        else str(folder / close[0]),
+                    )
+        for name in _MISSING_MODULE.findall(text)[-3:]:
+            top = name.partition(".")[0]
+            with contextlib.suppress(OSError):
+                for entry in sorted(os.scandir(code_dir or "/nowhere"), key=lambda entry: entry.name):
+                    inside = Path(entry.path) / top
+                    if entry.is_dir() and (inside.is_dir() or inside.with_suffix(".py").is_file()):
+                        yield name, f"{entry.name}/{top} is there: set env: {{PYTHONPATH: {entry.name}}}"
+                        break

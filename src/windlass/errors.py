@@ -1,0 +1,127 @@
+"""Every error that Windlass raises, as one tree.
+
+    WindlassError                   1    a failure of ours, and the root of all others
+    ├── UsageError                  2    a command line, a name or an option that cannot be
+    │   ├── JobFileError            2    a job file, targets file or job object with problems in it
+    │   └── PlanError               2    a good job that this target cannot run; names the targets which can
+    ├── MissingPart                 1    an extra that is not installed; names the one command that installs it
+    ├── StoreError                  1    the record cannot be read or written
+    │   ├── StoreTooNew             1    written by a newer Windlass; nothing is touched
+    │   └── StoreFull               1    no space left where the record lives
+    ├── EngineError                 1    a target refused or broke
+    ├── NoSuchRun                   102  no run has this id, or several have this prefix
+    └── RunEnded                         what `wait` and `run` raise for a run that did not succeed
+        ├── RunFailed               100
+        ├── RunNotFinished          101
+        └── RunStopped              103
+
+The number is the exit code of the command. A person sees `message` and `hint`; `--debug` shows the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class WindlassError(Exception):
+    """Something was asked that could not be done: `message` says what was asked and found, `hint` what to try."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class UsageError(WindlassError):
+    """The request itself is wrong."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in what the user wrote."""
+
+    where: str
+    """File and line, `job.yaml:4`; the name of the object where there is no file."""
+    field: str
+    """Path of the field, `resources.gpus`; empty where the whole document is meant."""
+    message: str
+    """What was found, as the end of a sentence that begins with the field: `not a field`."""
+    hint: str = ""
+    """What to try: `did you mean nodes?`"""
+
+    def __str__(self) -> str:
+        field = f" {self.field}:" if self.field else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.where}:{field} {self.message}{hint}"
+
+
+class JobFileError(UsageError):
+    """What the user wrote has problems; all of them are in `problems`, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class PlanError(UsageError):
+    """A good job that this target cannot run; all reasons are in `problems`."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class MissingPart(WindlassError):
+    """A part that is installed by an extra is not there."""
+
+
+class StoreError(WindlassError):
+    """The record cannot be read or written."""
+
+
+class StoreTooNew(StoreError):
+    """The record was written by a newer Windlass; it is left as it is."""
+
+
+class StoreFull(StoreError):
+    """There is no space left where the record lives."""
+
+
+class EngineError(WindlassError):
+    """A target refused the request, or broke."""
+
+
+class NoSuchRun(WindlassError):
+    """No run has this id, or more than one has this prefix."""
+
+    exit_code = 102
+
+
+class RunEnded(WindlassError):
+    """A run that was waited for did not succeed."""
+
+
+class RunFailed(RunEnded):
+    """The run failed; the message names the first cause."""
+
+    exit_code = 100
+
+
+class RunNotFinished(RunEnded):
+    """The run is still going on."""
+
+    exit_code = 101
+
+
+class RunStopped(RunEnded):
+    """The run was stopped by a person."""
+
+    exit_code = 103

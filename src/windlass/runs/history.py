@@ -1,0 +1,140 @@
+"""Follows the steps and checkpoints of a run over its attempts: what is lost, what is made up for, what helped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from windlass.runs.record import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one attempt ended, as far as what follows depends on it."""
+
+    reason: str
+    step: int | None
+    """The highest step that is known of it."""
+    way: str | None
+    """What would make it the same death again: the line of an exception, or a fatal signal."""
+    gained: bool
+    """Whether it has come further than all before it: a new checkpoint, or a higher step."""
+
+
+@dataclass(slots=True)
+class Going:
+    """What is known of the attempt that goes on."""
+
+    restored: int | None = None
+    """The step of the checkpoint that it went on from."""
+    first: int | None = None
+    """The first step that it reported."""
+    last: int | None = None
+    highest: int | None = None
+    saved: bool = False
+    caught_up: bool = False
+    """Whether it has made up for what was lost, or has nothing to make up for."""
+    is_global: bool = True
+    """False once a step was lower than the one before: a count that begins anew with each epoch tells nothing."""
+
+    @property
+    def step(self) -> int | None:
+        """The step that it has come to; None where it is not known."""
+        known = [step for step in (self.highest, self.restored) if step is not None]
+        return max(known) if known and self.is_global else None
+
+
+@dataclass(slots=True)
+class History:
+    """The attempts of a run so far."""
+
+    ended: list[Ended] = field(default_factory=list)
+    """Attempts since the run began or was last resumed."""
+    highest: int | None = None
+    """The highest step that any ended attempt has come to."""
+    restarts_left: int | None = None
+    """None as long as none of the job's restarts was used."""
+    now: Going = field(default_factory=Going)
+    obeyed: list[tuple[str, str]] = field(default_factory=list)
+    """Action and time of each notice from the machine's metadata."""
+    take_ups: int = 0
+    """How often a supervisor has taken the run up since an attempt was last begun."""
+    _way: str | None = None
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> History:
+        """What the events of a run tell."""
+        history = cls()
+        for event in events:
+            history.take(event.kind, event.data)
+        return history
+
+    def take(self, kind: str, data: Mapping[str, Any]) -> None:
+        """One more event of the record."""
+        if kind == "attempt":
+            self.now, self._way, self.take_ups = Going(), None, 0
+        elif kind == "progress" and isinstance(data.get("step"), int):
+            self.now.highest = max(self.now.highest or 0, data["step"])
+        elif kind == "checkpoint":
+            self._take_checkpoint(data)
+        elif kind == "caught-up":
+            self.now.caught_up = True
+        elif kind == "cause":
+            self._way = way(data)
+        elif kind == "attempt-end":
+            self._end(str(data.get("reason", "failure")), data.get("step"))
+            self.restarts_left = data.get("restarts_left", self.restarts_left)
+        elif kind == "end":
+            self._end(str(data.get("reason", "")), data.get("step"))
+        elif kind == "resume":
+            self.ended.clear()
+            self.restarts_left, self.take_ups = None, 0
+        elif kind == "adopted":
+            self.take_ups += 1
+        elif kind == "notice" and data.get("source") == "imds":
+            self.obeyed.append((str(data.get("action")), str(data.get("time"))))
+
+    def _take_checkpoint(self, data: Mapping[str, Any]) -> None:
+        if data.get("action") == "saved":
+            self.now.saved = True
+            self.now.highest = max(self.now.highest or 0, int(data.get("step") or 0))
+        elif data.get("action") == "restored":
+            self.now.restored = data.get("step")  # unknown where a file of the script's own was restored
+
+    def reach(self, step: int) -> bool:
+        """The attempt that goes on is at this step; gives whether it has just made up for what was lost."""
+        now = self.now
+        if now.last is not None and step < now.last:
+            now.is_global = False
+        now.first = step if now.first is None else now.first
+        now.last = step
+        now.highest = max(now.highest or 0, step)
+        if now.caught_up or not now.is_global or self.highest is None or step < self.highest:
+            return False
+        now.caught_up = True
+        # A script that restores for itself says only by its first step where it went on.
+        return now.restored < self.highest if now.restored is not None else now.first <= self.highest
+
+    def ending(self, reason: str, cause: Mapping[str, Any] | None) -> Ended:
+        """The attempt that goes on, as it would have ended now."""
+        return self._ended(reason, self.now.step, way(cause) if cause else None)
+
+    def _end(self, reason: str, step: int | None) -> None:
+        ended = self._ended(reason, step, self._way)
+        self.ended.append(ended)
+        if step is not None:
+            self.highest = max(self.highest or 0, step)
+        self.now, self._way = Going(), None
+
+    def _ended(self, reason: str, step: int | None, way_: str | None) -> Ended:
+        further = step is not None and (self.highest is None or step > self.highest)
+        return Ended(reason, step, way_, self.now.saved or further)
+
+
+def way(cause: Mapping[str, Any]) -> str | None:
+    """What would make another death the same one; None where a cause is anybody's: a kill, a peer that is gone."""
+    name = cause.get("signal")
+    if name in ("SIGKILL", "SIGTERM") or cause.get("blames_peer"):
+        return None
+    return str(name) if name else str(cause["summary"]) if cause.get("traceback") else None

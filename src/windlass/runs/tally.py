@@ -1,0 +1,360 @@
+"""Reads the events of a run into stretches of time: from when to when, and what each was spent on.
+
+It starts from the record's own phases, so that both always span the same wall clock, and then re-labels parts of them
+by what else the events tell: a silence was a hang, steps were trained a second time, the training thread was held for a
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from windlass.runs.record import Event, Phase, Status, advance, created
+
+MICRO: Final = 1_000_000
+"""Times are added up as whole microseconds: sums of floats would not come out even."""
+
+
+class Spent(enum.StrEnum):
+    """What time was spent on, in the order in which a run goes through them."""
+
+    QUEUED = "queued"
+    PROVISIONING = "provisioning"
+    PULLING = "pulling"
+    STAGING = "staging"
+    STARTING = "starting"
+    TRAINING = "training"
+    CHECKPOINTING = "checkpointing"
+    REDONE = "redone"
+    RESTARTING = "restarting"
+    HUNG = "hung"
+    IDLE = "idle"
+    STOPPING = "stopping"
+
+
+_OF_PHASE: Final = {phase: Spent(phase.value) for phase in Phase if phase.value in set(Spent)}
+_WORKING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
+_TURNING: Final = frozenset({"phase", "attempt", "attempt-end", "stop", "end", "resume"})
+"""Kinds of events that can change the record's phase; there are few of them, however many ranks a run has."""
+_TRUE_HANGS: Final = frozenset({"silence", "failure"})
+"""Why stacks were taken where that tells of a hang; they are also taken of a quiet run that is to end."""
+
+_AFTERWORDS: Final = frozenset({"cause", "warning", "adopted", "rank"})
+"""What a later supervisor may write about ranks that had died long before: no sign that anything lived."""
+
+Interval = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one attempt tells about its time. Times are whole microseconds."""
+
+    began: int
+    nodes: int
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """What the event that began it carries."""
+    end: Mapping[str, Any] = field(default_factory=dict)
+    """And the one that ended it."""
+    highest_before: int = 0
+    """The highest step that any attempt before it has reached; known once all events are read."""
+    trained_at: int | None = None
+    ended: int | None = None
+    another_follows: bool = False
+    failed_at: int | None = None
+    """When its first rank failed."""
+    died_at: int | None = None
+    """The last sign of life of an attempt whose end nobody saw."""
+    restored: int | None = None
+    caught_up: tuple[int, int] | None = None
+    """When, and at which step."""
+    first_step: int | None = None
+    reached: int = 0
+    """The highest step that it told."""
+    saved: int = 0
+    """The step of its newest checkpoint."""
+    hangs: list[list[int | None]] = field(default_factory=list)
+    """Since when and, once it is known, until when."""
+
+    @property
+    def is_below(self) -> bool:
+        """Whether it began below what was reached before, so that its first steps are trained again."""
+        if self.highest_before <= 0:
+            return False
+        if self.restored is not None:
+            return self.restored < self.highest_before
+        # A script with checkpoints of its own says only by its first step where it went on.
+        return self.caught_up is not None or self.first_step is None or self.first_step <= self.highest_before
+
+    @property
+    def steps_redone(self) -> int:
+        """Steps trained again."""
+        if not self.is_below:
+            return 0
+        reached = max(self.saved, self.reached, self.caught_up[1] if self.caught_up else 0)
+        reached = min(self.highest_before, reached)
+        return max(0, reached - (self.restored or 0))
+
+    def layers(self, end: int) -> Iterator[tuple[str, Interval]]:
+        """What its events say of stretches of its time, which ends at `end`."""
+        if self.died_at is not None:
+            yield "dead", (self.died_at, end)
+        if self.failed_at is not None:
+            yield ("restarting" if self.another_follows else "stopping"), (self.failed_at, end)
+        for since, until in self.hangs:
+            yield ("stuck", (since or 0, end)) if until is None else ("hung", (since or 0, until))
+        if self.is_below and self.trained_at is not None:
+            yield "redone", (self.trained_at, end if self.caught_up is None else self.caught_up[0])
+
+
+class Tally:
+    """Takes the events of a run one by one; gives its ledger at any moment."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        remaining = iter(events)
+        first = next(remaining, None)
+        if first is None:
+            raise ValueError("a run without events has no ledger")
+        self.status: Status = created(first)
+        self.turns: list[tuple[int, Phase]] = [(_micros(first.time), self.status.phase)]
+        """When the record went into each phase, in order."""
+        self.attempts: list[_Attempt] = []
+        self.seen_at = self.turns[0][0]
+        self.last_seq = first.seq
+        self.layers: dict[str, list[Interval]] = {}
+        self.step_is_global = True
+        self.last_step: int | None = None
+        self.take(remaining)
+
+    def take(self, events: Iterable[Event]) -> None:
+        """More events, in their order; those that it knows already change nothing."""
+        for event in events:
+            if event.seq > self.last_seq:
+                self.last_seq = event.seq
+                self._take(event)
+
+    def known_attempts(self) -> list[_Attempt]:
+        """The attempts so far, each with what those before it have reached."""
+        highest = 0
+        for attempt in self.attempts:
+            attempt.highest_before = highest
+            highest = max(highest, attempt.saved, attempt.reached if self.step_is_global else 0)
+        return self.attempts
+
+    @property
+    def attempt(self) -> _Attempt | None:
+        """The attempt that goes on."""
+        return self.attempts[-1] if self.attempts and self.attempts[-1].ended is None else None
+
+    # -- one event ----------------------------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        over = self.status.phase.is_terminal
+        if event.kind in _TURNING:
+            self._turn(event)
+        if over and event.kind != "resume":
+            return  # nothing that comes after the end changes it
+        say = getattr(self, f"_on_{event.kind.replace('-', '_')}", None)
+        if say is not None:
+            say(event, _micros(event.time))
+        if event.kind not in _AFTERWORDS:
+            self.seen_at = max(self.seen_at, _micros(event.time))
+
+    def _turn(self, event: Event) -> None:
+        """Let the record decide whether this is another phase, and since when."""
+        before = self.status
+        self.status = advance(before, event)
+        if self.status.phase is before.phase:
+            return
+        at = max(_micros(self.status.phase_since), self.turns[-1][0])
+        self.turns.append((at, self.status.phase))
+        attempt = self.attempt
+        if attempt is not None and attempt.trained_at is None and self.status.phase is Phase.TRAINING:
+            attempt.trained_at = at
+
+    def _on_attempt(self, event: Event, at: int) -> None:
+        self._close(at, another_follows=True)
+        nodes = len(event.data.get("nodes", ())) or 1
+        self.attempts.append(_Attempt(max(at, self.turns[-1][0]), nodes, event.data))
+
+    def _on_attempt_end(self, event: Event, at: int) -> None:
+        self._note_end(event)
+        self._close(at, another_follows=True)
+
+    def _on_end(self, event: Event, at: int) -> None:
+        self._note_end(event)
+        if self.status.phase is Phase.LOST and self.attempt is not None and self.attempt.died_at is None:
+            self.attempt.died_at = self.seen_at  # nobody knows better
+        self._close(at, another_follows=False)
+
+    def _note_end(self, event: Event) -> None:
+        """Of an attempt that ends: when it died, where nobody saw it, and how far it had come."""
+        died_at, step = event.data.get("died_at"), event.data.get("step")
+        if self.attempt is None:
+            return
+        self.attempt.end = event.data
+        if isinstance(died_at, int | float):
+            self.attempt.died_at = _micros(died_at)
+        if isinstance(step, int):
+            self.attempt.reached = max(self.attempt.reached, step)
+
+    def _close(self, at: int, *, another_follows: bool) -> None:
+        if (attempt := self.attempt) is not None:
+            attempt.ended = max(at, attempt.began)
+            attempt.another_follows = another_follows
+
+    def _on_rank(self, event: Event, at: int) -> None:
+        attempt = self.attempt
+        if attempt is not None and event.data.get("exit_code") and attempt.failed_at is None:
+            attempt.failed_at = at
+
+    def _on_progress(self, event: Event, at: int) -> None:
+        attempt, step = self.attempt, event.data.get("step")
+        if attempt is None:
+            return
+        for hang in attempt.hangs:
+            hang[1] = at if hang[1] is None else hang[1]  # records from before `hang-end`
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            return
+        if len(self.attempts) > 1 and attempt.first_step is None and step == self.last_step:
+            return  # progress is merged: this may be what the attempt before has said
+        if attempt.first_step is not None and self.last_step is not None and step < self.last_step:
+            self.step_is_global = False  # a bar that begins anew with each epoch tells nothing of what is redone
+        attempt.first_step = step if attempt.first_step is None else attempt.first_step
+        attempt.reached = max(attempt.reached, step)
+        self.last_step = step
+
+    def _on_caught_up(self, event: Event, at: int) -> None:
+        if self.attempt is not None and self.attempt.caught_up is None:
+            self.attempt.caught_up = (at, int(event.data.get("step", 0)))
+
+    def _on_checkpoint(self, event: Event, at: int) -> None:
+        attempt, data = self.attempt, event.data
+        if attempt is None:
+            return
+        step = data.get("step")
+        if data.get("action") == "restored" and isinstance(step, int):
+            attempt.restored = step
+        elif data.get("action") == "saved" and isinstance(step, int):
+            attempt.saved = max(attempt.saved, step)
+        begin, length = data.get("blocked_at"), data.get("blocked_seconds")
+        if isinstance(begin, int | float) and isinstance(length, int | float):
+            self._lay("blocked", (_micros(begin), _micros(begin + max(0.0, length))), attempt.began, at)
+
+    def _on_hang(self, event: Event, at: int) -> None:
+        attempt, data = self.attempt, event.data
+        if attempt is None or data.get("reason", "silence") not in _TRUE_HANGS:
+            return
+        since = _micros(data["since"]) if "since" in data else at - _micros(data.get("seconds", 0.0))
+        if not any(abs(since - (known[0] or 0)) < MICRO // 100 for known in attempt.hangs):
+            attempt.hangs.append([since, None])  # the other nodes tell of the same silence
+
+    def _on_hang_end(self, event: Event, at: int) -> None:
+        attempt, data = self.attempt, event.data
+        if attempt is None:
+            return
+        until = _micros(data.get("at", event.time))
+        since = _micros(data["since"]) if "since" in data else until - _micros(data.get("seconds", 0.0))
+        begun = [hang for hang in attempt.hangs if (hang[0] or 0) < until]
+        if begun and (begun[-1][1] is None or abs((begun[-1][0] or 0) - since) < MICRO // 100):
+            begun[-1][1] = until
+        else:
+            attempt.hangs.append([since, until])
+
+    def _on_adopted(self, event: Event, at: int) -> None:
+        """Nobody kept the run since the last event. Its ranks work on without a keeper, but no attempt begins."""
+        if self.attempt is None:
+            self._lay("dead", (self.seen_at, at), self.seen_at, at)
+
+    def _on_node_back(self, event: Event, at: int) -> None:
+        """A run whose nodes were too few has waited for this one, once its back-off was over."""
+        before = self.attempts[-1] if self.attempts else None
+        if before is not None and before.ended is not None:
+            begin = before.ended + _micros(before.end.get("wait_seconds") or 0.0)
+            self._lay("dead", (begin, at), before.ended, at)
+
+    def _lay(self, name: str, interval: Interval, least: int, most: int) -> None:
+        begin, end = max(interval[0], least), min(interval[1], most)
+        if begin < end:
+            self.layers.setdefault(name, []).append((begin, end))
+
+    # -- the time -----------------------------------------------------------------------------------------------------
+
+    def pieces(self, now: float) -> Iterator[tuple[int, int, Spent, int]]:
+        """Begin, end, what for, and nodes held, of stretches that follow one another without a gap."""
+        last_turn, last_phase = self.turns[-1]
+        until = last_turn if last_phase.is_terminal else max(_micros(now), last_turn)
+        laid = {name: list(intervals) for name, intervals in self.layers.items()}
+        for attempt in self.known_attempts():
+            end = until if attempt.ended is None else attempt.ended
+            for name, (begin, finish) in attempt.layers(end):
+                laid.setdefault(name, []).append((max(begin, attempt.began), min(finish, end)))
+        layers = {name: _merged(intervals) for name, intervals in laid.items()}
+        begins = [attempt.began for attempt in self.attempts]
+        edges = {edge for intervals in layers.values() for interval in intervals for edge in interval}
+        cuts = sorted(edges | set(begins))
+        for place, (begin, phase) in enumerate(self.turns):
+            end = self.turns[place + 1][0] if place + 1 < len(self.turns) else until
+            inner = cuts[bisect_right(cuts, begin) : bisect_right(cuts, end)]
+            for left, right in _pairs([begin, *inner, end]):
+                over = {name for name, intervals in layers.items() if _covers(intervals, left)}
+                attempt_number = max(1, bisect_right(begins, left))
+                held = 0 if phase.is_terminal or phase is Phase.QUEUED else self._nodes(attempt_number)
+                yield left, right, _spent(phase, over), held
+
+    def _nodes(self, attempt_number: int) -> int:
+        return self.attempts[attempt_number - 1].nodes if self.attempts else 1
+
+
+def _spent(phase: Phase, over: set[str]) -> Spent:
+    """What a stretch in the record's `phase` was spent on, with these layers over it."""
+    if phase.is_terminal or "dead" in over:
+        return Spent.IDLE
+    if phase not in _WORKING:
+        return _OF_PHASE[phase]
+    for layer in ("restarting", "stopping"):
+        if layer in over:
+            return Spent(layer)
+    if "stuck" in over:
+        return Spent.HUNG
+    if phase is not Phase.STARTING:  # a start that is silent for long, and then works, is a start
+        if "hung" in over:
+            return Spent.HUNG
+        if "redone" in over:
+            return Spent.REDONE
+        if "blocked" in over:
+            return Spent.CHECKPOINTING
+    return _OF_PHASE[phase]
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * MICRO) if math.isfinite(seconds) else 0
+
+
+def _merged(intervals: Sequence[Interval]) -> list[Interval]:
+    """The same time without overlaps or empty stretches, in order."""
+    found: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if begin >= end:
+            continue
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _covers(intervals: Sequence[Interval], moment: int) -> bool:
+    place = bisect_right(intervals, moment, key=lambda interval: interval[0])
+    return place > 0 and moment < intervals[place - 1][1]
+
+
+def _pairs(cuts: Sequence[int]) -> Iterator[Interval]:
+    for left, right in itertools.pairwise(cuts):
+        if left < right:
+            yield left, right

@@ -1,0 +1,190 @@
+"""Turns the command line that people already use (`torchrun … train.py`, `mpirun -np 4 …`) into a `Job`.
+
+How each is written down:
+
+- `torchrun --nnodes 2 --nproc-per-node 2 train.py` is `run: train.py` with `nodes` and `procs_per_node`. What only says
+  how nodes find one another (`--rdzv-*`, `--node-rank`, `--master-addr`, `--standalone`) is Windlass's own work and
+  leaves no trace. An option that would be lost is refused by name, all of them at once.
+- `-m package.train` is `run: -m package.train`: the words behind an interpreter, which torchrun takes as they stand.
+- `--no-python ./prog` is `run: ./prog` with `launcher: torchrun`.
+- `mpirun -np 4 python train.py` is `run: train.py` with `launcher: mpi` and `procs_per_node: 4`.
+- `python train.py` is `run: train.py`. Anything else is `command: [...]` with `launcher: plain`, word by word.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from windlass.errors import JobFileError
+from windlass.spec.job import Job
+from windlass.spec.launchers import ACCELERATE, HOROVOD, LAUNCH, MPIRUN, TORCHRUN, WHERE, Parsed, problem, read
+from windlass.spec.names import legal_name
+from windlass.spec.parse import job_from_mapping
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_PYTHON_FLAGS = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
+_COMMON_STEMS = ("train", "main", "run", "__main__", "script", "job")
+_LAUNCHER_MODULES = {
+    "torch.distributed.run": TORCHRUN,
+    "torch.distributed.launch": LAUNCH,
+    "accelerate.commands.launch": ACCELERATE,
+}
+
+
+def job_from_command(argv: Sequence[str], name: str | None = None, environ: Mapping[str, str] | None = None) -> Job:
+    """The job that a command line asks for; `name` is its name, else one is made from the script.
+
+    `environ` answers `mpirun -x VAR`, which takes a value from the caller's environment.
+    Raises `JobFileError` that names every option which Windlass cannot take over.
+    """
+    words = list(argv)
+    if not words or not words[0]:
+        raise JobFileError([problem("", "the command is empty", "give for example: torchrun train.py")])
+    program = _stem(words[0])
+    if program == "torchrun":
+        return _elastic(read(TORCHRUN, words[1:], program), name, _interpreter_beside(words[0]))
+    if program in ("mpirun", "mpiexec", "orterun"):
+        return _mpi(read(MPIRUN, words[1:], program), name, environ)
+    if program == "horovodrun":
+        return _mpi(read(HOROVOD, words[1:], program), name, environ)
+    if program == "accelerate" and words[1:2] == ["launch"]:
+        return _accelerate(read(ACCELERATE, words[2:], "accelerate launch"), name, _interpreter_beside(words[0]))
+    if words[0].endswith(".py"):
+        return job_from_script(words[0], words[1:], name)
+    python = _python(words)
+    if python is None:
+        return _job({"command": words, "launcher": "plain"}, [], name or legal_name(program))
+    interpreter, env, rest = python
+    if rest[0] == "-m" and (options := _LAUNCHER_MODULES.get(rest[1])):
+        parsed = read(options, rest[2:], rest[1])
+        fill = _accelerate if options is ACCELERATE else _elastic
+        return fill(parsed, name, interpreter, env)
+    return _job({"run": shlex.join(rest), **_given(python=interpreter, env=env)}, rest, name)
+
+
+def job_from_script(script: str, args: Sequence[str] = (), name: str | None = None) -> Job:
+    """The job that runs one script with these arguments, on one node with one rank."""
+    words = [script, *args]
+    return _job({"run": shlex.join(words)}, words, name)
+
+
+def _elastic(parsed: Parsed, name: str | None, python: str | None = None, env: Mapping[str, str] | None = None) -> Job:
+    """The job of a torchrun command line that has been read."""
+    fields: dict[str, Any] = dict(parsed.fields)
+    words = parsed.rest
+    flags = parsed.flags
+    if "standalone" in flags and fields.get("nodes", 1) not in (1, {"min": 1, "max": 1}):
+        parsed.problems.append(problem("--standalone", "means one node, and --nnodes asks for more", "leave one out"))
+    if "launch" in flags and "use-env" not in flags:
+        hint = "let the script read LOCAL_RANK, and add --use-env or use torchrun"
+        parsed.problems.append(
+            problem("--use-env", "is not there, so the script gets --local-rank, which we do not set", hint)
+        )
+    if not words:
+        parsed.problems.append(problem("", "no script is named", "give for example: torchrun train.py"))
+    elif "module" in flags and "no-python" in flags:
+        parsed.problems.append(problem("--no-python", "cannot stand beside --module", "leave one out"))
+    elif "module" in flags:
+        words = ["-m", *words]
+    elif "no-python" in flags:
+        fields["launcher"] = "torchrun"
+        if words[0].endswith(".py"):
+            parsed.problems.append(problem("--no-python", f"starts {words[0]} without Python", "leave it out"))
+    elif not words[0].endswith(".py") and not parsed.has_unknown:
+        hint = "let its name end in .py, or add --no-python if it is a program"
+        parsed.problems.append(problem("", f"{words[0]!r} is not the name of a Python script", hint))
+    parsed.refuse_if_any()
+    fields |= _given(python=python, env=dict(env or {}) | fields.pop("env", {}))
+    return _job({"run": shlex.join(words), **fields}, words, name)
+
+
+def _accelerate(
+    parsed: Parsed, name: str | None, python: str | None = None, env: Mapping[str, str] | None = None
+) -> Job:
+    """The job of an `accelerate launch` line; it counts processes over all machines, we count them for each."""
+    total, machines = parsed.fields.pop("processes", None), parsed.fields.get("nodes", 1)
+    if total is None:
+        hint = "say how many: --num_processes 2"
+        parsed.problems.append(problem("--num_processes", "is not there, so a file of defaults would decide", hint))
+    elif total % machines:
+        parsed.problems.append(problem("--num_processes", f"{total} do not divide over {machines} machines"))
+    else:
+        parsed.fields["procs_per_node"] = total // machines
+    return _elastic(parsed, name, python, env)
+
+
+def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None) -> Job:
+    """The job of an mpirun line that has been read: all ranks on one node, until `nodes` says otherwise."""
+    fields: dict[str, Any] = dict(parsed.fields)
+    env: dict[str, str] = fields.pop("env", {})
+    for variable in parsed.exported:
+        if environ is not None and variable in environ:
+            env[variable] = environ[variable]
+        else:
+            hint = f"write -x {variable}=VALUE"
+            parsed.problems.append(problem(f"-x {variable}", "has no value, and none is known here", hint))
+    if "procs_per_node" not in fields:
+        parsed.problems.append(problem("-np", "is not there", "say how many ranks: -np 4"))
+    words = parsed.rest
+    if not words:
+        parsed.problems.append(problem("", "no program is named", "give for example: mpirun -np 4 python train.py"))
+    if ":" in words:
+        parsed.problems.append(problem(":", "starts several programs, and a job is one", "make a job of each"))
+    parsed.refuse_if_any()
+    if python := _python(words):
+        interpreter, more, words = python
+        fields |= _given(python=interpreter)
+        env = more | env
+    return _job({"run": shlex.join(words), "launcher": "mpi", **fields, **_given(env=env)}, words, name)
+
+
+def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]] | None:
+    """Interpreter (None for the plain one), variables its flags stand for, and `train.py …` or `-m module …`.
+
+    None where this is not Python with a script, or where a flag has no variable that does the same.
+    """
+    if not _PYTHON.fullmatch(_stem(words[0])):
+        return None
+    env, at = {}, 1
+    while at < len(words) and words[at] in _PYTHON_FLAGS:
+        env[_PYTHON_FLAGS[words[at]]] = "1"
+        at += 1
+    rest = list(words[at:])
+    is_script = bool(rest) and rest[0].endswith(".py") and not rest[0].startswith("-")
+    if not is_script and not (len(rest) > 1 and rest[0] == "-m"):
+        return None
+    return (None if words[0] in ("python", "python3") else words[0]), env, rest
+
+
+def _stem(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _interpreter_beside(path: str) -> str | None:
+    """`.venv/bin/torchrun` runs under `.venv/bin/python3`; a torchrun found by PATH says nothing."""
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}/python3" if slash else None
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _name_from(words: Sequence[str]) -> str:
+    """`digits/train.py` is `digits`, `finetune.py` is `finetune`, `-m package.train` is `package`."""
+    if words[0] == "-m":
+        steps = words[1].split(".") if len(words) > 1 else []
+    else:
+        steps = [step for step in words[0].split("/") if step not in ("", ".", "..", "~")]
+        if steps:
+            steps[-1] = steps[-1].rpartition(".")[0] or steps[-1]
+    while len(steps) > 1 and steps[-1].lower() in _COMMON_STEMS:
+        steps.pop()
+    return legal_name(steps[-1] if steps else "job")
+
+
+def _job(fields: Mapping[str, Any], words: Sequence[str], name: str | None) -> Job:
+    return job_from_mapping({"name": _name_from(words) if name is None else name, **fields}, WHERE)

@@ -1,0 +1,95 @@
+"""Turns a `Job` into the YAML text that a person would have written: only what differs from the defaults.
+
+The text is written here and not by a YAML library: a job has few shapes, its short ones (`nodes: 2`, `timeout: 2h`)
+are ours, and so the text stays the same from one release of a library to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from windlass.spec.job import Job
+from windlass.spec.units import format_duration, format_size, parse_duration, parse_size
+from windlass.spec.yamltext import plain_scalar
+
+_DURATIONS = frozenset(("every", "timeout", "grace", "hang", "warm_pool"))
+_SIZES = frozenset(("memory", "shm"))
+_PLAIN = re.compile(r"[A-Za-z/._](?:[\w/.+@=-]|:(?=[\w/.]))*(?: (?:[\w/.+@=-]|:(?=[\w/.]))+)*", re.ASCII)
+_QUANTITY = re.compile(r"[1-9][0-9]*[A-Za-z]+(?:[0-9]+[a-z]+)*")
+_OLD_WORDS = frozenset(("y", "n", "yes", "no", "on", "off"))
+"""Text to us and to YAML 1.2, truth values to older readers."""
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]|[^\x00-\uffff]")
+_WIDTH = 100
+
+
+def dump_job(job: Job) -> str:
+    """YAML text that `parse_job` turns into an equal job."""
+    start: dict[str, Any] = {"command": job.command} if job.run is None else {"run": job.run}
+    usual = Job(name=job.name, **start)
+    lines = [f"name: {_scalar(job.name)}"]
+    for name in Job.model_fields:
+        value = getattr(job, name)
+        if name in start or (name != "name" and value != getattr(usual, name)):
+            lines.append(_field(name, _short(name, value, getattr(usual, name))))
+    return "\n".join(lines) + "\n"
+
+
+def _short(name: str, value: object, usual: object) -> Any:
+    """Plain data in the shortest form that reads back the same."""
+    if name == "nodes" and isinstance(value, BaseModel):
+        low, high = getattr(value, "min", 0), getattr(value, "max", 0)
+        return low if low == high else {"min": low, "max": high}
+    if isinstance(value, BaseModel):
+        fields = {}
+        for field, info in type(value).model_fields.items():
+            part = getattr(value, field)
+            if info.is_required() or part != info.default:
+                fields[field] = _short(field, part, info.default)
+        return fields["max"] if name == "restarts" and set(fields) == {"max"} else fields
+    if isinstance(value, tuple):
+        return [_short("", part, None) for part in value]
+    if name in _DURATIONS and isinstance(value, float):
+        words = format_duration(value).replace(" ", "")
+        return words if parse_duration(words) == value else value
+    if name in _SIZES and isinstance(value, int):
+        words = format_size(value)
+        return words if words[-2:] == "iB" and parse_size(words) == value else value
+    return value
+
+
+def _field(name: str, value: Any) -> str:
+    """`name: value` on one line; a long list or mapping gets a line for each entry."""
+    line = f"{name}: {_flow(value)}"
+    if len(line) <= _WIDTH or not isinstance(value, list | dict) or not value:
+        return line
+    if isinstance(value, dict):
+        return "\n".join([f"{name}:", *(f"  {key}: {_flow(part)}" for key, part in value.items())])
+    return "\n".join([f"{name}:", *(f"  - {_flow(part)}" for part in value)])
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flow(part) for part in value) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if not isinstance(value, str):
+        return repr(int(value)) if isinstance(value, float) and value.is_integer() else json.dumps(value)
+    is_plain = _PLAIN.fullmatch(value) or _QUANTITY.fullmatch(value)
+    if is_plain and isinstance(plain_scalar(value), str) and value.lower() not in _OLD_WORDS:
+        return value
+    # A JSON string is a YAML string, but for the characters which YAML wants escaped and JSON does not.
+    return _UNPRINTABLE.sub(_escape, json.dumps(value, ensure_ascii=False))
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\U{code:08X}" if code > 0xFFFF else f"\\u{code:04X}"

@@ -1,0 +1,261 @@
+"""The job as frozen values: what a `job.yaml` or a call of `windlass.Job(...)` asks for, checked and with all defaults.
+
+An attribute has the name of its YAML key. Whoever makes a `Job`, by a file or by hand, gets a `JobFileError` with
+every problem in it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import warnings
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from windlass.spec.names import Env, Label, Line, Location, Module, Name, OnlyList, SecretName, Text, Word
+from windlass.spec.parts import (
+    Checkpoint,
+    Data,
+    Document,
+    KubernetesOptions,
+    LocalOptions,
+    NodeRange,
+    Nodes,
+    Procs,
+    Resources,
+    RestartPolicy,
+    Restarts,
+    SageMakerOptions,
+    Volume,
+)
+from windlass.spec.problems import MISSING, found, refuse, refuse_all
+from windlass.spec.units import Duration
+
+__all__ = [
+    "PROGRESS_GROUPS",
+    "Checkpoint",
+    "Data",
+    "Job",
+    "KubernetesOptions",
+    "Launcher",
+    "LocalOptions",
+    "NodeRange",
+    "Resources",
+    "Restarts",
+    "SageMakerOptions",
+    "Volume",
+    "kind_of",
+    "split_run",
+]
+
+Launcher = Literal["torchrun", "mpi", "plain"]
+PROGRESS_GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
+"""Names that the groups of a `progress` pattern may have."""
+
+
+def split_run(run: str) -> tuple[str, ...]:
+    """The words of a `run` line as a POSIX shell would split them; raises `ValueError` for an open quote."""
+    # A backslash at the end of a line joins it to the next one, as in a shell; shlex alone would keep the break.
+    joined = re.sub(
+        r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\(?:\n)|\\.""", lambda m: "" if m[0] == "\\\n" else m[0], run, flags=re.DOTALL
+    )
+    return tuple(shlex.split(joined))
+
+
+def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
+    """What the words of `run` start: a Python file, `-m` and a Python module, or a program of any kind."""
+    if words[0] == "-m":
+        return "module"
+    return "script" if words[0].endswith(".py") else "program"
+
+
+def _default_launcher(data: dict[str, Any]) -> Launcher:
+    run = data["run"]
+    return "plain" if run is None or kind_of(split_run(run)) == "program" else "torchrun"
+
+
+class Job(Document):
+    """A training job, as its author wrote it."""
+
+    name: Name
+    """What the job is called, in run ids and on every target: lower-case letters, digits and `-`, 40 at most."""
+    run: Text | None = None
+    """A script and its arguments: `train.py --epochs 5`; also `-m package.train`, or a program. Or use `command`.
+
+    `$WINDLASS_CHECKPOINT_DIR`, `$WINDLASS_OUTPUT_DIR` and `$WINDLASS_DATA_…` in it are filled in; nothing else is.
+    """
+    command: Annotated[tuple[Text, ...], Field(min_length=1), OnlyList] | None = Field(
+        default=None, validate_default=True
+    )
+    """A program and its arguments as a list, started once for each rank as it stands. Or use `run`."""
+    launcher: Launcher = Field(default_factory=_default_launcher)
+    """What starts the ranks. Default: `torchrun` where `run` is Python, else `plain`, which only sets the variables."""
+    nodes: Nodes = NodeRange(min=1, max=1)
+    """Machines: a number, or `{min: 1, max: 4}` for an elastic job. Default 1."""
+    procs_per_node: Procs = 1
+    """Ranks on each machine; `auto`: the GPUs of a node, else 1. Default 1, as torchrun."""
+    resources: Resources = Resources()
+    """What each node has. Default: what the target gives."""
+    code: Line = "."
+    """Folder that travels with the job, as seen from the job file. Default: the file's own."""
+    image: Word | None = None
+    """Container image, where containers are used. Default: one that the target picks for the job."""
+    env: Env = Field(default_factory=dict)
+    """Environment variables for each rank, as text. Default: none."""
+    secrets: Annotated[tuple[SecretName, ...], OnlyList] = ()
+    """Names of secrets; their values come from the target. Default: none."""
+    data: Annotated[tuple[Data, ...], OnlyList] = ()
+    """Data that is brought to the workers before they start. Default: none."""
+    outputs: Location | None = None
+    """Where results go: a folder or an address such as `s3://bucket/runs/`. Default: kept with the run."""
+    checkpoint: Checkpoint = Checkpoint()
+    """How often a checkpoint is expected, how many are kept, and how a script that saves its own goes on from one."""
+    restarts: RestartPolicy = Restarts()
+    """How often and why the workers start again: a number, or `{max: 3, on: [preemption]}`. Default: never."""
+    timeout: Annotated[Duration, Field(gt=0)] | None = None
+    """Seconds after which the run is stopped, all attempts together. Default: no limit."""
+    grace: Duration = 30.0
+    """Seconds from SIGTERM to SIGKILL, for a last checkpoint. Default 30, as Kubernetes."""
+    hang: Annotated[Duration, Field(gt=0)] | None = 1800.0
+    """Seconds without output, after which the stacks of all ranks are recorded; the run then goes on, or starts again
+    if `restarts` say so. Default 30min."""
+    queue: Label | None = None
+    """Queue of the cluster that admits the job. Default: none."""
+    priority: Label | None = None
+    """Priority class of the target. Default: the target's."""
+    python: Line | None = None
+    """The script's interpreter. Default: the active environment's, else the one Windlass runs under."""
+    warm: Annotated[tuple[Module, ...], OnlyList] = ()
+    """Modules that a warm process has imported before it becomes a rank. Default: none."""
+    volumes: Annotated[tuple[Volume, ...], OnlyList] = ()
+    """Storage of the cluster to mount. Default: none."""
+    progress: Text | None = None
+    """Python pattern that finds progress in the log; groups `step total epoch loss samples rate`. Default: none."""
+    local: LocalOptions = LocalOptions()
+    """What only the local engine reads."""
+    kubernetes: KubernetesOptions = KubernetesOptions()
+    """What only the Kubernetes engine reads."""
+    sagemaker: SageMakerOptions = SageMakerOptions()
+    """What only the SageMaker engine reads."""
+
+    @field_validator("run")
+    @classmethod
+    def _splits_into_words(cls, run: str | None) -> str | None:
+        if run is None:
+            return None
+        try:
+            words = split_run(run)
+        except ValueError as error:
+            raise refuse(
+                f"cannot be split into words: {str(error).lower()}", "close the quote, or use command:"
+            ) from None
+        if not words or not words[0]:
+            raise refuse("is empty", "write for example train.py --epochs 5")
+        if words[0] == "-m":
+            if len(words) < 2 or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", words[1]):
+                raise refuse("has no module after -m", "write for example -m package.train")
+        elif words[0].startswith("-"):
+            raise refuse(f"begins with the option {found(words[0])}", "begin with a script, or -m and a module")
+        return run
+
+    @field_validator("command")
+    @classmethod
+    def _one_of_run_and_command(cls, command: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if "run" in info.data and info.data["run"] is None and command is None:
+            raise refuse(MISSING, "write for example run: train.py --epochs 5", at="run")
+        if info.data.get("run") is not None and command is not None:
+            raise refuse("stands beside run, and only one of them can be started", "leave one out")
+        if command and not command[0].strip():
+            raise refuse("begins with an empty word")
+        return command
+
+    @field_validator("launcher")
+    @classmethod
+    def _can_start_it(cls, launcher: Launcher, info: ValidationInfo) -> Launcher:
+        if launcher == "torchrun" and info.data.get("command") is not None:
+            raise refuse("is torchrun, which does not start a command", "use run:, or launcher: plain")
+        return launcher
+
+    @field_validator("nodes")
+    @classmethod
+    def _elastic_where_it_can_be(cls, nodes: NodeRange, info: ValidationInfo) -> NodeRange:
+        if nodes.is_elastic and info.data.get("launcher") == "mpi":
+            raise refuse("is a range, but the ranks of MPI cannot come and go", f"write nodes: {nodes.max}")
+        return nodes
+
+    @field_validator("secrets", "warm")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        twice = [((at,), refuse(f"{name} is given twice")) for at, name in enumerate(names) if name in names[:at]]
+        if twice:
+            raise refuse_all(twice)
+        return names
+
+    @field_validator("data")
+    @classmethod
+    def _names_apart(cls, data: tuple[Data, ...]) -> tuple[Data, ...]:
+        names = [entry.env_name for entry in data]
+        twice = [
+            (
+                (at, "name"),
+                refuse(f"{data[at].name} and {data[names.index(name)].name} would both be {name}", "rename one"),
+            )
+            for at, name in enumerate(names)
+            if name in names[:at]
+        ]
+        if twice:
+            raise refuse_all(twice)
+        return data
+
+    @field_validator("volumes")
+    @classmethod
+    def _paths_apart(cls, volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
+        paths = [volume.path.rstrip("/") for volume in volumes]
+        twice = [
+            ((at, "path"), refuse(f"{path} is given twice")) for at, path in enumerate(paths) if path in paths[:at]
+        ]
+        if twice:
+            raise refuse_all(twice)
+        return volumes
+
+    @field_validator("progress")
+    @classmethod
+    def _finds_something(cls, pattern: str | None) -> str | None:
+        if pattern is None:
+            return None
+        if len(pattern) > 500:
+            raise refuse(f"is {len(pattern)} characters long; 500 are enough")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                groups = re.compile(pattern).groupindex
+        except (re.error, OverflowError, RecursionError, ValueError) as error:
+            raise refuse(f"is not a Python pattern: {error}") from None
+        if strange := [name for name in groups if name not in PROGRESS_GROUPS]:
+            raise refuse(f"has a group {strange[0]}", f"groups are {', '.join(PROGRESS_GROUPS)}")
+        if not groups:
+            raise refuse("has no named group, so it finds nothing", r"write for example step (?P<step>\d+)")
+        return pattern
+
+    @field_validator("local")
+    @classmethod
+    def _agent_fits(cls, local: LocalOptions, info: ValidationInfo) -> LocalOptions:
+        if local.agent == "torchrun" and info.data.get("launcher", "torchrun") != "torchrun":
+            raise refuse(f"is torchrun, but launcher is {info.data['launcher']}", "leave it out", at="local.agent")
+        return local
+
+    @property
+    def script_argv(self) -> tuple[str, ...]:
+        """The words of `run`, or `command`."""
+        return self.command if self.command is not None else split_run(self.run or "")
+
+    @property
+    def resume_argv(self) -> tuple[str, ...]:
+        """The words of `checkpoint.resume`."""
+        return tuple(shlex.split(self.checkpoint.resume or ""))
+
+    @property
+    def script_kind(self) -> Literal["script", "module", "program"]:
+        """Whether `script_argv` wants Python in front of it (`script`, `module`) or stands alone (`program`)."""
+        return "program" if self.run is None else kind_of(self.script_argv)

@@ -1,0 +1,206 @@
+"""Turns names, lines of text and environment variables into checked ones; what a job calls things is decided here."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from windlass.spec.problems import Path, found, refuse, refuse_all
+
+MAX_NAME = 40
+"""Characters of a job's name; Kubernetes allows 63 for a name, and ours get a run id and a role behind them."""
+MAX_TEXT = 128 * 1024
+"""Bytes of one text: what Linux allows for one argument or one variable of a new process."""
+
+_NAME = r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?"
+_DATA_NAME = r"[a-z][-_a-z0-9]{0,39}"
+_ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,254}"
+_LABEL = r"[A-Za-z0-9](?:[-._A-Za-z0-9]{0,251}[A-Za-z0-9])?"
+_MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+
+CONTRACT_ENV = frozenset(
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+)
+"""Variables that Windlass sets for each rank, besides all that begin with `WINDLASS_`."""
+
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?P<sure>PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$"
+    r"|(?:^|_)(?:TOKEN|API_?KEY|ACCESS_KEY|SECRET_KEY|AUTH_KEY)$"
+)
+_SECRET_VALUE = re.compile(
+    r"(?:AKIA|ASIA)[A-Z0-9]{16}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|xox[abprs]-[-\w]{10,}"
+    r"|sk-[-\w]{20,}|glpat-[-\w]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+_URL_PASSWORD = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^/@\s]+@")
+
+
+def legal_name(text: str) -> str:
+    """The nearest legal job name: `My Run/2.py` becomes `my-run-2-py`; `job` where nothing is left."""
+    plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
+    name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+    if name[:1].isdigit():
+        name = f"job-{name}"
+    return name[:MAX_NAME].rstrip("-") or "job"
+
+
+def clean_text(text: str) -> str:
+    """Text that a process can be given: no NUL, all of it Unicode, not longer than the kernel takes."""
+    if "\0" in text:
+        raise refuse("a NUL character cannot be handed to a process")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise refuse("holds characters that are not Unicode text") from None
+    if size > MAX_TEXT:
+        raise refuse(f"is {size} bytes long; a process can be given {MAX_TEXT} at most")
+    return text
+
+
+def _line(text: str) -> str:
+    """One line with something on it."""
+    clean_text(text)
+    if not text.strip():
+        raise refuse("is empty")
+    if not text.isprintable():
+        raise refuse(f"holds a line break or a control character: {found(text)}")
+    if text != text.strip():
+        raise refuse(f"begins or ends with a space: {found(text)}", f"write {text.strip()}")
+    return text
+
+
+def _name(text: str) -> str:
+    if re.fullmatch(_NAME, text):
+        return text
+    rule = f"a name is at most {MAX_NAME} lower-case letters, digits and '-', and begins with a letter"
+    raise refuse(f"{found(text)} is not a legal name: {rule}", f"try {legal_name(text)}")
+
+
+def _data_name(text: str) -> str:
+    if re.fullmatch(_DATA_NAME, text):
+        return text
+    rule = "lower-case letters, digits, '-' and '_', and begins with a letter"
+    raise refuse(f"{found(text)} is not a legal name: it has {rule}", f"try {legal_name(text)}")
+
+
+def _secret_name(text: str) -> str:
+    if re.fullmatch(_LABEL, text) and not _SECRET_VALUE.search(text):
+        return text
+    # What was found stays unsaid: it may be the secret itself.
+    raise refuse("is not a legal name", "write the name under which the target keeps the secret, never its value")
+
+
+def _label(text: str) -> str:
+    if re.fullmatch(_LABEL, text):
+        return text
+    raise refuse(f"{found(text)} is not a legal name: it has letters, digits, '-', '_' and '.', no spaces or slashes")
+
+
+def _module(text: str) -> str:
+    if text.isascii() and re.fullmatch(_MODULE, text):
+        return text
+    raise refuse(f"{found(text)} is not the name of a Python module", "write for example torch or my_package.models")
+
+
+def _location(text: str) -> str:
+    if _URL_PASSWORD.match(text):
+        raise refuse("holds a password inside the address", "take it out; give it to the target as a secret")
+    return text
+
+
+def _no_spaces(text: str) -> str:
+    if re.search(r"\s", text):
+        raise refuse(f"holds a space: {found(text)}")
+    return text
+
+
+def _only_list(given: object) -> object:
+    """A text would be read letter by letter and a set in any order; neither is what was meant."""
+    if isinstance(given, list | tuple):
+        return given
+    is_word = isinstance(given, str) and re.fullmatch(r"[\w./-]{1,40}", given)
+    hint = f"write [{given}]" if is_word else ""
+    raise refuse(f"expected a list, found {'text' if isinstance(given, str) else found(given)}", hint)
+
+
+def _pattern(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+
+
+Text = Annotated[StrictStr, AfterValidator(clean_text)]
+Line = Annotated[StrictStr, AfterValidator(_line), WithJsonSchema({"type": "string", "minLength": 1})]
+Name = Annotated[StrictStr, AfterValidator(_name), _pattern(_NAME)]
+DataName = Annotated[StrictStr, AfterValidator(_data_name), _pattern(_DATA_NAME)]
+SecretName = Annotated[StrictStr, AfterValidator(_secret_name), _pattern(_LABEL)]
+Label = Annotated[StrictStr, AfterValidator(_label), _pattern(_LABEL)]
+Module = Annotated[StrictStr, AfterValidator(_module), _pattern(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")]
+Location = Annotated[Line, AfterValidator(_location)]
+Word = Annotated[Line, AfterValidator(_no_spaces)]
+OnlyList = BeforeValidator(_only_list)
+
+
+def check_env(given: Any) -> Any:
+    """Environment variables as text, all bad ones refused at once; no value is ever repeated in a message."""
+    if not isinstance(given, Mapping):
+        raise refuse(f"expected a mapping, found {found(given)}", "write for example {NCCL_DEBUG: WARN}")
+    checked: dict[str, str] = {}
+    errors: list[tuple[Path, PydanticCustomError]] = []
+    for name, value in given.items():
+        try:
+            checked[_env_name(name)] = _env_value(name, value)
+        except PydanticCustomError as error:
+            errors.append(((str(name),), error))
+    if errors:
+        raise refuse_all(errors)
+    return checked
+
+
+def _env_name(name: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(_ENV_NAME, name):
+        raise refuse("not a name for a variable", "letters, digits and '_', and no digit in front")
+    if name in CONTRACT_ENV or name.startswith("WINDLASS_"):
+        raise refuse("set by Windlass", "leave it out")
+    return name
+
+
+def _env_value(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        raise refuse("expected text, found true or false", "quote it")
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        raise refuse(f"expected text, found {found(value)}", 'write "" for an empty one' if value is None else "")
+    clean_text(value)
+    if _looks_secret(name, value):
+        raise refuse("looks like a secret, which a job file does not hold", "use secrets: with a name the target knows")
+    return value
+
+
+def _looks_secret(name: str, value: str) -> bool:
+    """Whether a value under this name would give something away; a path, a flag or a count does not."""
+    if _SECRET_VALUE.search(value) or _URL_PASSWORD.match(value):
+        return True
+    match = _SECRET_NAME.search(name.upper())
+    if match is None or not value or value.startswith(("/", "./", "~/", "$")):
+        return False
+    return bool(match["sure"]) or not (value.isdigit() or value.lower() in ("true", "false", "none", "null"))
+
+
+Env = Annotated[
+    dict[str, str],
+    BeforeValidator(check_env),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {
+                "pattern": f"^{_ENV_NAME}$",
+                "not": {"anyOf": [{"enum": sorted(CONTRACT_ENV)}, {"pattern": "^WINDLASS_"}]},
+            },
+            "additionalProperties": {"type": ["string", "number"]},
+        }
+    ),
+]

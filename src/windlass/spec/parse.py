@@ -1,0 +1,87 @@
+"""Turns YAML text or a mapping into a `Job` or into targets, or into every problem that stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from windlass.errors import JobFileError, Problem
+from windlass.spec.job import Job
+from windlass.spec.problems import MISSING, Path, Places, found, in_order, near, spell
+from windlass.spec.yamltext import read_yaml
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import Target
+
+
+def parse_job(text: str, where: str = "job.yaml") -> Job:
+    """The job that YAML text asks for; `where` is the name of the file in messages.
+
+    Raises `JobFileError` with all problems in the order of the file, each with its line.
+    """
+    mapping, places = read_yaml(text, where, "four lines are enough: name, run, nodes and procs_per_node")
+    job = Job.model_validate(mapping, context=places)
+    if places.problems:
+        raise JobFileError([problem for _, problem in places.problems])
+    return job
+
+
+def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:
+    """The job that a mapping asks for, with the keys of a job file; `where` is its name in messages.
+
+    Raises `JobFileError` with all problems in the order of the mapping.
+    """
+    if not isinstance(mapping, Mapping):
+        raise JobFileError([Problem(where, "", f"expected a mapping, found a {type(mapping).__name__}")])
+    fields = {str(key): value for key, value in mapping.items()}
+    return Job.model_validate(fields, context=Places.of(fields, where))
+
+
+def parse_targets(text: str, where: str = "targets.yaml") -> dict[str, Target]:
+    """The targets that YAML text names, with `local`, which is always there; an empty file has only that one.
+
+    Raises `JobFileError` with all problems in the order of the file, each with its line.
+    """
+    # The module is loaded only here: a job that runs on this machine needs no targets file.
+    from windlass.spec.targets import KINDS, LocalTarget
+
+    hint = "begin with the name of a target, and its fields below it"
+    mapping, places = read_yaml(text, where, hint, may_be_empty=True)
+    targets: dict[str, Target] = {"local": LocalTarget(name="local")}
+    ranked = list(places.problems)
+    kinds = "local, kubernetes or sagemaker"
+    for name, entry in mapping.items():
+
+        def refused(field: str, message: str, hint: str, path: Path = (name,)) -> None:
+            path = (*path, field) if field else path
+            ranked.append((places.rank(path), Problem(places.at(path), spell(path), message, hint)))
+
+        if not isinstance(entry, dict):
+            refused("", f"expected a mapping, found {found(entry)}", f"write for example {name}: {{kind: kubernetes}}")
+            continue
+        kind = entry.get("kind")
+        model = KINDS.get(kind) if isinstance(kind, str) else None
+        if model is None:
+            if (name, "kind") not in places.refused:
+                there = f"expected {kinds}, found {found(kind)}" if "kind" in entry else MISSING
+                refused("kind", there, near(str(kind), KINDS) or f"write for example {name}: {{kind: kubernetes}}")
+            continue
+        if name == "local" and kind != "local":
+            refused("kind", f"expected local, found {kind}", "local is this machine; give the target another name")
+            continue
+        if "name" in entry:
+            refused("name", "not a field", f"the name is the key, {name}")
+            entry = {key: value for key, value in entry.items() if key != "name"}
+        try:
+            inside = replace(places, below=(name,), problems=())
+            targets[name] = model.model_validate({"name": name, **entry}, context=inside)
+        except JobFileError as error:
+            key = spell((name,))
+            for problem in error.problems:
+                # The name is a field of the value and a key of the file; the file is what its author sees.
+                seen = replace(problem, field=key) if problem.field == f"{key}.name" else problem
+                ranked.append((places.rank((name,)), seen))
+    if ranked:
+        raise in_order(ranked)
+    return targets

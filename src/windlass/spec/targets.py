@@ -1,0 +1,76 @@
+"""The targets as frozen values: where a job may run, as named in `targets.yaml` and chosen with `--on NAME`.
+
+    local:    {kind: local, price_per_hour: 0.526, currency: USD}
+    gpu-lab:  {kind: kubernetes, context: lab, namespace: team-a}
+    aws:      {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/training}
+
+`local` is always there and needs no line. A target holds no secret: credentials stay where their own tools keep them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from windlass.spec.names import Env, Label, Line, Name
+from windlass.spec.parts import Document
+
+__all__ = ["KINDS", "KubernetesTarget", "LocalTarget", "SageMakerTarget", "Target"]
+
+
+class LocalTarget(Document):
+    """This machine."""
+
+    kind: Literal["local"] = "local"
+    """What kind of target this is."""
+    name: Name
+    """What `--on` calls it."""
+    env: Env = Field(default_factory=dict)
+    """Environment variables for every job here; the job's own win. Default: none."""
+    python: Line | None = None
+    """Interpreter of scripts whose job names none. Default: the active environment's."""
+    price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """What one node costs an hour, for `windlass cost`. Nodes that this machine plays count one each: a rehearsal says
+    what the job would cost on as many machines. Default: none, and nothing is priced."""
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """Currency of the price, as its three letters. Default `USD`."""
+
+
+class KubernetesTarget(Document):
+    """A namespace of a Kubernetes cluster."""
+
+    kind: Literal["kubernetes"] = "kubernetes"
+    """What kind of target this is."""
+    name: Name
+    """What `--on` calls it."""
+    context: Line
+    """Context of the kubeconfig. Has no default: which cluster pays for a run is never left to the last `kubectl`."""
+    namespace: Label = "default"
+    """Namespace in which runs live. Default `default`, as kubectl."""
+    via: Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"] = "auto"
+    """Kind of object for jobs that name none. Default `auto`: the best that the cluster has."""
+
+
+class SageMakerTarget(Document):
+    """Amazon SageMaker in one account and region."""
+
+    kind: Literal["sagemaker"] = "sagemaker"
+    """What kind of target this is."""
+    name: Name
+    """What `--on` calls it."""
+    region: Label
+    """AWS region, such as `us-east-1`."""
+    role: Line
+    """Role that the training job takes on: an ARN, or a name in this account."""
+
+
+Target = LocalTarget | KubernetesTarget | SageMakerTarget
+
+KINDS: Mapping[str, type[LocalTarget] | type[KubernetesTarget] | type[SageMakerTarget]] = {
+    "local": LocalTarget,
+    "kubernetes": KubernetesTarget,
+    "sagemaker": SageMakerTarget,
+}
+"""The class behind each `kind`."""

@@ -1,0 +1,227 @@
+"""Turns YAML text into plain values and the place of each, or into problems; never into anything else.
+
+It reads the events of the YAML parser itself instead of letting it build objects: so every value has a line, nothing
+is executed or expanded, and reading stops at the first sign of a bomb. A scalar means what YAML 1.2 says it means:
+`on` and `no` are words, `2024-01-01` is text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from windlass.errors import JobFileError, Problem
+from windlass.spec.problems import Path, Places, spell
+
+MAX_CHARACTERS = 1024 * 1024
+"""Of a file. A job file has a few hundred; the limit is checked before anything is parsed."""
+MAX_VALUES = 20_000
+"""Of a file, which bounds the time spent on one that is under the limit above."""
+MAX_DEPTH = 12
+"""Of values inside values; a job file has five."""
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_LONG_TAG = re.compile(r"(?:^|[\s\[{,])!\S{300}")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_DIGITLESS = re.compile(r"[-+]?\.[iInN]")
+_WORDS: Final = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_REFUSED: Final = object()
+
+
+class _StopReading(Exception):
+    """Nothing behind this point can be made sense of."""
+
+
+def plain_scalar(text: str) -> Any:
+    """What a scalar without quotes means in YAML 1.2 (core schema); a number too long to be one stays text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) <= 400:
+        if _INT.fullmatch(text):
+            return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+        if _FLOAT.fullmatch(text):
+            return float(text.replace(".", "") if _DIGITLESS.match(text) else text)
+    return text
+
+
+def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> tuple[dict[str, Any], Places]:
+    """The mapping that the text holds, and where each value stands; `Places.problems` has what was left out.
+
+    `hint` says how such a file begins. Raises `JobFileError` where the text is no single YAML mapping.
+    """
+    if len(text) > MAX_CHARACTERS:
+        message = f"the file has {len(text)} characters; {MAX_CHARACTERS} are read at most"
+        raise JobFileError([Problem(where, "", message, "is this the right file?")])
+    text = text.removeprefix("\ufeff")
+    if bad := _FORBIDDEN.search(text):
+        line = text.count("\n", 0, bad.start()) + 1
+        raise JobFileError([Problem(f"{where}:{line}", "", f"holds the character U+{ord(bad[0]):04X}, not YAML text")])
+    if tag := _LONG_TAG.search(text):
+        # The parser takes a quarter of a minute for a tag of a megabyte, and no tag is read anyway.
+        line = text.count("\n", 0, tag.start() + 1) + 1
+        raise JobFileError(
+            [Problem(f"{where}:{line}", "", "a very long tag begins here, and only plain values are read")]
+        )
+    reader = _Reader(where)
+    value: Any = None
+    try:
+        value = reader.document(_events(text))
+    except _StopReading:
+        pass
+    except Exception as error:
+        # Whatever a foreign parser raises for a text, its own errors and its bugs alike, says: this is not YAML.
+        reader.problem(_line_of(error), (), *_syntax(error, text))
+    if value is None and may_be_empty and not reader.stopped:
+        value = {}
+    if reader.stopped or not isinstance(value, dict):
+        if not reader.stopped:
+            reader.not_a_mapping(value, hint)
+        raise JobFileError([problem for _, problem in sorted(reader.problems, key=lambda item: item[0])])
+    places = Places(
+        where, reader.lines, reader.order, refused=frozenset(reader.refused), problems=tuple(reader.problems)
+    )
+    return value, places
+
+
+def _events(text: str) -> Iterator[Any]:
+    from ruamel.yaml import YAML
+
+    return iter(YAML(typ="safe", pure=True).parse(text))
+
+
+class _Reader:
+    """Builds values from parser events, and notes lines and problems on the way."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.lines: dict[Path, int] = {}
+        self.order: dict[Path, int] = {}
+        self.refused: set[Path] = set()
+        self.problems: list[tuple[int, Problem]] = []
+        self.stopped = False
+        self.count = 0
+
+    def problem(self, line: int, path: Path, message: str, hint: str = "", stop: bool = True) -> None:
+        rank = self.order.get(path, self.count) if path else self.count
+        self.problems.append((rank, Problem(f"{self.where}:{line}", spell(path), message, hint)))
+        self.stopped = self.stopped or stop
+
+    def stop(self, line: int, path: Path, message: str, hint: str = "") -> _StopReading:
+        self.problem(line, path, message, hint)
+        return _StopReading()
+
+    def not_a_mapping(self, value: object, hint: str) -> None:
+        if value is None:
+            self.problem(1, (), "the file is empty", hint)
+        elif value is not _REFUSED:
+            kind = "a list" if isinstance(value, list) else "one value"
+            self.problem(self.lines.get((), 1), (), f"expected a mapping, found {kind}", hint)
+
+    def document(self, events: Iterator[Any]) -> Any:
+        value, documents = None, 0
+        for event in events:
+            match type(event).__name__:
+                case "DocumentStartEvent":
+                    documents += 1
+                    if documents > 1:
+                        line = event.start_mark.line + 1
+                        raise self.stop(line, (), "a second document begins here", "one file holds one document")
+                case "StreamStartEvent" | "StreamEndEvent" | "DocumentEndEvent":
+                    pass
+                case _:
+                    value = self.value(event, events, ())
+        return value
+
+    def value(self, event: Any, events: Iterator[Any], path: Path) -> Any:
+        line = event.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self.order.setdefault(path, self.count)
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise self.stop(line, (), f"the file has more than {MAX_VALUES} values", "is this the right file?")
+        if len(path) > MAX_DEPTH:
+            raise self.stop(line, (), f"values stand more than {MAX_DEPTH} deep inside each other")
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return self.refuse(line, path, f"*{event.anchor[:40]} is an alias", "write the value out")
+        tag = getattr(event, "tag", None)
+        value: Any
+        if kind == "MappingStartEvent":
+            value = self.mapping(events, path)
+        elif kind == "SequenceStartEvent":
+            value = self.sequence(events, path)
+        else:
+            # An env value keeps the text it was written as: 1.10 must not become 1.1, nor 0644 become 644.
+            value = plain_scalar(event.value) if event.implicit[0] and tag is None else event.value
+            if path[-2:-1] == ("env",) and isinstance(value, int | float) and not isinstance(value, bool):
+                value = event.value
+        if tag is not None:
+            return self.refuse(
+                line, path, f"{tag[:60]} is a tag", "write the value without it, in quotes if it is text"
+            )
+        return value
+
+    def refuse(self, line: int, path: Path, message: str, hint: str) -> Any:
+        self.problem(line, path, f"{message}, and only plain values are read", hint, stop=False)
+        self.refused.add(path)
+        return _REFUSED
+
+    def sequence(self, events: Iterator[Any], path: Path) -> Any:
+        values: list[Any] = []
+        for event in events:
+            if type(event).__name__ == "SequenceEndEvent":
+                break
+            values.append(self.value(event, events, (*path, len(values))))
+        if any(value is _REFUSED for value in values):
+            self.refused.add(path)
+            return _REFUSED
+        return values
+
+    def mapping(self, events: Iterator[Any], path: Path) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        first_line: dict[str, int] = {}
+        for event in events:
+            if type(event).__name__ == "MappingEndEvent":
+                break
+            line = event.start_mark.line + 1
+            if type(event).__name__ != "ScalarEvent" or event.tag is not None:
+                raise self.stop(line, path, "a field name must be one word", "put a text with { [ * & or ! in quotes")
+            key: str = event.value
+            here = (*path, key)
+            if key in first_line:
+                self.value(next(events), events, (*here, -1))
+                self.problem(line, here, f"given twice, first in line {first_line[key]}", "leave one out", stop=False)
+                continue
+            first_line[key] = line
+            self.lines[here], self.order[here] = line, self.count
+            value = self.value(next(events), events, here)
+            if value is not _REFUSED:
+                values[key] = value
+        return values
+
+
+def _line_of(error: Exception) -> int:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    return int(mark.line) + 1 if mark is not None else 1
+
+
+def _syntax(error: Exception, text: str) -> tuple[str, str]:
+    """What the parser said, in one line, and what to try."""
+    said = getattr(error, "problem", None) or getattr(error, "context", None) or type(error).__name__
+    said = " ".join(str(said).split())[:120]
+    lines = text.splitlines()
+    line = lines[_line_of(error) - 1] if _line_of(error) <= len(lines) else ""
+    hint = ""
+    if r"\t" in said or "\t" in line[: len(line) - len(line.lstrip())]:
+        hint = "indent with spaces, not with a tab"
+    elif "mapping values are not allowed" in said:
+        hint = "indent all fields alike, and put a value that holds ': ' in quotes"
+    elif "could not find expected ':'" in said:
+        hint = "write a field as `name: value`"
+    return f"not YAML: {said if said.isprintable() else ascii(said)}", hint

@@ -1,0 +1,5 @@
+"""What a training script may import: it works the same under Windlass, under plain torchrun and on its own."""
+
+from windlass.train.report import report
+
+__all__ = ["report"]

@@ -1,0 +1,463 @@
+"""The three lines by which a training script becomes one that cannot be lost: `Checkpoint`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+from windlass.train.checkpoint import agreement, buckets, files, rng
+from windlass.train.checkpoint.parts import ModulePart, make_parts
+from windlass.train.checkpoint.restore import Loader, choose, choose_only
+from windlass.train.checkpoint.saving import Copier, Snapshot
+from windlass.train.checkpoint.settings import settle
+from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.writing import SharedMemory, WriterProcess
+from windlass.train.report import report, report_checkpoint
+
+Batch = TypeVar("Batch")
+EXIT_CODE = 128 + signal.SIGTERM
+_STOP, _DUE, _BUSY = 0, 1, 2
+_EXIT_SECONDS = 30.0
+"""How long the end of a process waits for its part of a save that is under way."""
+_EXIT_COMMIT_SECONDS = 5.0
+"""How long it waits for the parts of the others: they may be dead."""
+_FLAGS = agreement.NUM_FLAGS
+
+
+class Preempted(SystemExit):
+    """SIGTERM came and the state is saved. Ends the process with code 143, as the signal would have."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_CODE)
+
+
+class Checkpoint:
+    """Saves a training beside the training itself, and goes on from the newest save that is whole.
+
+        saved = Checkpoint(model=model, optimizer=optimizer, sampler=sampler)
+        for epoch in saved.epochs(10):
+            for batch in saved.batches(loader):
+                ...
+
+    Making one is collective where torch.distributed is initialised: all ranks make it, and in the same order.
+
+    Args:
+        folder: where checkpoints are kept; default `$WINDLASS_CHECKPOINT_DIR`, else `checkpoints`.
+        every: how often to save: a number of steps, or a time as "5min". Default `$WINDLASS_CHECKPOINT_EVERY`, else
+            5 minutes. A time takes torch.distributed if there are several ranks.
+        keep: how many to keep; default `$WINDLASS_CHECKPOINT_KEEP`, else 3.
+        keep_for: how long to keep each, as "7d"; the newest stays in any case. Default: as long as `keep` says.
+        when_busy: what a save does while another is under way: "skip" or "wait".
+        allow_pickle: store what has no plain form by pickle, and load it again. Unpickling runs code of whoever wrote
+            the checkpoint.
+        parts: what to keep, by name: modules, optimizers, schedulers, scalers, samplers, loaders, and dicts of your
+            own. Random number generators of Python, NumPy and torch are kept without being named.
+
+    Raises:
+        TypeError: a part is nothing that can be kept.
+        ValueError: a setting makes no sense.
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        every: int | str | None = None,
+        keep: int | None = None,
+        keep_for: str | float | None = None,
+        when_busy: str = "skip",
+        allow_pickle: bool = False,
+        **parts: Any,
+    ) -> None:
+        self._environ: Mapping[str, str] = os.environ
+        self._settings = settle(folder, every, keep, keep_for, when_busy, self._environ)
+        self._parts = make_parts(parts)
+        self._allow_pickle = allow_pickle
+        self._folder = str(Path(self._settings.folder).absolute())
+        Path(self._folder).mkdir(parents=True, exist_ok=True)
+        given = self._environ.get("WINDLASS_ATTEMPT", "")
+        self._attempt = int(given) if given.isdigit() else 0
+        self._world = agreement.join(self._folder, self._attempt or 1, self._environ)
+        self._attempt = self._attempt or self._next_attempt()
+        self._salt = self._world.salt(self._attempt)
+        self._pid = os.getpid()
+        self._memory = SharedMemory()
+        self._copier = Copier(self._world, self._memory)
+        self._writer = WriterProcess(
+            self._folder, self._world.rank, self._world.size, self._memory,
+            for_windlass=bool(self._environ.get("WINDLASS_RUN_ID")),
+        )  # fmt: skip
+        self.steps = 0
+        """Steps done over the whole run, those before a restart included."""
+        self.epoch = 0
+        """The epoch under way."""
+        self._steps_in_epoch = 0
+        self._rng: dict[str, Any] | None = None
+        self._skip_batches = 0
+        self._restored = False
+        self._prepared = False
+        self._again = 0
+        self._saved_at: tuple[int, int] | None = None
+        self._name = self._committed = ""
+        self._began_at_step = -2
+        self._due_from = time.monotonic()
+        self._distrusted: list[str] = []
+        self._part_failed = False
+        self._stop_asked = False
+        self._earlier_handler: Any = None
+        self._hears = False
+        self._closed = False
+        atexit.register(self._at_exit)
+
+    def _next_attempt(self) -> int:
+        """One more than any that has left something here, where nobody counts attempts for us."""
+        if not self._world.talks:
+            return 1
+        before = files.list_checkpoints(self._folder) if self._world.rank == 0 else []
+        return int(self._world.broadcast(1 + max((found.attempt for found in before), default=0)))
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """Restore, then give the numbers of the epochs that remain; at the end save once more and close.
+
+        Parts that have `set_epoch` are told each number. Raises as `restore` does.
+        """
+        if not self._restored:
+            self.restore()
+        while self.epoch < num_epochs:
+            for part in self._parts:
+                if callable(getattr(part.thing, "set_epoch", None)):
+                    part.thing.set_epoch(self.epoch)
+            yield self.epoch
+            self.epoch += 1
+            self._steps_in_epoch = 0
+            self._skip_batches = 0
+        self._save_final()
+        self.close()
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of a loader; after the body of each, a step is done.
+
+        After a restore, random numbers go on as they were in the middle of the epoch. Where no part knows the position
+        in the epoch, the batches that were trained on already are drawn and thrown away.
+        """
+        self._hear_stop()
+        iterator = iter(loader)
+        skip, self._skip_batches = self._skip_batches, 0
+        for _ in range(skip):
+            next(iterator, None)
+        if self._rng is not None:
+            # Not before: an iterator of torch's draws its seed from these very numbers.
+            rng.put_back(self._rng)
+            self._rng = None
+        for batch in iterator:
+            yield batch
+            self.step()
+
+    def step(self) -> None:
+        """A step is done: save if it is time. Raises Preempted when the ranks have agreed to stop, and are saved."""
+        self._hear_stop()
+        self.steps += 1
+        self._steps_in_epoch += 1
+        for part in self._parts:
+            if callable(getattr(part.thing, "advance", None)):
+                part.thing.advance()
+        if self._environ.get("WINDLASS_RUN_ID"):
+            report(step=self.steps)
+        self._hear_writer()
+        if not self._prepared:
+            self._prepare()
+        flags = [0] * _FLAGS
+        flags[_STOP] = int(self._stop_asked)
+        flags[_DUE] = int(self._is_time())
+        flags[_BUSY] = int(self._writer.busy)
+        agreed = self._world.exchange(flags)
+        if agreed[_STOP]:
+            self._stop()
+        every = self._settings.every_steps
+        if agreed[_DUE] or (every is not None and self.steps % every == 0):
+            self._save_periodic(busy=bool(agreed[_BUSY]) or self._has_just_begun())
+
+    def _has_just_begun(self) -> bool:
+        """Whether a save was begun after the flags that are agreed on by now were given."""
+        return self._world.size > 1 and self._began_at_step >= self.steps - 1
+
+    def _prepare(self) -> None:
+        """At the first step: what cannot be kept is known now and not at the first save, and memory is there for it."""
+        self._prepared = True
+        self._copier.plan(self._snapshot())
+        self._memory.populate()
+
+    def _is_time(self) -> bool:
+        every = self._settings.every_seconds
+        return every is not None and self._world.rank == 0 and time.monotonic() - self._due_from >= every
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def save(self, wait: bool = False) -> bool:
+        """Save now; a collective. With `wait`, until it is committed.
+
+        Gives whether a save was begun or, with `wait`, whether it is safe on the disk. One that fails is told, and the
+        training goes on. Raises TypeError if a part's state cannot be kept.
+        """
+        self._hear_writer()
+        busy = bool(self._world.now(self._flag(_BUSY, self._writer.busy))[_BUSY])
+        if busy and not wait and not self._settings.waits_when_busy and self._world.talks:
+            self._tell("skipped", reason="the save before it is still under way")
+            return False
+        if busy:
+            self._await_writer()
+        self._begin()
+        return self._await_commit() if wait else self._writer.busy
+
+    def _save_periodic(self, *, busy: bool) -> None:
+        if not self._world.talks or (busy and self._settings.waits_when_busy):
+            self._await_writer()
+        elif busy:
+            if self._settings.every_steps is not None:
+                self._tell("skipped", reason="the save before it is still under way")
+            return
+        self._begin()
+
+    def _save_final(self) -> bool:
+        """Have the present state on the disk; True where it is."""
+        self._await_writer()
+        safe = self._saved_at == (self.steps, self.epoch) and self._is_committed()
+        if not self._world.now(self._flag(_BUSY, not safe))[_BUSY]:
+            return True
+        self._begin()
+        return self._await_commit()
+
+    def _begin(self) -> None:
+        """Copy the state and have it written. Ranks come here together."""
+        began_at, began = time.time(), time.perf_counter()
+        self._due_from = time.monotonic()
+        self._began_at_step = self.steps
+        snapshot = self._snapshot()
+        again = self._saved_at is not None and self._saved_at[0] == self.steps
+        self._again = self._again + 1 if again else 0
+        name = files.name_of(self.steps, self._attempt, self._salt, self._again)
+        self._saved_at, self._name = (self.steps, self.epoch), name
+        try:
+            if self._world.now(self._flag(_BUSY, not self._copier.is_planned(snapshot)))[_BUSY]:
+                self._copier.plan(snapshot)
+            where = self._copier.copy(snapshot)
+            self._writer.start()
+            self._part_failed = False
+            blocked = time.perf_counter() - began
+            self._writer.order({
+                "do": "save", "name": name, **where, "blocked_at": began_at, "blocked_seconds": round(blocked, 6),
+                "asked_at": began_at, "keep": self._settings.keep, "keep_for": self._settings.keep_for_seconds,
+                "distrusted": self._distrusted,
+                "manifest": {
+                    "step": self.steps, "epoch": self.epoch, "world_size": self._world.size, "attempt": self._attempt,
+                    "run_id": self._environ.get("WINDLASS_RUN_ID", ""),
+                },
+            })  # fmt: skip
+        except OSError as error:
+            self._give_up(name, f"{error.strerror or error}")
+
+    def _snapshot(self) -> Snapshot:
+        progress: dict[str, Any] = {
+            "steps": self.steps, "epoch": self.epoch, "steps_in_epoch": self._steps_in_epoch,
+        }  # fmt: skip
+        if self._world.size >= buckets.FEWEST_RANKS:
+            progress["buckets"] = buckets.orders(self._parts)
+        return Snapshot(self._parts, progress, self._world.rank, allow_pickle=self._allow_pickle)
+
+    def _await_writer(self) -> None:
+        while self._writer.busy:
+            self._hear_writer(1.0)
+
+    def _await_commit(self) -> bool:
+        """Wait for the save under way; all ranks are told what became of it. Raises RuntimeError if a rank is gone."""
+        while not self._writer.part_is_written:
+            self._hear_writer(1.0)
+        parts: agreement.Promise | None = self._world.begin(self._flag(_BUSY, self._part_failed))
+        while self._writer.busy:
+            self._hear_writer(0.05)
+            if parts is not None and parts.is_done():
+                # Rank 0 would wait in vain for the part of a rank that is gone or has failed.
+                try:
+                    failed = bool(parts.result()[_BUSY])
+                except RuntimeError:
+                    failed = True
+                parts = None
+                if failed:
+                    self._writer.abandon("a rank's part could not be written")
+        if parts is not None:
+            parts.result()
+        return not self._world.now(self._flag(_STOP, not self._is_committed()))[_STOP]
+
+    def _is_committed(self) -> bool:
+        """Whether the last save is whole, as far as this rank can know: rank 0 knows."""
+        return self._world.rank != 0 or self._committed == self._name
+
+    def _hear_writer(self, timeout: float = 0.0) -> None:
+        """Take in what the writer says."""
+        for answer in self._writer.poll(timeout):
+            if answer["did"] == "part":
+                self._part_failed = not answer["ok"]
+            elif answer["did"] == "commit" and answer["ok"]:
+                self._committed = answer["name"]
+                self._distrusted = []
+            elif answer["did"] == "died":
+                self._writer_died(answer["order"])
+
+    def _writer_died(self, order: Mapping[str, Any] | None) -> None:
+        if order is not None:
+            self._give_up(order["name"], "the writer process died")
+
+    def _give_up(self, name: str, reason: str) -> None:
+        """This rank's part will not come: rank 0 tells it, and the others tell rank 0's writer."""
+        self._part_failed = True
+        if self._world.rank == 0:
+            with contextlib.suppress(OSError):
+                Folder(self._folder).remove(name, files.MANIFEST)
+            self._tell("failed", name=name, reason=reason)
+            return
+        try:
+            path = Path(self._folder) / name
+            path.mkdir(exist_ok=True)  # the writer of rank 0 may not have come to it yet
+            (path / f"rank-{self._world.rank}.failed").write_text(reason)
+        except OSError:
+            pass  # rank 0 gives up by itself
+
+    @staticmethod
+    def _flag(flag: int, value: object) -> list[int]:
+        flags = [0] * _FLAGS
+        flags[flag] = int(bool(value))
+        return flags
+
+    def _tell(self, action: str, **fields: Any) -> None:
+        if self._world.rank == 0:
+            report_checkpoint({"action": action, "step": self.steps, **fields})
+
+    # -- stopping -----------------------------------------------------------------------------------------------------
+
+    def _hear_stop(self) -> None:
+        """From now on SIGTERM means: save, then end."""
+        if self._hears or self._closed or threading.current_thread() is not threading.main_thread():
+            return
+        self._hears = True
+        self._earlier_handler = signal.signal(signal.SIGTERM, self._take_stop)
+
+    def _take_stop(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            # A process that the script has forked: there the signal means what it always does.
+            signal.signal(signal.SIGTERM, self._earlier_handler or signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        self._stop_asked = True
+        if callable(self._earlier_handler):
+            self._earlier_handler(number, frame)
+
+    def _stop(self) -> None:
+        safe = self._save_final()
+        if self._world.rank == 0:
+            what = f"the state at step {self.steps} is saved" if safe else f"step {self.steps} could not be saved"
+            print(f"windlass: SIGTERM: {what}; ending", file=sys.stderr, flush=True)
+        self.close()
+        raise Preempted
+
+    # -- restoring ----------------------------------------------------------------------------------------------------
+
+    def restore(self) -> int:
+        """Go on from the newest checkpoint that verifies; gives how many steps are done, 0 where there is none.
+
+        A collective, to be called once, by `epochs` if not before. Checkpoints that are damaged are passed over, and
+        told. `$WINDLASS_RESUME_FROM` names the one to take.
+
+        Raises:
+            ValueError: the checkpoint does not fit what `Checkpoint` was given; all differences are named.
+            FileNotFoundError: the one that was asked for is not there.
+            OSError: the disk failed in the middle of loading, after every byte had been verified.
+        """
+        began = time.perf_counter()
+        self._restored = True
+        self._hear_stop()
+        wanted = self._environ.get("WINDLASS_RESUME_FROM")
+        if wanted:
+            found: files.Found | None = choose_only(wanted, self._folder, self._world)
+        else:
+            found, refused = choose(self._folder, self._world)
+            for bad in refused:
+                self._distrusted.append(bad.found.name)
+                if self._world.rank == 0:
+                    fields = {"step": bad.found.step, "name": bad.found.name, "reason": bad.reason}
+                    report_checkpoint({"action": "refused", **fields})
+        if found is None:
+            return 0
+        loader = Loader(found, self._parts, self._world, allow_pickle=self._allow_pickle)
+        loader.load()
+        self._go_on_from(loader, found)
+        seconds = round(time.perf_counter() - began, 6)
+        self._tell("restored", name=found.name, bytes=found.bytes, seconds=seconds)
+        return self.steps
+
+    def _go_on_from(self, loader: Loader, found: files.Found) -> None:
+        self.steps, self.epoch = loader.common["steps"], loader.common["epoch"]
+        self._steps_in_epoch = loader.common["steps_in_epoch"]
+        self._saved_at, self._name, self._committed = (self.steps, self.epoch), found.name, found.name
+        if self.steps and loader.same_world:
+            buckets.bring_back(self._parts, loader.common.get("buckets", {}))
+        if loader.own is not None:
+            self._rng = loader.own["rng"]
+            rng.put_back(loader.own["rng"])
+        knows = any(part.per_rank or callable(getattr(part.thing, "advance", None)) for part in self._parts)
+        if not knows:
+            self._skip_batches = self._steps_in_epoch * found.world_size // self._world.size
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def export(self, path: str | os.PathLike[str], part: str | None = None) -> None:
+        """Write a module as it is now, whole and without DDP's prefix: `model.pt` or `model.safetensors`.
+
+        A collective; rank 0 writes, and the file is there whole or not at all. `part` is needed where several modules
+        are kept. Raises ValueError for another ending or an unknown part, and OSError.
+        """
+        from windlass.train.checkpoint.export import export
+
+        modules = {part.name: part.thing for part in self._parts if isinstance(part, ModulePart)}
+        export(modules, part, Path(path), self._world)
+
+    def close(self) -> None:
+        """Wait for what is being written and give SIGTERM its earlier meaning back. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        self._await_writer()
+        self._end()
+
+    def _end(self) -> None:
+        self._writer.close()
+        self._world.close()
+        if self._hears and threading.current_thread() is threading.main_thread():
+            self._hears = False
+            signal.signal(signal.SIGTERM, self._earlier_handler or signal.SIG_DFL)
+
+    def _at_exit(self) -> None:
+        """The process ends without `close`: give a save that is under way some time, unless we are being ended."""
+        if os.getpid() != self._pid:
+            return
+        began = time.monotonic()
+        while self._writer.busy:
+            own = not self._writer.part_is_written
+            patience = 1.0 if self._stop_asked else _EXIT_SECONDS if own else _EXIT_COMMIT_SECONDS
+            if time.monotonic() - began > patience:
+                break  # the writer goes on for a while by itself, if it is let
+            self._hear_writer(0.1)
+        self._closed = True
+        self._end()

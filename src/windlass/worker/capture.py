@@ -1,0 +1,51 @@
+"""Carries what a rank writes from its pipe into its log, a fair share at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from windlass.worker.logfile import LogFile
+
+READ_BYTES = 1 << 20
+PIPE_BYTES = 1 << 20
+"""Room for what a rank writes between two rounds; the usual 64 KiB would make a talkative rank wait."""
+_F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
+ROUND_BYTES = 8 << 20
+"""How much one rank may write before the others get their turn."""
+
+
+class Capture(LogFile):
+    """The output of one rank: `drain` it whenever its pipe is readable."""
+
+    def __init__(self, source: int, folder: str, rank: int, pattern: str | None) -> None:
+        """`source` is the read end of the rank's pipe; made non-blocking. Raises OSError if the logs cannot be made."""
+        super().__init__(folder, rank, pattern)
+        os.set_blocking(source, False)
+        self.source = source
+        try:
+            fcntl.fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            pass  # the user's share of pipe memory is used up, or this is no pipe of Linux
+
+    def drain(self, now_ns: int) -> bool:
+        """Take what the pipe holds. Gives False once the rank, and whoever inherited its output, has closed it."""
+        taken = 0
+        try:
+            while taken < ROUND_BYTES:
+                data = os.read(self.source, READ_BYTES)
+                if not data:
+                    return False
+                taken += len(data)
+                self.keep(data, now_ns)
+        except BlockingIOError:
+            pass
+        finally:
+            if taken:
+                self.stamp(now_ns)
+        return True
+
+    def close(self) -> None:
+        """Close the pipe and the files."""
+        os.close(self.source)
+        super().close()

@@ -1,0 +1,158 @@
+"""Makes a fork of a warm process like a newly started interpreter: what it inherits, opens, and has of its own.
+
+`take_on` runs in the node worker and copies what a new process has from whoever starts it. `Likeness` runs in a rank.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+from windlass.worker.forksafe import LIMITS, OVERWRITTEN_SIGNALS, Imports, mapped
+
+_CHOSEN_SEEDS = 1 << 32
+"""Below are seeds that people choose; torch draws its own from 53 bits."""
+_UNCHANGEABLE = (signal.SIGKILL, signal.SIGSTOP)
+
+
+def inheritance() -> dict[str, Any]:
+    """What a process started by this one would inherit from it, as JSON data for `take_on`."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    numbers = [int(number) for number in signal.valid_signals() if number not in _UNCHANGEABLE]
+    return {
+        "environ": dict(os.environ),
+        "umask": mask,
+        "limits": {str(number): resource.getrlimit(number) for number in LIMITS},
+        "affinity": sorted(os.sched_getaffinity(0)),
+        # SIGPIPE and SIGXFSZ are ignored by every interpreter for itself, and given back to what it starts.
+        "ignored": [
+            number
+            for number in numbers
+            if number not in (signal.SIGPIPE, signal.SIGXFSZ) and signal.getsignal(number) is signal.SIG_IGN
+        ],
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    }
+
+
+def take_on(given: dict[str, Any]) -> None:
+    """Have what a new process would have inherited from the one that gave this. Raises OSError, ValueError."""
+    os.environ.clear()
+    os.environ.update(given["environ"])
+    os.umask(given["umask"])
+    for name, limits in given["limits"].items():
+        number = int(name)
+        if resource.getrlimit(number) != tuple(limits):
+            resource.setrlimit(number, tuple(limits))
+    os.sched_setaffinity(0, given["affinity"])
+    fixed = {*_UNCHANGEABLE, *OVERWRITTEN_SIGNALS, signal.SIGXFSZ}
+    for number in signal.valid_signals():
+        ignored = number in given["ignored"]
+        if number not in fixed and (ignored or signal.getsignal(number) is signal.SIG_IGN):
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, given["blocked"])
+
+
+class Likeness:
+    """What a rank has to undo and redo, since it was not started but forked."""
+
+    def __init__(self, imports: Imports) -> None:
+        """In the warm process, when the imports are done."""
+        self._variables = imports.variables_changed()
+        self._handlers = {number: signal.getsignal(number) for number in OVERWRITTEN_SIGNALS}
+        self._kept: list[object] = []
+
+    def __call__(self, argv: list[str]) -> None:
+        """In a rank that was forked to be `argv`: interpreter, script, arguments."""
+        for number, handler in self._handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
+        for name, value in self._variables.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv = list(argv)
+        for descriptor, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
+            _reopen(getattr(sys, f"__{name}__"), name, descriptor, mode)
+        _own_randomness()
+        _own_thread()
+        _own_clock()
+        _set_blas_threads()
+        # The script may bring a Windlass of its own; ours runs on without being found.
+        for name in [name for name in sys.modules if name.split(".")[0] == "windlass"]:
+            self._kept.append(sys.modules.pop(name))
+
+
+def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
+    """Open a standard stream anew, in the same object: whoever has kept it from an import is to keep the right one.
+
+    A stream remembers of its file whether it can seek and how large its blocks are. The steps are those of
+    `create_stdio` in CPython's `pylifecycle.c`.
+    """
+    if type(stream) is not io.TextIOWrapper:
+        return
+    unbuffered = isinstance(stream.buffer, io.FileIO)
+    buffer: Any = open(number, mode, 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+    raw = buffer if unbuffered else buffer.raw
+    raw.name = f"<{name}>"
+    lines = not unbuffered and (number == 2 or os.isatty(number))
+    stream.__init__(  # type: ignore[misc]
+        buffer, encoding=stream.encoding, errors=stream.errors, newline="\n", line_buffering=lines,
+        write_through=stream.write_through,
+    )  # fmt: skip
+    vars(stream)["mode"] = mode[0]
+
+
+def _own_randomness() -> None:
+    """Python reseeds `random` in a fork; these it does not."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None:
+        multiprocessing.current_process().authkey = os.urandom(32)
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()  # the legacy global generator starts from entropy in every new interpreter
+    torch = sys.modules.get("torch")
+    generator = getattr(torch, "default_generator", None)
+    if generator is not None and generator.initial_seed() >= _CHOSEN_SEEDS:
+        generator.seed()  # so does torch's for the CPU, unless an import has seeded it
+
+
+def _own_thread() -> None:
+    """A fork keeps the kernel's number for the thread that it came from."""
+    threading = sys.modules.get("threading")
+    if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
+        threading.main_thread()._set_native_id()
+
+
+def _own_clock() -> None:
+    """Log records tell the time since the process began."""
+    logging = sys.modules.get("logging")
+    began = getattr(logging, "_startTime", None)
+    if began is not None:
+        logging._startTime = time.time_ns() if isinstance(began, int) else time.time()  # type: ignore[union-attr]
+
+
+def _set_blas_threads() -> None:
+    """Give OpenBLAS the threads it would have taken by itself; in the warm process it was held to one."""
+    names = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+    wanted = [int(value) for value in map(os.environ.get, names) if value and value.isdigit() and int(value) > 0]
+    threads = min([*wanted[:1], len(os.sched_getaffinity(0))])
+    if threads <= 1:
+        return
+    import ctypes
+
+    for path in mapped("openblas"):
+        library = ctypes.CDLL(path)
+        for prefix in ("scipy_openblas_", "openblas_"):
+            for suffix in ("set_num_threads64_", "set_num_threads"):
+                setter = getattr(library, prefix + suffix, None)
+                if setter is not None:
+                    setter(threads)
+                    break

@@ -1,0 +1,115 @@
+"""Turns what a rank writes into its log and the log's index, and remembers what the first cause and progress need.
+
+The log holds the bytes as they were written. The index holds 16 bytes a record: unix time in nanoseconds and the length
+that the log had then, both little-endian. Readers of the index need no look at the log to merge ranks by time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+
+from windlass.worker.progress import Recogniser
+
+TAIL_BYTES = 64 << 10
+_RECORD = struct.Struct("<QQ")
+_TRACEBACK = b"Traceback (most recent call last)"
+_STRUCTURED = re.compile(rb"^::windlass \{[^\n]*\n?", re.MULTILINE)
+_OF_BAR = ("step", "total", "rate", "samples_per_second", "percent")
+
+
+class LogFile:
+    """The log of one rank: `keep` what it wrote, then `stamp` it with the time."""
+
+    def __init__(self, folder: str, rank: int, pattern: str | None) -> None:
+        """`pattern` finds progress. Raises OSError if the files cannot be made."""
+        base = os.path.join(folder, f"rank-{rank}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._log = os.open(base + ".log", flags, 0o600)
+        self._index = os.open(base + ".idx", flags, 0o600)
+        self._length = os.fstat(self._log).st_size
+        self._recogniser = Recogniser(pattern)
+        self._tail = bytearray()
+        self.progress: dict[str, object] = {}
+        self._total: object = None
+        """How many steps the rank has told there will be, in another way than by its output."""
+        self.spoke = False
+        """Whether the rank has written anything at all."""
+        self.dropped_bytes = 0
+        """What could not be written since the disk was full."""
+        self.traceback_at: float | None = None
+        """Unix seconds at which the newest traceback began to arrive."""
+
+    @property
+    def tail(self) -> str:
+        """The last 64 KiB of text, without the lines that are for us alone."""
+        return _STRUCTURED.sub(b"", self._tail).decode("utf-8", "replace")
+
+    def take_checkpoints(self) -> list[dict[str, object]]:
+        """What the rank has told of checkpoints since this was last asked, in order."""
+        told, self._recogniser.checkpoints = self._recogniser.checkpoints, []
+        return told
+
+    @property
+    def length(self) -> int:
+        """Bytes that were kept, of all attempts of this file."""
+        return self._length
+
+    def last(self, num_bytes: int) -> bytes:
+        """The last of what was kept, at most 64 KiB."""
+        return bytes(self._tail[-min(num_bytes, TAIL_BYTES) :])
+
+    def keep(self, data: bytes, now_ns: int) -> None:
+        """Append what the rank wrote and look for progress in it."""
+        self.spoke = True
+        self._write(data)
+        if _TRACEBACK in data:
+            self.traceback_at = now_ns / 1e9
+        self._tail += data[-TAIL_BYTES:]
+        if len(self._tail) > 2 * TAIL_BYTES:
+            del self._tail[:-TAIL_BYTES]
+        found = self._recogniser.feed(data)
+        if found:
+            self.progress.update(self._of_training(found))
+
+    def told(self, progress: dict[str, object]) -> None:
+        """Take progress that the rank has told in another way than by its output."""
+        self._total = progress.get("total", self._total)
+        self.progress.update(progress)
+
+    def _of_training(self, found: dict[str, object]) -> dict[str, object]:
+        """What was found in the output, less the steps of a bar that is not the training's.
+
+        transformers' Trainer draws the same bar for training and evaluation; they differ in how many steps there are.
+        """
+        if self._total is None or "step" not in found:
+            return found
+        if found.get("total", self._total) != self._total:
+            return {**{name: found[name] for name in found if name not in _OF_BAR}, "phase": "evaluating"}
+        return {"phase": "training", **found} if self.progress.get("phase") == "evaluating" else found
+
+    def stamp(self, now_ns: int) -> None:
+        """Say that all that was kept since the last stamp arrived at `now_ns` (unix time, ns)."""
+        try:
+            written = os.write(self._index, _RECORD.pack(now_ns, self._length))
+            if written < _RECORD.size:  # the disk filled in the middle of it: a torn record would shift all that follow
+                os.ftruncate(self._index, os.fstat(self._index).st_size - written)
+        except OSError:
+            pass  # bytes without a record count as arrived when the log was last written
+
+    def close(self) -> None:
+        """Close the files."""
+        os.close(self._log)
+        os.close(self._index)
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                written = os.write(self._log, left)
+            except OSError:
+                self.dropped_bytes += len(left)
+                return
+            self._length += written
+            left = left[written:]

@@ -1,0 +1,86 @@
+"""Moves a node worker into a network of its own: network namespace, host name, `/etc/hosts`, `/sys/class/net`.
+
+The namespace is there already, made by whoever started the run. What else belongs to a machine of its own is made here,
+in namespaces that end with the worker's processes and leave nothing behind. Ranks started afterwards inherit it all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from typing import Any
+
+# <linux/sched.h>, <sys/mount.h>
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWNET = 0x40000000
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_SLAVE = 0x80000
+MNT_DETACH = 2
+HOSTS = "/etc/hosts"
+SYS_FOLDERS = ("class/net", "devices/virtual/net")
+"""What under `/sys` belongs to a network: a sysfs shows that of the process which mounted it."""
+
+
+def enter(network: dict[str, Any], scratch: str) -> None:
+    """Enter the namespace file `network["namespace"]` as host `network["host"]`, one of `network["hosts"]`.
+
+    `hosts` has the address of each. `scratch` is a folder for files of the node. Raises OSError, whose text says which
+    step was refused.
+    """
+    with open(network["namespace"]) as file:
+        _call("setns", ctypes.c_int(file.fileno()), ctypes.c_int(CLONE_NEWNET), what="enter the network namespace")
+    _call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="have a host name and mounts of its own")
+    _mount(None, "/", None, MS_REC | MS_SLAVE)  # from here on, no mount of ours is seen outside
+    socket.sethostname(network["host"])
+    _show_hosts(network["hosts"], os.path.join(scratch, network["host"] + ".hosts"))
+    _show_devices(os.path.join(scratch, network["host"] + ".sys"))
+
+
+def join(pid: int) -> None:
+    """Enter the network, host name and mounts of process `pid`; the working folder keeps its name. Raises OSError."""
+    here = os.getcwd()
+    kinds = {"net": CLONE_NEWNET, "uts": CLONE_NEWUTS, "mnt": CLONE_NEWNS}
+    files = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in kinds.items()]
+    for file, kind in files:
+        _call("setns", ctypes.c_int(file), ctypes.c_int(kind), what=f"join process {pid}")
+        os.close(file)
+    os.chdir(here)  # with its mounts, the process was given their root
+
+
+def _show_hosts(hosts: dict[str, str], path: str) -> None:
+    """Nodes know each other by name."""
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    for name, address in hosts.items():
+        lines += [f"{address} {name}", f"::ffff:{address} {name}"]  # the second is what an IPv6 socket sees of it
+    with open(path, "w") as file:
+        file.write("\n".join(lines) + "\n")
+    os.chmod(path, 0o644)
+    if os.path.exists(HOSTS):
+        _mount(path, HOSTS, None, MS_BIND)
+
+
+def _show_devices(folder: str) -> None:
+    """`/sys/class/net` lists this network's devices; the rest of `/sys` (GPUs, cgroups) stays as it is."""
+    os.makedirs(folder, exist_ok=True)
+    _mount("sysfs", folder, "sysfs", 0)
+    try:
+        for name in SYS_FOLDERS:
+            _mount(os.path.join(folder, name), os.path.join("/sys", name), None, MS_BIND)
+    finally:
+        _call("umount2", folder.encode(), ctypes.c_int(MNT_DETACH), what=f"unmount {folder}")
+    os.rmdir(folder)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    words = [None if word is None else word.encode() for word in (source, target, kind)]
+    _call("mount", *words, ctypes.c_ulong(flags), None, what=f"mount {source or target} on {target}")
+
+
+def _call(function: str, *arguments: object, what: str) -> None:
+    """A call of the C library: `os.setns` and `os.unshare` came with Python 3.12, `mount` never did."""
+    if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot {what}: {os.strerror(number)}")

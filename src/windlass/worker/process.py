@@ -1,0 +1,176 @@
+"""What a node must know of processes: who they are across pid reuse and reboots, and how to end all of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from typing import NamedTuple
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_MM = 35
+_PR_SET_MM_ARG_END = 9
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ProcessStat(NamedTuple):
+    """A line of the process table."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    start_ticks: int
+    """Kernel ticks after boot at which it started: with the pid, and the boot, its identity."""
+
+
+def stat(pid: int) -> ProcessStat | None:
+    """The process table's line for `pid`; None where there is no such process (or no /proc)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode("ascii", "replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name may hold spaces and brackets
+    return ProcessStat(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]))
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: a pid and start time mean nothing after the next."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def is_same(pid: int, start_ticks: int, boot: str) -> bool:
+    """Whether the process that once had this pid and start time still lives (a zombie does not)."""
+    found = stat(pid)
+    return found is not None and found.start_ticks == start_ticks and found.state != "Z" and boot == boot_id()
+
+
+def of_session(session: int) -> list[int]:
+    """Pids of the live processes in a session, whoever their parents are now."""
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+    found = (stat(pid) for pid in pids)
+    return [line.pid for line in found if line and line.session == session and line.state != "Z"]
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL all of a session."""
+    for pid in of_session(session):
+        send(pid, signal.SIGKILL)
+
+
+def send(pid: int, number: int) -> bool:
+    """Signal a process that may be gone already."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def send_group(group: int, number: int) -> None:
+    """Signal a process group that may be gone already."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def rename(argv: list[str]) -> None:
+    """Show `argv` as this process's command line, as far as the room of the old one goes (Linux).
+
+    The kernel shows what lies between two addresses of the process's own memory (proc_pid_stat(5), arg_start and
+    arg_end); a process that was started with a long command line has room for another.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return
+    start, stop = int(fields[45]), int(fields[46])
+    text = b"\0".join(os.fsencode(word) for word in argv) + b"\0"
+    if start and stop - start > len(text):
+        ctypes.memset(start, 0, stop - start)
+        ctypes.memmove(start, text, len(text))
+        _prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, start + len(text))  # needs a capability; without it zeros are shown too
+    name = os.path.basename(argv[0]).encode()[:15]
+    _prctl(_PR_SET_NAME, ctypes.cast(ctypes.create_string_buffer(name), ctypes.c_void_p).value or 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of grandchildren whose parent dies, so that they can be found and ended (Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def reap_orphans(known: set[int]) -> None:
+    """Collect dead children that nobody waits for; those in `known` are left to whoever started them."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None or found.si_pid in known:
+                return
+            os.waitpid(found.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+
+
+def end_descendants(patience_seconds: float = 5.0) -> None:
+    """SIGKILL and collect whatever our dead children have left, in whatever session it hides (Linux).
+
+    It is ours by `adopt_orphans`; what it has started becomes ours as it dies.
+    """
+    give_up = time.monotonic() + patience_seconds
+    while time.monotonic() < give_up:  # a process that the kernel holds cannot be killed
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        for pid in _children(os.getpid()):
+            send(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _children(parent: int) -> list[int]:
+    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [line.pid for line in found if line and line.parent == parent]
+
+
+class Birth:
+    """What a rank does between fork and exec: a process group of its own, and death with its node.
+
+    An object rather than a closure, since the C library must be looked up before the fork.
+    """
+
+    def __init__(self) -> None:
+        self._parent = os.getpid()
+        self._libc = _libc()
+
+    def __call__(self) -> None:
+        """Runs in the child."""
+        os.setpgid(0, 0)
+        if self._libc is not None:
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != self._parent:  # the node died in between
+                os._exit(1)
+
+
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _prctl(option: int, *values: int) -> None:
+    libc = _libc()
+    if libc is not None:
+        libc.prctl(option, *(ctypes.c_ulong(value) for value in (*values, 0, 0, 0)[:4]))

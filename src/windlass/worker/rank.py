@@ -1,0 +1,218 @@
+"""Runs one rank's script so that it cannot tell from `python script.py`, and marks when it is done.
+
+Two things differ from a bare interpreter, and both are wanted. The *done* mark is written once the script, its
+threads, its `atexit` functions and its open files are finished, so a crash while the interpreter tears down libraries
+is not taken for a failure of the script. And the process then ends at once: tearing down torch takes half a second and
+is where finished ranks are known to abort or to hang.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+DONE_VARIABLE = "WINDLASS_DONE_FILE"
+NOWHERE = "/dev/null/windlass"
+"""Stands in `sys.path` where the script's folder will."""
+_HERE = __file__
+_own_main: list[object] = []
+_prepared = None
+"""The `__main__` that is the script's to be; None where it is made when the script begins."""
+
+
+try:
+    import _signal  # type: ignore[import-not-found] # what `signal` is made of, and always loaded
+
+    STACK_SIGNAL = _signal.SIGRTMIN + 5
+    """At this signal a rank writes the stacks of all its threads to its standard error."""
+except (ImportError, AttributeError):
+    STACK_SIGNAL = 0
+
+
+def main() -> None:
+    """Run `rank.py SCRIPT ARGS…` or `rank.py -m MODULE ARGS…`, and end the process."""
+    done = os.environ.pop(DONE_VARIABLE, None)
+    end(run(sys.argv[1:], done), done)
+
+
+def run(argv: list[str], done: str | None) -> int:
+    """Run the script in a fresh `__main__`; give the exit code that an interpreter would end with (−2 for Ctrl-C).
+
+    A failure is marked as soon as the rank has said why: what a script does on its way out may last (Horovod waits for
+    its peers), and whoever ends the rank meanwhile must not take it for a victim.
+    """
+    import time
+
+    _answer_stack_signal()
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = [sys.orig_argv[0], *argv]
+    try:
+        if argv[0] == "-m":
+            _run_module(argv[1:])
+        else:
+            _run_file(argv)
+        code = 0
+    except SystemExit as exit_:
+        code = _exit_code(exit_.code)
+        if code != 0:
+            _mark(done, code, time.time())
+    except BaseException as error:
+        failed_at = time.time()
+        code = -2 if isinstance(error, KeyboardInterrupt) else 1
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == _HERE:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        _mark(done, code, failed_at)  # not before: one that is ended before it has said anything is a victim
+    return code
+
+
+def end(code: int, done: str | None) -> None:
+    """Do what an interpreter does on its way out, write the done mark, and leave."""
+    import time
+
+    _finish()
+    if code == 0:
+        _mark(done, code, time.time())
+        _finalize_mpi()
+    if code == -2:
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
+def _answer_stack_signal() -> None:
+    """Answered by the C handler of faulthandler: it needs no lock, so it works while native code holds the GIL."""
+    try:
+        import faulthandler
+
+        faulthandler.register(STACK_SIGNAL, all_threads=True, chain=False)
+    except (ImportError, AttributeError, ValueError, OSError, RuntimeError):
+        pass  # no such signals here, or no standard error
+
+
+def _run_file(argv: list[str]) -> None:
+    import importlib.machinery
+    import io
+
+    script = os.path.abspath(argv[0])  # as an interpreter names it in `__file__` and in tracebacks
+    sys.argv = list(argv)
+    _set_first_folder(os.path.dirname(os.path.realpath(script)))
+    loader = importlib.machinery.SourceFileLoader("__main__", script)
+    with io.open_code(script) as file:
+        code = compile(file.read(), script, "exec", dont_inherit=True)
+    names = _fresh_main()
+    names.update(__file__=script, __loader__=loader, __cached__=None)
+    exec(code, names)
+
+
+def _run_module(argv: list[str]) -> None:
+    import runpy
+
+    sys.argv = list(argv)
+    _set_first_folder(os.getcwd())
+    _fresh_main()
+    runpy._run_module_as_main(argv[0])  # type: ignore[attr-defined]
+
+
+def _set_first_folder(folder: str) -> None:
+    """Put the script's folder in the place of ours, unless the interpreter was told to add none (`-P`)."""
+    if not getattr(sys.flags, "safe_path", False):
+        at = sys.path.index(NOWHERE) if NOWHERE in sys.path else 0
+        sys.path[at] = folder
+
+
+def prepare_main(file: str) -> None:
+    """Make the `__main__` of a script that is not known yet, for imports that keep the module they find there."""
+    global _prepared
+    _prepared = type(sys)("__main__")
+    _prepared.__file__ = file
+    _own_main.append(sys.modules["__main__"])
+    sys.modules["__main__"] = _prepared
+
+
+def _fresh_main() -> dict[str, object]:
+    """A new `__main__` in place of ours; ours is kept alive, for its functions are still running."""
+    import builtins
+
+    _own_main.append(sys.modules["__main__"])
+    module = _prepared or type(sys)("__main__")
+    sys.modules["__main__"] = module
+    names = module.__dict__
+    names.pop("__file__", None)
+    names.update(__builtins__=builtins, __spec__=None, __package__=None, __annotations__={})
+    return names
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _finish() -> None:
+    """Join the threads, call the `atexit` functions, flush what is open: the visible half of an interpreter's end."""
+    import atexit
+    import gc
+    import io
+
+    threading = sys.modules.get("threading")  # not imported here: the script may have given up the rights to do so
+    try:
+        if threading is not None:
+            threading._shutdown()
+        atexit._run_exitfuncs()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    # A script may leave a file open and count on the interpreter to flush it.
+    # By type(), not isinstance(): asking a proxy object for its class runs code of the script's.
+    writers = [item for item in gc.get_objects() if issubclass(type(item), (io.TextIOWrapper, io.BufferedWriter))]
+    writers.sort(key=lambda item: isinstance(item, io.BufferedWriter))  # text first: it flushes into the bytes below
+    for writer in [sys.stdout, sys.stderr, *writers]:
+        try:
+            if writer is not None and not writer.closed:
+                writer.flush()
+        except (OSError, ValueError):
+            pass
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).fflush(None)  # what native code has printed
+    except Exception:
+        pass  # a build without it, or a script that gave up the right to import
+
+
+def _finalize_mpi() -> None:
+    """What mpi4py does as the interpreter ends, after which mpirun knows that the rank left in good order.
+
+    A rank that failed does not: MPI_Finalize waits for the others, and they wait for this rank. (Horovod ends its MPI
+    among the `atexit` functions.)
+    """
+    mpi4py, mpi = sys.modules.get("mpi4py"), sys.modules.get("mpi4py.MPI")
+    if mpi is None or getattr(getattr(mpi4py, "rc", None), "finalize", None) is False:
+        return
+    try:
+        if mpi.Is_initialized() and not mpi.Is_finalized():
+            mpi.Finalize()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+
+
+def _mark(done: str | None, code: int, at: float) -> None:
+    """Write down the exit code and since when it was sure; `ranks.Rank` reads it."""
+    if done is None:
+        return
+    try:
+        with open(done, "w") as file:
+            file.write(f"{code} {at:.6f}")
+    except OSError:
+        pass  # a full disk costs the mark, not the result: the exit code still tells
+
+
+if __name__ == "__main__":
+    main()

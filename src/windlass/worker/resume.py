@@ -1,0 +1,243 @@
+"""Finds the newest whole checkpoint that a script has saved for itself, and adds what makes the script go on from it.
+
+Nothing is unpickled. What torch.save writes is a zip file, whose checksums tell whether it is whole; a safetensors file
+begins with the length that it must have; transformers' Trainer writes `trainer_state.json` when all else is there.
+
+| a checkpoint | is whole if |
+|---|---|
+| a file of torch.save, Lightning or Keras (`.keras`) | it is a zip file that can be read, and its checksums hold |
+| a `.safetensors` file | its header can be read, and the file is as long as it says |
+| a folder of transformers' Trainer | `trainer_state.json` and weights are there, and each file as above is whole |
+| a folder of torch.distributed.checkpoint | `.metadata` is there; as above |
+| a folder of accelerate | `random_states_0.pkl` is there; as above |
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+PLACE = "{path}"
+"""What stands for the checkpoint in the words that are added."""
+STATE = "trainer_state.json"
+LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
+"""Of each kind of folder, the file that is written when all others are there."""
+ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".keras")
+WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(safetensors|bin)|.*\.distcp")
+HEADER_BYTES = 100_000_000
+"""As much as the safetensors library accepts for a header."""
+TORN = (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, MemoryError, struct.error, zlib.error,
+        zipfile.BadZipFile)  # fmt: skip
+"""What reading a damaged file may raise."""
+
+
+class Choice(NamedTuple):
+    """What an attempt goes on from."""
+
+    path: str | None
+    """The checkpoint, a file or a folder; None where there is none."""
+    words: tuple[str, ...]
+    """What is added to the arguments of every rank."""
+    events: tuple[dict[str, Any], ...]
+    """What is to be told: which one is `restored`, and before it, which ones were `refused` and why."""
+
+
+def choose(request: Mapping[str, Any], since: float) -> Choice:
+    """The newest whole checkpoint of those that `request["find"]` finds.
+
+    It is looked for in `request["folder"]` and, where it names a folder, in `request["code"]` too. What lies outside of
+    `request["own"]`, the run's own folders, counts only if it was written after `since`, in unix seconds: else it is of
+    another run. `request["named"]` is one that was asked for, its path or its name in the folder: then no other will do
+    but those that were written after `request["named_at"]`. Raises ValueError if it is not whole.
+    """
+    named = request.get("named")
+    refused: list[dict[str, Any]] = []
+    for path in candidates(request, since):
+        if named and _written_at(path) <= request["named_at"]:
+            break
+        problem = problem_of(path)
+        if not problem:
+            return _chosen(request, path, refused)
+        refused.append({"action": "refused", "name": _name(request, path), "reason": problem})
+    if not named:
+        return Choice(None, (), tuple(refused))
+    path = os.path.join(request["folder"], named)
+    problem = problem_of(path)
+    if problem:
+        raise ValueError(f"cannot go on from {named}: {problem}")
+    return _chosen(request, path, refused)
+
+
+def go_on(requests: Sequence[Mapping[str, Any]], since: float) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
+    """The requests of an attempt's nodes, with the same words for all ranks, and what is to be told; see `choose`.
+
+    They are as they were where they have no `resume`. Raises ValueError.
+    """
+    if "resume" not in requests[0]:
+        return list(requests), []
+    choice = choose(requests[0]["resume"], since)
+    changed: list[Mapping[str, Any]] = [
+        {**request, "ranks": [{**rank, "argv": [*rank["argv"], *choice.words]} for rank in request["ranks"]]}
+        for request in requests
+    ]
+    return changed, list(choice.events)
+
+
+def candidates(request: Mapping[str, Any], since: float) -> list[str]:
+    """All that may be a checkpoint, the newest first."""
+    pattern = request["find"]
+    folders = [request["folder"], *([request["code"]] if os.path.dirname(pattern) else [])]
+    found: dict[str, str] = {}
+    for folder in folders:  # where the pattern begins at the root, the folder is passed over
+        for path in glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True):
+            if os.path.exists(path):
+                found.setdefault(os.path.realpath(path), path)
+    own = tuple(os.path.join(os.path.realpath(folder), "") for folder in request["own"])
+    ours = [path for real, path in found.items() if real.startswith(own) or _written_at(path) > since]
+    return sorted(ours, key=lambda path: (_written_at(path), _natural(path)), reverse=True)
+
+
+def problem_of(path: str) -> str:
+    """Why a checkpoint cannot be used; empty where it is whole."""
+    try:
+        if not os.path.isdir(path):
+            return _problem_of_file(path)
+        return _problem_of_folder(path)
+    except FileNotFoundError:
+        return "it is not there"
+    except TORN as error:
+        return str(error) or type(error).__name__
+
+
+def _chosen(request: Mapping[str, Any], path: str, refused: list[dict[str, Any]]) -> Choice:
+    event: dict[str, Any] = {"action": "restored", "name": _name(request, path), "bytes": sum(_sizes(path))}
+    step = step_of(path)
+    if step is not None:
+        event["step"] = step
+    words = tuple(word.replace(PLACE, path) for word in request["words"])
+    return Choice(path, words, (*refused, event))
+
+
+def step_of(path: str) -> int | None:
+    """The step at which it was saved, where it says so: in its `trainer_state.json`, or as `step=120` in its name."""
+    try:
+        with open(os.path.join(path, STATE)) as file:
+            step = json.load(file)["global_step"]
+        return step if isinstance(step, int) else None
+    except (*TORN, KeyError, TypeError):
+        found = re.search(r"step[=_-]?(\d{1,15})", os.path.basename(path))
+        return int(found[1]) if found else None
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _problem_of_file(path: str) -> str:
+    with open(path, "rb") as file:
+        start = file.read(4)
+    if not start:
+        return "it is empty"
+    if path.endswith(".safetensors"):
+        return _problem_of_safetensors(path)
+    if start == b"PK\x03\x04" or path.endswith(ZIPPED):
+        return _problem_of_zip(path, start)
+    return "nothing tells whether it is whole: it is neither of torch.save nor safetensors"
+
+
+def _problem_of_zip(path: str, start: bytes) -> str:
+    if start != b"PK\x03\x04":
+        return "nothing tells whether it is whole: torch.save writes zip files since torch 1.6, and this is none"
+    with zipfile.ZipFile(path) as file:
+        bad = file.testzip()
+    return f"the checksum of {bad} in it is wrong" if bad is not None else ""
+
+
+def _problem_of_safetensors(path: str) -> str:
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > min(HEADER_BYTES, size - 8):
+            return f"it ends within its header, after {size} bytes"
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    expected = 8 + length + max(ends, default=0)
+    return f"it has {size} bytes, and should have {expected}" if size != expected else ""
+
+
+# -- folders ----------------------------------------------------------------------------------------------------------
+
+
+def _problem_of_folder(path: str) -> str:
+    if not any(os.path.exists(os.path.join(path, name)) for name in LAST_WRITTEN):
+        return f"nothing tells whether it is whole: there is no {' or '.join(LAST_WRITTEN)}"
+    names = sorted(os.path.relpath(name, path) for name in _files(path))
+    if os.path.exists(os.path.join(path, STATE)) and not any(WEIGHTS.fullmatch(os.path.basename(n)) for n in names):
+        return "there are no weights"
+    for name in names:
+        try:
+            problem = _problem_within(path, name)
+        except TORN as error:
+            problem = str(error) or type(error).__name__
+        if problem:
+            return f"{name}: {problem}"
+    return ""
+
+
+def _problem_within(folder: str, name: str) -> str:
+    path = os.path.join(folder, name)
+    if name.endswith(".index.json"):
+        with open(path) as file:
+            shards = set(json.load(file)["weight_map"].values())
+        missing = sorted(shard for shard in shards if not os.path.exists(os.path.join(os.path.dirname(path), shard)))
+        return f"it names {missing[0]}, which is not there" if missing else ""
+    if name == STATE:
+        with open(path) as file:
+            return "" if isinstance(json.load(file), dict) else "it has no state"
+    if name.endswith((".safetensors", *ZIPPED)):
+        return _problem_of_file(path)
+    return ""
+
+
+def _files(path: str) -> Iterator[str]:
+    if not os.path.isdir(path):
+        yield path
+    for folder, _, names in os.walk(path):
+        for name in names:
+            yield os.path.join(folder, name)
+
+
+def _sizes(path: str) -> Iterator[int]:
+    for name in _files(path):
+        try:
+            yield os.path.getsize(name)
+        except OSError:
+            pass  # a link to nowhere
+
+
+def _written_at(path: str) -> float:
+    """When it was finished: for a folder, when the newest of the files in it was written."""
+    times = [0.0]
+    for name in _files(path):
+        try:
+            times.append(os.path.getmtime(name))
+        except OSError:
+            pass
+    return max(times)
+
+
+def _natural(path: str) -> Sequence[tuple[int, str]]:
+    """`checkpoint-900` before `checkpoint-1000`."""
+    return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", path)]
+
+
+def _name(request: Mapping[str, Any], path: str) -> str:
+    """As it is known in the folder for checkpoints, else its path."""
+    inside = os.path.join(request["folder"], "")
+    return path[len(inside) :] if path.startswith(inside) else path

@@ -1,0 +1,258 @@
+"""Hears what training libraries report by themselves: the status posts of Kubeflow's `KUBEFLOW_TRAINER_SERVER_URL`.
+
+A library that finds this variable posts its progress there (transformers' Trainer does, from version 5 on, at most
+every five seconds and from rank 0 alone; see `KubeflowCallback` in `transformers/integrations/integration_utils.py`):
+
+    POST URL   Authorization: Bearer <text of the file KUBEFLOW_TRAINER_SERVER_TOKEN>
+    {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 30, "lastUpdatedTime": "…",
+                       "metrics": [{"name": "loss", "value": "0.5"}, …]}}
+
+The server has no thread: it lives in the node's selector, for node workers fork ranks. It listens on 127.0.0.1 alone,
+takes only posts with the node's own token, and bounds what anybody can make it hold: connections, header and body.
+Plain HTTP, for what travels never leaves this machine's memory.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import os
+import selectors
+import socket
+from collections.abc import Mapping
+from typing import Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
+
+URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
+HOST = "127.0.0.1"
+CONNECTIONS = 8
+"""At once; one more closes the oldest, so that a client which says nothing keeps nobody out."""
+HEAD_BYTES = 8 << 10
+BODY_BYTES = 64 << 10
+METRICS = 16
+NAME_CHARS = 80
+VALUE_CHARS = 40
+_INTEGER_LIMIT = 10**15
+_PLACES = {
+    "current_step": "step", "total_steps": "total", "current_epoch": "epoch", "epoch": "epoch", "loss": "loss",
+}  # fmt: skip
+"""What transformers calls them, and what they are called here."""
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
+            411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large"}  # fmt: skip
+
+
+class RequestError(Exception):
+    """A request that is answered with an error code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(_REASONS[code])
+        self.code = code
+
+
+class StatusServer:
+    """Gives each rank an address to post to, and hands on what comes as progress."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, token_file: str, hand_on: Callable[[int, dict[str, Any]], None]
+    ) -> None:
+        """Listen, with a new token in `token_file` (mode 0600). `hand_on` is called with a rank and its progress.
+
+        Its callbacks stand as `data` in `selector`. Raises OSError.
+        """
+        self._selector = selector
+        self._token_file = token_file
+        self._hand_on = hand_on
+        self._token = os.urandom(32).hex()
+        self._clients: dict[socket.socket, bytearray] = {}
+        self._totals: dict[int, int] = {}
+        """How many steps each rank has said there will be."""
+        descriptor = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, self._token.encode())
+            self._listener = socket.create_server((HOST, 0), backlog=CONNECTIONS)
+        except BaseException:
+            os.unlink(token_file)
+            raise
+        finally:
+            os.close(descriptor)
+        self._listener.setblocking(False)
+        selector.register(self._listener, selectors.EVENT_READ, self._welcome)
+
+    def environment(self, rank: int, env: Mapping[str, str]) -> dict[str, str]:
+        """The variables for a rank; none where a proxy that its `env` names would be sent what is meant for us."""
+        if _is_proxied(env):
+            return {}
+        return {URL: f"http://{HOST}:{self._listener.getsockname()[1]}/ranks/{rank}", TOKEN: self._token_file}
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        for client in [*self._clients]:
+            self._drop(client)
+        self._stop_listening()
+        try:
+            os.unlink(self._token_file)
+        except OSError:
+            pass  # it opens nothing any more
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def _welcome(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return
+        except OSError:
+            self._stop_listening()  # no descriptors left: to be asked for ever would keep the node from its ranks
+            return
+        if len(self._clients) >= CONNECTIONS:
+            self._drop(next(iter(self._clients)))
+        client.setblocking(False)
+        self._clients[client] = bytearray()
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._hear(client))
+
+    def _hear(self, client: socket.socket) -> None:
+        if client not in self._clients:
+            return  # dropped in this same round
+        held = self._clients[client]
+        try:
+            data = client.recv(HEAD_BYTES + 4 + BODY_BYTES - len(held))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        held += data
+        try:
+            request = split(bytes(held)) if data else None
+            if request is None and data:
+                return  # the rest is still to come
+            if request is not None:
+                self._take(*request)
+                self._answer(client, 200)
+        except RequestError as refused:
+            self._answer(client, refused.code)
+        self._drop(client)
+
+    def _answer(self, client: socket.socket, code: int) -> None:
+        head = f"HTTP/1.1 {code} {_REASONS[code]}\r\nContent-Type: application/json\r\nContent-Length: 3\r\n"
+        try:
+            client.send(f"{head}Connection: close\r\n\r\n{{}}\n".encode())
+            client.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # gone, or not listening to us
+
+    def _drop(self, client: socket.socket) -> None:
+        del self._clients[client]
+        self._selector.unregister(client)
+        client.close()
+
+    def _stop_listening(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _take(self, path: str, authorization: str, body: bytes) -> None:
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+            raise RequestError(401)
+        root, _, number = path.rpartition("/")
+        if root != "/ranks" or not number.isdecimal() or len(number) > 9:
+            raise RequestError(404)
+        rank = int(number)
+        found = progress_of(body)
+        percent = found.pop("percent", None)
+        if "total" in found:
+            self._totals[rank] = found["total"]
+        total = self._totals.get(rank)
+        if total is None:
+            if percent is not None:
+                found["percent"] = percent
+        elif percent in (0, 100) and "step" not in found:
+            found.update(step=total if percent else 0, total=total)  # the first and the last post name no step
+        if found:
+            self._hand_on(rank, found)
+
+
+def split(data: bytes) -> tuple[str, str, bytes] | None:
+    """Path, authorization and body of a request; None while it is not whole. Raises RequestError."""
+    head, blank, body = data.partition(b"\r\n\r\n")
+    if len(head) > HEAD_BYTES:
+        raise RequestError(431)
+    if not blank:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise RequestError(400)
+    if words[0] != "POST":
+        raise RequestError(405)
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = headers.get("content-length")
+    if length is None:
+        raise RequestError(411)
+    if not (length.isascii() and length.isdecimal()):
+        raise RequestError(400)
+    if len(length) > 9 or int(length) > BODY_BYTES:
+        raise RequestError(413)
+    if len(body) < int(length):
+        return None
+    return words[1], headers.get("authorization", ""), body[: int(length)]
+
+
+def progress_of(body: bytes) -> dict[str, Any]:
+    """The fields of `progress.Recogniser.feed` in a post, and `eta_seconds`. Raises RequestError otherwise.
+
+    What of it cannot be read is passed over: the sender's own names and numbers are its own affair.
+    """
+    try:
+        status = json.loads(body)["trainerStatus"]
+        metrics = status.get("metrics") or []
+        values = {str(each["name"])[:NAME_CHARS]: _number(each["value"]) for each in metrics[: 4 * METRICS]}
+        values = {name: value for name, value in values.items() if value is not None and name.isprintable()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise RequestError(400) from None
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        place = _PLACES.get(name)
+        if place is None:
+            continue
+        if place in ("step", "total"):
+            if isinstance(value, float) and 0 <= value < _INTEGER_LIMIT:
+                found[place] = int(value)
+        elif place == "loss" or name == "current_epoch" or place not in found:
+            found[place] = value if place == "loss" else _whole(value)
+    others = {name: value for name, value in values.items() if name not in _PLACES}
+    if others:
+        found["metrics"] = {name: others[name] for name in list(others)[:METRICS]}
+    percent = _number(status.get("progressPercentage"))
+    if isinstance(percent, float):
+        found["percent"] = min(100.0, max(0.0, percent))
+    left = _number(status.get("estimatedRemainingSeconds"))
+    if isinstance(left, float) and left >= 0:
+        found["eta_seconds"] = left
+    return found
+
+
+def _number(value: object) -> float | str | None:
+    """A float, or "nan", "inf", "-inf" as JSON can hold them; None for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or len(str(value)) > VALUE_CHARS:
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if math.isfinite(number):
+        return number
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_proxied(env: Mapping[str, str]) -> bool:
+    """Whether urllib, with this environment, would ask a proxy for an address of this machine."""
+    if not (env.get("http_proxy") or env.get("HTTP_PROXY")):
+        return False
+    spared = env.get("no_proxy", env.get("NO_PROXY", ""))
+    return spared != "*" and HOST not in (name.strip() for name in spared.split(","))

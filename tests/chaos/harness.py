@@ -1,0 +1,380 @@
+"""Plays a chaos case: a job that trains digits, the strikes on it, and what must be true of the run at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.plans import DAMAGES, EVERY_STEPS, NOTICES, Case, Strike
+from tests.faults.disk import fill, small_disk
+from tests.faults.machine import Machine, kill, until
+
+from windlass.runs.record import Event, Phase
+from windlass.runs.store import Store
+
+LOOK_SECONDS = 0.4
+"""How often a command looks at the run, and so takes it up again where its supervisor is dead."""
+PATIENCE_SECONDS = 100.0
+DISK_KIB = 640
+"""Room for some checkpoints of this network."""
+TRAIN = Path(__file__).with_name("train.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """What a strike did."""
+
+    strike: Strike
+    attempt: int
+    """The attempt that it met; 0 before the first."""
+    victims: str
+    unfinished_step: int | None = None
+    """The step of a checkpoint that was being written then."""
+    damaged: str | None = None
+    """The checkpoint that was spoilt."""
+    expected_step: int | None = None
+    """The step of the newest one that is still good after that."""
+
+
+@dataclass
+class Play:
+    """One run through its strikes."""
+
+    case: Case
+    machine: Machine
+    folder: Path
+    """Of this case alone."""
+    run: str = ""
+    struck: list[Struck] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    filler: Path | None = None
+    looked_at: float = 0.0
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Everything, with the reasons for which it is not as it should be in `problems`."""
+        self.marks.mkdir(parents=True)
+        with small_disk(self.disk, DISK_KIB) if self.case.fills_a_disk else contextlib.nullcontext():
+            try:
+                self._begin()
+                for strike in self.case.strikes:
+                    if not self._moment_of(strike):
+                        break
+                    self._strike(strike)
+                self._finish()
+                self._judge()
+            except AssertionError as error:
+                self.problems.append(f"{error}; record: {self._story()}")
+
+    @property
+    def marks(self) -> Path:
+        return self.folder / "marks"
+
+    @property
+    def disk(self) -> Path:
+        return self.folder / "disk"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.disk if self.case.fills_a_disk else self.machine.home / "runs" / self.run / "checkpoints"
+
+    def _begin(self) -> None:
+        job = self.machine.folder / f"case-{self.case.seed}.yaml"
+        command = [str(TRAIN), str(self.marks), "--every", str(EVERY_STEPS)]
+        command += ["--checkpoints", str(self.disk)] if self.case.fills_a_disk else []
+        # Nothing that differs between cases is in the environment, or each would need a warm process of its own.
+        fields = {
+            "name": "chaos", "run": " ".join(command), "nodes": self.case.nodes, "grace": "10s",
+            "procs_per_node": self.case.procs_per_node, "python": sys.executable,
+            "restarts": {"max": 100, "on": ["failure", "preemption", "node-loss"]},
+        }  # fmt: skip
+        job.write_text(json.dumps(fields))
+        done = self.machine.windlass("run", str(job), "--detach", "-o", "json")
+        assert done.returncode == 0, done.stderr
+        self.run = json.loads(done.stdout)["id"]
+
+    def _moment_of(self, strike: Strike) -> bool:
+        """Wait for it; False where the run is over before."""
+        if strike.after_steps is None:
+            time.sleep(strike.after_seconds)
+            return not self._look()
+        goal = self._front() + strike.after_steps
+        until(lambda: self._look() or self._newest_step() >= goal, "no progress", PATIENCE_SECONDS)
+        return not self._look()
+
+    def _look(self) -> bool:
+        """What a person does who wonders: a command looks, and a stopped run is resumed. Gives whether it is over."""
+        phase = self._phase()
+        if phase is Phase.STOPPED:
+            done = self.machine.windlass("resume", self.run, "--detach")
+            assert done.returncode == 0, f"resume: exit {done.returncode}: {done.stdout}{done.stderr}"
+        elif not phase.is_terminal and time.monotonic() - self.looked_at > LOOK_SECONDS:
+            self.machine.status(self.run)
+            self.looked_at = time.monotonic()
+        return phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.LOST)
+
+    def _finish(self) -> None:
+        until(self._look, lambda: f"not ended: {self._story()}", PATIENCE_SECONDS)
+        phase = self._phase()
+        assert phase is Phase.SUCCEEDED, f"the run {phase}: {self.machine.windlass('why', self.run).stdout}"
+
+    def _phase(self) -> Phase:
+        with Store(self.machine.home) as store:
+            return store.status(self.run, with_progress=False).phase
+
+    def _events(self) -> list[Event]:
+        with Store(self.machine.home) as store:
+            return store.events(self.run)
+
+    def _story(self) -> list[str]:
+        """The run's events, in short."""
+        left_out = {"progress", "phase", "rank", "node"}
+        return [
+            f"{event.kind} {json.dumps(event.data)[:300]}" for event in self._events() if event.kind not in left_out
+        ]
+
+    # -- what the ranks wrote down ------------------------------------------------------------------------------------
+
+    def steps(self) -> dict[int, list[int]]:
+        """By attempt: the step that it was restored at, then the highest that any rank made."""
+        found: dict[int, list[int]] = {}
+        for path in self.marks.glob("rank-*"):
+            for line in path.read_text().splitlines():
+                attempt, *words = line.split()
+                steps = found.setdefault(int(attempt), [0, 0])
+                if words[0] == "restored":
+                    steps[0] = int(words[1])
+                steps[1] = max(steps[1], int(words[-1]))
+        return dict(sorted(found.items()))
+
+    def _newest_step(self) -> int:
+        return list(self.steps().values() or [[0, 0]])[-1][1]
+
+    def _front(self) -> int:
+        return max((highest for _, highest in self.steps().values()), default=0)
+
+    # -- strikes ------------------------------------------------------------------------------------------------------
+
+    def _strike(self, strike: Strike) -> None:
+        with Store(self.machine.home) as store:
+            attempt = len(store.status(self.run).attempts)
+        if strike.kind in DAMAGES:
+            self.struck.append(self._damage(strike, attempt))
+            return
+        if strike.kind == "disk full":
+            self._fill(strike, attempt)
+            return
+        if strike.kind == "stop":
+            self.machine.windlass("stop", self.run)
+            victims = ["the run"]
+        elif strike.kind == "power cut":
+            victims = self._cut_power()
+        else:
+            number = signal.SIGTERM if strike.kind in NOTICES else signal.SIGKILL
+            pids = sorted(self._pids(strike.kind.removesuffix(" sigterm")))
+            victims = [f"{pid}" for pid in pids[int(strike.which * len(pids)) :][:1] if kill(pid, number)]
+        self.struck.append(Struck(strike, attempt, " ".join(victims), self._unfinished()))
+
+    def _pids(self, kind: str) -> set[int]:
+        """The processes of one kind that live now."""
+        if kind in ("supervisor", "sigterm"):
+            return {process.pid for process in self.machine.supervisors()}
+        if kind == "warm":
+            about = [path.read_text() for path in (self.machine.home / "warm").glob("*.json")]
+            return {json.loads(text)["pid"] for text in about if text} & self._alive()
+        events = self._events()
+        begun = max((number for number, event in enumerate(events) if event.kind == "attempt"), default=0)
+        return {e.data["pid"] for e in events[begun:] if e.kind == kind and "pid" in e.data} & self._alive()
+
+    def _alive(self) -> set[int]:
+        """Everything that came of this home or this case: their folders stand in a variable or in the arguments.
+
+        Forks of a warm process have its variables and not those of their rank; writers have few of either.
+        """
+        found = set()
+        words = [str(self.machine.home).encode(), str(self.folder).encode()]
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                    if any(word in said for word in words):
+                        found.add(int(entry.name))
+        return found
+
+    def _cut_power(self) -> list[str]:
+        """Everything dies at one moment, and nobody sees another die."""
+        victims: set[int] = set()
+        while more := self._alive() - victims:
+            for pid in more:
+                kill(pid, signal.SIGSTOP)
+            victims |= more
+        for pid in victims:
+            kill(pid)
+        until(lambda: not self._alive(), lambda: f"still there: {self._alive()}")
+        return [f"{len(victims)} processes"]
+
+    def _fill(self, strike: Strike, attempt: int) -> None:
+        """The disk is full for some steps, and perhaps for a restart too."""
+        filler = fill(self.disk)
+        goal = self._newest_step() + EVERY_STEPS + 5 + int(30 * strike.which)  # a checkpoint comes due meanwhile
+        until(lambda: self._look() or self._newest_step() >= goal, "a full disk stops the training", PATIENCE_SECONDS)
+        victims = []
+        if strike.detail < 0.5:
+            victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
+            time.sleep(strike.detail)
+        filler.unlink()
+        self.struck.append(Struck(strike, attempt, " ".join(victims)))
+
+    def _damage(self, strike: Strike, attempt: int) -> Struck:
+        """Hold all ranks, spoil the newest checkpoint, and kill them."""
+        held = self._family(self._pids("rank"))
+        for pid in held:
+            kill(pid, signal.SIGSTOP)
+        found = self._committed()
+        damaged = found[0] if found else None
+        if damaged is not None:
+            spoil(damaged, strike)
+        for pid in held:
+            kill(pid)
+        expected = step_of(found[1]) if len(found) > 1 else 0
+        name = damaged.name if damaged is not None else None
+        return Struck(strike, attempt, f"{len(held)} ranks", damaged=name, expected_step=expected if held else None)
+
+    def _family(self, pids: set[int]) -> set[int]:
+        """These processes and all that came of them."""
+        parents = {}
+        for pid in self._alive():
+            with contextlib.suppress(OSError):
+                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        found = set(pids)
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found
+
+    def _committed(self) -> list[Path]:
+        """Checkpoints with a manifest that nobody has spoilt, the newest first."""
+        spoilt = {struck.damaged for struck in self.struck}
+        found = [
+            path.parent for path in self.checkpoints.glob("step-*/manifest.json") if path.parent.name not in spoilt
+        ]
+        return sorted(found, key=age_of, reverse=True)
+
+    def _unfinished(self) -> int | None:
+        found = [path for path in self.checkpoints.glob("step-*") if not (path / "manifest.json").exists()]
+        return max(map(step_of, found), default=None)
+
+    # -- judgement ----------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        self.problems += [*self._wrong_restores(), *self._lost_work(), *self._untrue_record()]
+        self._all_gone()
+
+    def _wrong_restores(self) -> Iterator[str]:
+        damaged = {struck.damaged for struck in self.struck if struck.damaged is not None}
+        said = [event.data for event in self._events() if event.kind == "checkpoint"]
+        for data in said:
+            if data["action"] == "restored" and data["name"] in damaged:
+                yield f"{data['name']} was spoilt, and loaded"
+        filled = [struck for struck in self.struck if struck.strike.kind == "disk full"]
+        if filled and not any(data["action"] == "failed" for data in said):
+            yield "a checkpoint that found no space was not told"
+        refused = {data["name"] for data in said if data["action"] == "refused"}
+        for struck in self.struck:
+            if struck.damaged is not None and struck.strike.kind != "manifest" and struck.damaged not in refused:
+                yield f"{struck.damaged} was spoilt, and nobody said that it was refused"
+
+    def _lost_work(self) -> Iterator[str]:
+        """Compares where each attempt ended with where the next one began."""
+        attempts = self.steps()
+        for (before, (_, reached)), (after, (restored, _)) in zip(
+            attempts.items(), list(attempts.items())[1:], strict=False
+        ):
+            strikes = [struck for struck in self.struck if before <= struck.attempt < after]
+            kinds = {struck.strike.kind for struck in strikes}
+            lost = reached - restored
+            if not kinds - {"warm", "supervisor"}:
+                yield f"attempt {before} ended, and {kinds or 'nothing'} was struck in it"
+            where = f"attempt {before} reached step {reached}, attempt {after} began at {restored}"
+            expected = [struck.expected_step for struck in strikes if struck.expected_step is not None]
+            if kinds & DAMAGES:
+                if len(strikes) == 1 and expected and restored != expected[0]:
+                    yield f"{where}, though the newest good checkpoint was of step {expected[0]}"
+            elif kinds and kinds <= NOTICES | {"warm", "supervisor"} and kinds & NOTICES:
+                if lost != 0:
+                    yield f"{where}: {lost} steps lost, and there was notice"
+            elif "disk full" not in kinds:
+                unfinished = [struck.unfinished_step for struck in strikes if struck.unfinished_step is not None]
+                # One that was due, but of which nothing was on the disk yet, was being copied or begun.
+                begun = EVERY_STEPS - 1 if lost >= EVERY_STEPS and not unfinished else 0
+                most = EVERY_STEPS + max((reached - step for step in unfinished), default=begun)
+                if lost > most:
+                    yield f"{where}: {lost} steps lost, more than {most}"
+
+    def _untrue_record(self) -> Iterator[str]:
+        events = self._events()
+        if [event.seq for event in events] != list(range(1, len(events) + 1)):
+            yield f"events are numbered {[event.seq for event in events]}"
+        if events[-1].kind != "end":
+            yield f"the last event is {events[-1]}"
+        status = self.machine.status(self.run)
+        wall = status["ended_at"] - status["created_at"]
+        if abs(sum(status["phases"].values()) - wall) > 0.01 * wall:
+            yield f"phases {status['phases']} do not sum to {wall}"
+
+    def _all_gone(self) -> None:
+        def left() -> set[int]:
+            return self._alive() - self._pids("warm")
+
+        until(lambda: not left(), lambda: f"still there: {[(pid, said_of(pid)) for pid in left()]}")
+
+    def digest(self) -> str:
+        """Of the weights at the end; empty where there are none."""
+        path = self.marks / "digest"
+        return path.read_text() if path.exists() else ""
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint's folder is named after."""
+    match = re.match(r"step-(\d+)", checkpoint.name)
+    assert match is not None, f"{checkpoint} is not named as a checkpoint"
+    return int(match[1])
+
+
+def said_of(pid: int) -> str:
+    """The arguments of a process, for a message."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    return "gone"
+
+
+def age_of(checkpoint: Path) -> tuple[int, int]:
+    """Attempt and step: of two, the greater is the newer one."""
+    match = re.match(r"step-(\d+)-a(\d+)[0-9a-f]{4}\b", checkpoint.name)
+    assert match is not None, f"{checkpoint} is not named as a checkpoint"
+    return int(match[2]), int(match[1])
+
+
+def spoil(checkpoint: Path, strike: Strike) -> None:
+    """Cut a file of it, turn one bit of a file, or take its manifest away."""
+    if strike.kind == "manifest":
+        (checkpoint / "manifest.json").unlink()
+        return
+    files = sorted(path for path in checkpoint.iterdir() if path.stat().st_size)
+    victim = files[int(strike.which * len(files))]
+    size = victim.stat().st_size
+    place = int(strike.detail * size)
+    if strike.kind == "truncate":
+        os.truncate(victim, place)
+        return
+    content = bytearray(victim.read_bytes())
+    content[place] ^= 1 << int(strike.which * 1000) % 8
+    victim.write_bytes(content)

@@ -1,0 +1,85 @@
+"""A run cannot be lost: whatever is killed, filled or spoilt, its weights end bit by bit as if nothing had happened."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.chaos.harness import Play
+from tests.chaos.plans import DAMAGES, KINDS, NOTICES, Case, case_of
+from tests.faults.machine import Machine, machine_in
+
+NUM_SEEDS = 20
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "concepts" / "recovery.md"
+
+
+def chosen_seeds() -> list[int]:
+    """`$CHAOS_SEED`, one; else the first `$CHAOS_SEEDS`."""
+    if one := os.environ.get("CHAOS_SEED"):
+        return [int(one)]
+    return list(range(int(os.environ.get("CHAOS_SEEDS") or NUM_SEEDS)))
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """One for all seeds of a test process, so that they share a warm process."""
+    with machine_in(tmp_path_factory.mktemp("chaos")) as made:
+        yield made
+        made.windlass("warm", "stop")
+
+
+def undisturbed(world_size: int, machine: Machine, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
+    """The digest of a run of so many ranks that nobody disturbed; computed once, for all test processes."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / f"undisturbed-{world_size}"
+    with shared.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            play = Play(Case(-world_size, 1, world_size, ()), machine, tmp_path / "undisturbed")
+            play.play()
+            assert play.problems == []
+            assert list(play.steps()) == [1]
+            shared.write_text(play.digest())
+        return shared.read_text()
+
+
+def test_seeds_meet_every_kind_of_fault() -> None:
+    cases = [case_of(seed) for seed in range(NUM_SEEDS)]
+    assert {strike.kind for case in cases for strike in case.strikes} == set(KINDS)
+    assert {case.world_size for case in cases} == {1, 2, 4}
+    assert set(KINDS) > NOTICES | DAMAGES
+    assert [str(case_of(seed)) for seed in range(NUM_SEEDS)] == [str(case) for case in cases]
+
+
+def test_the_page_on_recovery_has_a_row_for_every_kind_of_fault() -> None:
+    named = re.findall(r"^\|.*\| `([a-z ]+)` \|$", PAGE.read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(KINDS)
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    named = re.findall(r"`(tests/[^`:]+)::(\w+)`", PAGE.read_text())
+    assert len(named) > 10
+    assert [(file, name) for file, name in named if f"def {name}(" not in (ROOT / file).read_text()] == []
+
+
+@pytest.mark.parametrize("seed", chosen_seeds())
+def test_the_weights_are_those_of_the_undisturbed_run(
+    seed: int, machine: Machine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    case = case_of(seed)
+    expected = undisturbed(case.world_size, machine, tmp_path_factory, tmp_path)
+    for refused in (machine.home / "warm").glob("*.refused"):
+        refused.unlink()  # a warm process that was killed while it imported; the cases after it would all start cold
+    play = Play(case, machine, tmp_path / "case")
+    play.play()
+    did = [f"{struck.strike} (attempt {struck.attempt}, {struck.victims})" for struck in play.struck]
+    print(f"seed {seed}, {case}\n{did}\n{play.steps()}")
+    if play.digest() != expected:
+        play.problems.append(f"weights {play.digest()[:12]}, undisturbed {expected[:12]}")
+    assert play.problems == [], f"replay: make chaos SEED={seed}"
+    assert expected

@@ -1,0 +1,321 @@
+"""`checkpoints` and `rm`: on folders as `windlass.train.checkpoint` leaves them, made here by hand."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+from click.shell_completion import ShellComplete
+from tests.cli.conftest import Call
+from tests.cli.test_json import hold
+
+from windlass.cli.checkpoints import checkpoints
+from windlass.cli.main import cli
+from windlass.cli.words import size
+from windlass.runs.record import Status
+from windlass.train.checkpoint.files import seal
+
+
+def tensors(**values: list[float]) -> bytes:
+    """A safetensors file of vectors of 32-bit floats."""
+    header, data = {}, b""
+    for name, numbers in values.items():
+        packed = struct.pack(f"<{len(numbers)}f", *numbers)
+        header[name] = {"dtype": "F32", "shape": [len(numbers)], "data_offsets": [len(data), len(data) + len(packed)]}
+        data += packed
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def write(folder: Path, step: int, attempt: int = 1, **manifest: Any) -> Path:
+    """A checkpoint of one rank."""
+    place = folder / f"step-{step:08d}-a{attempt}f3c1"
+    place.mkdir(parents=True)
+    data = tensors(**{"model.weight": [1.0, float(step)]})
+    index = {"name": "model.weight", "dtype": "float32", "shape": [2], "offsets": [0], "sizes": [2],
+             "begin": len(data) - 8}  # fmt: skip
+    contents = {"rank-0.safetensors": data, "rank-0.json": json.dumps({"tensors": {"model.weight": index}}).encode()}
+    for name, data in contents.items():
+        (place / name).write_bytes(data)
+    facts = {name: {"bytes": len(data), "crc32": f"{zlib.crc32(data):08x}"} for name, data in contents.items()}
+    said = {"format": 1, "step": step, "epoch": 1, "world_size": 1, "created_at": 1_700_000_000.0 + step,
+            "run_id": "r", "attempt": attempt, "files": facts, **manifest}  # fmt: skip
+    (place / "manifest.json").write_bytes(seal(said))
+    return place
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+Failed = Callable[..., tuple[str, Path]]
+
+
+@pytest.fixture
+def failed(windlass: Call, ended: Callable[..., Status], home: Path) -> Failed:
+    """Gives a run that has ended (by failing, unless told otherwise) and its checkpoint folder."""
+
+    def run(program: str = "false") -> tuple[str, Path]:
+        windlass("run", "-q", "--python", sys.executable, "--", program)
+        run_id = ended().id
+        return run_id, home / "runs" / run_id / "checkpoints"
+
+    return run
+
+
+def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    for step in (10, 20):
+        write(folder, step)
+    (folder / "step-00000030-a1f3c1").mkdir()
+    (write(folder, 5) / "manifest.json").write_text("{")
+    (folder / "my-own").mkdir()
+    result = windlass("checkpoints", run_id, "-o", "json")
+    hold("checkpoints", result.json)
+    listed = [(one["step"], one["complete"]) for one in result.json["checkpoints"]]
+    assert [step for step, is_whole in listed if is_whole] == [20, 10]
+    assert sorted(step for step, is_whole in listed if not is_whole) == [5, 30]
+    shown = windlass("checkpoints")
+    assert "not finished" in shown.out
+    assert "damaged: its manifest cannot be read" in shown.out
+    assert "and 1 other thing" in shown.err
+
+
+def test_none_is_no_failure(windlass: Call, failed: Failed) -> None:
+    run_id, _ = failed()
+    result = windlass("checkpoints", run_id)
+    assert (result.code, f"{run_id} has no checkpoint" in result.out) == (0, True)
+    assert windlass("checkpoints", run_id, "verify").code == 0
+    assert windlass("checkpoints", run_id, "prune").code == 0
+    refused = windlass("checkpoints", run_id, "export", "model.safetensors")
+    assert (refused.code, "has no good checkpoint" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize("words", [(), ("list",), ("verify",), ("prune",), ("export", "m.pt")])
+def test_a_run_that_is_not_there_is_102(windlass: Call, words: tuple[str, ...]) -> None:
+    assert windlass("checkpoints", "nope", *words).code == 102
+
+
+def test_a_damaged_one_is_named_with_its_reason(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    flip(write(folder, 20) / "rank-0.safetensors")
+    (write(folder, 30) / "rank-0.json").unlink()
+    result = windlass("checkpoints", run_id, "verify")
+    assert result.code == 1
+    assert "rank-0.safetensors is damaged" in result.out
+    assert "rank-0.json is missing" in result.out
+    data = windlass("checkpoints", run_id, "verify", "-o", "json").json
+    hold("checkpoints-verify", data)
+    assert data["ok"] is False
+    assert [one["name"] for one in data["checkpoints"] if not one["problems"]] == ["step-00000010-a1f3c1"]
+    assert windlass("checkpoints", run_id, "verify", "10").code == 0
+    assert windlass("checkpoints", run_id, "verify", "step-00000020-a1f3c1").code == 1
+
+
+def test_what_was_never_finished_is_damage_only_to_one_who_asks_for_it(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    (folder / "step-00000030-a1f3c1").mkdir()
+    assert windlass("checkpoints", run_id, "verify").code == 0
+    result = windlass("checkpoints", run_id, "verify", "step-00000030-a1f3c1")
+    assert (result.code, "never became whole" in result.out) == (1, True)
+
+
+def test_a_name_that_is_not_there_is_refused(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    write(folder, 10, attempt=2)
+    assert windlass("checkpoints", run_id, "verify", "99").code == 2
+    several = windlass("checkpoints", run_id, "verify", "10")
+    assert (several.code, "several" in several.err) == (2, True)
+
+
+def test_prune_keeps_the_newest_good_ones(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    for step in (10, 20, 30):
+        write(folder, step)
+    flip(write(folder, 40) / "rank-0.safetensors")
+    result = windlass("checkpoints", run_id, "prune", "--keep", "2", "-o", "json")
+    hold("checkpoints-prune", result.json)
+    assert sorted(result.json["removed"]) == ["step-00000010-a1f3c1", "step-00000040-a1f3c1"]
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000020-a1f3c1", "step-00000030-a1f3c1"]
+    assert result.json["freed_bytes"] > 0
+
+
+def test_prune_never_takes_the_last_good_one(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    flip(write(folder, 20) / "rank-0.safetensors")
+    assert windlass("checkpoints", run_id, "prune", "--older-than", "1s").code == 0
+    assert [path.name for path in folder.iterdir()] == ["step-00000010-a1f3c1"]
+
+
+def test_prune_of_damaged_ones_alone_removes_nothing(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    flip(write(folder, 20) / "rank-0.safetensors")
+    assert windlass("checkpoints", run_id, "prune", "--keep", "1").code == 0
+    assert (folder / "step-00000020-a1f3c1").exists()
+
+
+def test_prune_by_default_keeps_as_many_as_the_job_says(windlass: Call, home: Path) -> None:
+    windlass("run", "-q", "--set", "checkpoint.keep=2", "--", "false")
+    run_id = windlass("ps", "-q").out.strip()
+    folder = home / "runs" / run_id / "checkpoints"
+    for step in (10, 20, 30):
+        write(folder, step)
+    assert windlass("checkpoints", "prune", "-o", "json").json["removed"] == ["step-00000010-a1f3c1"]
+
+
+def test_an_age_that_is_none_is_refused(windlass: Call, failed: Failed) -> None:
+    failed()
+    result = windlass("checkpoints", "prune", "--older-than", "old")
+    assert (result.code, "--older-than old" in result.err) == (2, True)
+
+
+def test_export_writes_the_newest_good_one(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    flip(write(folder, 20) / "rank-0.safetensors")
+    result = windlass("checkpoints", run_id, "export", "m.safetensors", "-o", "json")
+    assert result.code == 0, result.err
+    hold("checkpoints-export", result.json)
+    assert result.json["name"] == "step-00000010-a1f3c1"
+    assert "warning: step-00000020-a1f3c1 is newer and damaged" in result.err
+    data = Path("m.safetensors").read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    assert set(header) - {"__metadata__"} == {"weight"}
+    assert struct.unpack("<2f", data[-8:]) == (1.0, 10.0)
+
+
+def test_export_refuses_a_damaged_one_by_name(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    flip(write(folder, 20) / "rank-0.safetensors")
+    result = windlass("checkpoints", run_id, "export", "20", "m.safetensors")
+    assert (result.code, "step-00000020-a1f3c1 is damaged" in result.err) == (1, True)
+    assert not Path("m.safetensors").exists()
+
+
+@pytest.mark.parametrize(("path", "said"), [("m.bin", "ending"), ("no/m.pt", "not a folder")])
+def test_export_to_what_cannot_be_is_refused(windlass: Call, failed: Failed, path: str, said: str) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    result = windlass("checkpoints", run_id, "export", path)
+    assert (result.code, said in result.err) == (2, True)
+
+
+def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, failed: Failed) -> None:
+    import torch
+
+    _, folder = failed()
+    write(folder, 10)
+    result = windlass("checkpoints", "export", "m.pt")
+    assert result.code == 0, result.err
+    state = torch.load("m.pt", weights_only=True)
+    assert torch.equal(state["weight"], torch.tensor([1.0, 10.0]))
+    assert [path.name for path in Path().iterdir()] == ["m.pt"]
+
+
+# -- rm ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_only_good_checkpoint_of_an_unfinished_run_is_not_removed(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 1234)
+    result = windlass("rm", run_id)
+    assert (result.code, "the only checkpoint of step 1,234" in result.err) == (2, True)
+    assert f"windlass rm --force {run_id}" in result.err
+    assert folder.exists()
+    assert windlass("rm", "--force", run_id).code == 0
+    assert not folder.exists()
+
+
+def test_nothing_is_removed_where_one_of_several_is_refused(windlass: Call, failed: Failed) -> None:
+    first, _ = failed()
+    second, folder = failed()
+    write(folder, 10)
+    assert windlass("rm", first, second).code == 2
+    assert windlass("status", first).code == 0
+
+
+def test_a_run_that_succeeded_is_removed_with_its_checkpoints(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed("true")
+    write(folder, 10)
+    assert windlass("rm", run_id).code == 0
+
+
+def test_damaged_checkpoints_keep_no_run(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    flip(write(folder, 10) / "rank-0.safetensors")
+    assert windlass("rm", run_id).code == 0
+
+
+def test_what_a_script_has_saved_by_itself_is_kept_too(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    (folder / "last.ckpt").write_text("weights")
+    result = windlass("rm", run_id)
+    assert (result.code, "1 entry in its checkpoint folder" in result.err) == (2, True)
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("RUN",), ("RUN", "list"), ("-o", "json", "RUN"), ("RUN", "-o", "json"), ("list", "-o", "json"), ("-o", "yaml"),
+     ("RUN", "verify", "NAME"), ("verify", "NAME")],
+)  # fmt: skip
+def test_the_run_may_stand_first_or_not_at_all(words: tuple[str, ...]) -> None:
+    context = checkpoints.make_context("checkpoints", list(words))
+    assert context.params["run"] == ("RUN" if "RUN" in words else "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["RUN", "--help"], ["verify", "--help"]])
+def test_every_way_to_ask_for_help_is_answered(words: list[str]) -> None:
+    result = click.testing.CliRunner().invoke(checkpoints, words)
+    assert (result.exit_code, "Usage:" in result.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "offered"),
+    [
+        (["checkpoints"], "", {"RUN", "export", "list", "prune", "verify"}),
+        (["checkpoints"], "ver", {"verify"}),
+        (["checkpoints", "RUN"], "", {"export", "list", "prune", "verify"}),
+        (["checkpoints", "RUN", "verify"], "", {"step-00000010-a1f3c1"}),
+        (["checkpoints", "verify"], "step", {"step-00000010-a1f3c1"}),
+        (["resume", "RUN", "--from"], "", {"step-00000010-a1f3c1"}),
+        (["cost"], "", {"RUN"}),
+    ],
+)
+def test_a_shell_completes_runs_commands_and_checkpoints(
+    failed: Failed, words: list[str], begun: str, offered: set[str]
+) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    typed = [run_id if word == "RUN" else word for word in words]
+    found = ShellComplete(cli, {}, "windlass", "_WINDLASS_COMPLETE").get_completions(typed, begun)
+    assert {item.value for item in found} == {run_id if word == "RUN" else word for word in offered}
+
+
+def test_a_command_that_is_none_is_refused(windlass: Call, failed: Failed) -> None:
+    run_id, _ = failed()
+    assert windlass("checkpoints", run_id, "verfy").code == 2
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "said"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (500 << 20, "500 MiB"), (20 << 30, "20 GiB"),
+     (3 << 50, "3,072 TiB")],
+)  # fmt: skip
+def test_sizes_are_said_in_few_letters(num_bytes: int, said: str) -> None:
+    assert size(num_bytes) == said

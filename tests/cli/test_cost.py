@@ -1,0 +1,90 @@
+"""`cost`: what a run has cost, and how to give its target a price."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+from tests.cli.test_json import hold
+from tests.cli.test_views import plain
+
+from windlass.cli.cost import cost_lines
+from windlass.cli.words import money
+from windlass.runs.cost import Cost
+from windlass.runs.ledger import Ledger
+from windlass.runs.record import Phase, Status
+from windlass.runs.tally import Spent
+
+PRICED = "local: {kind: local, price_per_hour: 36, currency: EUR}\n"  # a cent a second
+
+
+def done(windlass: Call, ended: Callable[..., Status]) -> Status:
+    windlass("run", "-q", "--set", "nodes=2", "--", "sleep", "0.3")
+    return ended()
+
+
+def test_a_run_is_priced_by_its_target(windlass: Call, ended: Callable[..., Status]) -> None:
+    Path("targets.yaml").write_text(PRICED)
+    status = done(windlass, ended)
+    result = windlass("cost", "-o", "json")
+    hold("cost", result.json)
+    assert result.code == 0
+    assert status.ended_at is not None
+    held = result.json["ledger"]["wall_seconds"] - result.json["ledger"]["seconds"].get("queued", 0)
+    assert result.json["cost"]["total"] == pytest.approx(held * 2 / 100, abs=1e-5)
+    assert result.json["cost"]["source"] == "target local"
+    assert "EUR" in windlass("cost").out
+    assert "72 EUR an hour" in windlass("plan", "--nodes", "2", "--", "true").out
+
+
+def test_the_price_is_that_of_the_time_of_the_run(windlass: Call, ended: Callable[..., Status]) -> None:
+    Path("targets.yaml").write_text(PRICED)
+    done(windlass, ended)
+    before = windlass("cost", "-o", "json").json
+    Path("targets.yaml").write_text(PRICED.replace("36", "99"))
+    assert windlass("cost", "-o", "json").json == before
+
+
+def test_a_run_from_before_there_was_a_price_has_the_one_of_now(windlass: Call, ended: Callable[..., Status]) -> None:
+    done(windlass, ended)
+    Path("targets.yaml").write_text(PRICED)
+    assert windlass("cost", "-o", "json").json["cost"]["source"] == "target local, priced after the run began"
+
+
+def test_without_a_price_it_says_how_to_set_one(windlass: Call, ended: Callable[..., Status]) -> None:
+    done(windlass, ended)
+    result = windlass("cost")
+    assert result.code == 0
+    assert "local: {kind: local, price_per_hour: 0.526, currency: USD}" in result.out
+    data = windlass("cost", "-o", "json").json
+    hold("cost", data)
+    assert data["cost"] is None
+
+
+def test_a_run_that_is_not_there_is_102(windlass: Call) -> None:
+    assert windlass("cost", "nope").code == 102
+
+
+def test_what_was_wasted_is_told_with_its_share() -> None:
+    status = Status("d-1", "d", "aws", Phase.FAILED, 0.0, 0.0, "/o", ended_at=100.0)
+    ledger = Ledger({Spent.TRAINING: 75.0, Spent.HUNG: 25.0}, {}, 100.0, 1, 0)
+    cost = Cost(36.0, "USD", "target aws", {Spent.TRAINING: 0.75, Spent.HUNG: 0.25})
+    text = "\n".join(cost_lines(status, ledger, cost, plain))
+    assert "0.25 USD (25%) went on time that was redone, hung or idle" in text
+    assert "1.00 USD" in text
+
+
+def test_amounts_of_a_sum_have_its_digits() -> None:
+    assert money(0.0000123, "USD", 0.0027) == "0.0000 USD"
+    assert money(0.00091, "USD", 0.0027) == "0.0009 USD"
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [(0, "0.00 USD"), (12.3, "12.30 USD"), (0.5, "0.50 USD"), (0.000421, "0.00042 USD"), (1234567, "1,234,567.00 USD"),
+     (1e-30, "0.000000000 USD")],
+)  # fmt: skip
+def test_money_has_as_many_digits_as_tell_something(amount: float, said: str) -> None:
+    assert money(amount, "USD") == said

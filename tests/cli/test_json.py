@@ -1,0 +1,80 @@
+"""Whatever `-o json` prints is what its schema says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.cli.conftest import Call
+
+from windlass.cli.make import PRINTED
+from windlass.cli.schemas import SCHEMAS
+from windlass.runs.record import Status
+
+BOOM = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('no')\ntime.sleep(9)\n"
+
+
+def hold(what: str, data: Any) -> None:
+    jsonschema.Draft202012Validator(SCHEMAS[what]).validate(data)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas_are_schemas_and_are_printed(name: str, windlass: Call) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
+    assert windlass("schema", "--printed-by", name).json == SCHEMAS[name]
+
+
+def test_every_schema_can_be_asked_for() -> None:
+    assert set(PRINTED) == set(SCHEMAS)
+
+
+def test_output_of_a_run_is_as_its_schemas_say(windlass: Call, ended: Callable[..., Status]) -> None:
+    Path("job.yaml").write_text("name: job\ncommand: [bash, -c, 'echo hi; sleep 0.3']\nprocs_per_node: 2\nimage: x\n")
+    plan = windlass("plan", "-o", "json").json
+    hold("plan", plan)
+    assert plan["notes"]
+    hold("check", windlass("check", "-o", "json").json)
+    begun = windlass("run", "--detach", "-o", "json").json
+    assert list(begun) == ["id"]
+    hold("run", begun)
+    hold("status", windlass("status", "-o", "json").json)
+    hold("ps", windlass("ps", "-o", "json").json)
+    ended()
+    hold("run", windlass("run", "-o", "json", "--", "true").json)
+    hold("stop", windlass("stop", "-o", "json").json)
+    hold("ps", windlass("ps", "--all", "-o", "json").json)
+    for line in windlass("events", "-o", "json").out.splitlines():
+        hold("events", json.loads(line))
+    hold("rm", windlass("rm", begun["id"], "-o", "json").json)
+
+
+def test_output_of_a_failed_run_is_as_its_schemas_say(windlass: Call) -> None:
+    Path("boom.py").write_text(BOOM)
+    failed = windlass(
+        "run", "-o", "json", "--set", "restarts=1", "--set", "grace=1s", "--procs-per-node", "2", "boom.py"
+    )  # fmt: skip
+    assert failed.code == 100, failed.err
+    assert failed.json["cause"]["rank"] == 1
+    assert len(failed.json["attempts"]) == 2
+    for what in ("run", "status"):
+        hold(what, failed.json)
+    for line in windlass("events", "-o", "json").out.splitlines():
+        hold("events", json.loads(line))
+
+
+def test_errors_are_as_their_schema_says(windlass: Call) -> None:
+    Path("job.yaml").write_text("name: job\nnode: 2\n")
+    for words in (["status", "nope"], ["plan"], ["ps", "--no-such"], ["run", "--", "no-such-program"]):
+        result = windlass(words[0], "-o", "json", *words[1:])
+        hold("error", json.loads(result.err))
+        assert json.loads(result.err)["error"]["code"] == result.code
+
+
+def test_init_and_doctor_are_as_their_schemas_say(windlass: Call) -> None:
+    Path("train.py").write_text('import torch\nif __name__ == "__main__":\n    print(torch)\n')
+    hold("init", windlass("init", "-o", "json").json)
+    hold("doctor", windlass("doctor", "-o", "json").json)

@@ -1,0 +1,106 @@
+"""A real training is stopped, looked at, exported and resumed: each command after the other, as a person would."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.faults.machine import Machine, machine_in, until
+
+SCRIPT = """
+import os, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from windlass.train.checkpoint import Checkpoint
+from windlass.train.sampler import BatchSampler
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4)))
+optimizer = torch.optim.Adam(model.parameters())
+data = TensorDataset(torch.randn(800, 8))
+sampler = BatchSampler(len(data), global_batch_size=8, seed=0)
+saved = Checkpoint(model=model, optimizer=optimizer, sampler=sampler, every=1000)
+for epoch in saved.epochs(1):
+    for (batch,) in saved.batches(DataLoader(data, batch_sampler=sampler)):
+        time.sleep(0.03)
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+saved.close()
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "last.pt"))
+dist.barrier()
+del model
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with machine_in(tmp_path) as machine:
+        yield machine
+
+
+def ask(machine: Machine, *words: str, code: int = 0) -> Any:
+    done = machine.windlass(*words, "-o", "json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Machine) -> None:
+    machine.write("train.py", SCRIPT)
+    job = {"name": "life", "run": "train.py", "nodes": 2, "python": sys.executable}
+    machine.write("job.yaml", json.dumps(job))
+    run = ask(machine, "run", "--detach")["id"]
+    until(lambda: machine.status()["progress"].get("step", 0) >= 5, "no step", 90)
+
+    stopped = machine.windlass("stop")
+    (one,) = ask(machine, "checkpoints")["checkpoints"]
+    assert "left      a checkpoint of step" in stopped.stdout
+    assert f"windlass resume {run}" in stopped.stdout
+    assert (one["complete"], one["world_size"]) == (True, 2)
+    assert machine.status()["checkpoint"]["step"] == one["step"]
+
+    refused = machine.windlass("rm", run)
+    assert (refused.returncode, "the only checkpoint" in refused.stderr) == (2, True)
+    assert ask(machine, "checkpoints", "verify")["ok"]
+
+    # What is exported is the model as torch knows it, whoever writes the file.
+    ask(machine, "checkpoints", "export", "model.pt")
+    ask(machine, "checkpoints", run, "export", one["name"], "model.safetensors")
+    exported = torch.load(machine.folder / "model.pt", weights_only=True)
+    names = {name for name in header_of(machine.folder / "model.safetensors") if name != "__metadata__"}
+    bare = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+    bare.load_state_dict(exported)
+    assert names == set(exported) == set(bare.state_dict())
+    assert int(exported["1.num_batches_tracked"]) == one["step"]
+
+    done = machine.windlass("resume", run, "--nodes", "1")
+    assert done.returncode == 0, done.stderr
+    status = machine.status()
+    assert [attempt["world_size"] for attempt in status["attempts"]] == [2, 1]
+    assert status["attempts"][1]["restored_step"] == one["step"]
+    assert status["ledger"]["steps_redone"] == 0
+    assert "redone" not in status["ledger"]["seconds"]
+    assert status["ledger"]["seconds"]["idle"] > 0
+    assert f"goes on from step {one['step']}" in machine.windlass("events").stdout
+
+    ask(machine, "checkpoints", "export", "end.pt")
+    last, end = (torch.load(path, weights_only=True)
+                 for path in (Path(status["output_dir"]) / "last.pt", machine.folder / "end.pt"))  # fmt: skip
+    assert all(torch.equal(last[name], end[name]) for name in last)
+    assert machine.windlass("rm", run).returncode == 0
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    return dict(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]))

@@ -1,0 +1,184 @@
+"""The command itself: help, near misses, errors in one shape, exit codes, and what it does not load."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import pytest
+from tests.cli.conftest import Call
+
+from windlass.cli.main import COMMANDS, cli
+
+REPORT = (
+    "import sys\n"
+    "before = set(sys.modules)\n"
+    "from windlass.cli.main import main\n"
+    "try: main({words!r})\n"
+    "except SystemExit: pass\n"
+    "print('\\n' + 'LOADED', *sorted(set(sys.modules) - before))\n"
+)
+
+
+def loaded_by(*words: str, environ: Mapping[str, str]) -> set[str]:
+    """Modules that a command imports."""
+    code = REPORT.format(words=list(words))
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    return set(done.stdout[done.stdout.rindex("LOADED") :].split()[1:])
+
+
+def rooms(loaded: set[str], *names: str) -> set[str]:
+    return {module for module in loaded if module.split(".")[0] in names}
+
+
+# -- start-up ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("no-such-command",)])
+def test_help_loads_no_command_and_no_library_but_click(words: tuple[str, ...], environ: Mapping[str, str]) -> None:
+    loaded = loaded_by(*words, environ=environ)
+    assert not rooms(loaded, "pydantic", "pydantic_core", "ruamel", "rich", "sqlite3", "asyncio")
+    own = {module for module in loaded if module.startswith("windlass.")}
+    assert own <= {"windlass.cli", "windlass.cli.main", "windlass.cli.style", "windlass.errors"}
+
+
+@pytest.mark.parametrize(
+    "words", [("ps",), ("ps", "-o", "json"), ("status",), ("events",), ("logs",), ("status", "-v")]
+)
+def test_looking_loads_neither_pydantic_nor_yaml_nor_rich(
+    words: tuple[str, ...], environ: Mapping[str, str], windlass: Call
+) -> None:
+    assert windlass("run", "-q", "--", "true").code == 0
+    loaded = loaded_by(*words, environ=environ)
+    assert not rooms(loaded, "pydantic", "pydantic_core", "ruamel", "rich")
+
+
+def test_completing_a_command_name_loads_no_command(environ: Mapping[str, str]) -> None:
+    shell = {"_WINDLASS_COMPLETE": "bash_complete", "COMP_WORDS": "windlass st", "COMP_CWORD": "1"}
+    loaded = loaded_by(environ={**environ, **shell})
+    assert not rooms(loaded, "pydantic", "ruamel", "rich")
+    assert "windlass.cli.look" not in loaded
+
+
+# -- help -------------------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command(windlass: Call) -> None:
+    said = windlass("--help")
+    assert said.code == 0
+    for name, entry in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(entry.help[:20])}", said.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_that_is_right(name: str, windlass: Call) -> None:
+    said = windlass(name, "-h")
+    assert said.code == 0
+    assert "Example:" in said.out
+    command = cli.get_command(click.Context(cli), name)
+    assert isinstance(command, click.Group) or "--debug" in said.out
+    for line in said.out[said.out.index("Example:") :].splitlines():
+        found = re.match(r" +(?:source <\()?windlass ([a-z]+)(.*)", line)
+        if found is None:
+            continue
+        words = re.split(r"   +|[>)]", re.sub(r"\$\(.*\)", "RUN", found[2]))[0].split()
+        command = cli.get_command(click.Context(cli), found[1])
+        assert command is not None
+        command.make_context(found[1], words)
+
+
+def test_version_is_one_line(windlass: Call) -> None:
+    assert re.fullmatch(r"windlass, version \d+\.\d+\.\d+\n", windlass("--version").out)
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("statu",), "'statu' is not a command (did you mean status?)"),
+        (("frobnicate",), "'frobnicate' is not a command"),
+        (("ps", "--al"), "--al"),
+        (("run", "--node", "2"), "--nodes"),
+        (("schema", "--targets", "--printed-by", "ps"), "ask for one"),
+        (("ps", "-n", "0"), "-n"),
+        (("rm",), "RUN"),
+    ],
+)
+def test_wrong_use_is_one_message_with_code_2(words: tuple[str, ...], said: str, windlass: Call) -> None:
+    result = windlass(*words)
+    assert result.code == 2
+    assert result.out == ""
+    assert said in result.err
+    assert "see: windlass" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("words", [("status",), ("logs",), ("events",), ("stop",)])
+def test_no_run_yet_is_code_102(words: tuple[str, ...], windlass: Call) -> None:
+    result = windlass(*words)
+    assert (result.code, result.out) == (102, "")
+    assert "there is no run yet" in result.err
+
+
+@pytest.mark.parametrize("words", [("status", "nope"), ("logs", "nope"), ("stop", "nope"), ("rm", "nope")])
+def test_an_unknown_run_is_code_102(words: tuple[str, ...], windlass: Call) -> None:
+    result = windlass(*words)
+    assert result.code == 102
+    assert "no run has the id 'nope'" in result.err
+
+
+def test_errors_have_one_shape_as_json(windlass: Call) -> None:
+    result = windlass("status", "nope", "-o", "json")
+    error = json.loads(result.err)["error"]
+    assert (error["code"], result.code) == (102, 102)
+    assert "nope" in error["message"]
+    assert "windlass ps" in error["hint"]
+
+
+def test_wrong_use_has_the_same_shape(windlass: Call) -> None:
+    error = json.loads(windlass("ps", "-o", "json", "--no-such").err)["error"]
+    assert (error["code"], error["hint"]) == (2, "see: windlass ps --help")
+
+
+def test_problems_of_a_job_file_are_all_there_as_json(windlass: Call) -> None:
+    Path("job.yaml").write_text("name: Wrong Name\nrun: train.py\nnode: 2\n")
+    problems = json.loads(windlass("plan", "-o", "json").err)["error"]["problems"]
+    assert [problem["where"] for problem in problems] == ["job.yaml:1", "job.yaml:3"]
+    assert "did you mean nodes?" in problems[1]["hint"]
+
+
+def test_debug_shows_the_trace_of_a_refusal(windlass: Call) -> None:
+    assert "Traceback" in windlass("status", "nope", "--debug").err
+
+
+def test_a_defect_of_ours_is_one_message_and_a_trace_on_demand(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of rope")
+
+    monkeypatch.setattr("windlass.actions.runs.statuses", broken)
+    said, traced = windlass("ps"), windlass("ps", "--debug")
+    assert (said.code, traced.code) == (1, 1)
+    assert "RuntimeError: out of rope" in said.err
+    assert "Traceback" not in said.err
+    assert "in broken" in traced.err
+
+
+def test_options_of_the_script_are_not_ours(windlass: Call) -> None:
+    result = windlass("run", "--", "no-such-program", "--debug", "-o", "json")
+    assert result.code == 2
+    assert result.err.startswith("error:")
+
+
+def test_a_reader_that_leaves_early_is_no_error(environ: Mapping[str, str]) -> None:
+    command = (
+        f"{sys.executable} -c 'from windlass.cli.main import main; main()' schema | head -1; exit ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

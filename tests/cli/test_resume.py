@@ -1,0 +1,106 @@
+"""`resume`: an ended run goes on, and is followed from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+from tests.cli.test_checkpoints import flip, write
+from tests.cli.test_json import hold
+
+from windlass.runs.record import Status
+
+SCRIPT = """
+import os, pathlib, sys
+print("world", os.environ["WORLD_SIZE"], "attempt", os.environ["WINDLASS_ATTEMPT"])
+print("from", os.environ.get("WINDLASS_RESUME_FROM", "wherever it was"))
+if not pathlib.Path("mended").exists():
+    raise ValueError("broken")
+"""
+
+
+@pytest.fixture
+def broken(windlass: Call, home: Path) -> str:
+    """A run that has failed, whose reason to fail is gone."""
+    Path("train.py").write_text(SCRIPT)
+    assert windlass("run", "-q", "train.py").code == 100
+    Path("mended").touch()
+    return windlass("ps", "-q").out.strip()
+
+
+def test_a_resumed_run_is_followed_to_its_end(windlass: Call, broken: str) -> None:
+    result = windlass("resume", broken)
+    assert result.code == 0, result.err
+    assert "attempt 2" in result.out
+    assert "attempt 1" not in result.out  # what it said before was shown then
+    assert "broken" not in result.err
+    status = windlass("status", "-o", "json").json
+    hold("status", status)
+    assert (status["id"], status["phase"], len(status["attempts"])) == (broken, "succeeded", 2)
+    assert status["ledger"]["seconds"]["idle"] > 0
+
+
+def test_a_detached_resume_prints_the_id(windlass: Call, broken: str, ended: Callable[..., Status]) -> None:
+    result = windlass("resume", "--detach", "-o", "json")
+    hold("resume", result.json)
+    assert result.json == {"id": broken}
+    assert ended().phase == "succeeded"
+
+
+def test_the_last_status_is_there_as_json(windlass: Call, broken: str) -> None:
+    result = windlass("resume", broken, "-o", "json")
+    assert result.code == 0, result.err
+    hold("resume", result.json)
+    assert result.json["phase"] == "succeeded"
+
+
+def test_it_goes_on_with_another_number_of_nodes(windlass: Call, broken: str) -> None:
+    result = windlass("resume", broken, "--nodes", "2")
+    assert result.code == 0, result.err
+    assert "world 2 attempt 2" in result.out
+
+
+def test_it_goes_on_from_the_checkpoint_that_is_named(windlass: Call, broken: str, home: Path) -> None:
+    write(home / "runs" / broken / "checkpoints", 10)
+    write(home / "runs" / broken / "checkpoints", 20)
+    result = windlass("resume", broken, "--from", "10")
+    assert result.code == 0, result.err
+    assert "from step-00000010-a1f3c1" in result.out
+
+
+def test_a_damaged_checkpoint_is_refused_before_anything_starts(windlass: Call, broken: str, home: Path) -> None:
+    folder = home / "runs" / broken / "checkpoints"
+    flip(write(folder, 10) / "rank-0.safetensors")
+    result = windlass("resume", broken, "--from", "10")
+    assert (result.code, "step-00000010-a1f3c1 is damaged" in result.err) == (1, True)
+    result = windlass("resume", broken, "--from", str(folder / "step-00000010-a1f3c1"))
+    assert (result.code, "step-00000010-a1f3c1 is damaged" in result.err) == (1, True)
+    for nothing in ("nothing-of-that-name", "", "a" * 5000, "~nobody-of-that-name/x"):
+        assert windlass("resume", broken, "--from", nothing).code == 2
+    assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1
+
+
+def test_what_cannot_be_resumed_is_refused(windlass: Call, broken: str) -> None:
+    assert windlass("resume", broken, "-q").code == 0
+    assert windlass("resume", broken).code == 2  # it has succeeded by now
+    assert windlass("resume", "nope").code == 102
+    assert windlass("resume", broken, "--nodes", "0").code == 2
+
+
+def test_a_stopped_run_says_how_to_go_on_and_why_tells_that_it_did(
+    windlass: Call, home: Path, ended: Callable[..., Status]
+) -> None:
+    Path("wait.py").write_text("import time\nprint('waits', flush=True)\ntime.sleep(60)\n")
+    windlass("run", "--detach", "--set", "grace=1s", "wait.py")
+    stopped = windlass("stop")
+    assert stopped.code == 0
+    run_id = windlass("ps", "-q").out.strip()
+    assert f"windlass resume {run_id}" in stopped.out
+    Path("wait.py").write_text("print('no more')\n")
+    assert windlass("resume", run_id).code == 0
+    assert "the run is resumed" in windlass("events").out
+    assert "attempt 2 by a resume" in windlass("why").out
+    (restart,) = windlass("why", "-o", "json").json["restarts"]
+    assert (restart["attempt"], restart["reason"]) == (2, "resume")

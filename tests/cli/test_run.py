@@ -1,0 +1,345 @@
+"""`plan` and `run` in a pipe: what goes where, with which code, and what does not end the run."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import WINDLASS, Call
+
+from windlass.runs.record import Phase, Status
+
+HI = "command: [bash, -c, 'echo hi $RANK']\n"
+
+
+def write_job(text: str = HI, **fields: Any) -> None:
+    Path("job.yaml").write_text("name: hi\n" + text + "".join(f"{name}: {value}\n" for name, value in fields.items()))
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_stdout_has_the_ranks_lines_and_nothing_else(windlass: Call) -> None:
+    write_job(nodes=2, procs_per_node=2)
+    result = windlass("run")
+    assert result.code == 0
+    assert sorted(result.out.splitlines()) == [f"[{rank}] hi {rank}" for rank in range(4)]
+
+
+def test_stderr_has_a_line_for_each_phase_and_a_summary(windlass: Call) -> None:
+    write_job(nodes=2, procs_per_node=2)
+    lines = windlass("run").err.splitlines()
+    run_id = next(line.split(":")[0] for line in lines if line.startswith("hi-"))
+    assert f"{run_id}: starting (2 nodes × 2 ranks)" in lines
+    assert f"{run_id}: training (2 nodes × 2 ranks)" in lines
+    last = "\n".join(lines[-4:])
+    assert re.search(rf"^{run_id} succeeded after [\d.]+s$", last, re.MULTILINE)
+    assert re.search(r"time +.*training", last)
+    assert f"runs/{run_id}/output" in last
+    assert f"windlass logs {run_id}" in last
+
+
+def test_nothing_is_coloured_in_a_pipe_and_all_is_with_force_color(
+    windlass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_job()
+    assert "\x1b" not in windlass("run").err
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in windlass("run").err
+
+
+def test_quiet_prints_no_logs_and_a_summary(windlass: Call) -> None:
+    write_job()
+    result = windlass("run", "-q")
+    assert (result.code, result.out) == (0, "")
+    assert "succeeded" in result.err
+
+
+def test_verbose_prints_every_event(windlass: Call) -> None:
+    write_job()
+    err = windlass("run", "-v").err
+    assert "rank 0 is alive" in err
+    assert "rank 0 is done" in err
+
+
+def test_warnings_of_the_plan_come_before_the_run(windlass: Call) -> None:
+    write_job(image="pytorch:2")
+    err = windlass("run").err
+    assert err.index("warning: image:") < err.index(": starting")
+
+
+def test_all_lines_are_printed_before_the_summary(environ: Mapping[str, str]) -> None:
+    write_job("command: [bash, -c, 'for i in {1..3000}; do echo line $i; done']\n", procs_per_node=2)
+    done = subprocess.run([*WINDLASS, "run"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = done.stdout.splitlines()
+    summary = next(place for place, line in enumerate(lines) if "succeeded after" in line)
+    ranks = [line for line in lines[:summary] if line.startswith("[")]
+    assert len(ranks) == 6000
+    assert [line for line in ranks if line.startswith("[1]")] == [f"[1] line {n}" for n in range(1, 3001)]
+    assert not any(line.startswith("[") for line in lines[summary:])
+
+
+def test_a_line_is_shown_soon_after_it_was_written(environ: Mapping[str, str]) -> None:
+    write_job("command: [bash, -c, 'sleep 0.5; date +%s.%N; sleep 0.5']\n")
+    with subprocess.Popen(
+        [*WINDLASS, "run", "-v"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as command:
+        assert command.stdout is not None
+        line = command.stdout.readline()
+        seen = time.time()
+    assert seen - float(line.split()[1]) < 0.4  # 40 ms of polling and a busy machine
+
+
+# -- how it ends ------------------------------------------------------------------------------------------------------
+
+
+def test_failure_names_the_first_cause_with_its_traceback(windlass: Call) -> None:
+    Path("boom.py").write_text(
+        "import os, time\n"
+        "if os.environ['RANK'] != '2':\n    time.sleep(20)\n"
+        "def deep():\n    raise ValueError('no rope left')\n"
+        "deep()\n"
+    )
+    write_job(f"command: [{sys.executable}, boom.py]\n", procs_per_node=3, grace="1s")
+    result = windlass("run")
+    assert result.code == 100
+    assert "failed after" in result.err
+    assert "rank 2 failed first (exit code 1): ValueError: no rope left" in result.err
+    assert 'boom.py", line 5, in deep' in result.err
+    assert "ranks 0–1 are victims" in result.err
+    assert result.err.count("rank 2 failed first") == 1
+    assert "--rank 2" in result.err
+
+
+def test_a_restart_names_its_cause_when_it_happens(windlass: Call) -> None:
+    write_job("command: [bash, -c, '[ $WINDLASS_ATTEMPT = 2 ] || exit 7']\n", restarts=1)
+    result = windlass("run")
+    assert result.code == 0
+    assert "rank 0 failed first: exit code 7" in result.err
+    assert "restarting" in result.err
+    assert "attempt 2" in result.err
+
+
+def test_a_stopped_run_ends_with_103(windlass: Call, environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
+    write_job("command: [sleep, '30']\n")
+    with subprocess.Popen([*WINDLASS, "run"], env=environ, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stderr is not None
+        for line in command.stderr:
+            if "training" in line or "starting" in line:
+                break
+        stopped = windlass("stop")
+        rest = command.stderr.read()
+    assert command.returncode == 103
+    assert stopped.code == 0
+    assert "stopped after" in stopped.out
+    assert "30s to leave" in stopped.err
+    assert ": stopping" in rest
+
+
+def test_json_is_the_last_status_and_nothing_else(windlass: Call) -> None:
+    write_job()
+    result = windlass("run", "-o", "json")
+    assert (result.code, result.err) == (0, "")
+    assert result.json["phase"] == "succeeded"
+    failed = windlass("run", "-o", "json", "--", "false")
+    assert (failed.code, failed.json["phase"], failed.json["exit_code"]) == (100, "failed", 1)
+
+
+def test_detach_returns_at_once_and_the_run_goes_on(windlass: Call, ended: Callable[..., Status]) -> None:
+    write_job("command: [bash, -c, 'sleep 0.5; touch done']\n")
+    result = windlass("run", "--detach", "-o", "json")
+    assert result.code == 0
+    assert list(result.json) == ["id"]
+    assert not Path("done").exists()
+    assert ended(result.json["id"]).phase is Phase.SUCCEEDED
+    assert Path("done").exists()
+
+
+def test_detach_says_how_to_watch(windlass: Call) -> None:
+    write_job()
+    result = windlass("run", "-d")
+    run_id = result.out.split()[0]
+    assert f"windlass logs -f {run_id}" in result.out
+    quiet = windlass("run", "-d", "-q")
+    assert re.fullmatch(r"hi-\w{5}\n", quiet.out)
+    assert quiet.err == ""
+
+
+# -- what does not end a run ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 101)])
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_signal_without_a_terminal_leaves_the_run_going_on(
+    number: signal.Signals, code: int, form: str, environ: Mapping[str, str], ended: Callable[..., Status]
+) -> None:
+    write_job("command: [bash, -c, 'touch begun; sleep 1']\n")
+    command = subprocess.Popen(
+        [*WINDLASS, "run", "-o", form], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(Path("begun"))
+    time.sleep(0.2)
+    command.send_signal(number)
+    out, err = command.communicate(timeout=20)
+    assert command.returncode == code
+    if form == "table":
+        assert "goes on" in err
+        assert "windlass stop hi-" in err
+    else:
+        assert json.loads(out)["phase"] in ("starting", "training")
+    assert ended().phase is Phase.SUCCEEDED
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
+    write_job("command: [bash, -c, 'for i in {1..20}; do echo $i; sleep 0.05; done']\n")
+    command = f"{sys.executable} -c '{WINDLASS[2]}' run | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
+    assert done.returncode == 101
+    assert "goes on" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert ended().phase is Phase.SUCCEEDED
+
+
+def wait_for(path: Path, seconds: float = 20) -> None:
+    give_up = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < give_up, f"{path} never came"
+        time.sleep(0.02)
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+def planned(windlass: Call, *words: str) -> Any:
+    result = windlass("plan", *words, "-o", "json") if "--" not in words else windlass("plan", "-o", "json", *words)
+    assert result.code in (0, 2), result.err
+    return result.json
+
+
+def test_a_script_takes_options_and_its_own_arguments(windlass: Call) -> None:
+    Path("train.py").write_text("")
+    plan = planned(windlass, "train.py", "--nodes", "2", "--procs-per-node", "2", "--", "--epochs", "5", "--nodes", "9")
+    assert (plan["num_nodes"], plan["procs_per_node"]) == (2, 2)
+    assert plan["steps"][1]["request"]["ranks"][0]["argv"][-4:] == ["--epochs", "5", "--nodes", "9"]
+
+
+def test_a_torchrun_command_line_becomes_a_job(windlass: Call) -> None:
+    Path("train.py").write_text("")
+    plan = planned(windlass, "--", "torchrun", "--nnodes", "2", "--nproc-per-node=3", "train.py", "--lr", "1")
+    assert (plan["num_nodes"], plan["procs_per_node"]) == (2, 3)
+    assert plan["steps"][2]["request"]["ranks"][0]["argv"][-3:] == ["train.py", "--lr", "1"]
+
+
+def test_every_option_changes_its_field(windlass: Call) -> None:
+    write_job()
+    plan = planned(
+        windlass, "--name", "other", "--nodes", "1:3", "--procs-per-node", "2", "-e", "A=1", "-e", "B=x=y",
+        "--timeout", "5min", "--set", "grace=1min", "--set", "restarts.max=4", "--set", 'env.C=""',
+    )  # fmt: skip
+    assert plan["name"] == "other"
+    assert plan["run_id"].startswith("other-")
+    assert (plan["num_nodes"], plan["procs_per_node"]) == (3, 2)
+    assert plan["policy"] | {"timeout_seconds": 300.0, "grace_seconds": 60.0, "max_restarts": 4} == plan["policy"]
+    env = plan["steps"][1]["request"]["env"]
+    assert (env["A"], env["B"]) == ("1", "x=y")
+
+
+def test_one_field_of_a_mapping_changes_and_its_others_stay(windlass: Call) -> None:
+    write_job(
+        restarts="{max: 1, on: [node-loss]}", checkpoint="{every: 5 steps, keep: 2}", env="{A: x, B: y}",
+        local="{port: 12345}",
+    )  # fmt: skip
+    plan = planned(windlass, "--set", "restarts.max=4", "--set", "checkpoint.keep=4", "-e", "A=z", "--cold")
+    assert (plan["policy"]["max_restarts"], plan["policy"]["restart_on"]) == (4, ["node-loss"])
+    env = plan["steps"][1]["request"]["env"]
+    assert (env["A"], env["B"]) == ("z", "y")
+    assert plan["job"]["checkpoint"] == {"every": "5 steps", "keep": 4}
+    assert plan["job"]["local"] == {"port": 12345, "start": "cold"}
+    assert planned(windlass, "--set", 'restarts={"max": 4}')["policy"]["restart_on"] != ["node-loss"]
+    assert planned(windlass, "--set", "restarts={max: 4, on: [failure]}")["policy"]["restart_on"] == ["failure"]
+
+
+def test_job_options_keep_what_the_file_says_otherwise(windlass: Call) -> None:
+    write_job(grace="7s", procs_per_node=2)
+    plan = planned(windlass, "--nodes", "2")
+    assert plan["policy"]["grace_seconds"] == 7.0
+    assert plan["procs_per_node"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--nodes", "many"), "nodes"),
+        (("--nodes", "0"), "nodes"),
+        (("--nodes", "4:1"), "nodes"),
+        (("--procs-per-node", "-1"), "procs_per_node"),
+        (("--set", "nodse=2"), "did you mean nodes?"),
+        (("--set", "grace"), "NAME=VALUE"),
+        (("--set", "=3"), "NAME=VALUE"),
+        (("--env", "A"), "NAME=VALUE"),
+        (("--set", "grace=forever"), "grace"),
+        (("--set", "name=x", "--set", "name.y=1"), "name"),
+        (("--name", "No Good"), "name"),
+        (("--on", "moon"), "no target is called 'moon'"),
+        (("--timeout", "soon"), "timeout"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_code_2_before_anything_starts(
+    words: tuple[str, ...], said: str, windlass: Call, home: Path
+) -> None:
+    write_job()
+    result = windlass("run", *words)
+    assert result.code == 2
+    assert said in result.err
+    assert not (home / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nothing.yaml",), "nothing.yaml"),
+        (("no-script.py",), "neither a job file nor a script"),
+        (("--",), "nothing stands after --"),
+        (("--", "no-such-program"), "no-such-program was not found"),
+        ((), "there is no job.yaml"),
+    ],
+)
+def test_a_job_that_is_not_there_is_refused_with_code_2(
+    words: tuple[str, ...], said: str, windlass: Call, home: Path
+) -> None:
+    result = windlass("run", *words)
+    assert result.code == 2
+    assert said in result.err
+    assert not (home / "runs").exists()
+
+
+def test_a_blocked_plan_is_shown_and_ends_with_2(windlass: Call) -> None:
+    write_job(data="[{name: mnist, source: nowhere/}]")
+    result = windlass("plan")
+    assert result.code == 2
+    assert "error:" in result.out
+    assert "cannot be run" in result.out
+
+
+def test_the_plan_of_an_elastic_job_says_how_few_nodes_it_goes_on_with(windlass: Call) -> None:
+    Path("train.py").touch()
+    shown = windlass("plan", "train.py", "--nodes", "1:3")
+    assert shown.code == 0, shown.err
+    assert "train on local: 3 nodes × 1 rank, and with 1 node if others are lost" in shown.out
+
+
+def test_plan_touches_nothing(windlass: Call, home: Path) -> None:
+    write_job()
+    before = sorted(Path().iterdir())
+    assert windlass("plan").code == 0
+    assert not home.exists()
+    assert sorted(Path().iterdir()) == before

@@ -1,0 +1,199 @@
+"""`windlass run` on a real terminal: the live view, and Ctrl-C as a question."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pexpect
+import pytest
+from tests.cli.conftest import WINDLASS
+
+from windlass.runs.record import Phase, Status
+
+STEPS = (
+    'for i in $(seq 1 {steps}); do echo "::windlass {{\\"step\\": $i, \\"total\\": {steps}, \\"loss\\": 0.5}}"; '
+    "echo line $i; sleep 0.05; done"
+)
+ASKED = r"\[d\]etach, the run goes on · \[s\]top it · \[c\]ontinue"
+Start = Callable[..., "pexpect.spawn[str]"]
+
+
+@pytest.fixture
+def terminal(environ: Mapping[str, str]) -> Iterator[Start]:
+    """Starts a command on a terminal of 30 × 100."""
+    started: list[pexpect.spawn[str]] = []
+
+    def start(*words: str, **more: str) -> pexpect.spawn[str]:
+        env = {**environ, "TERM": "xterm-256color", **more}
+        program, *arguments = (*WINDLASS, *words)
+        child = pexpect.spawn(program, arguments, env=env, dimensions=(30, 100), encoding="utf-8", timeout=20)
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        child.close(force=True)
+
+
+def run_steps(steps: int = 400, before: str = "") -> tuple[str, ...]:
+    return ("run", "--name", "steps", "--set", "grace=20s", "--", "bash", "-c", before + STEPS.format(steps=steps))
+
+
+def finish(child: pexpect.spawn[str]) -> tuple[int | None, str]:
+    """Code and what was left to read."""
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus, child.before or ""
+
+
+def test_the_panel_shows_phase_progress_rate_time_left_ranks_and_output(terminal: Start) -> None:
+    child = terminal(*run_steps(60))
+    child.expect(r"steps-\w+.*training.*\d+\.\ds")
+    child.expect(r"━")
+    child.expect(r"\d+%.*\d+/60.*s left")
+    child.expect(r"loss 0\.5.*steps/s")
+    child.expect(r"1 node × 1 rank on local.*1 of 1 alive")
+    child.expect(r"output.*~/home/runs/steps-\w+/output")
+    child.expect("Ctrl-C: detach or stop")
+    code, rest = finish(child)
+    assert code == 0
+    assert "succeeded" in rest
+
+
+def test_after_the_end_all_lines_and_the_summary_stand_and_the_panel_is_gone(terminal: Start) -> None:
+    child = terminal(*run_steps(12))
+    code, text = finish(child)
+    assert code == 0
+    screen = replay(text)
+    assert [line for line in screen if line.startswith("[0] line")] == [f"[0] line {n}" for n in range(1, 13)]
+    assert not any("│" in line or "╭" in line for line in screen)
+    assert any("succeeded after" in line for line in screen)
+
+
+def replay(text: str) -> list[str]:
+    """What a terminal shows after these letters; knows the sequences that the live view uses, and refuses others."""
+    lines, row = [""], 0
+    for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r\n|\r|[^\x1b\r\n]+|.", text, re.DOTALL):
+        if token == "\r\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif token == "\r":
+            pass  # the live view erases right after it
+        elif token.endswith("A") and token.startswith("\x1b["):
+            row -= int(token[2:-1])
+        elif token == "\x1b[J":
+            lines[row:] = [""]
+        elif token.endswith("m") and token.startswith("\x1b["):
+            pass
+        else:
+            assert "\x1b" not in token, repr(token)
+            lines[row] += token
+    return lines
+
+
+def test_d_detaches_with_0_and_the_run_goes_on(terminal: Start, ended: Callable[..., Status]) -> None:
+    child = terminal(*run_steps(40))
+    child.expect("line 5")
+    child.sendintr()
+    child.expect(ASKED)
+    child.expect("line")  # the run goes on meanwhile
+    child.send("d")
+    code, rest = finish(child)
+    assert code == 0
+    assert "goes on" in rest
+    assert "windlass logs -f steps-" in rest
+    assert ended().phase is Phase.SUCCEEDED
+
+
+def test_c_goes_on_watching_to_the_end(terminal: Start) -> None:
+    child = terminal(*run_steps(40))
+    child.expect("line 5")
+    child.sendintr()
+    child.expect(ASKED)
+    child.send("c")
+    child.expect("Ctrl-C: detach or stop")
+    code, rest = finish(child)
+    assert code == 0
+    assert "line 40" in rest
+
+
+def test_s_stops_with_103(terminal: Start) -> None:
+    child = terminal(*run_steps())
+    child.expect("line 5")
+    child.sendintr()
+    child.expect(ASKED)
+    child.send("s")
+    code, rest = finish(child)
+    assert code == 103
+    assert "stopped" in rest
+
+
+def test_a_second_ctrl_c_stops_with_grace_and_a_third_kills(terminal: Start) -> None:
+    child = terminal(*run_steps(before="trap 'echo saving; sleep 15; echo saved' TERM; "))
+    child.expect("line 5")
+    child.sendintr()
+    child.expect(ASKED)
+    child.sendintr()
+    child.expect("Ctrl-C once more kills without grace")
+    child.expect("saving")
+    began = time.monotonic()
+    child.sendintr()
+    code, rest = finish(child)
+    assert code == 103
+    assert time.monotonic() - began < 8
+    assert "saved" not in rest
+
+
+def test_a_failure_leaves_its_cause_on_the_terminal(terminal: Start) -> None:
+    Path("boom.sh").write_text("echo about to; sleep 0.2; exit 9\n")
+    code, text = finish(terminal("run", "--", "bash", "boom.sh"))
+    assert code == 100
+    assert any("The script ended with exit code 9; its last line: about to" in line for line in replay(text))
+
+
+@pytest.mark.parametrize("more", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_terminal_that_wants_no_colour_gets_plain_lines(more: dict[str, str], terminal: Start) -> None:
+    code, text = finish(terminal(*run_steps(5), **more))
+    assert code == 0
+    assert "\x1b" not in text
+    assert "[0] line 5" in text
+    assert re.search(r"steps-\w+: training", text)
+
+
+def test_a_plain_terminal_is_asked_too(terminal: Start) -> None:
+    child = terminal(*run_steps(), TERM="dumb")
+    child.expect("line 5")
+    child.sendintr()
+    child.expect(ASKED)
+    child.send("s")
+    assert finish(child)[0] == 103
+
+
+def test_status_watch_shows_the_panel_and_leaves_at_ctrl_c(terminal: Start, ended: Callable[..., Status]) -> None:
+    detached = terminal(*run_steps(80)[:1], "-d", *run_steps(80)[1:])
+    assert finish(detached)[0] == 0
+    child = terminal("status", "--watch")
+    child.expect("Ctrl-C: leave")
+    child.sendintr()
+    assert finish(child)[0] == 130
+    assert ended().phase is Phase.SUCCEEDED
+
+
+def test_the_terminal_echoes_again_after_a_question(environ: Mapping[str, str], terminal: Start) -> None:
+    child = terminal(*run_steps(40))
+    child.expect("line 5")
+    child.sendintr()
+    child.expect(ASKED)
+    time.sleep(0.2)
+    assert child.getecho() is False
+    child.send("c")
+    child.expect("Ctrl-C: detach or stop")
+    time.sleep(0.2)
+    assert child.getecho() is True
+    child.sendintr()
+    child.expect(ASKED)
+    child.send("d")
+    assert finish(child)[0] == 0

@@ -1,0 +1,441 @@
+"""Statuses, events, plans and logs as text: from values alone, nothing is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from windlass.cli import eventtext, plantext, statustext
+from windlass.cli.follow import Pace, PlainView
+from windlass.cli.hands import AFTER_INTERRUPT, AFTER_KEY, Wish
+from windlass.cli.logs import terminal_lines
+from windlass.cli.render import _table_of_runs
+from windlass.cli.whytext import restart_words, why_lines
+from windlass.diagnose.verdict import Diagnosis, Verdict
+from windlass.plan.plan import Note, Plan, Step
+from windlass.runs.ledger import Ledger, Restart
+from windlass.runs.logs import LogBlock
+from windlass.runs.record import Attempt, Event, Phase, RankState, Status
+from windlass.runs.tally import Spent
+
+
+def plain(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
+    return text
+
+
+def training(**changes: Any) -> Status:
+    status = Status(
+        id="digits-7f3k2",
+        name="digits",
+        target="local",
+        phase=Phase.TRAINING,
+        created_at=100.0,
+        phase_since=110.0,
+        output_dir="s3://bucket/digits",
+        attempts=(Attempt(1, 2, Phase.TRAINING, 101.0),),
+        phases={Phase.QUEUED: 1.0, Phase.STARTING: 9.0},
+        ranks=(RankState(0, 0, 11), RankState(1, 1, 12)),
+        progress={"step": 100, "total": 400, "loss": 0.5, "at": 120.0},
+    )
+    return replace(status, **changes)
+
+
+CAUSE = {
+    "rank": 2,
+    "exit_code": 1,
+    "signal": None,
+    "summary": "ValueError: bad \x1b[2Jbatch",
+    "traceback": "Traceback (most recent call last):\n"
+    + "\n".join(f"  line {n}" for n in range(40))
+    + "\nValueError: bad",
+    "victims": [0, 1, 3],
+}
+LEDGER = Ledger({Spent.QUEUED: 1.0, Spent.STARTING: 9.0, Spent.TRAINING: 10.0}, {}, 20.0, 1, 0)
+FAILED = {"phase": Phase.FAILED, "ended_at": 130.0, "exit_code": 1, "cause": CAUSE}
+
+
+def shown(status: Status, now: float = 120.0, verbose: int = 0) -> str:
+    plan = {"policy": {"max_restarts": 3}}
+    return "\n".join(statustext.status_lines(status, plan, LEDGER, now, plain, verbose=verbose))
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_time_left_comes_from_the_rate_since_training_began() -> None:
+    advance = statustext.advance_of(training(), 120.0)
+    assert advance is not None
+    assert advance.share == 0.25
+    assert advance.left_seconds == pytest.approx(30.0)  # 100 steps in 10 s, 300 to go
+
+
+def test_the_scripts_own_rate_wins_over_ours() -> None:
+    status = training(progress={"step": 100, "total": 400, "rate": 100.0})
+    advance = statustext.advance_of(status, 120.0, rate=1.0)
+    assert advance is not None
+    assert advance.left_seconds == 3.0
+
+
+def test_a_script_that_tells_the_time_left_is_taken_at_its_word_where_no_rate_is_known() -> None:
+    status = training(progress={"percent": 25.0, "eta_seconds": 90.0})
+    advance = statustext.advance_of(status, 120.0)
+    assert advance is not None
+    assert (advance.share, advance.left_seconds) == (0.25, 90.0)
+
+
+def test_a_resumed_run_has_no_time_left_before_its_rate_is_measured() -> None:
+    attempts = (Attempt(1, 2, Phase.FAILED, 101.0, 105.0), Attempt(2, 2, Phase.TRAINING, 106.0))
+    status = training(attempts=attempts)
+    advance = statustext.advance_of(status, 120.0)
+    measured = statustext.advance_of(status, 120.0, rate=10.0)
+    assert advance is not None
+    assert advance.left_seconds is None
+    assert measured is not None
+    assert measured.left_seconds == pytest.approx(30.0)
+
+
+def test_a_run_whose_script_says_nothing_has_no_bar() -> None:
+    assert statustext.advance_of(training(progress={}), 120.0) is None
+    assert "progress" not in shown(training(progress={}))
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [{"step": 5}, {"step": 5, "total": 0}, {"step": 9, "total": 3, "rate": 1.0}, {"percent": 140}, {"loss": "nan"},
+     {"step": "x", "total": None, "rate": "inf", "samples_per_second": "nan"}, {"metrics": "odd"},
+     {"message": "\x1b[2J"}],
+)  # fmt: skip
+def test_odd_progress_breaks_nothing(progress: dict[str, Any]) -> None:
+    text = shown(training(progress=progress))
+    assert "\x1b" not in text
+
+
+def test_shares_of_the_time_sum_to_the_whole() -> None:
+    shares = statustext.time_shares(LEDGER)
+    assert sum(share for _, _, share in shares) == pytest.approx(1.0)
+    assert sum(seconds for _, seconds, _ in shares) == pytest.approx(20.0)
+    assert [spent for spent, _, _ in shares] == [Spent.QUEUED, Spent.STARTING, Spent.TRAINING]
+
+
+def test_what_was_wasted_is_shown_however_little_it_was_and_what_it_cost_the_run() -> None:
+    ledger = Ledger({Spent.TRAINING: 996.0, Spent.REDONE: 3.0, Spent.HUNG: 1.0}, {}, 1000.0, 2, 12)
+    assert statustext.time_line(ledger) == "training 16m36s (100%), redone 3.0s (0%), hung 1.0s (0%)"
+    assert statustext.time_rows(ledger, plain)[-1] == "goodput 100%  2 attempts  12 steps redone"
+
+
+def test_a_quiet_run_is_shown_without_a_word_on_goodput() -> None:
+    assert len(statustext.time_rows(LEDGER, plain)) == 3
+
+
+def test_status_says_attempt_ranks_time_output_and_what_next() -> None:
+    text = shown(training())
+    for word in ("digits-7f3k2", "training", "attempt   1, 3 restarts left", "25%", "100/400", "loss 0.5", "10 steps/s",
+                 "30s left", "starting", "s3://bucket/digits", "windlass logs -f digits-7f3k2"):  # fmt: skip
+        assert word in text
+
+
+def test_failure_shows_the_first_cause_with_its_traceback_and_names_the_victims() -> None:
+    text = shown(training(**FAILED))
+    assert "rank 2 failed first (exit code 1): ValueError: bad" in text
+    assert "ranks 0–1, 3 are victims" in text
+    assert "Traceback (most recent call last)" in text
+    assert "ValueError: bad" in text.splitlines()[-3]
+    assert "\x1b" not in text
+    assert "windlass logs digits-7f3k2 --rank 2 --tail 50" in text
+
+
+def test_a_long_traceback_is_cut_in_the_middle_and_whole_with_verbose() -> None:
+    assert "line 3\n" not in shown(training(**FAILED))
+    assert "line 3\n" in shown(training(**FAILED), verbose=1)
+
+
+def test_many_ranks_are_shown_as_groups() -> None:
+    ranks = [RankState(rank, rank // 8, 100 + rank) for rank in range(512)]
+    ranks[5] = replace(ranks[5], exit_code=-9)
+    lines = statustext.rank_rows(ranks, plain, [], 5)
+    assert len(lines) == 3
+    assert "0–4, 6–511" in lines[1]
+    assert "SIGKILL" in lines[2]
+    assert "first cause" in lines[2]
+
+
+def test_ranks_in_one_line() -> None:
+    assert statustext.ranks_line([RankState(0, 0, 1), RankState(1, 0, 2)]) == "2 of 2 alive"
+    assert (
+        statustext.ranks_line([RankState(0, 0, 1, 0), RankState(1, 0, 2, 3)]) == "1 of 2 done, 1 ended by exit code 3"
+    )
+    assert statustext.ranks_line([RankState(0, 0), RankState(1, 0)]) == "0 of 2 alive, 2 starting"
+    lost = [RankState(0, 0, 1, 0), RankState(1, 0, 2)]
+    assert statustext.ranks_line(lost, over=True) == "1 of 2 done, 1 gone"
+
+
+def test_a_cause_without_a_rank_is_shown_too() -> None:
+    status = training(**{**FAILED, "cause": {"summary": "the timeout of 3 s was reached"}})
+    assert "the timeout of 3 s was reached" in shown(status)
+    assert "windlass events digits-7f3k2" in shown(status)
+
+
+def test_summary_has_duration_time_output_and_next_command() -> None:
+    done = training(phase=Phase.SUCCEEDED, ended_at=160.0)
+    ledger = Ledger({Spent.STARTING: 20.0, Spent.TRAINING: 40.0}, {}, 60.0, 1, 0)
+    text = "\n".join(statustext.summary_lines(done, ledger, 999.0, plain))
+    assert "digits-7f3k2 succeeded after 1m00s" in text
+    assert "starting 20s (33%), training 40s (67%)" in text
+    assert "s3://bucket/digits" in text
+    assert "windlass logs digits-7f3k2" in text
+
+
+SAVED = {"action": "saved", "step": 120, "name": "step-00000120-a2f3c1", "bytes": 5 << 20, "at": 108.0}
+HUNG = (Attempt(1, 2, Phase.FAILED, 101.0, 105.0, "hang"), Attempt(2, 2, Phase.TRAINING, 106.0, restored_step=120))
+
+
+def test_a_restarted_run_says_why_from_which_step_and_what_is_left() -> None:
+    text = shown(training(attempts=HUNG, restarts_left=1, checkpoint=SAVED))
+    assert "attempt   2 after a hang, from step 120, 1 restart left" in text
+    assert "saved     step 120, 12s ago, 5.0 MiB (step-00000120-a2f3c1)" in text
+
+
+def test_a_resumed_run_says_so() -> None:
+    stopped = replace(HUNG[0], reason="stop", phase=Phase.STOPPED)
+    assert "attempt   2 by a resume, from step 120" in shown(training(attempts=(stopped, HUNG[1])))
+
+
+@pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.LOST, Phase.FAILED])
+def test_an_unfinished_run_says_what_it_left_and_how_to_go_on(phase: Phase) -> None:
+    status = training(phase=phase, ended_at=130.0, checkpoint=SAVED)
+    text = "\n".join(statustext.summary_lines(status, LEDGER, 130.0, plain))
+    assert "left      a checkpoint of step 120" in text
+    assert "windlass resume digits-7f3k2" in text
+    assert "goes on from step 120" in text
+
+
+def test_a_stopped_run_without_a_checkpoint_says_that_too() -> None:
+    text = "\n".join(statustext.summary_lines(training(phase=Phase.STOPPED, ended_at=130.0), LEDGER, 130.0, plain))
+    assert "no checkpoint that the script has told of" in text
+    assert "starts it again" in text
+
+
+def test_a_run_that_succeeded_speaks_of_no_resume() -> None:
+    done = training(phase=Phase.SUCCEEDED, ended_at=130.0, checkpoint=SAVED)
+    assert "resume" not in "\n".join(statustext.summary_lines(done, LEDGER, 130.0, plain))
+
+
+def test_ps_has_columns_for_checkpoints_and_attempts_only_where_there_are_any() -> None:
+    quiet = _table_of_runs([training()], 120.0)
+    busy = _table_of_runs([training(attempts=HUNG, checkpoint=SAVED), training()], 120.0)
+    assert "SAVED" not in quiet[0]
+    assert "ATTEMPT" not in quiet[0]
+    assert "step 120" in busy[1]
+    assert busy[1].endswith("2 after a hang")
+    assert busy[2].endswith("1")
+
+
+def restart(**changes: Any) -> Restart:
+    return replace(Restart(2, "failure", 2.0, 1.0, 1, 57, 40, 17), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "attempt 2 after a failure at step 57: 2.0s lost (1.0s of it back-off), from step 40, 17 steps redone, "
+             "1 restart left"),
+        ({"reason": "preemption", "wait_seconds": 0.0, "restored_step": 57, "steps_redone": 0, "restarts_left": None},
+         "attempt 2 after a preemption at step 57: 2.0s lost, from step 57"),
+        ({"restored_step": None}, "from the beginning, 17 steps redone"),
+        ({"reason": None, "reached_step": None, "restored_step": None, "steps_redone": 0, "restarts_left": None,
+          "wait_seconds": None}, "attempt 2: 2.0s lost"),
+    ],
+)  # fmt: skip
+def test_a_restart_is_told_with_its_reason_and_price(changes: dict[str, Any], said: str) -> None:
+    assert said in restart_words(restart(**changes))
+
+
+def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
+    diagnosis = Diagnosis(Verdict("none", "all is well"))
+    many = [restart(attempt=number) for number in range(2, 42)]
+    lines = why_lines(training(), diagnosis, many, plain)
+    assert len(lines) == 2 + 9
+    assert "… 32 more" in lines[6]
+    assert len(why_lines(training(), diagnosis, many, plain, verbose=1)) == 2 + 40
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+EVENTS: list[tuple[str, dict[str, Any], str]] = [
+    ("created", {"id": "d-1", "name": "d", "target": "local", "output_dir": "/o"}, "d-1 begins on local"),
+    ("attempt", {"number": 2, "world_size": 4, "nodes": [[0, 1], [2, 3]]}, "attempt 2 starts 4 ranks on 2 nodes"),
+    ("node", {"node": 1, "pid": 7, "start_ticks": 1}, "node 1 is up (process 7)"),
+    ("rank", {"rank": 3, "pid": 9}, "rank 3 is alive (process 9)"),
+    ("rank", {"rank": 3, "exit_code": 0}, "rank 3 is done"),
+    ("rank", {"rank": 3, "exit_code": -9}, "rank 3 ended: SIGKILL"),
+    ("phase", {"phase": "training"}, "now training"),
+    ("progress", {"step": 5, "total": 1000, "loss": 0.25}, "step 5 of 1,000, loss 0.25"),
+    ("cause", CAUSE, "first cause: rank 2 failed first"),
+    ("attempt", {"number": 3, "world_size": 1, "nodes": [[0]], "reason": "node-loss"}, "after the loss of a node"),
+    ("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "reason": "first"}, "starts 1 rank on 1 node"),
+    ("attempt-end", {"phase": "failed"}, "the attempt failed; another one follows"),
+    (
+        "attempt-end",
+        {"phase": "failed", "reason": "hang", "step": 57, "restarts_left": 1, "wait_seconds": 2.0},
+        "the attempt failed: it hung, at step 57; another one follows after 2.0s of back-off; 1 restart left",
+    ),
+    (
+        "attempt-end",
+        {"phase": "preempted", "reason": "preemption", "restarts_left": 0, "wait_seconds": 0.0},
+        "the attempt was preempted; another one follows; 0 restarts left",
+    ),
+    ("attempt-end", {"phase": "stopped", "reason": "stop"}, "the attempt was stopped"),
+    (
+        "checkpoint",
+        {"action": "saved", "step": 1200, "name": "s", "bytes": 1 << 20, "seconds": 0.5, "blocked_seconds": 0.04},
+        "checkpoint of step 1,200 saved (s): 1.0 MiB in 500ms, training was held for 40ms",
+    ),
+    ("checkpoint", {"action": "restored", "step": 40, "name": "s"}, "goes on from step 40 (s)"),
+    ("checkpoint", {"action": "refused", "name": "s", "reason": "cut \x1b[2J short"}, "checkpoint s refused: cut"),
+    ("checkpoint", {"action": "failed", "step": 4, "reason": "disk full"}, "step 4 could not be saved: disk full"),
+    ("checkpoint", {"action": "skipped", "step": 4, "reason": "busy"}, "checkpoint of step 4 skipped: busy"),
+    ("caught-up", {"step": 57}, "step 57 is reached again"),
+    ("hang-end", {"since": 1.0, "at": 6.0, "seconds": 5.0}, "output again, after 5.0s without"),
+    ("notice", {"source": "imds", "action": "terminate", "time": "8:22"}, "the machine will be taken away at 8:22"),
+    ("notice", {"source": "sigterm", "action": "terminate"}, "a node was sent SIGTERM from outside"),
+    ("lost-node", {"node": 2, "why": "no heartbeat"}, "node 2 is lost: no heartbeat"),
+    ("node-back", {"node": 2}, "node 2 is back"),
+    ("resume", {"reason": "asked", "nodes": 2, "from": "step-4"}, "the run is resumed on 2 nodes from step-4"),
+    ("resume", {"reason": "asked"}, "the run is resumed"),
+    ("end", {"phase": "failed", "exit_code": 1, "reason": "same-step-twice"}, "the same step failed twice"),
+    ("stop", {"reason": "asked", "now": True}, "stop: asked by a person, without grace"),
+    ("adopted", {}, "new keeper"),
+    ("warning", {"message": "slow disk"}, "warning: slow disk"),
+    ("end", {"phase": "failed", "exit_code": 3}, "ended: failed (exit code 3)"),
+    ("unheard-of", {"some": "thing"}, "unheard-of some thing"),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "said"), EVENTS, ids=[f"{kind}-{n}" for n, (kind, *_) in enumerate(EVENTS)])
+def test_every_kind_of_event_is_a_sentence(kind: str, data: dict[str, Any], said: str) -> None:
+    line = eventtext.event_line(Event(1, 103.5, kind, data), 100.0, plain)
+    assert line.strip().startswith("+3.5s")
+    assert said in line
+    assert "\x1b" not in line
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def plan(num_nodes: int = 2, **changes: Any) -> Plan:
+    steps = [Step("folder", "make /out", {"path": "/out"})]
+    for node in range(num_nodes):
+        ranks = [
+            {"rank": 2 * node + k, "argv": ["python", "a b.py"], "env": {"RANK": str(2 * node + k)}} for k in (0, 1)
+        ]
+        request = {"node": node, "cwd": "/code", "env": {"A": "x y", "NODE": str(node)}, "ranks": ranks}
+        steps.append(Step("node", f"start node {node}, ranks {2 * node}–{2 * node + 1}: python a", request))
+    policy = {"timeout_seconds": 60, "max_restarts": 2, "grace_seconds": 30}
+    made = Plan("d-xxxxx", "d", "local", "local", "/out", num_nodes, 2, policy, {}, tuple(steps))
+    return replace(made, **changes)
+
+
+def test_plan_shows_each_node_with_its_ranks_and_the_command_as_a_shell_takes_it() -> None:
+    text = "\n".join(plantext.plan_lines(plan(), plain))
+    assert "d on local: 2 nodes × 2 ranks" in text
+    assert "start node 1, ranks 2–3" in text
+    assert "ranks 2–3  python 'a b.py'" in text
+    assert "at most 2 restarts" in text
+    assert "RANK=" not in text
+
+
+def test_verbose_plan_shows_the_environment_once_and_what_differs_beside_each_rank() -> None:
+    text = "\n".join(plantext.plan_lines(plan(), plain, verbose=1))
+    assert text.count("A='x y'") == 1
+    assert "NODE=1" in text
+    assert "rank 3  RANK=3" in text
+
+
+def test_a_plan_of_many_nodes_shows_the_first_ones() -> None:
+    lines = plantext.plan_lines(plan(500), plain)
+    assert len(lines) < 60
+    assert any("492 steps more" in line for line in lines)
+    assert len(plantext.plan_lines(plan(500), plain, verbose=1)) > 1000
+
+
+def test_what_blocks_a_plan_stands_first_and_says_what_to_do() -> None:
+    notes = (Note("slow", "it is slow", "wait"), Note("gone", "it is gone", "find it", blocks=True))
+    text = "\n".join(plantext.plan_lines(plan(notes=notes), plain))
+    assert text.index("error:   it is gone") < text.index("warning: it is slow")
+    assert "→ find it" in text
+    assert "1 error: this plan cannot be run" in text
+
+
+# -- logs on a terminal -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"plain\n", "plain"),
+        (b"\x1b[31mred\x1b[0m\n", "\x1b[31mred\x1b[0m\x1b[0m"),
+        (b" 10%|#   |\r 99%|####|\r\n", " 99%|####|"),
+        (b"\x1b[2J\x1b[Hcleared\n", "cleared\x1b[0m"),
+        (b"\x1b]0;title\x07after\n", "after\x1b[0m"),
+        (b"a\x07\x08b\n", "ab"),
+        (b"tab\there\n", "tab\there"),
+        (b"\xff\xfe\n", "��"),
+        (b"end\x1b\n", "end\x1b[0m"),
+    ],
+)
+def test_no_line_of_a_rank_moves_the_cursor(data: bytes, said: str) -> None:
+    assert terminal_lines(LogBlock(1, 1, 3, data)) == f"\x1b[33m[3]\x1b[0m {said}\n"
+
+
+def test_each_line_of_a_block_has_its_rank_in_front() -> None:
+    text = terminal_lines(LogBlock(1, 1, 0, b"a\nb\nunended"))
+    assert text.count("[0]") == text.count("\n") == 3
+
+
+# -- hands and pace ---------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_asks_then_stops_then_kills_then_leaves() -> None:
+    wish, seen = Wish.WATCH, []
+    for _ in range(4):
+        wish = AFTER_INTERRUPT[wish]
+        seen.append(wish)
+    assert seen == [Wish.ASK, Wish.STOP, Wish.KILL, Wish.LEAVE]
+
+
+def test_enter_and_escape_go_on_watching() -> None:
+    assert {AFTER_KEY[key] for key in ("c", "\n", "\x1b")} == {Wish.WATCH}
+    assert AFTER_KEY["d"] is Wish.LEAVE
+    assert AFTER_KEY["s"] is Wish.STOP
+
+
+def test_pace_is_measured_over_the_last_half_minute() -> None:
+    pace = Pace()
+    assert pace.note({"step": 0, "at": 0.0}) is None
+    rates = [pace.note({"step": 10 * second, "at": float(second)}) for second in range(1, 60)]
+    rates += [pace.note({"step": 590 + second, "at": 59.0 + second}) for second in range(1, 62)]
+    assert rates[0] == pytest.approx(10.0)
+    assert rates[-1] == pytest.approx(1.0)
+
+
+def test_progress_in_a_pipe_is_a_line_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    view = PlainView("digits-7f3k2", "1 node × 2 ranks")
+    for _ in range(250):
+        clock[0] += 0.1
+        view.state(training(), 10.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["digits-7f3k2: 100/400 (25%), loss 0.5, 10 steps/s, 30s left"] * 2
+
+
+def test_pace_begins_anew_when_steps_do() -> None:
+    pace = Pace()
+    for step in range(5):
+        pace.note({"step": step, "at": float(step)})
+    assert pace.note({"step": 1, "at": 100.0}) is None
+    assert pace.note({}) is None

@@ -1,0 +1,62 @@
+"""What all tests share: readable failures in shared cases, and the table of the contract."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is slow, not wrong: examples have no time limit of their own.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# In the background of a script, or under nohup, these are ignored, and so they would be by all that the tests start.
+for number, action in (
+    (signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)
+):  # fmt: skip
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, action)
+
+MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
+
+for module in ("placement", "exits", "logs", "life", "interpreter"):
+    pytest.register_assert_rewrite(f"tests.engines.cases.{module}")
+pytest.register_assert_rewrite("tests.engines.lab")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*abilities): a case of the contract for ways that can do this")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases of the contract that make no sense for a way."""
+    left_out = [item for item in items if _lacks(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _lacks(item: pytest.Item) -> bool:
+    way = getattr(getattr(item, "cls", None), "way", None)
+    return way is not None and any(set(marker.args) - way.can for marker in item.iter_markers("needs"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Cases × ways: passed, failed, or – where a case makes no sense for a way (`Can` in tests/engines/lab.py)."""
+    cells: dict[str, dict[str, str]] = {}
+    for outcome, mark in MARKS.items():
+        for report in terminalreporter.stats.get(outcome, ()):
+            parts = report.nodeid.split("::")
+            if len(parts) != 3 or not parts[0].startswith("tests/engines/test_") or not parts[1].startswith("Test"):
+                continue
+            cells.setdefault(parts[2].removeprefix("test_"), {})[parts[1].removeprefix("Test")] = mark
+    if not cells:
+        return
+    ways = sorted({way for row in cells.values() for way in row})
+    width = max(len(case) for case in cells)
+    terminalreporter.section("contract: cases × ways")
+    terminalreporter.write_line(f"{'':{width}}  {'  '.join(ways)}")
+    for case, row in sorted(cells.items()):
+        marks = "  ".join(f"{row.get(way, '–'):^{len(way)}}" for way in ways)
+        terminalreporter.write_line(f"{case:{width}}  {marks}".rstrip())

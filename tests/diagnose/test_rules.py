@@ -1,0 +1,166 @@
+"""Rules on observations made by hand: what cannot be provoked on every machine, and what must not be mixed up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.verdict import Diagnosis
+from windlass.runs.record import Event, Phase, fold
+
+TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    step()\n'
+PEER_GONE = TRACE + "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4\n"
+
+
+def seen(
+    phase: Phase = Phase.FAILED, *, ranks: Sequence[RankSeen] = (), cause: dict[str, Any] | None = None,
+    exit_code: int = 1, more: Sequence[tuple[str, dict[str, Any]]] = (), facts: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Observations:  # fmt: skip
+    """A run of these ranks that ended so."""
+    many = max(1, len(ranks))
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("created", {"id": "r-1", "name": "r", "target": "local", "output_dir": "/out"}),
+        ("attempt", {"number": 1, "world_size": many, "nodes": [list(range(many))]}),
+        *more,
+        *([("cause", cause)] if cause else []),
+        *([("end", {"phase": phase.value, "exit_code": exit_code})] if phase.is_terminal else []),
+    ]
+    events = [Event(number, 100.0 + number, kind, data) for number, (kind, data) in enumerate(told, 1)]
+    return Observations(fold(events), {}, events, ranks, [NodeSeen(0, facts=facts or {})], **fields)
+
+
+def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
+    """The diagnosis of a run of one rank with these last words."""
+    rank = RankSeen(0, exit_code=exit_code, ended_at=103.0, tail=tail)
+    cause = {"rank": 0, "summary": "", "exit_code": exit_code, "traceback": "", "victims": []}
+    return diagnose(seen(ranks=[rank], cause=cause, exit_code=exit_code, **fields))
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "fix"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14 GiB",
+         "gpu-out-of-memory", "smaller batch"),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "gpu-driver-mismatch",
+         "update the driver"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "gpu-error", "CUDA_LAUNCH_BLOCKING"),
+        ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "cuda-after-fork", "spawn"),
+        ("ModuleNotFoundError: No module named 'sklearn.svm'", "module-missing", "pip install scikit-learn"),
+        ("ModuleNotFoundError: No module named 'PIL'", "module-missing", "pip install pillow"),
+        ("ModuleNotFoundError: No module named 'yaml'", "module-missing", "pip install PyYAML"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "module-missing", "pip install flash-attn"),
+        ("RuntimeError: unable to write to file </torch_4_1_0>: No space left on device (28)", "shm-full", "shm"),
+        ("OSError: [Errno 122] Disk quota exceeded: '/out/model.pt'", "disk-full", "free some space"),
+        ("OSError: [Errno 30] Read-only file system: '/out/x'", "permission-denied", "ls -ld /out/x"),
+        ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", "nan-loss", "learning rate"),
+        ("ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+         "process-group-missing", "init_process_group"),
+        ("AssertionError: shapes differ", "exception", "train.py:7"),
+    ],
+)  # fmt: skip
+def test_known_exceptions_have_their_own_codes(line: str, code: str, fix: str) -> None:
+    verdict = failed(TRACE + line + "\n").verdict
+    assert (verdict.code, verdict.rank) == (code, 0)
+    assert fix in verdict.fix
+
+
+def test_torchs_prefixes_do_not_hide_a_traceback() -> None:
+    tail = "".join(f"[rank0]: {line}\n" for line in (TRACE + "KeyError: 'w'").splitlines())
+    assert failed(tail).verdict.summary == "the script raised KeyError: 'w'"
+
+
+def test_sigkill_is_want_of_memory_only_where_the_kernel_counted_it() -> None:
+    assert failed(exit_code=-9, facts={"oom_kills_of_group": 1}).verdict.code == "oom-killed"
+    assert failed(exit_code=137, facts={"oom_kills_of_machine": 1}).verdict.code == "oom-killed"
+    killed = failed(exit_code=-9, facts={"oom_kills_of_group": 0, "oom_kills_of_machine": 0}).verdict
+    assert killed.code == "killed"
+    assert "no OOM kill" in " ".join(killed.evidence)
+
+
+def test_a_bus_error_is_shared_memory_only_where_that_is_full() -> None:
+    assert failed(exit_code=-7, facts={"shm_free_bytes": 0, "shm_bytes": 1 << 26}).verdict.code == "shm-full"
+    assert failed(exit_code=-7, facts={"shm_free_bytes": 1 << 33, "shm_bytes": 1 << 34}).verdict.code == "bus-error"
+
+
+def test_victims_alone_mean_a_lost_connection_unless_a_rank_left() -> None:
+    cause = {"rank": 0, "summary": "", "exit_code": 1, "victims": [1]}
+    gone = [RankSeen(number, exit_code=1, ended_at=103.0, tail=PEER_GONE) for number in (0, 1)]
+    assert diagnose(seen(ranks=gone, cause=cause)).verdict.code == "connection-lost"
+    left = diagnose(seen(ranks=[gone[0], RankSeen(1, exit_code=0, ended_at=102.0)], cause=cause)).verdict
+    assert (left.code, left.rank) == ("rank-left-early", 1)
+
+
+def stack(*places: tuple[str, int, str]) -> str:
+    lines = [f'  File "{file}", line {line} in {name}' for file, line, name in places]
+    return "Current thread 0x01 (most recent call first):\n" + "\n".join(lines) + "\n"
+
+
+C10D = "/venv/site-packages/torch/distributed/distributed_c10d.py"
+IN_ALL_REDUCE = stack((C10D, 4181, "all_reduce"), ("/job/train.py", 9, "main"))
+IN_BACKWARD = stack(
+    ("/venv/site-packages/torch/autograd/graph.py", 5, "_engine_run_backward"), ("/job/train.py", 8, "m")
+)
+IN_LOADING = stack(("/job/data.py", 3, "read"), ("/job/train.py", 4, "main"))
+
+
+def hang(*stacks: str, states: str = "SSSS", reason: str = "silence") -> tuple[str, dict[str, Any]]:
+    ranks = [{"rank": n, "state": states[n], "stack": text} for n, text in enumerate(stacks)]
+    return "hang", {"node": 0, "reason": reason, "since": 50.0, "seconds": 60.0, "ranks": ranks}
+
+
+@pytest.mark.parametrize(
+    ("stacks", "states", "code", "rank"),
+    [
+        ((IN_ALL_REDUCE, IN_LOADING, IN_ALL_REDUCE), "SSS", "collective-not-joined", 1),
+        ((IN_ALL_REDUCE, "", IN_ALL_REDUCE), "STS", "rank-frozen", 1),
+        ((IN_ALL_REDUCE, IN_BACKWARD, IN_ALL_REDUCE), "SSS", "collective-mismatch", 1),
+        ((IN_ALL_REDUCE, IN_ALL_REDUCE), "SS", "collective-stuck", None),
+        ((IN_LOADING, IN_LOADING), "SS", "hang", None),
+    ],
+)
+def test_stacks_say_who_is_missing(stacks: tuple[str, ...], states: str, code: str, rank: int | None) -> None:
+    ranks = [RankSeen(number, last_output_at=40.0) for number in range(len(stacks))]
+    verdict = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[hang(*stacks, states=states)])).verdict
+    assert (verdict.code, verdict.rank) == (code, rank)
+
+
+def test_a_silence_that_ended_is_no_hang() -> None:
+    ranks = [RankSeen(0, last_output_at=900.0), RankSeen(1, last_output_at=40.0)]
+    found = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[hang(IN_ALL_REDUCE, IN_LOADING)]))
+    assert (found.verdict.code, found.others) == ("none", ())
+
+
+def test_one_who_stops_a_run_is_the_reason_of_its_end_and_the_stacks_are_told_beside() -> None:
+    ranks = [RankSeen(0, last_output_at=40.0), RankSeen(1, last_output_at=40.0)]
+    stop = ("stop", {"now": False, "reason": "asked"})
+    more = [hang(IN_ALL_REDUCE, IN_LOADING, reason="stop"), stop]
+    found = diagnose(seen(Phase.STOPPED, ranks=ranks, more=more))
+    assert found.verdict.code == "stopped"
+    assert [other.code for other in found.others] == ["collective-not-joined"]
+
+
+def test_a_machine_that_came_up_after_the_run_began_was_restarted() -> None:
+    lost = diagnose(seen(Phase.LOST, cause={"summary": "gone"})).verdict
+    assert "killed" in lost.summary
+    found = seen(Phase.LOST, cause={"summary": "gone"})
+    booted = Observations(found.status, {}, found.events, facts={"booted_at": 5000.0})
+    assert "restarted" in diagnose(booted).verdict.summary
+
+
+@pytest.mark.parametrize("reason", ["File is not a zip file", "No such file or directory: 'model-5.pt'"])
+def test_a_named_checkpoint_that_is_not_whole_is_told_with_how_to_go_on_without_it(reason: str) -> None:
+    cause = {"summary": f"could not start: cannot go on from model-5.pt: {reason}"}
+    verdict = diagnose(seen(Phase.FAILED, cause=cause)).verdict
+    assert verdict.code == "could-not-start"
+    assert "windlass resume" in verdict.fix
+
+
+def test_a_run_that_failed_is_never_said_to_be_well() -> None:
+    for phase in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
+        assert diagnose(seen(phase, cause={"summary": "something nobody knows"})).verdict.code != "none"
+    assert diagnose(seen(Phase.SUCCEEDED, exit_code=0)).verdict.code == "none"

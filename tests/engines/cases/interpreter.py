@@ -1,0 +1,143 @@
+"""A script cannot tell from `python script.py`, and nothing that it starts outlives the run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.engines.lab import SCRIPTS, Can, Case, Lab, needs
+
+from windlass.worker import process
+
+
+def other_pythons() -> dict[str, str]:
+    """One interpreter of each other version, from 3.9 on, that is on the PATH or kept by pyenv."""
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), *map(str, Path.home().glob(".pyenv/versions/*/bin"))]
+    found: dict[str, str] = {}
+    for folder, minor in itertools.product(folders, range(9, 20)):
+        name = f"python3.{minor}"
+        if minor != sys.version_info.minor and name not in found and os.access(path := f"{folder}/{name}", os.X_OK):
+            works = subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0
+            found |= {name: path} if works else {}
+    return found
+
+
+OTHER_PYTHONS = other_pythons()
+
+
+def bare(*words: str, base: Path = SCRIPTS) -> subprocess.CompletedProcess[str]:
+    """What `python WORDS…` does in a folder."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=60, check=False)
+
+
+def alive(mark: str) -> list[int]:
+    """Pids of processes whose command line ends with `mark`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().rstrip(b"\0").endswith(mark.encode()):
+                found.append(int(path.parent.name))
+        except OSError:
+            pass
+    return found
+
+
+class Interpreter(Case):
+    @needs(Can.SCRIPTS)
+    @pytest.mark.parametrize("words", [("sub/where.py", "a", "-b"), ("-m", "sub.module", "a")], ids=["file", "module"])
+    def test_a_script_sees_what_it_sees_under_python(self, lab: Lab, words: tuple[str, ...]) -> None:
+        seen = lab.finish(*words, base=SCRIPTS).json_of_ranks()[0]
+        assert seen == json.loads(bare(*words).stdout)
+
+    @needs(Can.SCRIPTS)
+    def test_a_traceback_has_no_frame_of_ours(self, lab: Lab) -> None:
+        run = lab.finish("broken.py", base=SCRIPTS)
+        assert (run.text(), run.status.exit_code) == (bare("broken.py").stderr, 1)
+
+    @needs(Can.SCRIPTS)
+    def test_a_syntax_error_reads_as_under_python(self, lab: Lab, tmp_path: Path) -> None:
+        (tmp_path / "wrong.py").write_text('print("a" if True else "b"\n')
+        run = lab.finish("wrong.py", base=tmp_path)
+        assert (run.text(), run.status.exit_code) == (bare("wrong.py", base=tmp_path).stderr, 1)
+        assert (run.status.cause or {})["summary"].startswith("SyntaxError")
+
+    @needs(Can.SCRIPTS)
+    def test_the_first_cause_tells_the_whole_chain(self, lab: Lab) -> None:
+        cause = lab.finish("broken.py", base=SCRIPTS).status.cause
+        assert cause is not None
+        assert cause["summary"] == "RuntimeError: no checkpoint"
+        assert "KeyError: 'weights'" in cause["traceback"]
+
+    @needs(Can.SCRIPTS)
+    def test_processes_can_be_spawned(self, lab: Lab) -> None:
+        run = lab.finish("spawn.py", base=SCRIPTS)
+        assert (run.text(), run.status.exit_code) == ("[0, 1, 4, 9, 16]\n", 0)
+
+    @needs(Can.TORCH)
+    def test_data_loaders_can_have_workers(self, lab: Lab) -> None:
+        run = lab.finish("loader.py", base=SCRIPTS)
+        assert (run.text(), run.status.exit_code) == ("140\n", 0)
+
+    @needs(Can.SCRIPTS)
+    def test_the_end_of_an_interpreter_is_kept(self, lab: Lab) -> None:
+        run = lab.finish("ending.py", base=SCRIPTS, env={"PYTHONUNBUFFERED": ""})
+        assert run.status.exit_code == 0
+        assert run.text() == "no newline, not flushedthread ended\nfirst\nsecond\n"
+        folder = Path(run.status.output_dir)
+        assert (folder / "left-open.txt").read_text() == "all of it"
+        assert (folder / "raw.bin").read_bytes() == b"bytes too"
+
+    @needs(Can.PROCESSES)
+    def test_nothing_that_a_rank_has_started_outlives_the_run(self, lab: Lab) -> None:
+        mark = f"left-{uuid.uuid4()}"
+        run = lab.finish("leaver.py", mark, base=SCRIPTS)
+        assert (run.text(), run.status.exit_code) == ("left them\n", 0)
+        assert alive(mark) == []
+
+    @needs(Can.PROCESSES, Can.PROGRAMS)
+    def test_nothing_that_a_rank_has_started_outlives_a_stop(self, lab: Lab) -> None:
+        mark = f"left-{uuid.uuid4()}"
+        script = f"for i in 1 2 3; do sh -c 'sleep 300; : {mark}' sh {mark} & done; echo ready; wait"
+        run = lab.start(command=["sh", "-c", script], procs_per_node=2).until_ready(2)
+        run.until(lambda _: len(alive(mark)) == 6)
+        lab.engine.stop(run.id)
+        run.wait()
+        assert alive(mark) == []
+
+    @needs(Can.PROCESSES)
+    def test_no_process_of_ours_is_left(self, lab: Lab) -> None:
+        run = lab.start("leave", "0", nodes=2)
+        run.wait()
+        keeper = int((run.dir / "supervisor.pid").read_text().split()[0])
+        nodes = [event.data["pid"] for event in run.events if event.kind == "node"]
+        give_up = time.monotonic() + 2
+        while (left := [pid for pid in [keeper, *nodes] if process.of_session(pid)]) and time.monotonic() < give_up:
+            time.sleep(0.02)
+        assert left == []
+
+    @needs(Can.INTERPRETERS)
+    def test_an_interpreter_without_windlass_can_import_what_scripts_import(self, lab: Lab, tmp_path: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True, timeout=60)
+        python = tmp_path / "bare" / "bin" / "python"
+        assert (
+            subprocess.run([python, "-c", "import windlass"], capture_output=True, check=False, cwd="/").returncode == 1
+        )
+        run = lab.finish("train_anywhere.py", base=SCRIPTS, python=str(python))
+        assert (run.status.exit_code, run.text().split()[:2]) == (0, ["by", str(python)]), run.text()
+        assert run.status.progress["step"] == 3
+
+    @needs(Can.INTERPRETERS)
+    @pytest.mark.parametrize("name", sorted(OTHER_PYTHONS))
+    def test_other_versions_of_python_run_scripts(self, lab: Lab, name: str) -> None:
+        run = lab.finish("train_anywhere.py", base=SCRIPTS, python=OTHER_PYTHONS[name], procs_per_node=2)
+        assert run.status.exit_code == 0, run.text()
+        assert run.text().endswith(f"{name.removeprefix('python')}\n")
+        assert run.status.progress["step"] == 3

@@ -1,0 +1,189 @@
+"""How runs are stopped, watched, shared and removed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.engines.lab import SCRIPTS, Can, Case, Lab, Run, needs
+
+from windlass.errors import NoSuchRun, PlanError, UsageError
+from windlass.runs.logs import RunLogs
+from windlass.runs.record import Phase
+from windlass.runs.store import Store
+
+STRANGER = """
+import sys
+from pathlib import Path
+from {module} import {name}
+from windlass.runs.store import Store
+
+with Store(Path(sys.argv[1])) as store:
+    engine = {name}.way.connect(store)
+    print(engine.status(sys.argv[2]).phase)
+    engine.stop(sys.argv[2])
+    print(engine.wait(sys.argv[2], 20).phase)
+"""
+
+
+def seconds_to_stop(run: Run, *, now: bool = False) -> float:
+    start = time.monotonic()
+    run.lab.engine.stop(run.id, now=now)
+    run.wait()
+    return time.monotonic() - start
+
+
+class Life(Case):
+    def test_stop_reaches_every_rank(self, lab: Lab) -> None:
+        run = lab.start("sleep", "60", nodes=2, procs_per_node=2).until_ready(4)
+        assert seconds_to_stop(run) < 5
+        assert run.status.phase is Phase.STOPPED
+        assert run.exit_codes() == [-signal.SIGTERM] * 4
+
+    def test_a_rank_may_use_its_grace_for_its_last_words(self, lab: Lab) -> None:
+        run = lab.start("last_words", "0.6", nodes=2, procs_per_node=2, grace=10).until_ready(4)
+        assert 0.6 <= seconds_to_stop(run) < 6
+        assert run.text().count("saved\n") == 4
+        assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [0, 0, 0, 0])
+        assert run.status.phases[Phase.STOPPING] >= 0.6
+
+    def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(self, lab: Lab) -> None:
+        run = lab.start("deaf", procs_per_node=2, grace=1).until_ready(2)
+        assert 1 <= seconds_to_stop(run) < 4
+        assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [-signal.SIGKILL] * 2)
+
+    def test_a_failed_ranks_peers_have_their_grace_too(self, lab: Lab) -> None:
+        run = lab.finish("last_words_or_fail", "1", "0.4", procs_per_node=2, grace=10)
+        assert run.text(ranks=[0]).endswith("saving\nsaved\n")
+        assert run.status.exit_code == 4
+
+    def test_stop_now_leaves_out_the_grace(self, lab: Lab) -> None:
+        run = lab.start("deaf", procs_per_node=2, grace=60).until_ready(2)
+        assert seconds_to_stop(run, now=True) < 3
+        assert run.status.phase is Phase.STOPPED
+
+    def test_stop_now_cuts_a_stop_short(self, lab: Lab) -> None:
+        run = lab.start("deaf", procs_per_node=2, grace=60).until_ready(2)
+        lab.engine.stop(run.id)
+        run.until(lambda run: run.status.phase is Phase.STOPPING)
+        assert seconds_to_stop(run, now=True) < 3
+
+    def test_stop_at_once_after_submit_is_obeyed(self, lab: Lab) -> None:
+        lab.prepare()
+        run = lab.start("sleep", "60", procs_per_node=2)
+        assert seconds_to_stop(run) < 5
+        assert run.status.phase is Phase.STOPPED
+
+    def test_stopping_an_ended_run_changes_nothing(self, lab: Lab) -> None:
+        run = lab.finish("leave", "3")
+        before = run.status
+        lab.engine.stop(run.id)
+        assert run.status == before
+
+    def test_the_time_limit_ends_the_run(self, lab: Lab) -> None:
+        lab.prepare()
+        run = lab.finish("sleep", "60", timeout=1)
+        assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 124)
+        assert "timeout of 1 s" in (run.status.cause or {})["summary"]
+        assert run.status.ended_at is not None
+        assert 1 <= run.status.ended_at - run.status.created_at < 5
+
+    def test_the_time_limit_is_no_cause_for_a_restart(self, lab: Lab) -> None:
+        assert len(lab.finish("sleep", "60", timeout=1, restarts=3).status.attempts) == 1
+
+    def test_another_engine_object_sees_and_stops_the_run(self, lab: Lab) -> None:
+        run = lab.start("sleep", "60", nodes=2).until_ready(2)
+        with Store(lab.home) as store:
+            other = lab.way.connect(store)
+            assert other.status(run.id).phase is Phase.TRAINING
+            other.stop(run.id)
+            assert other.wait(run.id, 20).phase is Phase.STOPPED
+
+    def test_another_process_sees_and_stops_the_run(self, lab: Lab) -> None:
+        run = lab.start("sleep", "60", nodes=2).until_ready(2)
+        done = subprocess.run(
+            [sys.executable, "-c", STRANGER.format(module=type(self).__module__, name=type(self).__name__),
+             str(lab.home), run.id],
+            cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.stdout.split() == ["training", "stopped"], done.stderr
+        assert run.wait().phase is Phase.STOPPED
+
+    def test_a_run_can_be_followed_from_anywhere(self, lab: Lab) -> None:
+        run = lab.start("last_words", "0", procs_per_node=2)
+        seen = []
+        for line in RunLogs(run.dir).follow(is_over=lambda: run.status.phase.is_terminal):
+            seen.append(line.text)
+            if seen.count("ready") == 2 and "saving" not in seen:
+                lab.engine.stop(run.id)
+        assert sorted(seen) == ["ready"] * 2 + ["saved"] * 2 + ["saving"] * 2
+
+    def test_all_ranks_go_on_from_the_newest_whole_checkpoint_of_a_script_that_saves_for_itself(self, lab: Lab) -> None:
+        checkpoint = {"find": "saved-*", "resume": "--resume {path}"}
+        run = lab.finish("save_and_fail", nodes=2, procs_per_node=2, restarts=1, checkpoint=checkpoint)
+        assert run.status.phase is Phase.SUCCEEDED, run.text()
+        path = str(run.dir / "checkpoints" / "saved-step=9.pt")
+        assert run.json_of_ranks(attempt=2) == {rank: ["--resume", path] for rank in range(4)}
+        told = [event.data for event in run.events if event.kind == "checkpoint"]
+        assert [(data["action"], data["name"], data.get("step")) for data in told] == [
+            ("refused", "saved-step=10.pt", None), ("restored", "saved-step=9.pt", 9),
+        ]  # fmt: skip
+        assert run.status.attempts[1].restored_step == 9
+
+    @needs(Can.QUICK_START)
+    def test_wait_tells_of_every_change_and_keeps_its_time_limit(self, lab: Lab) -> None:
+        lab.prepare()
+        run = lab.start("sleep", "60")
+        seen: list[Phase] = []
+        start = time.monotonic()
+        status = lab.engine.wait(run.id, 1.0, lambda status: seen.append(status.phase))
+        assert 1.0 <= time.monotonic() - start < 2.0
+        assert status.phase is seen[-1] is Phase.TRAINING
+        lab.engine.stop(run.id, now=True)
+        run.wait()
+
+    def test_six_runs_at_once_all_end_well(self, lab: Lab) -> None:
+        runs = [lab.start("environment", procs_per_node=2) for _ in range(6)]
+        assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 6
+        for run in runs:
+            assert {env["WINDLASS_RUN_ID"] for env in run.json_of_ranks().values()} == {run.id}
+
+    @needs(Can.TORCH)
+    def test_two_runs_at_once_never_meet(self, lab: Lab) -> None:
+        runs = [lab.start("allreduce.py", start, "well", base=SCRIPTS, procs_per_node=2) for start in ("10", "100")]
+        assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, [run.text() for run in runs]
+        for run, total in zip(runs, (21, 201), strict=True):
+            for rank in (0, 1):
+                assert run.text(ranks=[rank]).splitlines()[-1] == f"step 5 sum {total}"
+
+    def test_a_run_that_goes_on_is_not_removed(self, lab: Lab) -> None:
+        run = lab.start("sleep", "60").until_ready()
+        with pytest.raises(UsageError):
+            lab.engine.delete(run.id)
+        lab.engine.stop(run.id, now=True)
+        run.wait()
+
+    def test_a_removed_run_leaves_nothing(self, lab: Lab) -> None:
+        run = lab.start("leave", "0")
+        run.wait()
+        lab.engine.delete(run.id)
+        lab.runs.remove(run)
+        assert not run.dir.exists()
+        with pytest.raises(NoSuchRun):
+            lab.engine.status(run.id)
+
+    def test_a_run_that_never_was_is_not_found(self, lab: Lab) -> None:
+        for call in (lab.engine.status, lab.engine.stop, lab.engine.delete, lab.engine.wait):
+            with pytest.raises(NoSuchRun):
+                call("never-was")
+
+    @needs(Can.SCRIPTS)
+    def test_a_blocked_plan_leaves_nothing(self, lab: Lab) -> None:
+        with pytest.raises(PlanError):
+            lab.start("not-there.py")
+        lab.runs.pop()
+        assert not (lab.home / "runs" / f"case-{len(lab.runs)}").exists()

@@ -1,0 +1,81 @@
+"""What ranks write is kept, byte for byte and in order, and what it says of progress is seen."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engines.lab import Can, Case, Lab, needs
+
+from windlass.runs.logs import RunLogs
+from windlass.runs.record import Phase
+
+NUM_RANKS = 8
+LINES_PER_RANK = 125_000
+
+
+class Logs(Case):
+    def test_a_million_lines_of_eight_ranks_are_kept_in_order(self, lab: Lab) -> None:
+        per_write = "1" if Can.PROCESSES in lab.way.can else "125"
+        run = lab.finish("lines", str(LINES_PER_RANK), per_write, nodes=2, procs_per_node=NUM_RANKS // 2)
+        for rank in range(NUM_RANKS):
+            expected = b"".join(b"%d line %d of this rank\n" % (rank, number) for number in range(LINES_PER_RANK))
+            assert run.raw(rank) == expected
+
+    def test_the_merged_stream_has_every_line_of_every_rank(self, lab: Lab) -> None:
+        per_write = "1" if Can.PROCESSES in lab.way.can else "125"
+        run = lab.finish("lines", str(LINES_PER_RANK), per_write, nodes=2, procs_per_node=NUM_RANKS // 2)
+        of_rank: list[list[bytes]] = [[] for _ in range(NUM_RANKS)]
+        time_ns = 0
+        for block in RunLogs(run.dir).read_batches():
+            assert block.time_ns >= time_ns
+            time_ns = block.time_ns
+            of_rank[block.rank].append(block.data)
+        for rank in range(NUM_RANKS):
+            assert b"".join(of_rank[rank]) == run.raw(rank)
+
+    def test_bytes_are_kept_as_they_were(self, lab: Lab) -> None:
+        run = lab.finish("odd_bytes")
+        assert run.raw() == b"\xff\xfe\x00 not UTF-8\n" + b"x" * 3_000_000 + b"\n\n\r\nno newline at the end"
+
+    def test_a_last_line_without_newline_is_a_line(self, lab: Lab) -> None:
+        lines = lab.finish("odd_bytes").lines()
+        assert [len(line.data) for line in lines] == [13, 3_000_000, 0, 1, 21]
+        assert (lines[-1].text, lines[-1].newline) == ("no newline at the end", False)
+
+    @needs(Can.PROGRAMS)
+    def test_both_streams_are_in_one_log_in_the_order_of_writing(self, lab: Lab) -> None:
+        script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done"
+        expected = "".join(f"out {i}\nerr {i}\n" for i in range(1, 6))
+        assert lab.finish(command=["sh", "-c", script]).text() == expected
+
+    def test_output_is_seen_while_the_run_goes_on(self, lab: Lab) -> None:
+        run = lab.start("sleep", "60").until_ready()
+        assert run.status.phase is Phase.TRAINING
+        lab.engine.stop(run.id, now=True)
+        run.wait()
+
+    @pytest.mark.parametrize("how", ["report", "bar"])
+    def test_progress_gets_into_the_status(self, lab: Lab, how: str) -> None:
+        run = lab.finish(how, "12")
+        progress = run.status.progress
+        assert (progress["step"], progress["total"]) == (12, 12), run.text(structured=True)
+        assert progress["loss"] == pytest.approx(1 / 12, abs=1e-3)
+        assert "progress" in [event.kind for event in run.events]
+
+    def test_structured_lines_are_not_shown_to_people(self, lab: Lab) -> None:
+        run = lab.finish("report", "12")
+        assert "::windlass" not in run.text()
+        assert "::windlass" in run.text(structured=True)
+
+    @needs(Can.QUICK_START)
+    def test_phases_are_told_apart_and_sum_to_the_wall_clock(self, lab: Lab) -> None:
+        lab.prepare()
+        status = lab.finish("phases", "0.4").status
+        assert status.ended_at is not None
+        assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
+        for phase in (Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING):
+            assert 0.3 < status.phases[phase] < 3, (phase, status.phases)
+
+    def test_phases_sum_to_the_wall_clock_over_restarts(self, lab: Lab) -> None:
+        status = lab.finish("fail_until", "3", nodes=2, restarts=2).status
+        assert status.ended_at is not None
+        assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)

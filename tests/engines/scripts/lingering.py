@@ -1,0 +1,21 @@
+"""Rank 1 raises and lingers on its way out, as Horovod does; rank 0 then fails of it, and is gone first."""
+
+import atexit
+import os
+import pathlib
+import time
+
+rank, said = int(os.environ["RANK"]), pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"], "leaving")
+
+
+def linger() -> None:
+    said.touch()
+    time.sleep(60)
+
+
+if rank == 1:
+    atexit.register(linger)
+    raise ValueError("no such batch")
+while not said.exists():
+    time.sleep(0.01)
+raise RuntimeError("cannot go on")

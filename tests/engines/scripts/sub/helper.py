@@ -1,0 +1,1 @@
+"""Found only where sys.path begins with the folder of the script."""

@@ -1,0 +1,116 @@
+"""The contract, played by threads: what a fake run shows is what a real one would show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines import behaviours
+from tests.engines.contract import Contract
+from tests.engines.lab import Can, Way
+
+from windlass.engines.fake import FakeEngine, FakeRank, FakeTarget, plan
+from windlass.errors import StoreError
+from windlass.plan.plan import Plan
+from windlass.runs.logs import RunLogs
+from windlass.runs.record import Phase, Status
+from windlass.runs.store import Store
+from windlass.runs.wish import Wish, write_wish
+from windlass.spec.job import Job
+
+VANISHES = """
+import os, sys
+from pathlib import Path
+from typing import Any
+from windlass.engines.fake import FakeEngine, FakeTarget, plan
+from windlass.runs.store import Store
+from windlass.spec.job import Job
+
+store = Store(Path(sys.argv[1]))
+engine = FakeEngine(store, lambda rank: rank.sleep(60))
+engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), sys.argv[1], "case-1"))
+os._exit(0)
+"""
+
+
+def plan_fake(job: Job, base: Path, home: Path, run_id: str) -> Plan:
+    return plan(job, FakeTarget(), str(home), run_id)
+
+
+class TestFake(Contract):
+    way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, frozenset({Can.QUICK_START}))
+
+
+def vanish(home: Path) -> FakeEngine:
+    """An engine on the record of a process that is gone."""
+    subprocess.run([sys.executable, "-c", VANISHES, str(home)], check=True, timeout=30)
+    return FakeEngine(Store(home), lambda rank: None)
+
+
+def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
+    engine = vanish(tmp_path)
+    with engine.store:
+        status = engine.status("case-1")
+        assert (status.phase, status.exit_code) == (Phase.LOST, None)
+        assert (status.cause or {})["summary"] == "the process that played the run is gone"
+
+
+def test_a_run_that_was_to_stop_when_its_process_went_is_stopped(tmp_path: Path) -> None:
+    engine = vanish(tmp_path)
+    write_wish(engine.store.run_dir("case-1"), Wish())
+    with engine.store:
+        assert engine.status("case-1").phase is Phase.STOPPED
+
+
+def test_the_same_inputs_give_the_same_plan() -> None:
+    job = Job(name="case", run="train.py --epochs 5", nodes=2, procs_per_node="auto")
+    plans = [plan(job, FakeTarget(gpus_per_node=4, env={"A": "b"}), "/home", "case-1") for _ in range(2)]
+    assert plans[0].to_text() == plans[1].to_text()
+    assert (plans[0].world_size, Plan.from_json(plans[0].to_json())) == (8, plans[0])
+
+
+def test_a_run_id_is_used_once(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        engine = FakeEngine(store, lambda rank: None)
+        engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
+        engine.wait("case-1", 10)
+        with pytest.raises((StoreError, FileExistsError)):
+            engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
+
+
+def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
+    """A thread cannot be killed, so one that never calls us lives on; it is dead to the run."""
+    go_on, ended = threading.Event(), threading.Event()
+
+    def play(rank: FakeRank) -> None:
+        rank.print("busy")
+        go_on.wait(10)
+        try:
+            rank.print("too late")
+        finally:
+            ended.set()
+
+    with Store(tmp_path) as store:
+        engine = FakeEngine(store, play)
+        engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
+
+        def stop_when_it_trains(status: Status) -> None:
+            if status.phase is Phase.TRAINING:
+                engine.stop("case-1", now=True)
+
+        status = engine.wait("case-1", 10, stop_when_it_trains)
+        go_on.set()
+        assert ended.wait(10)
+        assert (status.phase, status.ranks[0].exit_code) == (Phase.STOPPED, -9)
+        assert [line.text for line in RunLogs(store.run_dir("case-1")).read()] == ["busy"]
+
+
+def test_the_example_of_the_guide_holds(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "guides" / "test-your-program.md"
+    names: dict[str, Any] = {}
+    exec(page.read_text().split("```python\n")[1].split("```")[0], names)
+    names["test_a_failure_names_the_first_cause"](tmp_path)

@@ -1,0 +1,226 @@
+"""What a row of `faults.py` is, and what its acts do to a run: kill, freeze, take a port, fill a disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from windlass.plan.plan import Plan
+from windlass.runs.record import Status
+
+
+@dataclass
+class Scene:
+    """Where a row plays: what it may touch before the run, and while it runs."""
+
+    folder: Path
+    plan: Plan | None = None
+    status: Callable[[], Status] | None = None
+    stop: Callable[[], None] | None = None
+    hangs: Callable[[], int] = int
+    """How many times stacks were taken."""
+    log: Callable[[], str] = str
+    """What the ranks have printed."""
+    run_dir: Path = Path()
+
+    def pid(self, rank: int) -> int:
+        assert self.status is not None
+        return next(state.pid for state in self.status().ranks if state.rank == rank and state.pid)
+
+    def node_pid(self, node: int) -> int:
+        import json
+
+        line = (self.run_dir / "attempt-1" / f"node-{node}.events").read_text().splitlines()[0]
+        return int(json.loads(line)["pid"])
+
+    def wait_for(self, text: str, times: int = 1, seconds: float = 20.0) -> None:
+        give_up = time.monotonic() + seconds
+        while self.log().count(text) < times:
+            assert time.monotonic() < give_up, f"no '{text}' in:\n{self.log()}"
+            time.sleep(0.02)
+
+
+Act = Callable[[Scene], None]
+Around = Callable[[Scene], "contextlib.AbstractContextManager[None]"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row."""
+
+    name: str
+    """What is wrong, as a person would say it."""
+    script: str
+    verdict: str
+    """The code that is expected."""
+    rank: int | None = None
+    words: tuple[str, ...] = ()
+    """What summary, evidence or fix must say."""
+    job: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    needs: Callable[[], str] = str
+    """Why it cannot be injected here; empty where it can."""
+    between: Act | None = None
+    """Done between plan and start."""
+    act: Act | None = None
+    """Done while it runs."""
+    around: Around | None = None
+    """What the world is like meanwhile."""
+    wrap: tuple[str, ...] = ()
+    """A command in front of `windlass run`."""
+    slow: bool = False
+    """More than two seconds."""
+
+
+def not_root() -> str:
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+def no_mounts() -> str:
+    if not_root() or not shutil.which("unshare"):
+        return "needs root and unshare"
+    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
+    return "" if done.returncode == 0 else "may not make a mount namespace"
+
+
+def memory_group() -> Path | None:
+    """A folder in which a memory control group may be made."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            for folder in (Path(f"/sys/fs/cgroup/memory{path}"), Path("/sys/fs/cgroup/memory")):
+                if os.access(folder, os.W_OK):
+                    return folder
+    root = Path("/sys/fs/cgroup")
+    handed_down = root / "cgroup.subtree_control"
+    if handed_down.exists() and "memory" in handed_down.read_text().split() and os.access(root, os.W_OK):
+        return root
+    return None
+
+
+def no_memory_group() -> str:
+    return "" if memory_group() is not None and os.geteuid() == 0 else "may not make a memory control group"
+
+
+def no_torch() -> str:
+    import importlib.util
+
+    return "" if importlib.util.find_spec("torch") else "needs torch"
+
+
+def has_gpu() -> str:
+    return "there is a GPU" if Path("/proc/driver/nvidia").exists() else ""
+
+
+def has_module(name: str) -> Callable[[], str]:
+    import importlib.util
+
+    return lambda: f"{name} is installed" if importlib.util.find_spec(name) else ""
+
+
+# -- acts -------------------------------------------------------------------------------------------------------------
+
+
+def send(number: int, rank: int) -> Act:
+    def act(scene: Scene) -> None:
+        scene.wait_for("ready")
+        os.kill(scene.pid(rank), number)
+
+    return act
+
+
+def kill_node(scene: Scene) -> None:
+    scene.wait_for("ready", 2)
+    os.kill(scene.node_pid(1), signal.SIGKILL)
+
+
+def stop(scene: Scene) -> None:
+    scene.wait_for("ready")
+    assert scene.stop is not None
+    scene.stop()
+
+
+def stop_at_hang(scene: Scene) -> None:
+    """A person who waits until the stacks are in the record, and then stops it."""
+    give_up = time.monotonic() + 30
+    while not scene.hangs() and time.monotonic() < give_up:
+        time.sleep(0.05)
+    stop(scene)
+
+
+def kill_everything(scene: Scene) -> None:
+    scene.wait_for("ready")
+    node, keeper, rank = scene.node_pid(0), int((scene.run_dir / "supervisor.pid").read_text().split()[0]), scene.pid(0)
+    for pid in (keeper, node, rank):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def end_keeper(scene: Scene) -> None:
+    scene.wait_for("ready")
+    os.kill(int((scene.run_dir / "supervisor.pid").read_text().split()[0]), signal.SIGTERM)
+
+
+def freeze(scene: Scene) -> None:
+    scene.wait_for("ready", 2)
+    time.sleep(0.2)
+    os.kill(scene.pid(1), signal.SIGSTOP)
+    stop_at_hang(scene)
+
+
+@contextlib.contextmanager
+def port_held(scene: Scene) -> Iterator[None]:
+    """Somebody else listens on the port that the job has named: after the plan was made."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("0.0.0.0", FIXED_PORT))
+        holder.listen()
+        yield
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+FIXED_PORT = _free_port()
+
+
+@contextlib.contextmanager
+def small_disk(scene: Scene) -> Iterator[None]:
+    """The folder of results is a disk of 1 MB."""
+    folder = scene.folder / "results"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def removed_group(scene: Scene) -> Iterator[None]:
+    parent = memory_group()
+    assert parent is not None
+    group = parent / f"windlass-why-{os.getpid()}"
+    os.environ["WHY_GROUP"] = str(group)
+    try:
+        yield
+    finally:
+        del os.environ["WHY_GROUP"]
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def remove_interpreter(scene: Scene) -> None:
+    (scene.folder / "env" / "bin" / "python").unlink()

@@ -1,0 +1,155 @@
+"""`why` names the cause of each real fault of `faults.py`, and finds nothing in runs that are well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.faults import FAULTS, HEALTHY, table
+from tests.faults.scene import Fault, Scene
+
+from windlass.actions import runs
+from windlass.actions.edge import Edge
+from windlass.actions.jobs import ReadyJob
+from windlass.actions.why import why
+from windlass.engines.local.warm import WarmPool
+from windlass.runs.logs import RunLogs
+from windlass.spec.parse import job_from_mapping
+
+ROOT = Path(__file__).parents[2]
+WINDLASS = Path(sys.executable).with_name("windlass")
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass
+class World:
+    """One home for all rows, so that they share its warm process; and what came of them."""
+
+    home: Path
+    rows: list[tuple[str, str, str, float]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("home"))
+    yield made
+    WarmPool(made.home).stop()
+    if made.rows:
+        reporter = request.config.pluginmanager.getplugin("terminalreporter")
+        lines = [f"{name:62} {expected:24} {found:24} {seconds:5.2f} s" for name, expected, found, seconds in made.rows]
+        right = sum(expected == found for _, expected, found, _ in made.rows)
+        lines.append(f"{right} of {len(lines)} right; slowest verdict {max(row[3] for row in made.rows):.2f} s")
+        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            reporter.write_line("")
+            for line in lines:
+                reporter.write_line(line)
+
+
+def params(rows: tuple[Fault, ...]) -> list[Any]:
+    return [
+        pytest.param(
+            row,
+            id=re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-"),
+            marks=[pytest.mark.slow] if row.slow else [],
+        )
+        for row in rows
+    ]
+
+
+def play(row: Fault, world: World, folder: Path) -> dict[str, Any]:
+    """Run a row to its end; gives the verdict as `why -o json` prints it."""
+    for name, text in {"train.py": row.script, **row.files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755 if path.suffix in (".sh", ".bin") else 0o644)
+    if "python" in row.job:
+        python = folder / row.job["python"]
+        python.parent.mkdir(parents=True)
+        python.symlink_to(sys.executable)
+    fields = {"name": "fault", "run": "train.py", "python": sys.executable, "grace": "2s", **row.job}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # it differs from row to row, and so would the warm processes
+    edge = Edge({**os.environ, "WINDLASS_HOME": str(world.home)}, folder)
+    with edge.store() as store:
+        made = runs.make_plan(ReadyJob(job_from_mapping(fields), folder, "job"), "local", edge)
+        scene = Scene(folder, made, run_dir=store.run_dir(made.run_id))
+        with row.around(scene) if row.around else nullcontext():
+            if row.between:
+                row.between(scene)
+            if row.wrap:
+                (folder / "job.yaml").write_text(json.dumps(fields))
+                command = [*row.wrap, str(WINDLASS), "run", "-q", "-o", "json"]
+                done = subprocess.run(command, cwd=folder, env=dict(edge.environ), capture_output=True, check=False)
+                run_id = json.loads(done.stdout)["id"]
+            else:
+                run_id = runs.submit(made, store).id
+            scene.status = lambda: runs.status(run_id, store)
+            scene.stop = lambda: (runs.stop(run_id, store), None)[1]
+            scene.hangs = lambda: sum(event.kind == "hang" for event in store.events(run_id))
+            scene.log = lambda: "\n".join(line.text for line in RunLogs(store.run_dir(run_id)).read())
+            if row.act:
+                row.act(scene)
+            status = runs.wait(run_id, store, timeout=PATIENCE_SECONDS)
+            assert status.phase.is_terminal, f"{status}\n{scene.log()}"
+        began = time.perf_counter()
+        _, diagnosis = why(run_id, store)
+        seconds = time.perf_counter() - began
+    world.rows.append((row.name, row.verdict, diagnosis.verdict.code, seconds))
+    return diagnosis.to_json()
+
+
+@pytest.mark.parametrize("row", params(FAULTS))
+def test_a_fault_is_named(row: Fault, world: World, tmp_path: Path) -> None:
+    if reason := row.needs():
+        pytest.skip(reason)
+    found = play(row, world, tmp_path)
+    assert found["verdict"] == row.verdict, json.dumps(found, indent=1)
+    assert row.rank is None or found["rank"] == row.rank, json.dumps(found, indent=1)
+    said = "\n".join([found["summary"], *found["evidence"], found["fix"]])
+    assert [word for word in row.words if word not in said] == [], said
+    assert found["summary"]
+    assert found["fix"]
+
+
+@pytest.mark.parametrize("row", params(HEALTHY))
+def test_nothing_is_found_where_nothing_is_wrong(row: Fault, world: World, tmp_path: Path) -> None:
+    if reason := row.needs():
+        pytest.skip(reason)
+    found = play(row, world, tmp_path)
+    assert found["verdict"] == "none", json.dumps(found, indent=1)
+    assert found["others"] == []
+
+
+def test_the_page_shows_the_rows() -> None:
+    page = (ROOT / "docs" / "concepts" / "why.md").read_text()
+    assert table() in page, f"put this into docs/concepts/why.md:\n{table()}"
+
+
+def test_the_page_names_every_verdict() -> None:
+    page = (ROOT / "docs" / "concepts" / "why.md").read_text()
+    sources = (ROOT / "src" / "windlass" / "diagnose").rglob("*.py")
+    codes = {code for path in sources for code in re.findall(r'(?:Verdict|Known)\(\s*"([a-z-]+)"', path.read_text())}
+    assert len(codes) > 40
+    assert sorted(code for code in codes if f"`{code}`" not in page) == []
+
+
+def test_the_command_says_it_in_json(world: World, tmp_path: Path) -> None:
+    play(FAULTS[0], world, tmp_path)
+    environ = {**os.environ, "WINDLASS_HOME": str(world.home)}
+    began = time.perf_counter()
+    done = subprocess.run([str(WINDLASS), "why", "-o", "json"], env=environ, capture_output=True, check=True)
+    assert time.perf_counter() - began < 5
+    said = json.loads(done.stdout)
+    assert set(said) == {"id", "phase", "verdict", "summary", "rank", "evidence", "fix", "others", "restarts"}
+    assert (said["verdict"], said["rank"], said["phase"]) == ("exception", 2, "failed")

@@ -1,0 +1,351 @@
+"""The ledger: whatever happens to a run, its phases sum to the wall clock, and each rule labels what it should."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.runs.ledger import Restart, fold_ledger, ledger_of, ledger_to_json, restarts, spans
+from windlass.runs.record import TERMINAL, Event, Phase, fold
+from windlass.runs.tally import MICRO, Spent, Tally
+
+BORN = 1_700_000_000.0
+BIRTH = Event(1, BORN, "created", {"id": "a-1", "name": "a", "target": "local", "output_dir": "/o"})
+
+Story = list[tuple[float, str, dict[str, Any]]]
+
+
+def told(story: Story) -> list[Event]:
+    """A run's events, their times and the times that they carry counted from its beginning."""
+    found = [BIRTH]
+    for seq, (at, kind, data) in enumerate(story, 2):
+        moved = {name: BORN + value if name in ("since", "at", "blocked_at", "died_at") else value
+                 for name, value in data.items()}  # fmt: skip
+        found.append(Event(seq, BORN + at, kind, moved))
+    return found
+
+
+def spent(story: Story, now: float = 1000.0) -> dict[str, float]:
+    return {str(name): seconds for name, seconds in fold_ledger(told(story), BORN + now).seconds.items()}
+
+
+def attempt(number: int = 1, nodes: int = 1, **more: Any) -> dict[str, Any]:
+    return {"number": number, "world_size": nodes, "nodes": [[rank] for rank in range(nodes)], **more}
+
+
+BEGIN: Story = [(0, "attempt", attempt()), (2, "phase", {"phase": "training"})]
+
+
+def end(at: float, phase: str = "succeeded", **more: Any) -> Story:
+    return [(at, "end", {"phase": phase, "exit_code": 0, **more})]
+
+
+# -- the rules, one by one --------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_run_starts_and_trains() -> None:
+    assert spent([(1, "attempt", attempt()), *BEGIN[1:], *end(12)]) == {"queued": 1, "starting": 1, "training": 10}
+
+
+def test_a_run_that_goes_on_is_counted_up_to_now() -> None:
+    assert spent(BEGIN, now=9) == {"starting": 2, "training": 7}
+
+
+def test_a_saved_checkpoint_takes_its_blocked_seconds_from_training() -> None:
+    saved = {"action": "saved", "step": 5, "blocked_at": 4, "blocked_seconds": 0.5}
+    assert spent([*BEGIN, (6, "checkpoint", saved), *end(12)]) == {
+        "starting": 2, "training": 9.5, "checkpointing": 0.5,
+    }  # fmt: skip
+
+
+def test_time_that_the_script_reports_as_checkpointing_is_that() -> None:
+    story = [*BEGIN, (4, "phase", {"phase": "checkpointing"}), (5, "phase", {"phase": "training"}), *end(12)]
+    assert spent(story)["checkpointing"] == 1
+
+
+def test_a_hang_lasts_from_the_last_sign_of_life_to_the_next() -> None:
+    hang = {"since": 4, "seconds": 1.0, "node": 0, "reason": "silence", "ranks": []}
+    story = [*BEGIN, (5, "hang", hang), (9, "hang-end", {"since": 4, "at": 9, "seconds": 5}), *end(12)]
+    assert spent(story) == {"starting": 2, "training": 5, "hung": 5}
+
+
+def test_a_hang_of_several_nodes_is_one_hang() -> None:
+    hang = {"since": 4, "seconds": 1.0, "reason": "silence", "ranks": []}
+    story = [*BEGIN, (5, "hang", {**hang, "node": 0}), (8, "hang-end", {"since": 4, "at": 8, "seconds": 4}),
+             (8.1, "hang", {**hang, "node": 1}), *end(12)]  # fmt: skip
+    assert spent(story)["hung"] == 4
+
+
+def test_a_second_hang_is_counted_too() -> None:
+    hang = {"seconds": 1.0, "node": 0, "reason": "silence", "ranks": []}
+    story = [*BEGIN, (4, "hang", {**hang, "since": 3}), (5, "hang-end", {"since": 3, "at": 5, "seconds": 2}),
+             (8, "hang", {**hang, "since": 7}), (10, "hang-end", {"since": 7, "at": 10, "seconds": 3}),
+             *end(12)]  # fmt: skip
+    assert spent(story)["hung"] == 5
+
+
+def test_a_hang_without_an_end_lasts_until_its_ranks_are_ended() -> None:
+    hang = {"since": 4, "seconds": 3.0, "node": 0, "reason": "silence", "ranks": []}
+    story = [*BEGIN, (7, "hang", hang), (8, "rank", {"rank": 0, "exit_code": -9}),
+             (8.5, "attempt-end", {"phase": "failed", "reason": "hang"}), (9, "attempt", attempt(2)),
+             *end(12)]  # fmt: skip
+    assert spent(story) == {"starting": 5, "training": 2, "hung": 4, "restarting": 1}
+
+
+def test_a_start_that_is_silent_for_long_and_then_works_is_a_start() -> None:
+    hang = {"since": 0, "seconds": 1.0, "node": 0, "reason": "silence", "ranks": []}
+    news: Story = [(1, "hang", hang), (3, "hang-end", {"since": 0, "at": 3, "seconds": 3})]
+    story = [BEGIN[0], *news, (3, "phase", {"phase": "training"}), *end(9)]
+    assert spent(story) == {"starting": 3, "training": 6}
+    assert spent([BEGIN[0], *news[:1], *end(9, "failed")]) == {"hung": 9}
+
+
+def test_stacks_of_a_run_that_is_to_be_stopped_are_no_hang() -> None:
+    hang = {"since": 4, "seconds": 6.0, "node": 0, "reason": "stop", "ranks": []}
+    story = [*BEGIN, (10, "hang", hang), (10, "stop", {"reason": "asked"}), *end(12, "stopped")]
+    assert spent(story) == {"starting": 2, "training": 8, "stopping": 2}
+
+
+def test_an_old_hang_ends_with_the_next_progress() -> None:
+    hang = {"seconds": 3.0, "node": 0, "ranks": []}
+    assert spent([*BEGIN, (7, "hang", hang), (9, "progress", {"step": 3}), *end(12)])["hung"] == 5
+
+
+def test_restarting_is_from_the_first_failed_rank_to_the_next_attempt() -> None:
+    story = [*BEGIN, (6, "rank", {"rank": 0, "exit_code": -9}), (7, "attempt-end", {"phase": "failed"}),
+             (9, "attempt", attempt(2)), (10, "phase", {"phase": "training"}), *end(12)]  # fmt: skip
+    assert spent(story) == {"starting": 3, "training": 6, "restarting": 3}
+
+
+def test_a_failure_that_ends_the_run_is_no_restart() -> None:
+    story = [*BEGIN, (6, "rank", {"rank": 0, "exit_code": 1}), *end(7, "failed")]
+    assert spent(story) == {"starting": 2, "training": 4, "stopping": 1}
+
+
+def killed(at: float, **restored: Any) -> Story:
+    """A rank dies; the next attempt starts after one second, trains after another, and may restore a checkpoint."""
+    news: Story = [(at + 1.5, "checkpoint", {"action": "restored", **restored})] if restored else []
+    return [(at, "rank", {"rank": 0, "exit_code": -9}), (at, "attempt-end", {"phase": "failed", "reason": "failure"}),
+            (at + 1, "attempt", attempt(2, reason="failure")), *news,
+            (at + 2, "phase", {"phase": "training"})]  # fmt: skip
+
+
+def test_redone_is_from_the_training_start_until_it_has_caught_up() -> None:
+    story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10, step=6), (15, "caught-up", {"step": 10}), *end(20)]
+    ledger = fold_ledger(told(story), BORN)
+    assert ledger.seconds == {Spent.STARTING: 3, Spent.TRAINING: 8 + 5, Spent.REDONE: 3, Spent.RESTARTING: 1}
+    assert ledger.steps_redone == 4
+    assert ledger.goodput == pytest.approx(13 / 20)
+
+
+def test_an_attempt_that_begins_anew_redoes_all() -> None:
+    story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10), (13, "progress", {"step": 3}), *end(20, "failed")]
+    ledger = fold_ledger(told(story), BORN)
+    assert ledger.seconds[Spent.REDONE] == 8
+    assert ledger.steps_redone == 3
+
+
+def test_nothing_is_redone_where_the_newest_step_was_restored() -> None:
+    story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10, step=10), *end(20)]
+    assert Spent.REDONE not in fold_ledger(told(story), BORN).seconds
+
+
+def test_nothing_is_redone_where_the_script_goes_on_by_itself() -> None:
+    story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10), (13, "progress", {"step": 11}), *end(20)]
+    assert Spent.REDONE not in fold_ledger(told(story), BORN).seconds
+
+
+def test_the_step_of_the_attempt_before_says_nothing_of_the_new_one() -> None:
+    story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10), (12.5, "progress", {"step": 10, "loss": 3}),
+             (13, "progress", {"step": 1}), *end(20, "failed")]  # fmt: skip
+    assert fold_ledger(told(story), BORN).seconds[Spent.REDONE] == 8
+
+
+def test_a_bar_that_begins_anew_with_each_epoch_tells_nothing_of_what_is_redone() -> None:
+    bar: Story = [(at, "progress", {"step": step}) for at, step in ((3, 50), (5, 100), (6, 40), (8, 90))]
+    assert Spent.REDONE not in fold_ledger(told([*BEGIN, *bar, *killed(10), *end(20)]), BORN).seconds
+
+
+def test_the_time_between_an_end_and_a_resume_is_idle_and_holds_no_node() -> None:
+    story = [(0, "attempt", attempt(1, 2)), (2, "phase", {"phase": "training"}), *end(10, "stopped"),
+             (60, "resume", {"reason": "asked"}), (60, "attempt", attempt(2, 2)), (61, "phase", {"phase": "training"}),
+             *end(70)]  # fmt: skip
+    ledger = fold_ledger(told(story), BORN)
+    assert ledger.seconds == {Spent.STARTING: 3, Spent.TRAINING: 17, Spent.IDLE: 50}
+    assert ledger.node_seconds == {Spent.STARTING: 6, Spent.TRAINING: 34}
+    assert ledger.wall_seconds == 70
+
+
+def test_waiting_for_a_new_keeper_is_idle() -> None:
+    story = [*BEGIN, (5, "rank", {"rank": 0, "exit_code": 143}), (6, "attempt-end", {"phase": "preempted"}),
+             (40, "adopted", {}), (41, "attempt", attempt(2)), *end(50)]  # fmt: skip
+    assert spent(story) == {"starting": 11, "training": 3, "restarting": 2, "idle": 34}
+
+
+def test_waiting_for_a_node_is_idle_once_the_back_off_is_over() -> None:
+    story = [*BEGIN, (5, "rank", {"rank": 0, "exit_code": -9}),
+             (6, "attempt-end", {"phase": "failed", "reason": "node-loss", "wait_seconds": 2.0}),
+             (20, "node-back", {"node": 1}), (21, "attempt", attempt(2)), *end(30)]  # fmt: skip
+    assert spent(story) == {"starting": 11, "training": 3, "restarting": 4, "idle": 12}
+
+
+def test_a_node_that_is_back_while_the_others_train_is_no_idle_time() -> None:
+    story = [*BEGIN, (5, "node-back", {"node": 1}), *end(10)]
+    assert spent(story) == {"starting": 2, "training": 8}
+
+
+def test_ranks_that_work_on_without_a_keeper_are_not_idle() -> None:
+    assert spent([*BEGIN, (30, "adopted", {}), *end(40)]) == {"starting": 2, "training": 38}
+
+
+@pytest.mark.parametrize("ending", ["end", "attempt-end"])
+def test_after_a_power_cut_it_is_idle_since_the_last_sign_of_life(ending: str) -> None:
+    story = [*BEGIN, (30, "adopted", {}), (30, "rank", {"rank": 0, "exit_code": -9}),
+             (30, ending, {"phase": "lost" if ending == "end" else "failed", "died_at": 12})]  # fmt: skip
+    assert spent(story, now=30) == {"starting": 2, "training": 10, "idle": 18}
+
+
+def test_a_lost_run_of_an_old_record_is_idle_since_the_last_event() -> None:
+    story = [*BEGIN, (12, "progress", {"step": 3}), (30, "cause", {"summary": "gone"}), *end(30, "lost")]
+    assert spent(story) == {"starting": 2, "training": 10, "idle": 18}
+
+
+def test_nodes_are_counted_as_each_attempt_had_them() -> None:
+    story = [(0, "attempt", attempt(1, 3)), (2, "phase", {"phase": "training"}), *killed(10), *end(20)]
+    held = fold_ledger(told(story), BORN).node_seconds
+    assert held == {Spent.STARTING: 2 * 3 + 1, Spent.TRAINING: 8 * 3 + 8, Spent.RESTARTING: 3}
+
+
+def test_spans_follow_one_another_and_name_neighbours_once() -> None:
+    found = spans(told([*BEGIN, (9, "progress", {"step": 10}), *killed(10, step=6), (15, "caught-up", {"step": 10}),
+                        *end(20)]), BORN)  # fmt: skip
+    assert [(span.begin - BORN, span.end - BORN, str(span.spent)) for span in found] == [
+        (0, 2, "starting"), (2, 10, "training"), (10, 11, "restarting"), (11, 12, "starting"), (12, 15, "redone"),
+        (15, 20, "training"),
+    ]  # fmt: skip
+
+
+def test_restarts_tell_why_how_long_and_what_was_redone() -> None:
+    story: Story = [
+        *BEGIN, (9, "progress", {"step": 8}), (10, "rank", {"rank": 0, "exit_code": -9}),
+        (10.5, "attempt-end", {"phase": "failed", "reason": "failure", "restarts_left": 2, "wait_seconds": 1.0,
+                               "step": 10}),
+        (12, "attempt", attempt(2, reason="failure")), (12, "checkpoint", {"action": "restored", "step": 6}),
+        (13, "phase", {"phase": "training"}), (15, "caught-up", {"step": 10}), *end(20, "stopped", reason="stop"),
+        (30, "resume", {}), (30, "attempt", attempt(3, reason="resume")), *end(40),
+    ]  # fmt: skip
+    assert restarts(told(story)) == [
+        Restart(2, "failure", 2.0, 1.0, 2, 10, 6, 4), Restart(3, "resume", 10.0, None, None, 10, None, 0),
+    ]  # fmt: skip
+    assert json.loads(json.dumps(restarts(told(story))[0].to_json()))["steps_redone"] == 4
+
+
+def test_an_old_record_tells_its_restarts_too() -> None:
+    story: Story = [*BEGIN, *killed(10)[:1], (11, "attempt-end", {"phase": "failed"}), (12, "attempt", attempt(2))]
+    assert restarts(told(story)) == [Restart(2, None, 2.0, None, None, None, None, 0)]
+
+
+def test_no_events_have_no_ledger() -> None:
+    with pytest.raises(ValueError, match="without events"):
+        fold_ledger([], BORN)
+
+
+# -- whatever happens -------------------------------------------------------------------------------------------------
+
+times = st.floats(BORN - 1e6, BORN + 1e6)
+lengths = st.floats(-1e3, 1e5)
+steps = st.integers(-1, 60)
+ends = st.sampled_from(sorted(TERMINAL)).map(str)
+KINDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "phase": st.fixed_dictionaries({"phase": st.sampled_from(["starting", "training", "checkpointing"])}),
+    "attempt": st.fixed_dictionaries(
+        {"number": st.integers(1, 9), "world_size": st.just(2)},
+        optional={"nodes": st.sampled_from([[[0], [1]], [[0, 1]]]), "reason": st.just("failure")},
+    ),
+    "attempt-end": st.fixed_dictionaries(
+        {"phase": st.sampled_from(["failed", "stopped"])}, optional={"died_at": times, "wait_seconds": lengths}
+    ),
+    "rank": st.fixed_dictionaries({"rank": st.integers(0, 2)}, optional={"exit_code": st.integers(-15, 2)}),
+    "progress": st.dictionaries(st.sampled_from(["step", "loss"]), steps),
+    "checkpoint": st.fixed_dictionaries(
+        {"action": st.sampled_from(["saved", "restored", "refused", "failed", "skipped"])},
+        optional={"step": steps, "blocked_at": times, "blocked_seconds": lengths},
+    ),
+    "hang": st.fixed_dictionaries(
+        {"ranks": st.just([])},
+        optional={"since": times, "seconds": lengths, "reason": st.sampled_from(["silence", "stop", "failure"])},
+    ),
+    "hang-end": st.fixed_dictionaries({}, optional={"since": times, "at": times, "seconds": lengths}),
+    "caught-up": st.fixed_dictionaries({"step": steps}),
+    "resume": st.fixed_dictionaries({"reason": st.just("asked")}),
+    "stop": st.just({"now": False, "reason": "asked"}),
+    "adopted": st.just({}),
+    "node-back": st.just({"node": 1}),
+    "notice": st.just({"source": "sigterm", "action": "terminate"}),
+    "end": st.fixed_dictionaries({"phase": ends}, optional={"exit_code": st.integers(0, 9), "died_at": times}),
+    "from-the-future": st.dictionaries(st.text(max_size=3), st.integers()),
+}
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Event]:
+    """Events of a run in any order, with clocks that step back, numbers that repeat, and times that cannot be."""
+    events, seq, steady, at = [BIRTH], 1, draw(st.booleans()), BORN
+    for kind in draw(st.lists(st.sampled_from(sorted(KINDS)), max_size=40)):
+        seq += draw(st.sampled_from([1, 1, 1, 1, 0, 5]))
+        at = at + draw(st.floats(0, 100)) if steady else draw(times)
+        events.append(Event(seq, at, kind, draw(KINDS[kind])))
+    return events
+
+
+@given(histories(), times)
+def test_every_moment_is_in_exactly_one_phase(events: list[Event], now: float) -> None:
+    for length in range(1, len(events) + 1):
+        ledger = fold_ledger(events[:length], now)
+        status = fold(events[:length])
+        until = status.phase_since if status.phase.is_terminal else max(now, status.phase_since)
+        assert all(seconds > 0 for seconds in ledger.seconds.values())
+        # To the microsecond: sums of whole microseconds, not of floats.
+        assert sum(round(value * MICRO) for value in ledger.seconds.values()) == round(ledger.wall_seconds * MICRO)
+        assert round(ledger.wall_seconds * MICRO) == round(until * MICRO) - round(BORN * MICRO)
+        assert 0 <= ledger.goodput <= 1
+        assert ledger.steps_redone >= 0
+        assert all(restart.seconds >= 0 for restart in restarts(events[:length]))
+        assert all(held >= 0 for held in ledger.node_seconds.values())
+
+
+@given(histories(), times)
+def test_spans_are_the_same_time_without_a_gap(events: list[Event], now: float) -> None:
+    found, ledger = spans(events, now), fold_ledger(events, now)
+    assert all(left.end == right.begin for left, right in itertools.pairwise(found))
+    assert all(span.begin < span.end for span in found)
+    if found:
+        assert found[0].begin == BORN
+        assert found[-1].end - BORN == pytest.approx(ledger.wall_seconds, abs=1e-5)
+    for name, seconds in ledger.seconds.items():
+        assert sum(span.end - span.begin for span in found if span.spent is name) == pytest.approx(seconds, abs=1e-5)
+
+
+@given(histories(), times, st.integers(0, 40))
+def test_a_ledger_that_was_asked_before_is_the_same(events: list[Event], now: float, cut: int) -> None:
+    tally = Tally(events[: max(1, cut)])
+    ledger_of(tally, now)
+    tally.take(events)
+    assert ledger_of(tally, now) == fold_ledger(events, now)
+
+
+@given(histories(), times)
+def test_every_ledger_is_json(events: list[Event], now: float) -> None:
+    ledger = fold_ledger(events, now)
+    data = json.loads(json.dumps(ledger_to_json(ledger), allow_nan=False))
+    assert data["attempts"] == ledger.attempts
+    assert data["seconds"] == {str(name): seconds for name, seconds in ledger.seconds.items()}
+
+
+def test_every_phase_of_the_record_that_goes_on_is_one_of_the_ledger() -> None:
+    assert {phase.value for phase in Phase if phase not in TERMINAL} - {"preempted"} <= set(Spent)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from windlass.errors import JobFileError
+from windlass.spec.job import Job, NodeRange, Resources
+from windlass.spec.names import legal_name
+
+
+def test_a_job_is_made_in_python_with_the_names_of_the_file() -> None:
+    job = Job(name="digits", run="train.py", nodes=2, timeout="2h", resources=Resources(gpus=1), restarts=3)
+    assert (job.nodes, job.timeout, job.resources.gpus, job.restarts.max) == (NodeRange(min=2, max=2), 7200, 1, 3)
+
+
+def test_a_bad_job_object_raises_the_error_of_a_bad_file() -> None:
+    with pytest.raises(JobFileError) as caught:
+        Job(name="a b", run="train.py", num_nodes=2, nodes=0)  # type: ignore[call-arg]
+    assert [problem.field for problem in caught.value.problems] == ["name", "num_nodes", "nodes"]
+    assert caught.value.problems[0].where == "Job"
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "launcher", "kind"),
+    [
+        ({"run": "train.py --epochs 5"}, "torchrun", "script"),
+        ({"run": "'my folder/train.py'"}, "torchrun", "script"),
+        ({"run": "-m package.train -x"}, "torchrun", "module"),
+        ({"run": "./train.sh"}, "plain", "program"),
+        ({"command": ["python", "train.py"]}, "plain", "program"),
+        ({"run": "train.py", "launcher": "mpi"}, "mpi", "script"),
+        ({"run": "./prog", "launcher": "torchrun"}, "torchrun", "program"),
+        ({"command": ["./prog"], "launcher": "mpi"}, "mpi", "program"),
+    ],
+)
+def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launcher: str, kind: str) -> None:
+    job = Job(name="a", **start)
+    assert (job.launcher, job.script_kind) == (launcher, kind)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({}, "run: is needed, and not there"),
+        ({"command": []}, "command"),
+        ({"command": [""]}, "command: begins with an empty word"),
+        ({"command": "train.py"}, "command: expected a list, found text"),
+        ({"run": "  "}, "run: is empty"),
+        ({"run": "-m"}, "run: has no module after -m"),
+        ({"run": "-c pass"}, "run: begins with the option '-c'"),
+        ({"run": "a" * 200_000}, "run: is 200000 bytes long"),
+        ({"command": ["a"], "launcher": "torchrun"}, "launcher: is torchrun, which does not start a command"),
+        ({"run": "a.py", "launcher": "mpi", "nodes": {"min": 1, "max": 2}}, "nodes: is a range"),
+        ({"run": "a.sh", "local": {"agent": "torchrun"}}, "local.agent: is torchrun, but launcher is plain"),
+        ({"run": "a.py", "secrets": {"a"}}, "secrets: expected a list, found a set"),
+        ({"run": b"a.py"}, "run: expected text, found a bytes"),
+        ({"run": "a.py", "nodes": 10**5000}, "nodes: must be at most 100000"),
+        ({"run": "a.py", "env": {"A": None}}, "env.A: expected text, found nothing"),
+        ({"run": "a.py", "env": {"A": "\0"}}, "env.A: a NUL character"),
+        ({"run": "a.py", "env": {"WINDLASS_X": "1"}}, "env.WINDLASS_X: set by Windlass"),
+    ],
+)  # fmt: skip
+def test_impossible_jobs_are_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobFileError) as caught:
+        Job(name="a", **fields)
+    (problem,) = caught.value.problems
+    assert says in str(problem)
+
+
+def test_checks_across_fields_are_made_although_other_fields_are_wrong() -> None:
+    with pytest.raises(JobFileError) as caught:
+        Job(
+            name="?",
+            command=["a"],
+            launcher="torchrun",
+            nodes=0,
+            local={"rate": "1gbit", "port": 0},
+            resources={"cpus": "x", "gpu_type": "T4"},
+        )
+    assert [problem.field for problem in caught.value.problems] == [
+        "name",
+        "launcher",
+        "nodes",
+        "local.rate",
+        "local.port",
+        "resources.cpus",
+        "resources.gpu_type",
+    ]
+
+
+def test_a_run_of_several_lines_is_split_as_a_shell_would() -> None:
+    job = Job(name="a", run="train.py \\\n  --text 'two\\\nlines' \\\n  --path a\\ b\n")
+    assert job.script_argv == ("train.py", "--text", "two\\\nlines", "--path", "a b")
+
+
+def test_a_job_cannot_be_changed() -> None:
+    job = Job(name="a", run="a.py")
+    with pytest.raises(ValidationError):
+        job.nodes = NodeRange(min=2, max=2)  # type: ignore[misc]
+
+
+def test_numbers_in_env_become_text() -> None:
+    assert Job(name="a", run="a.py", env={"A": 1, "B": 0.5, "C": "x"}).env == {"A": "1", "B": "0.5", "C": "x"}
+
+
+@given(st.text(max_size=80))
+def test_every_text_has_a_legal_name_near_it(text: str) -> None:
+    assert Job(name=legal_name(text), run="a.py").name == legal_name(legal_name(text))
+
+
+def test_reading_a_job_loads_no_yaml_and_no_module_of_another_room() -> None:
+    code = (
+        "import sys, windlass.spec.job, windlass.spec.commandline, windlass.spec.parse\n"
+        "print(sorted(m for m in sys.modules if m.startswith(('ruamel.', 'torch', 'rich', 'click'))\n"
+        "             or m.startswith('windlass.') and not m.startswith(('windlass.spec', 'windlass.errors'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

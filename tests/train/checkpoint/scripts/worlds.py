@@ -1,0 +1,306 @@
+"""Runs phases of training, each as some ranks forked from here, and prints what each found: torch is imported once.
+
+`worlds.py FOLDER` plays all phases; a line of JSON for each rank of each phase. Nothing is computed before the forks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from windlass.train.checkpoint import Checkpoint, files
+
+FOLDER = Path(sys.argv[1])
+Rank = Callable[[], dict[str, Any]]
+
+
+def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model wrapped for this world, the same on all ranks, with a frozen layer, and its optimizer."""
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(7, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 5), nn.Linear(5, 3))
+    for parameter in model[3].parameters():  # type: ignore[index]
+        parameter.requires_grad_(False)
+    if kind == "ddp" and dist.get_world_size() > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    elif kind == "fsdp":
+        fully_shard(model[0])  # type: ignore[index]
+        fully_shard(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return model, torch.optim.AdamW(trained, lr=0.01)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """A step on the same batch in every rank, so that it is the same step whatever their number."""
+    generator = torch.Generator().manual_seed(step)
+    batch = torch.randn(16, 7, generator=generator)
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of all tensors of both, as they are when put together."""
+    tensors = [*model.state_dict().values()]
+    for parameter in model.parameters():
+        tensors += [optimizer.state[parameter][key] for key in sorted(optimizer.state.get(parameter, {}))]
+    found = hashlib.sha256()
+    for tensor in tensors:
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        found.update(whole.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def first() -> dict[str, Any]:
+    """Train five steps of each kind and save; tell what was saved."""
+    told: dict[str, Any] = {}
+    for kind in ("ddp", "fsdp"):
+        model, optimizer = make(kind)
+        mine = {"tuple": (1, float("inf")), 7: b"bytes", "rank": dist.get_rank()}
+        saved = Checkpoint(model=model, optimizer=optimizer, mine=mine, folder=FOLDER / kind, every=3)
+        for step in range(5):
+            train(model, optimizer, step)
+            saved.step()
+        torch.manual_seed(100 + dist.get_rank())
+        told[f"{kind} safe"] = saved.save(wait=True)
+        told[f"{kind} random"] = torch.rand(3).tolist()
+        told[kind] = digest(model, optimizer)
+        saved.close()
+    return told
+
+
+def resumed() -> dict[str, Any]:
+    """Go on from what is there with another number of ranks; then one more step, saved."""
+    told: dict[str, Any] = {}
+    for kind in ("ddp", "fsdp"):
+        model, optimizer = make(kind)
+        mine: dict[Any, Any] = {}
+        saved = Checkpoint(model=model, optimizer=optimizer, mine=mine, folder=FOLDER / kind, every=3)
+        told[f"{kind} steps"] = saved.restore()
+        told[f"{kind} random"] = torch.rand(3).tolist()
+        told[kind] = digest(model, optimizer)
+        told[f"{kind} mine"] = repr(mine)
+        train(model, optimizer, saved.steps)
+        saved.step()
+        told[f"{kind} safe"] = saved.save(wait=True)
+        told[f"{kind} after"] = digest(model, optimizer)
+        saved.export(FOLDER / f"{kind}-{dist.get_world_size()}.pt")
+        saved.export(FOLDER / f"{kind}-{dist.get_world_size()}.safetensors")
+        saved.close()
+    return told
+
+
+def stopped() -> dict[str, Any]:
+    """Train until SIGTERM comes; every rank gets its own, at its own time."""
+    model, optimizer = make("ddp")
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "stopped", every=10**6)
+    for step in range(100_000):
+        train(model, optimizer, step)
+        if step == 3:
+            (FOLDER / f"ready-{dist.get_rank()}").touch()
+        try:
+            saved.step()
+        except SystemExit:
+            tell("stopped", dist.get_rank(), {"at": saved.steps, "digest": digest(model, optimizer)})
+            raise
+    raise AssertionError("nobody was stopped")
+
+
+def refusing() -> dict[str, Any]:
+    """The newest has a flipped bit in a file that only rank 1 verifies."""
+    model, optimizer = make("ddp")
+    saved = Checkpoint(model=model, optimizer=optimizer, mine={}, folder=FOLDER / "ddp")
+    steps = saved.restore()
+    saved.close()
+    return {"steps": steps, "digest": digest(model, optimizer)}
+
+
+def other_model() -> dict[str, Any]:
+    """A script that has changed."""
+    model, optimizer = make("ddp")
+    inner = cast(nn.Sequential, model.module)
+    inner.added = nn.Linear(2, 2)
+    inner[0] = nn.Linear(7, 8)
+    saved = Checkpoint(model=inner, optimizer=optimizer, mine={}, folder=FOLDER / "ddp")
+    try:
+        saved.restore()
+    except ValueError as error:
+        return {"said": str(error)}
+    finally:
+        saved.close()
+    return {}
+
+
+def writer_dies() -> dict[str, Any]:
+    """The writer of rank 1 is killed in the middle of a save; the one after it succeeds."""
+    model, optimizer = make("ddp")
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "dies", every=10**6)
+    train(model, optimizer, 0)
+    saved.step()
+    if dist.get_rank() == 1:
+        os.kill(saved._writer.pid, signal.SIGSTOP)
+    saved.save()
+    if dist.get_rank() == 1:
+        os.kill(saved._writer.pid, signal.SIGKILL)
+    train(model, optimizer, 1)
+    saved.step()
+    safe = saved.save(wait=True)
+    saved.close()
+    return {"safe": safe}
+
+
+def without_talking() -> dict[str, Any]:
+    """As under Horovod: ranks go in step, but torch.distributed is not there."""
+    rank = int(os.environ["RANK"])
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    own = {"rank": rank}
+    part = PerRank(own)
+    saved = Checkpoint(model=model, optimizer=optimizer, own=part, folder=FOLDER / "alone", every="0.2s")
+    began = saved.restore()
+    for step in range(100_000):
+        optimizer.zero_grad()
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        os.write(PIPES[1 - rank][1], b".")
+        os.read(PIPES[rank][0], 1)
+        if step == 60:
+            (FOLDER / f"ready-{rank}").touch()
+        time.sleep(0.005)
+        try:
+            saved.step()
+        except SystemExit:
+            tell("alone again" if began else "alone", rank, {"began": began, "at": saved.steps, "own": part.values})
+            raise
+    raise AssertionError("nobody was stopped")
+
+
+class PerRank:
+    """Something with a state for each rank."""
+
+    state_is_per_rank = True
+
+    def __init__(self, values: dict[str, int]) -> None:
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values, "tensor": torch.full((3,), float(self.values["rank"]))}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["tensor"].tolist() == [float(self.values["rank"])] * 3
+        self.values = {**state["values"], "again": 1}
+
+
+PIPES = [os.pipe(), os.pipe()]
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def play(name: str, size: int, rank_main: Rank, *, talk: bool = True) -> list[int]:
+    """Fork the ranks of a phase; gives their pids."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pids = []
+    for rank in range(size):
+        pid = os.fork()
+        if pid == 0:
+            os.environ.update(
+                RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(port),
+            )  # fmt: skip
+            be_rank(name, rank, rank_main, talk)
+        pids.append(pid)
+    return pids
+
+
+def be_rank(name: str, rank: int, rank_main: Rank, talk: bool) -> None:
+    code = 0
+    try:
+        torch.set_num_threads(1)
+        if talk:
+            dist.init_process_group("gloo")
+        tell(name, rank, rank_main())
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    except BaseException as error:
+        traceback.print_exc()
+        tell(name, rank, {"error": f"{type(error).__name__}: {error}"})
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def tell(name: str, rank: int, found: dict[str, Any]) -> None:
+    sys.stdout.flush()
+    os.write(1, ("\n>>" + json.dumps({"phase": name, "rank": rank, **found}) + "\n").encode())
+
+
+def wait(pids: list[int], seconds: float = 60.0) -> list[int]:
+    """Their exit codes; whoever is too slow is killed."""
+    give_up = time.monotonic() + seconds
+    codes = []
+    for pid in pids:
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes.append(os.waitstatus_to_exitcode(status))
+                break
+            if time.monotonic() > give_up:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+    return codes
+
+
+def phase(name: str, size: int, rank_main: Rank) -> None:
+    tell(name, -1, {"codes": wait(play(name, size, rank_main))})
+
+
+def phase_with_stop(name: str, rank_main: Rank, *, talk: bool) -> None:
+    for rank in range(2):
+        (FOLDER / f"ready-{rank}").unlink(missing_ok=True)
+    pids = play(name, 2, rank_main, talk=talk)
+    give_up = time.monotonic() + 60
+    while not all((FOLDER / f"ready-{rank}").exists() for rank in range(2)) and time.monotonic() < give_up:
+        time.sleep(0.005)
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+        time.sleep(0.03)
+    tell(name, -1, {"codes": wait(pids)})
+
+
+def main() -> None:
+    phase("first", 2, first)
+    phase("one", 1, resumed)
+    phase("three", 3, resumed)
+    phase_with_stop("stopped", stopped, talk=True)
+    newest = files.list_checkpoints(FOLDER / "ddp")[0]
+    spoilt = Path(newest.path) / "rank-1.safetensors"
+    data = bytearray(spoilt.read_bytes())
+    data[-1] ^= 1
+    spoilt.write_bytes(data)
+    tell("spoilt", -1, {"name": newest.name})
+    phase("refusing", 2, refusing)
+    phase("other", 2, other_model)
+    phase("dies", 2, writer_dies)
+    phase_with_stop("alone", without_talking, talk=False)
+    phase_with_stop("alone again", without_talking, talk=False)
+
+
+if __name__ == "__main__":
+    main()

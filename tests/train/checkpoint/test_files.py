@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train.checkpoint.saved import build, flip, make
+
+from windlass.train.checkpoint import Checkpoint, files
+from windlass.train.checkpoint.files import Found, list_checkpoints
+from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.to_torch import read_tensors
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make(tmp_path / "ck", 3)
+    return tmp_path / "ck"
+
+
+def newest(folder: Path) -> Path:
+    return Path(list_checkpoints(folder)[0].path)
+
+
+def change(path: Path, edit: Callable[[dict[str, object]], None]) -> None:
+    manifest = files.read_manifest(Folder(str(path.parent)), path.name)
+    del manifest[files.CHECKSUM]
+    edit(manifest)
+    (path / files.MANIFEST).write_bytes(files.seal(manifest))
+
+
+def test_checkpoints_are_listed_newest_first_with_what_their_manifests_say(folder: Path) -> None:
+    found = list_checkpoints(folder)
+    assert [one.step for one in found] == [3, 2, 1]
+    for one in found:
+        assert one.complete
+        assert one.bytes == sum(path.stat().st_size for path in Path(one.path).iterdir() if path.name != files.MANIFEST)
+        assert files.verify(one) == []
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "bit": (lambda path: flip(path / "rank-0.safetensors"), "rank-0.safetensors is damaged"),
+    "bit of a header": (lambda path: flip(path / "rank-0.safetensors", 20), "rank-0.safetensors is damaged"),
+    "bit of own state": (lambda path: flip(path / "rank-0.json", 100), "rank-0.json is damaged"),
+    "truncated": (lambda path: os.truncate(path / "rank-0.safetensors", 4100), "has 4100 bytes where"),
+    "grown": (lambda path: os.truncate(path / "rank-0.safetensors", 1 << 20), "has 1048576 bytes where"),
+    "missing": (lambda path: (path / "rank-0.safetensors").unlink(), "rank-0.safetensors is missing"),
+    "no manifest": (lambda path: (path / files.MANIFEST).unlink(), "never became whole"),
+    "half a manifest": (lambda path: os.truncate(path / files.MANIFEST, 40), "its manifest cannot be read"),
+    "empty manifest": (lambda path: os.truncate(path / files.MANIFEST, 0), "its manifest cannot be read"),
+    "bit of the manifest": (lambda path: flip(path / files.MANIFEST, 40), "its manifest"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_found_out_and_the_one_before_it_is_loaded(
+    damage: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spoil, says = DAMAGES[damage]
+    spoil(newest(folder))
+    problems = files.verify(list_checkpoints(folder)[0])
+    assert len(problems) == 1
+    assert says in problems[0]
+    weights = make(folder.parent / "other", 2)
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=folder)
+    assert saved.restore() == 2
+    assert torch.equal(model.weight, weights[1])
+    saved.close()
+    said = capfd.readouterr().out
+    assert ("step 3 refused" in said) == (damage != "no manifest")
+    assert "step 2 restored" in said
+
+
+HOSTILE: dict[str, Callable[[dict[str, object]], None]] = {
+    "name with a folder": lambda manifest: manifest["files"].update({"../x.json": {"bytes": 1, "crc32": "0"}}),  # type: ignore[attr-defined]
+    "name elsewhere": lambda manifest: manifest["files"].update({"/etc/passwd": {"bytes": 1, "crc32": "0"}}),  # type: ignore[attr-defined]
+    "other name": lambda manifest: manifest["files"].update({"evil.pt": {"bytes": 1, "crc32": "0"}}),  # type: ignore[attr-defined]
+    "negative length": lambda manifest: manifest["files"]["rank-0.json"].update(bytes=-1),  # type: ignore[index]
+    "length that is no number": lambda manifest: manifest["files"]["rank-0.json"].update(bytes="9"),  # type: ignore[index]
+    "length of two": lambda manifest: manifest["files"]["rank-0.json"].update(bytes=True),  # type: ignore[index]
+    "no checksum": lambda manifest: manifest["files"]["rank-0.json"].pop("crc32"),  # type: ignore[index]
+    "many ranks": lambda manifest: manifest.update(world_size=10**14),
+    "no ranks": lambda manifest: manifest.update(world_size=0),
+    "more ranks than files": lambda manifest: manifest.update(world_size=2),
+    "step of text": lambda manifest: manifest.update(step="3"),
+    "another step": lambda manifest: manifest.update(step=4),
+    "new format": lambda manifest: manifest.update(format=2),
+    "files of a list": lambda manifest: manifest.update(files=[1]),
+    "created never": lambda manifest: manifest.update(created_at=None),
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_manifest_that_nobody_of_ours_wrote_is_refused(how: str, folder: Path) -> None:
+    path = newest(folder)
+    change(path, lambda manifest: None)
+    assert list_checkpoints(folder)[0].complete
+    change(path, HOSTILE[how])
+    first, second, _ = list_checkpoints(folder)
+    assert (first.step, first.complete) == (3, False)
+    assert "cannot be read" not in first.problem
+    assert second.complete
+
+
+def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    path = newest(folder)
+    (path / "rank-0.json").rename(tmp_path / "outside.json")
+    (path / "rank-0.json").symlink_to(tmp_path / "outside.json")
+    assert "rank-0.json" in files.verify(list_checkpoints(folder)[0])[0]
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    assert [one.step for one in list_checkpoints(folder)] == [2, 1]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(folder: Path) -> None:
+    path = newest(folder)
+    (path / "rank-0.json").unlink()
+    os.mkfifo(path / "rank-0.json")
+    assert "rank-0.json" in files.verify(list_checkpoints(folder)[0])[0]
+
+
+def test_nothing_that_lies_in_a_checkpoint_is_unpickled_unless_the_user_asks(tmp_path: Path) -> None:
+    folder, mark = tmp_path / "ck", tmp_path / "executed"
+    make(folder, 1, mine={"thing": 1})
+    path = newest(folder)
+    evil = pickle.dumps(Evil(str(mark)))
+    for name in ("model.pt", "rank-0.pkl", ".metadata", "data.pkl"):
+        (path / name).write_bytes(evil)
+    own = json.loads((path / "rank-0.json").read_text())
+    own["common"]["parts"]["mine"]["thing"] = {"$": "pickle", "v": base64.b64encode(evil).decode()}
+    rewrite(path, "rank-0.json", json.dumps(own).encode())
+    assert files.verify(list_checkpoints(folder)[0]) == []
+    model, optimizer = build()
+    before = model.weight.detach().clone()
+    saved = Checkpoint(model=model, optimizer=optimizer, mine={}, folder=folder)
+    with pytest.raises(ValueError, match=r"mine\.thing was stored by pickle"):
+        saved.restore()
+    saved.close()
+    assert not mark.exists()
+    assert torch.equal(model.weight, before)
+
+
+class Evil:
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path(self.mark),)
+
+
+def rewrite(path: Path, name: str, data: bytes) -> None:
+    """Replace a file, and make the manifest agree."""
+    (path / name).write_bytes(data)
+    facts = {"bytes": len(data), files.CHECKSUM: f"{zlib.crc32(data):08x}"}
+    change(path, lambda manifest: manifest["files"].update({name: facts}))  # type: ignore[attr-defined]
+
+
+INDEXES: dict[str, dict[str, object]] = {
+    "beyond the file": {"begin": 10**9},
+    "before the file": {"begin": -1},
+    "another shape": {"shape": [1000, 1000]},
+    "outside": {"offsets": [5, 0]},
+    "no type": {"dtype": "nn"},
+    "another name": {"name": "model.other"},
+}
+
+
+@pytest.mark.parametrize("how", INDEXES)
+def test_an_index_that_does_not_fit_the_files_is_refused_before_anything_is_loaded(how: str, folder: Path) -> None:
+    path = newest(folder)
+    own = json.loads((path / "rank-0.json").read_text())
+    own["tensors"]["model.weight"].update(INDEXES[how])
+    rewrite(path, "rank-0.json", json.dumps(own).encode())
+    model, optimizer = build()
+    before = model.weight.detach().clone()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=folder)
+    with pytest.raises(ValueError, match=r"model\.(weight|other)"):
+        saved.restore()
+    saved.close()
+    assert torch.equal(model.weight, before)
+
+
+def found(step: int, attempt: int = 1, *, at: float = 0.0, whole: bool = True, run: str = "") -> Found:
+    name = files.name_of(step, attempt, "abcd")
+    return Found(name, "", step, 0, at, 1, whole, attempt, 1, run)
+
+
+def test_pruning_keeps_the_newest_and_never_the_last_good_one_goes() -> None:
+    there = [found(step, at=float(step)) for step in (5, 4, 3, 2, 1)]
+    names = [one.name for one in there]
+    assert files.to_prune(there, 3, None, (), 10.0) == names[3:]
+    assert files.to_prune(there, None, 7.5, (), 10.0) == names[3:]
+    assert files.to_prune(there, 1, 0.001, (), 10.0) == names[1:]
+    assert files.to_prune(there, 2, None, {names[0], names[1]}, 10.0) == [names[0], names[1], names[4]]
+    assert files.to_prune(there, 1, 1.0, set(names), 10.0) == [], "without a good one nothing goes"
+
+
+def test_pruning_removes_what_can_no_longer_become_whole_and_leaves_what_may() -> None:
+    late = found(9, at=1000.0, whole=False)
+    half, other, old = found(4, whole=False), found(7, 2, at=900.0, whole=False), found(6, 2, at=1.0, whole=False)
+    there = [late, found(5, at=999.0), half, other, old]
+    assert files.to_prune(there, 3, None, (), 1000.0) == [half.name, old.name]
+
+
+def test_a_later_attempt_is_newer_whatever_its_steps_are(tmp_path: Path) -> None:
+    make(tmp_path, 3)
+    (tmp_path / "unrelated").mkdir()
+    for _ in range(2):
+        make(tmp_path, 1)
+    assert [(one.attempt, one.step) for one in list_checkpoints(tmp_path)] == [(3, 1), (2, 1), (1, 3), (1, 2), (1, 1)]
+
+
+def test_prune_removes_folders(folder: Path) -> None:
+    gone = files.prune(folder, 1)
+    assert len(gone) == 2
+    assert [path.name for path in folder.iterdir()] == [newest(folder).name]
+
+
+def test_an_empty_place_and_a_missing_one_hold_nothing(tmp_path: Path) -> None:
+    assert list_checkpoints(tmp_path) == []
+    assert list_checkpoints(tmp_path / "nowhere") == []
+
+
+def test_export_without_torch_gives_the_tensors_of_one_part(tmp_path: Path) -> None:
+    weights = make(tmp_path / "ck", 2)
+    target = tmp_path / "model.safetensors"
+    program = (
+        "import sys; from windlass.train.checkpoint import files\n"
+        "found = files.list_checkpoints(sys.argv[1])[0]\n"
+        "assert files.verify(found) == []\n"
+        "files.export_safetensors(found, sys.argv[2])\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "ck"), str(target)], check=True)
+    tensors = read_tensors(str(target))
+    assert sorted(tensors) == ["bias", "weight"]
+    assert torch.equal(tensors["weight"], weights[-1])
+
+
+def test_export_of_an_unknown_part_leaves_no_file(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(files.BadCheckpoint, match="no tensors of a part named 'teacher', only of model"):
+        files.export_safetensors(list_checkpoints(folder)[0], tmp_path / "x.safetensors", "teacher")
+    assert not [path for path in tmp_path.iterdir() if "x.safetensors" in path.name]

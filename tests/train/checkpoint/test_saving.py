@@ -1,0 +1,202 @@
+"""What goes wrong while a checkpoint is written, in one rank."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.faults.disk import fill, small_disk
+from tests.train.checkpoint.saved import build, make, train
+
+from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint.files import list_checkpoints, verify
+
+
+def until(true: Callable[[], object], seconds: float = 30.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < give_up, "it does not happen"
+        time.sleep(0.01)
+
+
+def steps_of(folder: Path) -> list[int]:
+    return [found.step for found in list_checkpoints(folder) if found.complete and not verify(found)]
+
+
+def test_a_full_disk_costs_the_save_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with small_disk(tmp_path / "disk", 512) as disk:
+        model, optimizer = build()
+        saved = Checkpoint(model=model, optimizer=optimizer, folder=disk / "ck", every=10**6)
+        train(model, optimizer)
+        saved.step()
+        assert saved.save(wait=True)
+        filler = fill(disk)
+        train(model, optimizer)
+        saved.step()
+        assert not saved.save(wait=True)
+        assert steps_of(disk / "ck") == [1]
+        assert len(list((disk / "ck").iterdir())) == 1, "the half of it is gone"
+        filler.unlink()
+        train(model, optimizer)
+        saved.step()
+        assert saved.save(wait=True)
+        saved.close()
+        assert steps_of(disk / "ck") == [3, 1]
+    said = capfd.readouterr().out
+    assert "step 2 failed" in said
+    assert "No space left on device" in said
+
+
+def test_a_folder_that_vanished_costs_saves_until_it_is_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path / "ck", every=10**6)
+    train(model, optimizer)
+    saved.step()
+    shutil.rmtree(tmp_path / "ck")
+    assert not saved.save(wait=True)
+    assert not (tmp_path / "ck").exists(), "a disk that is gone must not be written to under its mount point"
+    (tmp_path / "ck").mkdir()
+    assert saved.save(wait=True)
+    saved.close()
+    assert steps_of(tmp_path / "ck") == [1]
+    assert "step 1 failed" in capfd.readouterr().out
+
+
+def test_a_killed_writer_of_the_only_rank_costs_one_save(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
+    train(model, optimizer)
+    saved.step()
+    os.kill(saved._writer.pid, signal.SIGSTOP)
+    saved.save()
+    (tmp_path / f"{saved._writer.current['name']}").mkdir()  # type: ignore[index]
+    os.kill(saved._writer.pid, signal.SIGKILL)
+    train(model, optimizer)
+    saved.step()
+    assert saved.save(wait=True)
+    saved.close()
+    assert steps_of(tmp_path) == [2]
+    assert len(list(tmp_path.iterdir())) == 1
+    assert "failed: the writer process died" in capfd.readouterr().out
+
+
+def test_a_save_under_way_makes_the_next_one_skip_or_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
+    os.kill(saved._writer.pid, signal.SIGSTOP)
+    for _ in range(3):
+        train(model, optimizer)
+        saved.step()
+        saved.save()
+    os.kill(saved._writer.pid, signal.SIGCONT)
+    assert saved.save(wait=True)
+    saved.close()
+    assert steps_of(tmp_path) == [3, 1]
+    said = capfd.readouterr().out
+    assert said.count("skipped") == 2
+
+
+def test_what_is_saved_is_the_state_of_that_moment_whatever_training_does_then(tmp_path: Path) -> None:
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
+    train(model, optimizer)
+    saved.step()
+    kept = model.weight.detach().clone()
+    os.kill(saved._writer.pid, signal.SIGSTOP)
+    saved.save()
+    with torch.no_grad():
+        model.weight.fill_(7.0)
+    os.kill(saved._writer.pid, signal.SIGCONT)
+    saved.close()
+    other, its_optimizer = build()
+    again = Checkpoint(model=other, optimizer=its_optimizer, folder=tmp_path)
+    assert again.restore() == 1
+    again.close()
+    assert torch.equal(other.weight, kept)
+
+
+def test_state_that_grows_is_planned_anew(tmp_path: Path) -> None:
+    mine: dict[str, Any] = {"history": torch.zeros(1)}
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, mine=mine, folder=tmp_path, every=10**6)
+    for size in (1, 1000, 100_000, 3):
+        mine["history"] = torch.arange(size)
+        mine["text"] = "x" * size
+        train(model, optimizer)
+        saved.step()
+        assert saved.save(wait=True)
+        other: dict[str, Any] = {}
+        model_again, optimizer_again = build()
+        again = Checkpoint(model=model_again, optimizer=optimizer_again, mine=other, folder=tmp_path)
+        again.restore()
+        again.close()
+        assert torch.equal(other["history"], mine["history"])
+        assert other["text"] == mine["text"]
+    saved.close()
+
+
+def test_retention_keeps_as_many_as_were_asked_for(tmp_path: Path) -> None:
+    make(tmp_path, 6, keep=2)
+    assert steps_of(tmp_path) == [6, 5]
+
+
+def test_a_thing_that_cannot_be_kept_is_told_at_the_first_step(tmp_path: Path) -> None:
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, mine={"f": build}, folder=tmp_path)
+    train(model, optimizer)
+    with pytest.raises(TypeError, match=r"mine\.f cannot be kept in a checkpoint: it is a builtins\.function"):
+        saved.step()
+    saved.close()
+    with pytest.raises(TypeError, match=r"Checkpoint\(wrong=\.\.\.\)"):
+        Checkpoint(wrong=3, folder=tmp_path)
+
+
+TRAINER = """
+import os, signal, sys, time
+from tests.train.checkpoint.saved import build, train
+from windlass.train.checkpoint import Checkpoint
+
+model, optimizer = build()
+saved = Checkpoint(model=model, optimizer=optimizer, folder=sys.argv[1], every=10**6)
+train(model, optimizer)
+saved.step()
+if sys.argv[2] == "killed":
+    os.kill(saved._writer.pid, signal.SIGSTOP)
+    saved.save()
+    print(saved._writer.pid, flush=True)
+    time.sleep(60)
+saved.save()
+print(saved._writer.pid, flush=True)
+"""
+
+
+def trainer(folder: Path, how: str) -> subprocess.Popen[str]:
+    root = Path(__file__).parents[3]
+    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    words = [sys.executable, "-c", TRAINER, str(folder), how]
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_writer_whose_rank_is_killed_finishes_what_it_has_and_ends(tmp_path: Path) -> None:
+    with trainer(tmp_path, "killed") as process:
+        assert process.stdout is not None
+        writer = int(process.stdout.readline())
+        process.kill()
+    os.kill(writer, signal.SIGCONT)
+    until(lambda: steps_of(tmp_path) == [1])
+    until(lambda: not Path(f"/proc/{writer}").exists() or "Z" in Path(f"/proc/{writer}/stat").read_text().split()[2])
+
+
+def test_a_script_that_just_ends_has_its_last_save(tmp_path: Path) -> None:
+    with trainer(tmp_path, "ends") as process:
+        assert process.wait(60) == 0
+    assert steps_of(tmp_path) == [1]

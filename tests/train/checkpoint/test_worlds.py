@@ -1,0 +1,160 @@
+"""Real ranks over gloo, one, two and three of them: one session of `scripts/worlds.py` looked at from all sides."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from windlass.train.checkpoint.files import list_checkpoints, verify
+from windlass.train.checkpoint.to_torch import read_tensors
+
+SCRIPT = Path(__file__).with_name("scripts") / "worlds.py"
+KINDS = ("ddp", "fsdp")
+
+
+class Session:
+    """What the ranks told, and what they printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        source = Path(__file__).parents[3] / "src"
+        env = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+        for name in [name for name in env if name.startswith("WINDLASS")]:
+            del env[name]
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), str(folder)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, check=False, timeout=150,
+        )  # fmt: skip
+        self.output = done.stdout
+        self.told: dict[tuple[str, int], dict[str, Any]] = {}
+        for line in self.output.splitlines():
+            if line.startswith(">>"):
+                found = json.loads(line[2:])
+                self.told.setdefault((found["phase"], found["rank"]), {}).update(found)
+
+    def ranks(self, phase: str) -> list[dict[str, Any]]:
+        found = [told for (name, rank), told in sorted(self.told.items()) if name == phase and rank >= 0]
+        assert found, self.output
+        assert not [told["error"] for told in found if "error" in told], self.output
+        return found
+
+    def codes(self, phase: str) -> list[int]:
+        codes: list[int] = self.told[(phase, -1)]["codes"]
+        return codes
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    return Session(tmp_path_factory.mktemp("worlds"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_state_is_the_same_in_two_ranks_in_one_and_in_three(session: Session, kind: str) -> None:
+    first, one, three = session.ranks("first"), session.ranks("one"), session.ranks("three")
+    assert [told[f"{kind} safe"] for told in (*first, *one, *three)] == [True] * 6
+    assert one[0][f"{kind} steps"] == 5
+    assert one[0][kind] == first[0][kind] == first[1][kind]
+    assert [told[f"{kind} steps"] for told in three] == [6] * 3
+    assert [told[kind] for told in three] == [one[0][f"{kind} after"]] * 3
+    assert one[0][f"{kind} after"] != one[0][kind]
+
+
+def test_sharded_and_replicated_models_go_on_alike(session: Session) -> None:
+    for phase in ("first", "one", "three"):
+        for told in session.ranks(phase):
+            assert told["ddp"] == told["fsdp"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_rank_goes_on_with_its_own_random_numbers(session: Session, kind: str) -> None:
+    first, one = session.ranks("first"), session.ranks("one")
+    assert first[0][f"{kind} random"] != first[1][f"{kind} random"]
+    torch.manual_seed(100)
+    assert first[0][f"{kind} random"] == torch.rand(3).tolist()
+    assert one[0][f"{kind} random"] == first[0][f"{kind} random"]
+
+
+def test_state_of_ones_own_is_that_of_rank_0_with_its_types(session: Session) -> None:
+    for told in (*session.ranks("one"), *session.ranks("three")):
+        assert told["ddp mine"] == "{'tuple': (1, inf), 7: b'bytes', 'rank': 0}"
+
+
+def test_two_ranks_write_half_each(session: Session) -> None:
+    [stopped] = list_checkpoints(session.folder / "stopped")
+    sizes = [stopped.files[f"rank-{rank}.safetensors"]["bytes"] for rank in range(2)]
+    names = [read_tensors(str(Path(stopped.path) / f"rank-{rank}.safetensors")) for rank in range(2)]
+    assert all(names)
+    assert not set(names[0]) & set(names[1])
+    assert abs(sizes[0] - sizes[1]) < 4096
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 3])
+def test_exports_are_plain_and_whole(session: Session, kind: str, size: int) -> None:
+    loaded = torch.load(session.folder / f"{kind}-{size}.pt", weights_only=True)
+    names = ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
+             "3.weight", "3.bias", "4.weight", "4.bias"]  # fmt: skip
+    assert sorted(loaded) == sorted(names)
+    assert loaded["0.weight"].shape == (9, 7)
+    tensors = read_tensors(str(session.folder / f"{kind}-{size}.safetensors"))
+    assert sorted(tensors) == sorted(names)
+    for name in names:
+        assert torch.equal(tensors[name], loaded[name])
+
+
+def test_ranks_that_get_sigterm_at_different_times_save_the_same_step_and_end_with_143(session: Session) -> None:
+    assert session.codes("stopped") == [143, 143]
+    first, second = session.ranks("stopped")
+    [found] = list_checkpoints(session.folder / "stopped")
+    assert verify(found) == []
+    assert found.step == first["at"] == second["at"]
+    assert f"the state at step {found.step} is saved" in session.output
+
+
+def test_a_bit_that_one_rank_finds_flipped_makes_all_ranks_take_the_one_before(session: Session) -> None:
+    name = session.told[("spoilt", -1)]["name"]
+    first, second = session.ranks("refusing")
+    assert first == {**second, "rank": 0}
+    assert first["steps"] == 6
+    assert first["digest"] == session.ranks("one")[0]["ddp after"]
+    assert "step 7 refused: rank-1.safetensors is damaged" in session.output
+    assert name.startswith("step-00000007")
+
+
+def test_a_model_that_does_not_fit_is_told_all_differences_at_once(session: Session) -> None:
+    for told in session.ranks("other"):
+        assert "lacks model.added.bias, model.added.weight" in told["said"]
+        assert "model.0.weight was float32 [9, 7] and is now float32 [8, 7]" in told["said"]
+
+
+def test_a_killed_writer_costs_one_save_and_leaves_nothing(session: Session) -> None:
+    assert [told["safe"] for told in session.ranks("dies")] == [True, True]
+    assert "step 1 failed" in session.output
+    assert "rank 1: the writer process died" in session.output
+    assert [(found.step, found.complete) for found in list_checkpoints(session.folder / "dies")] == [(2, True)]
+
+
+def test_ranks_that_cannot_talk_save_by_time_and_on_sigterm_at_the_same_step(session: Session) -> None:
+    for phase in ("alone", "alone again"):
+        assert session.codes(phase) == [143, 143]
+        first, second = session.ranks(phase)
+        assert first["at"] == second["at"]
+    again = session.ranks("alone again")
+    assert [told["began"] for told in again] == [session.ranks("alone")[0]["at"]] * 2
+    assert [told["own"] for told in again] == [{"rank": rank, "again": 1} for rank in range(2)]
+    found = list_checkpoints(session.folder / "alone")
+    assert found[0].step == again[0]["at"]
+    assert len(found) == 3
+    assert [verify(one) for one in found] == [[]] * 3
+
+
+def test_no_rank_leaves_anything_behind(session: Session) -> None:
+    left = [path for path in session.folder.rglob("*") if path.name.startswith(".") or path.name.endswith(".failed")]
+    assert left == []

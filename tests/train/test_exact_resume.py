@@ -1,0 +1,129 @@
+"""A run that is killed and resumed ends bit for bit with the weights of one that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.faults.machine import Machine, machine_in
+
+SCRIPT = Path(__file__).with_name("scripts") / "exact.py"
+LAST_STEP = 3 * 15
+BIN = Path(sys.executable).parent
+Undisturbed = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with machine_in(tmp_path_factory.mktemp("exact")) as made:
+        yield made
+        made.windlass("warm", "stop")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """The digest of the weights with a loader and so many ranks, when nothing happens."""
+    known: dict[tuple[str, int], str] = {}
+
+    def digest(loader: str, world_size: int = 2) -> str:
+        if (loader, world_size) not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            known[loader, world_size] = under_windlass(machine, folder, loader, [], 1, world_size)
+            assert machine.status()["attempts"][-1]["number"] == 1
+        return known[loader, world_size]
+
+    return digest
+
+
+def kills_of(seed: int) -> list[str]:
+    """Steps and ranks: one before the first checkpoint or soon after it, one later."""
+    rng = random.Random(seed)
+    early, late = rng.randint(2, 20), rng.randint(21, LAST_STEP)
+    return [f"{early}:{rng.randrange(2)}", f"{late}:{rng.randrange(2)}"]
+
+
+def under_windlass(
+    machine: Machine, folder: Path, loader: str, kills: list[str], nodes: int, procs: int, *more: str
+) -> str:
+    words = [str(SCRIPT), str(folder), "--loader", loader, *more]
+    words += ["--kill", *kills] if kills else []
+    job = machine.write(
+        "job.yaml",
+        json.dumps({
+            "name": "exact", "run": " ".join(words), "nodes": nodes, "procs_per_node": procs,
+            "python": sys.executable, "restarts": 5,
+        }),
+    )  # fmt: skip
+    done = machine.windlass("run", str(job))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (folder / "digest").read_text()
+
+
+@pytest.mark.parametrize("loader", ["sampler", "stateful"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_kills_under_windlass_leave_no_trace_in_the_weights(
+    seed: int, loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    kills = kills_of(seed)
+    nodes, procs = [(1, 2), (2, 1)][seed % 2]
+    expected = undisturbed(loader)
+    assert under_windlass(machine, tmp_path, loader, kills, nodes, procs) == expected
+    attempts = machine.status()["attempts"]
+    assert len(attempts) == 1 + len(kills)
+    restored = [event["step"] for event in machine.events() if event.get("action") == "restored"]
+    assert restored, "all was trained again from the start"
+    assert all(step % 7 == 0 and 0 < step < LAST_STEP for step in restored)
+
+
+@pytest.mark.parametrize("loader", ["sampler", "stateful"])
+def test_a_checkpoint_of_an_epochs_last_step_goes_on_with_the_next_epoch(
+    loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    expected = undisturbed(loader)
+    kills = ["19:0", "33:1"]
+    assert under_windlass(machine, tmp_path, loader, kills, 1, 2, "--every", "15", "--patient") == expected
+    restored = [event["step"] for event in machine.events() if event.get("action") == "restored"]
+    assert restored == [15, 30]
+
+
+def test_three_ranks_sum_their_gradients_in_the_same_order_after_a_kill(
+    machine: Machine, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    expected = undisturbed("sampler", 3)
+    assert under_windlass(machine, tmp_path, "sampler", ["10:1", "19:2"], 1, 3, "--patient") == expected
+    restored = [event["step"] for event in machine.events() if event.get("action") == "restored"]
+    assert restored == [7, 14]
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_so_they_do_after_the_very_first_steps(
+    every: int, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    expected = undisturbed("sampler", 3)
+    assert under_windlass(machine, tmp_path, "sampler", ["4:1"], 1, 3, "--every", str(every), "--patient") == expected
+
+
+@pytest.mark.slow  # each start of torchrun imports torch three times
+@pytest.mark.parametrize("loader", ["sampler", "stateful"])
+def test_kills_under_torchrun_leave_no_trace_in_the_weights(
+    loader: str, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    kills = kills_of(4)
+    command = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--max-restarts", "3", str(SCRIPT)]
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")},
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    done = subprocess.run(
+        [*command, str(tmp_path), "--loader", loader, "--kill", *kills],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("killed-*"))) == len(kills)
+    assert (tmp_path / "digest").read_text() == undisturbed(loader)

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import windlass.train
+from windlass.train.report import MAX_LINE_BYTES, Reporter, as_line, as_text
+from windlass.worker.progress import Recogniser
+
+PACKAGE = Path(windlass.train.__file__).parents[1]
+
+
+class Loss:
+    """A loss on a GPU: asking for its number waits for the device, so the asking is counted."""
+
+    shape = ()
+
+    def __init__(self, value: float = 0.5) -> None:
+        self.value = value
+        self.num_waits = 0
+
+    def item(self) -> float:
+        self.num_waits += 1
+        return self.value
+
+
+class Bench:
+    """A reporter with a clock that is set by hand, and a pipe for a stdout."""
+
+    def __init__(self, **environ: str) -> None:
+        self.now = 100.0
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self.reporter = Reporter(lambda: self.now, environ, self.write_fd)
+
+    def report(self, step: Any = None, **arguments: Any) -> list[dict[str, Any]]:
+        """Reports, and gives what came out of it."""
+        take = arguments.pop
+        total, epoch, loss, samples = (
+            take("total", None),
+            take("epoch", None),
+            take("loss", None),
+            take("samples", None),
+        )
+        phase, message = take("phase", None), take("message", None)
+        self.reporter.report(step, total, epoch, loss, samples, phase, message, arguments)
+        try:
+            data = os.read(self.read_fd, 1 << 16)
+        except BlockingIOError:
+            return []
+        return [json.loads(line.removeprefix(b"::windlass ")) for line in data.splitlines()]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench(WINDLASS_RUN_ID="digits-1")
+    yield made
+    os.close(made.read_fd)
+    os.close(made.write_fd)
+
+
+def run_script(code: str, *, path: Path = PACKAGE.parent, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs `code` where nothing but the standard library and the package in `path` can be imported."""
+    code = f"import sys; sys.path.insert(0, {str(path)!r})\n{code}"
+    environ = {"PATH": os.environ["PATH"], **environ}
+    return subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, env=environ)
+
+
+# ---------------------------------------------------------------- what is written, and when
+
+
+def test_the_first_report_is_written_with_all_it_was_given(bench: Bench) -> None:
+    given = {"total": 500, "epoch": 0, "loss": 0.5, "phase": "training", "message": "off"}
+    assert bench.report(1, lr=0.1, **given) == [{"step": 1, **given, "metrics": {"lr": 0.1}}]
+
+
+def test_ten_lines_a_second_are_written_and_no_more(bench: Bench) -> None:
+    num_lines = 0
+    for step in range(1000):
+        num_lines += len(bench.report(step))
+        bench.now += 0.001
+    assert 9 <= num_lines <= 11
+
+
+def test_a_loss_is_converted_only_for_the_lines_that_are_written(bench: Bench) -> None:
+    losses = [Loss() for _ in range(1000)]
+    num_lines = 0
+    for step, loss in enumerate(losses):
+        num_lines += len(bench.report(step, loss=loss))
+        bench.now += 0.001
+    assert sum(loss.num_waits for loss in losses) == num_lines
+
+
+def test_the_last_step_is_written_whatever_the_time(bench: Bench) -> None:
+    bench.report(498, total=500)
+    assert bench.report(499, total=500) == []
+    assert [line["step"] for line in bench.report(500, total=500)] == [500]
+
+
+def test_a_line_without_a_step_tells_the_newest_that_a_checkpoint_has_counted(bench: Bench) -> None:
+    bench.report(loss=0.9)
+    for step in range(1, 4):
+        assert bench.report(step) == []
+    bench.now += 1
+    assert bench.report(loss=0.5) == [{"step": 3, "loss": 0.5}]
+    bench.now += 1
+    assert bench.report(loss=0.4) == [{"loss": 0.4}]
+
+
+def test_a_new_phase_is_written_at_once_and_the_same_again_is_not(bench: Bench) -> None:
+    bench.report(1, phase="training")
+    assert bench.report(2, phase="training") == []
+    assert bench.report(3, phase="validating") == [{"step": 3, "phase": "validating"}]
+    assert bench.report(4) == []
+
+
+def test_a_message_waits_for_the_next_line(bench: Bench) -> None:
+    bench.report(1)
+    assert bench.report(2, message="learning rate halved") == []
+    bench.now += 1
+    (line,) = bench.report(3)
+    assert line["message"] == "learning rate halved"
+    bench.now += 1
+    assert "message" not in bench.report(4)[0]
+
+
+def test_samples_are_added_up_between_lines(bench: Bench) -> None:
+    bench.report(0, samples=64)
+    for step in range(1, 10):
+        bench.now += 0.01
+        assert bench.report(step, samples=64) == []
+    bench.now += 0.91
+    (line,) = bench.report(10, samples=64)
+    assert line == {"step": 10, "rate": 10.0, "samples_per_second": 640.0}
+
+
+def test_a_speed_over_no_time_is_not_told(bench: Bench) -> None:
+    bench.report(1, samples=64)
+    bench.now += 0.001
+    assert bench.report(2, samples=64, phase="validating") == [{"step": 2, "phase": "validating"}]
+    bench.now += 0.999
+    assert bench.report(3, samples=64)[0]["samples_per_second"] == 128.0
+
+
+def test_steps_that_begin_anew_have_no_rate(bench: Bench) -> None:
+    bench.report(90)
+    bench.now += 1
+    assert bench.report(1) == [{"step": 1}]
+
+
+def test_nothing_to_say_writes_nothing(bench: Bench) -> None:
+    assert bench.report() == []
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (1, 1),
+        (0.125, 0.125),
+        (np.float32(0.1), 0.1),
+        (np.float64(0.1), 0.1),
+        (np.array([0.5]), 0.5),
+        (np.int64(3), 3),
+        (torch.tensor(0.1), 0.1),
+        (torch.tensor([0.5], dtype=torch.bfloat16, requires_grad=True), 0.5),
+        (float("nan"), "nan"),
+        (torch.tensor(float("inf")), "inf"),
+        (float("-inf"), "-inf"),
+    ],
+    ids=repr,
+)
+def test_a_loss_of_any_kind_becomes_a_number(bench: Bench, given: Any, written: Any) -> None:
+    assert bench.report(1, loss=given) == [{"step": 1, "loss": written}]
+
+
+def test_a_step_may_be_an_integer_of_numpy_or_torch(bench: Bench) -> None:
+    assert bench.report(np.int64(3), total=torch.tensor(5)) == [{"step": 3, "total": 5}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"step": "3"}, r"report\(step=...\) takes an integer, but was given str '3'"),
+        ({"step": 3.0}, "report.step=.... takes an integer, but was given float 3.0"),
+        ({"step": True}, "takes an integer, but was given bool True"),
+        ({"step": torch.tensor(3.0)}, "takes an integer"),
+        ({"total": [1]}, "report.total=.... takes an integer"),
+        ({"loss": "low"}, "report.loss=.... takes a number, or a tensor or array of one element"),
+        ({"loss": torch.zeros(2, 3)}, r"was given Tensor of shape \(2, 3\)"),
+        ({"epoch": "x" * 1000}, r"was given str 'x{56}\.\.\.$"),
+        ({"samples": 1.5}, "report.samples=.... takes an integer such as len.batch."),
+        ({"samples": torch.tensor(3)}, "report.samples=.... takes an integer"),
+        ({"phase": 3}, "report.phase=.... takes a string"),
+        ({"message": b"x"}, "report.message=.... takes a string"),
+        ({"lr": {}}, "report.lr=.... takes a number"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused_in_every_call(
+    bench: Bench, arguments: dict[str, Any], message: str
+) -> None:
+    bench.report(1)
+    with pytest.raises(TypeError, match=message):
+        bench.report(**arguments)
+
+
+def test_a_loss_that_cannot_be_had_leaves_the_rest(bench: Bench) -> None:
+    class Broken(Loss):
+        def item(self) -> float:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    assert bench.report(1, loss=Broken()) == [{"step": 1}]
+
+
+# ---------------------------------------------------------------- the line
+
+
+def test_a_line_always_fits_into_one_write() -> None:
+    fields = {"step": 1, "phase": "ü" * 100, "message": "\U0001f600" * 1000}
+    metrics = {f"metric_{number}": 0.123456 for number in range(1000)}
+    for message in (fields, {"step": 1}, {"message": "\x00" * 680}):
+        line = as_line(message, metrics)
+        assert len(line) <= MAX_LINE_BYTES
+        assert line.count(b"\n") == 1
+        assert line.endswith(b"}\n")
+    assert len(as_line({"step": 1}, metrics)) > MAX_LINE_BYTES - 40
+    assert len(json.loads(as_line({"step": 1}, metrics)[11:])["metrics"]) > 100
+
+
+def test_the_recogniser_reads_what_is_written() -> None:
+    fields = {"step": 1, "total": 2, "epoch": 0.5, "loss": "nan", "rate": 1.0, "samples_per_second": 2.0, "phase": "x"}
+    assert Recogniser().feed(as_line(fields, {"lr": 0.1})) == {**fields, "metrics": {"lr": 0.1}}
+
+
+def test_the_recogniser_reads_the_line_for_a_person_too() -> None:
+    fields = {"step": 40, "total": 500, "epoch": 3, "loss": 0.1234, "samples_per_second": 1234.4}
+    assert as_text(fields, {}) == "step 40/500  epoch 3  loss 0.1234  1,234 samples/s"
+    found = Recogniser().feed(as_text(fields, {}).encode() + b"\n")
+    assert found == {**fields, "samples_per_second": 1234.0}
+
+
+def test_a_line_for_a_person_says_all_it_has() -> None:
+    fields = {"phase": "training", "step": 4, "loss": "nan", "rate": 2.5, "message": "hm"}
+    assert as_text(fields, {"lr": 0.001}) == "training  step 4  loss nan  lr 0.001  2.5 steps/s  hm"
+
+
+# ---------------------------------------------------------------- a process
+
+REPORT_ONCE = "from windlass.train import report\nreport(1, total=2, loss=0.5)\n"
+
+
+def test_elsewhere_only_rank_0_prints() -> None:
+    assert run_script(REPORT_ONCE).stdout == "step 1/2  loss 0.5\n"
+    assert run_script(REPORT_ONCE, RANK="0").stdout == "step 1/2  loss 0.5\n"
+    assert run_script(REPORT_ONCE, RANK="1").stdout == ""
+    assert run_script(REPORT_ONCE, OMPI_COMM_WORLD_RANK="3").stdout == ""
+
+
+def test_under_windlass_every_rank_writes() -> None:
+    done = run_script(REPORT_ONCE, RANK="1", WINDLASS_RUN_ID="digits-1")
+    assert done.stdout == '::windlass {"step": 1, "total": 2, "loss": 0.5}\n'
+
+
+def test_what_was_printed_before_comes_before() -> None:
+    code = "print('before')\n" + REPORT_ONCE + "print('after')"
+    lines = run_script(code, WINDLASS_RUN_ID="digits-1").stdout.splitlines()
+    assert [line[:6] for line in lines] == ["before", "::wind", "after"]
+
+
+def test_lines_for_windlass_pass_by_a_redirected_sys_stdout() -> None:
+    code = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    "
+    code += "from windlass.train import report; report(1)"
+    assert run_script(code, WINDLASS_RUN_ID="digits-1").stdout == '::windlass {"step": 1}\n'
+
+
+@pytest.mark.parametrize("run_id", ["", "digits-1"])
+@pytest.mark.parametrize(
+    "closing",
+    ["sys.stdout.close()", "os.close(1)", "sys.stdout = None", "sys.stdout = sys.__stdout__ = None", "del sys.stdout"],
+)
+def test_a_closed_stdout_ends_no_training(closing: str, run_id: str, tmp_path: Path) -> None:
+    target = tmp_path / "checkpoint"
+    code = (
+        "import os\nfrom windlass.train import report\n"
+        f"report(0)\n{closing}\nfile = open({str(target)!r}, 'wb')\nreport(1, phase='x')\nreport(2, phase='y')\n"
+        "print('alive', file=sys.stderr, flush=True)\nos._exit(0)"
+    )
+    done = run_script(code, WINDLASS_RUN_ID=run_id)
+    assert (done.returncode, done.stderr) == (0, "alive\n")
+    if run_id:
+        assert target.read_bytes() == b""  # the file has got the number that stdout had
+
+
+def test_a_reader_that_has_gone_ends_no_training() -> None:
+    code = "import os\nr, w = os.pipe(); os.dup2(w, 1); os.close(r)\n" + REPORT_ONCE + "os._exit(7)"
+    assert run_script(code, WINDLASS_RUN_ID="digits-1").returncode == 7
+
+
+def test_a_forked_child_reports_even_when_its_parent_was_reporting() -> None:
+    code = (
+        "import os\nfrom windlass.train import report\nimport windlass.train\n"
+        "module = sys.modules['windlass.train.report']\nmodule._reporter._lock.acquire()\n"
+        "pid = os.fork()\nif pid == 0:\n    report(1); os._exit(0)\nos.waitpid(pid, 0)"
+    )
+    assert run_script(code, WINDLASS_RUN_ID="digits-1").stdout == '::windlass {"step": 1}\n'
+
+
+def test_it_works_where_only_it_and_the_worker_have_travelled(tmp_path: Path) -> None:
+    home = tmp_path / "windlass"
+    home.mkdir()
+    shutil.copy(PACKAGE / "__init__.py", home)
+    for name in ("worker", "train"):
+        shutil.copytree(PACKAGE / name, home / name)
+    code = (
+        "import windlass.train\nwindlass.train.report(1)\n"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in ('windlass', 'torch', 'numpy')))"
+    )
+    done = run_script(code, path=tmp_path, WINDLASS_RUN_ID="digits-1")
+    assert done.stdout.splitlines() == [
+        '::windlass {"step": 1}',
+        "['windlass', 'windlass.train', 'windlass.train.report']",
+    ], done.stderr
+
+
+LEAVES = """
+import os, sys, windlass.train
+for step in range(1, 8):
+    windlass.train.report(step=step)
+if sys.argv[1] == "raise":
+    raise ValueError("bad batch")
+if sys.argv[1] == "fork" and os.fork() == 0:
+    sys.exit()  # a child that has reported nothing
+if sys.argv[1] == "fork":
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "raise", "fork"])
+def test_the_last_step_is_told_when_the_script_ends(how: str) -> None:
+    environ = {**os.environ, "WINDLASS_RUN_ID": "run-1"}
+    done = subprocess.run([sys.executable, "-c", LEAVES, how], env=environ, capture_output=True, text=True, check=False)
+    steps = [json.loads(line.removeprefix("::windlass "))["step"] for line in done.stdout.splitlines()]
+    assert (steps[0], steps[-1]) == (1, 7)
+    assert steps.count(7) == 1

@@ -1,0 +1,135 @@
+"""Nodes notice who can no longer be reached: real datagrams on loopback, a clock of our own."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from windlass.worker.heartbeat import Heartbeat
+
+ADDRESSES = {0: "127.0.0.1", 1: "127.0.0.2", 2: "127.0.0.3"}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def start(clock: Clock, port: int) -> Iterator[Callable[..., Heartbeat]]:
+    made: list[Heartbeat] = []
+
+    def start(node: int, attempt: str = "run.1", **changes: Any) -> Heartbeat:
+        peers = {str(other): address for other, address in ADDRESSES.items() if other != node}
+        spec = {"id": attempt, "node": node, "address": ADDRESSES[node], "port": port, "peers": peers}
+        waits = {"interval_seconds": 0.5, "patience_seconds": 3.0, "start_patience_seconds": 30.0}
+        made.append(Heartbeat({**spec, **waits, **changes}, clock))
+        return made[-1]
+
+    yield start
+    for heartbeat in made:
+        heartbeat.close()
+
+
+def beat(*nodes: Heartbeat) -> None:
+    """All nodes say that they are there, and hear it of each other."""
+    for node in nodes:
+        node.turn()
+    for node in nodes:
+        while select.select([node.socket], [], [], 0.01)[0]:
+            node.turn()
+
+
+def test_nodes_that_hear_each_other_have_nobody_to_complain_of(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+    nodes = [start(node) for node in ADDRESSES]
+    for _ in range(20):
+        beat(*nodes)
+        clock.now += 0.5
+    assert [node.silent for node in nodes] == [(), (), ()]
+
+
+def test_a_node_that_falls_silent_is_named_by_the_others(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+    nodes = [start(node) for node in ADDRESSES]
+    beat(*nodes)
+    for _ in range(7):
+        clock.now += 0.5
+        beat(*nodes[:2])
+    assert [node.silent for node in nodes[:2]] == [(2,), (2,)]
+
+
+def test_a_node_that_is_heard_again_is_no_longer_named(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+    nodes = [start(node) for node in ADDRESSES]
+    beat(*nodes)
+    clock.now += 4
+    beat(nodes[2])
+    clock.now += 1
+    changes = [nodes[0].turn(), nodes[0].silent]
+    assert changes == [True, (1,)]
+
+
+def test_a_node_may_take_its_time_to_start(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+    node = start(0)
+    clock.now += 29
+    node.turn()
+    assert not node.silent
+    clock.now += 2
+    assert node.turn()
+    assert node.silent == (1, 2)
+
+
+def test_beats_are_due_at_intervals(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+    node = start(0)
+    assert node.due() == 0
+    node.turn()
+    assert node.due() == pytest.approx(0.5)
+    clock.now += 9
+    assert node.due() == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "data"),
+    [
+        (1, json.dumps({"id": "run.0", "node": 1}).encode()),
+        (1, json.dumps({"id": "run.1", "node": 2}).encode()),
+        (1, json.dumps({"id": "run.1", "node": 7}).encode()),
+        (1, json.dumps({"id": "run.1", "node": [1]}).encode()),
+        (1, b"[]"),
+        (1, b"7"),
+        (1, b"\xff\x00 no json"),
+        (1, b""),
+        (1, b"x" * 2000),
+    ],
+    ids=["attempt", "impostor", "stranger", "list", "array", "number", "bytes", "empty", "long"],
+)
+def test_what_is_no_beat_is_no_sign_of_life(
+    clock: Clock, port: int, start: Callable[..., Heartbeat], source: int, data: bytes
+) -> None:
+    node = start(0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind((ADDRESSES[source], port))
+        clock.now += 29
+        other.sendto(data, (ADDRESSES[0], port))
+        select.select([node.socket], [], [], 1.0)
+        node.turn()
+    clock.now += 2
+    node.turn()
+    assert node.silent == (1, 2)

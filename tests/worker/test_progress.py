@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import ast
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from windlass.worker import progress
+from windlass.worker.progress import Recogniser, recognise
+
+CASES = YAML(typ="safe").load((Path(__file__).parents[1] / "cases" / "progress.yaml").read_text("utf-8"))
+KEYS = {
+    "step",
+    "total",
+    "epoch",
+    "loss",
+    "rate",
+    "samples_per_second",
+    "phase",
+    "percent",
+    "message",
+    "metrics",
+}
+
+
+def structured(**fields: Any) -> bytes:
+    return b"::windlass " + json.dumps(fields).encode() + b"\n"
+
+
+def expected(case: dict[str, Any]) -> dict[str, Any] | None:
+    gives: dict[str, Any] | None = case.get("gives")
+    return gives
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["line"][:60])
+def test_a_line_gives_what_the_table_says(case: dict[str, Any]) -> None:
+    assert recognise(case["line"]) == expected(case)
+    assert Recogniser().feed(case["line"].encode() + b"\n") == expected(case)
+
+
+def test_the_table_holds_enough_lines_of_both_kinds() -> None:
+    nothing = [case for case in CASES if "gives" not in case]
+    assert len(CASES) - len(nothing) >= 40
+    assert len(nothing) >= 20
+
+
+def checkpoint(**fields: Any) -> bytes:
+    return structured(checkpoint=fields)
+
+
+def test_every_line_about_a_checkpoint_is_told_once_whatever_the_pieces() -> None:
+    data = b"".join(
+        checkpoint(action="saved", step=step, name=f"step-{step}", bytes=5, blocked_at=1.5, blocked_seconds=0.25)
+        for step in range(40)
+    )
+    wanted = [
+        {
+            "action": "saved",
+            "step": step,
+            "bytes": 5,
+            "blocked_at": 1.5,
+            "blocked_seconds": 0.25,
+            "name": f"step-{step}",
+        }
+        for step in range(40)
+    ]
+    for size in (7, 64, 1000, len(data)):
+        recogniser = Recogniser()
+        told = [recogniser.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert recogniser.checkpoints == wanted
+        assert told == [None] * len(told), "the step of a checkpoint is no progress"
+
+
+def test_progress_between_lines_about_checkpoints_is_found() -> None:
+    recogniser = Recogniser()
+    data = checkpoint(action="restored", step=90) + structured(step=100) + checkpoint(action="saved", step=100)
+    assert recogniser.feed(data) == {"step": 100}
+    assert [event["action"] for event in recogniser.checkpoints] == ["restored", "saved"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"action": "eaten"}, {"action": 3}, {"action": ["saved"]}, {"step": 4}], ids=str
+)
+def test_what_is_no_line_about_a_checkpoint_tells_nothing(fields: dict[str, Any]) -> None:
+    recogniser = Recogniser()
+    recogniser.feed(checkpoint(**fields) + b'::windlass {"checkpoint": {"action": \n')
+    assert recogniser.checkpoints == []
+
+
+def test_fields_of_a_checkpoint_that_make_no_sense_are_left_out() -> None:
+    recogniser = Recogniser()
+    recogniser.feed(checkpoint(action="failed", step=-1, bytes="x", seconds=[], name=7, reason="disk full", other=1))
+    assert recogniser.checkpoints == [{"action": "failed", "reason": "disk full"}]
+
+
+def test_pieces_of_any_size_give_the_same_as_the_whole_line() -> None:
+    data = b"epoch 3 step 40 loss 0.5\n"
+    for size in range(1, len(data) + 1):
+        recogniser = Recogniser()
+        found = [recogniser.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert found[-1] == {"epoch": 3, "step": 40, "loss": 0.5}
+        assert not any(found[:-1])
+
+
+def test_the_newest_line_of_a_piece_wins() -> None:
+    lines = b"".join(b"step %d loss 0.5\n" % step for step in range(100))
+    assert Recogniser().feed(lines) == {"step": 99, "loss": 0.5}
+
+
+def test_a_bar_is_read_before_its_end_came_and_only_once() -> None:
+    recogniser = Recogniser()
+    first = recogniser.feed("\r 10%|█         | 1/10 [00:30<04:30, 30.0s/it]".encode())
+    assert first is not None
+    assert (first["step"], first["total"]) == (1, 10)
+    assert recogniser.feed(b"") is None or recogniser.feed(b"") == first
+    second = recogniser.feed("\r 20%|██        | 2/10 [01:00<04:00, 30.0s/it]".encode())
+    assert second is not None
+    assert second["step"] == 2
+    assert recogniser.feed(b"\nDone.\n") is None
+
+
+def test_a_trainers_bar_and_its_dict_in_one_piece_are_put_together() -> None:
+    data = " 45%|████▌     | 450/1000 [00:12<00:15, 36.1it/s]\n{'loss': 0.5, 'learning_rate': 0.1, 'epoch': 0.45}\n"
+    found = Recogniser().feed(data.encode())
+    assert found == {
+        "step": 450,
+        "total": 1000,
+        "rate": 36.1,
+        "loss": 0.5,
+        "epoch": 0.45,
+        "metrics": {"learning_rate": 0.1},
+    }
+
+
+def test_a_step_is_never_shown_with_the_total_of_another_line() -> None:
+    data = " 45%|████▌     | 450/1000 [00:12<00:15, 36.1it/s]\nstep 3 loss 0.5\n"
+    assert Recogniser().feed(data.encode()) == {"step": 3, "loss": 0.5}
+
+
+def test_evaluating_ends_with_the_next_step() -> None:
+    recogniser = Recogniser()
+    assert recogniser.feed(b"Validation:  50%|#####     | 1/2 [00:01<00:01, 1.0it/s]\n") == {"phase": "evaluating"}
+    assert recogniser.feed(b"step 3 loss 0.5\n") == {"step": 3, "loss": 0.5, "phase": "training"}
+    assert recogniser.feed(b"step 4 loss 0.5\n") == {"step": 4, "loss": 0.5}
+
+
+# ---------------------------------------------------------------- structured lines
+
+
+def test_a_structured_line_gives_its_fields() -> None:
+    fields: dict[str, Any] = {
+        "step": 40,
+        "total": 500,
+        "epoch": 1.5,
+        "loss": 0.5,
+        "rate": 2.0,
+        "samples_per_second": 64.0,
+        "phase": "checkpointing",
+        "percent": 8,
+        "message": "päuse",
+        "metrics": {"lr": 0.1, "f1": "nan"},
+    }
+    assert Recogniser().feed(structured(**fields)) == fields
+    assert set(fields) == KEYS
+
+
+def test_after_a_structured_line_others_are_not_guessed_at() -> None:
+    recogniser = Recogniser(pattern=r"(?P<step>\d+)")
+    assert recogniser.feed(structured(step=1)) == {"step": 1}
+    assert recogniser.feed(b"step 9 loss 0.5\n") is None
+    assert recogniser.feed(structured(step=2) + b"step 9 loss 0.5\n") == {"step": 2}
+
+
+def test_a_structured_line_is_found_under_a_flood_of_others() -> None:
+    flood = b"step 1 loss 0.5\n" * 20_000
+    assert Recogniser().feed(structured(step=7) + flood) == {"step": 7}
+
+
+def test_structured_lines_of_one_piece_are_put_together_the_newest_first() -> None:
+    data = structured(step=1, loss=0.5) + structured(step=2) + structured(phase="validating")
+    assert Recogniser().feed(data) == {"step": 2, "loss": 0.5, "phase": "validating"}
+
+
+def test_a_structured_line_in_any_two_pieces_is_found() -> None:
+    line = structured(step=5)
+    for data in (line, b"\r 45%|####  " + line, b"text\n" + line, line[:-1] + b"\r\n"):
+        for at in range(len(data) + 1):
+            recogniser = Recogniser()
+            found = [recogniser.feed(data[:at]), recogniser.feed(data[at:])]
+            assert {"step": 5} in found, (data, at)
+
+
+def test_broken_structured_lines_are_passed_over() -> None:
+    for bad in (b"{", b"[]", b"[" * 50_000, b"1" * 5000, b"null", b'{"step": ' + b"9" * 5000 + b"}", b"\xff"):
+        recogniser = Recogniser()
+        assert recogniser.feed(structured(step=3) + b"::windlass " + bad + b"\n") == {"step": 3}
+
+
+def test_fields_of_a_wrong_type_are_left_out() -> None:
+    line = structured(step="x", total=-1, epoch=True, loss=[1], phase=3, metrics={"a": "b", "c": 1}, other=1)
+    assert Recogniser().feed(line) == {"metrics": {"c": 1}}
+    assert Recogniser().feed(structured(step=None)) is None
+
+
+def test_numbers_that_json_lacks_become_words() -> None:
+    line = b'::windlass {"loss": NaN, "rate": Infinity, "metrics": {"a": -Infinity, "b": 1e999}}\n'
+    assert Recogniser().feed(line) == {"loss": "nan", "rate": "inf", "metrics": {"a": "-inf", "b": "inf"}}
+
+
+# ---------------------------------------------------------------- the job's own expression
+
+
+def test_the_jobs_own_expression_comes_before_the_known_formats() -> None:
+    recogniser = Recogniser(pattern=r"\[(?P<epoch>\d+)\] n=(?P<step>[\d,]+) of (?P<total>\d+) L(?P<loss>\S+)")
+    assert recogniser.feed(b"step 1 loss 0.5\n") == {"step": 1, "loss": 0.5}
+    assert recogniser.feed(b"[2] n=1,024 of 4096 Lnan\n") == {"epoch": 2, "step": 1024, "total": 4096, "loss": "nan"}
+    assert recogniser.feed(b"step 1 loss 0.5\n") is None
+
+
+def test_samples_of_an_own_expression_are_samples_a_second() -> None:
+    recogniser = Recogniser(pattern=r"(?P<samples>[\d.]+) smp (?P<rate>[\d.]+)?")
+    assert recogniser.feed(b"12.5 smp \n") == {"samples_per_second": 12.5}
+
+
+def test_what_an_own_expression_finds_that_is_no_number_is_left_out() -> None:
+    assert Recogniser(pattern=r"step (?P<step>\S+)").feed(b"step one\n") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("(", "not a regular expression"), ("step", "no named group"), ("(?P<stepp>x)", "stepp; it may name step, total")],
+)
+def test_an_expression_that_cannot_serve_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Recogniser(pattern)
+
+
+# ---------------------------------------------------------------- hostile input
+
+_BITS = st.sampled_from(
+    [
+        b"::windlass ", b'{"step":', b"1e999", b"}", b"{'", b"loss", b"=", b": ", b"nan", b"epoch", b" ", b"[", b"]",
+        b"/", b"%|", b"|", b"it/s", b"s/it", b"0", b"00:00", b",", b"\r", b"\n", b"step", b"9" * 40, b"\x1b[",
+        b"Train Epoch:", "━".encode(), b"it [", b"\xff", b"(", b")", b"1/2 [", b"0.0s/it", b"ms/step",
+        b"iteration", b"Epoch ",
+    ]
+)  # fmt: skip
+_HOSTILE = st.lists(st.one_of(_BITS, st.binary(max_size=8)), max_size=60).map(b"".join)
+
+
+@settings(deadline=None, max_examples=500)
+@given(chunks=st.lists(_HOSTILE, max_size=4))
+def test_nothing_that_is_fed_raises_or_leaves_json(chunks: list[bytes]) -> None:
+    recogniser = Recogniser()
+    for chunk in chunks:
+        found = recogniser.feed(chunk)
+        if found is not None:
+            assert found
+            assert set(found) <= KEYS
+            json.dumps(found, allow_nan=False)
+            for name in ("step", "total"):
+                assert type(found.get(name, 0)) is int
+            assert all(not isinstance(value, float) or math.isfinite(value) for value in found.values())
+
+
+@pytest.mark.parametrize(
+    "bit",
+    [b"a", b" ", b"[", b"9", b"loss", b"loss ", b"epoch ", b"step ", b"step:", b"a:", b"1,000", b"%|", b"it [", b"it/s",
+     b"{'a': ", b"=1 ", b"x=1,", "━".encode(), b"- ", b"1/", b"loss: step ", b"train epoch: 1 [", b"\x1b[0m"],
+)  # fmt: skip
+def test_no_repetition_makes_it_slow(bit: bytes) -> None:
+    for head in (b"", b"epoch 1 ", b"{'", b"Epoch 1 ", b"1/2 [", b"45%|"):
+        line = (head + bit * 4000)[:4000] + b" loss\n"
+        begin = time.process_time()
+        Recogniser().feed(line * 32)
+        Recogniser().feed((head + bit * 4000)[:2040] + b"\n")
+        assert time.process_time() - begin < 1.0, head
+
+
+def test_a_line_without_end_is_kept_bounded() -> None:
+    recogniser = Recogniser()
+    begin = time.process_time()
+    for _ in range(2000):
+        assert recogniser.feed(b"x" * 10_000) is None
+    assert time.process_time() - begin < 5
+    assert sum(len(value) for value in vars(recogniser).values() if isinstance(value, bytes)) <= 64 << 10
+    assert recogniser.feed(b" step 3 loss 0.5\n") is None
+    assert recogniser.feed(b"step 4 loss 0.5\n") == {"step": 4, "loss": 0.5}
+
+
+def test_a_flood_is_read_faster_than_it_can_be_written() -> None:
+    chunk = (b"epoch 3 step 40/500 loss 0.123 some more words on the line\n" * 1200)[: 64 << 10]
+    recogniser = Recogniser()
+    begin = time.process_time()
+    for _ in range(320):
+        recogniser.feed(chunk)
+    assert 320 * len(chunk) / (time.process_time() - begin) > 50e6
+
+
+def test_it_stands_alone_on_the_standard_library() -> None:
+    source = Path(progress.__file__)
+    tree = ast.parse(source.read_text("utf-8"), feature_version=(3, 9))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported <= {"__future__", "json", "math", "re", "collections", "typing"}
+    script = f"import runpy; print(runpy.run_path({str(source)!r})['Recogniser']().feed(b'step=4 loss=0.5\\n'))"
+    done = subprocess.run([sys.executable, "-S", "-I", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'step': 4, 'loss': 0.5}\n"

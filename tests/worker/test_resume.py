@@ -1,0 +1,232 @@
+"""What counts as a whole checkpoint, of files that torch itself has written, and which one is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from windlass.worker.resume import candidates, choose, problem_of, step_of
+
+STATE = {"model": {"weight": torch.arange(24.0).reshape(4, 6)}, "step": 7}
+
+
+def wish(folder: Path, find: str = "model-*.pt", **more: Any) -> dict[str, Any]:
+    code = folder.parent / "code"
+    code.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    request = {"find": find, "words": ["--resume", "{path}"], "folder": str(folder), "code": str(code)}
+    return {**request, "own": [str(folder)], **more}
+
+
+def saved(path: Path, at: float | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(STATE, path)
+    if at is not None:
+        os.utime(path, (at, at))
+    return path
+
+
+def safetensors(path: Path, tensor: bytes = bytes(96)) -> Path:
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [24], "data_offsets": [0, 96]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + tensor)
+    return path
+
+
+def of_trainer(folder: Path, step: int = 40) -> Path:
+    """What transformers' Trainer leaves, in its order."""
+    folder.mkdir()
+    safetensors(folder / "model.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth", "training_args.bin"):
+        saved(folder / name)
+    (folder / "config.json").write_text("{}")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return folder
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_torch_saves_is_whole_and_no_part_of_it_is(tmp_path: Path) -> None:
+    whole = saved(tmp_path / "model.pt")
+    assert problem_of(str(whole)) == ""
+    data, part = whole.read_bytes(), tmp_path / "part.pt"
+    for length in range(0, len(data), 7):
+        part.write_bytes(data[:length])
+        assert problem_of(str(part)), length
+
+
+def test_a_flipped_bit_is_found_wherever_it_would_change_what_is_loaded(tmp_path: Path) -> None:
+    flipped, weight, refused = tmp_path / "flipped.pt", torch.arange(1024.0), 0
+    torch.save({"weight": weight}, flipped)
+    data = flipped.read_bytes()
+    places = range(0, len(data), 19)
+    for place in places:
+        flipped.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        if problem_of(str(flipped)):
+            refused += 1
+            continue
+        try:
+            loaded = torch.load(flipped, weights_only=True)
+        except Exception:  # loud, so nothing wrong is trained on
+            continue
+        assert torch.equal(loaded["weight"], weight)
+    assert refused > len(places) // 2
+
+
+def test_an_old_pickle_and_a_file_of_any_other_kind_cannot_be_told_to_be_whole(tmp_path: Path) -> None:
+    old, other = tmp_path / "old.pt", tmp_path / "weights.h5"
+    torch.save(STATE, old, _use_new_zipfile_serialization=False)
+    other.write_bytes(b"\x89HDF\r\n\x1a\n")
+    assert "torch.save writes zip files since torch 1.6" in problem_of(str(old))
+    assert "neither of torch.save nor safetensors" in problem_of(str(other))
+    assert problem_of(str(tmp_path / "nowhere.pt")) == "it is not there"
+
+
+def test_safetensors_are_as_long_as_their_header_says(tmp_path: Path) -> None:
+    path = safetensors(tmp_path / "model.safetensors")
+    assert problem_of(str(path)) == ""
+    data = path.read_bytes()
+    for other in (*(data[:length] for length in range(len(data))), data + b"x"):
+        path.write_bytes(other)
+        assert problem_of(str(path)), len(other)
+
+
+def test_a_huge_header_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 2**63) + b"{}")
+    assert "ends within its header" in problem_of(str(path))
+
+
+# -- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_the_trainer_is_whole_once_its_state_is_written(tmp_path: Path) -> None:
+    folder = of_trainer(tmp_path / "checkpoint-40")
+    assert problem_of(str(folder)) == ""
+    assert step_of(str(folder)) == 40
+    (folder / "trainer_state.json").unlink()
+    assert "there is no trainer_state.json" in problem_of(str(folder))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state_1.pth", "trainer_state.json"])
+def test_a_folder_with_a_torn_file_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    folder = of_trainer(tmp_path / "checkpoint-40")
+    os.truncate(folder / name, (folder / name).stat().st_size // 2)
+    assert problem_of(str(folder)).startswith(f"{name}: ")
+
+
+def test_weights_are_all_there(tmp_path: Path) -> None:
+    folder = of_trainer(tmp_path / "checkpoint-40")
+    (folder / "model.safetensors").unlink()
+    assert problem_of(str(folder)) == "there are no weights"
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("ab", shards, strict=True))})
+    )
+    safetensors(folder / shards[0])
+    assert f"it names {shards[1]}, which is not there" in problem_of(str(folder))
+    safetensors(folder / shards[1])
+    assert problem_of(str(folder)) == ""
+
+
+def test_a_folder_of_distributed_checkpoint_is_whole_with_its_metadata(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="single process"):
+        save({"weight": torch.arange(24.0)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert problem_of(str(tmp_path / "dcp")) == ""
+    (tmp_path / "dcp" / ".metadata").unlink()
+    assert problem_of(str(tmp_path / "dcp"))
+
+
+# -- which one --------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_whole_one_is_taken_and_what_was_passed_over_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step, at in ((900, 3.0), (1000, 3.0), (1100, 1.0), (50, 4.0)):
+        saved(folder / f"model-{step}.pt", at)
+    torn = folder / "model-50.pt"
+    os.truncate(torn, 300)
+    os.utime(torn, (4.0, 4.0))
+    choice = choose(wish(folder), since=0.0)
+    assert choice.words == ("--resume", str(folder / "model-1000.pt"))
+    assert [(event["action"], event["name"]) for event in choice.events] == [
+        ("refused", "model-50.pt"), ("restored", "model-1000.pt"),
+    ]  # fmt: skip
+    assert choice.events[1]["bytes"] == (folder / "model-1000.pt").stat().st_size
+
+
+def test_nothing_is_added_where_there_is_nothing_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    assert choose(wish(folder), since=0.0) == (None, (), ())
+    saved(folder / "model-1.pt")
+    os.truncate(folder / "model-1.pt", 100)
+    assert choose(wish(folder), since=0.0).words == ()
+
+
+def test_a_link_to_the_newest_is_not_another_one(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    saved(folder / "epoch=1-step=20.ckpt")
+    (folder / "last.ckpt").symlink_to("epoch=1-step=20.ckpt")
+    (folder / "gone.ckpt").symlink_to("nowhere.ckpt")
+    assert len(candidates(wish(folder, "*.ckpt"), since=0.0)) == 1
+
+
+def test_a_folder_in_the_pattern_is_looked_for_beside_the_code_too(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    request = wish(folder, "saved/model-*.pt")
+    own = saved(folder / "saved" / "model-1.pt", at=50.0)
+    old = saved(tmp_path / "code" / "saved" / "model-2.pt", at=90.0)
+    assert candidates(request, since=100.0) == [str(own)]
+    os.utime(old, (110.0, 110.0))
+    assert candidates(request, since=100.0) == [str(old), str(own)]
+    saved(tmp_path / "code" / "model-3.pt")
+    assert candidates(wish(folder, "model-*.pt"), since=0.0) == []
+
+
+def test_folders_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "[a] {path} *"
+    saved(folder / "model-1.pt")
+    assert choose(wish(folder), since=0.0).words == ("--resume", str(folder / "model-1.pt"))
+
+
+@pytest.mark.parametrize("named", ["model-1.pt", "{folder}/model-1.pt"])
+def test_the_one_that_was_asked_for_is_taken_though_there_is_a_newer_one(tmp_path: Path, named: str) -> None:
+    folder = tmp_path / "checkpoints"
+    saved(folder / "model-1.pt", at=1.0)
+    saved(folder / "model-2.pt", at=2.0)
+    request = wish(folder, named=named.replace("{folder}", str(folder)), named_at=10.0)
+    assert choose(request, 0.0).path == str(folder / "model-1.pt")
+
+
+def test_what_is_saved_after_one_was_asked_for_is_newer_than_that(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step, at in ((1, 1.0), (9, 9.0), (2, 12.0)):
+        saved(folder / f"model-{step}.pt", at)
+    request = wish(folder, named="model-1.pt", named_at=10.0)
+    assert choose(request, 0.0).path == str(folder / "model-2.pt")
+    os.truncate(folder / "model-2.pt", 100)
+    os.utime(folder / "model-2.pt", (12.0, 12.0))
+    choice = choose(request, 0.0)
+    assert (choice.path, choice.events[0]["name"]) == (str(folder / "model-1.pt"), "model-2.pt")
+
+
+def test_the_one_that_was_asked_for_must_be_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    saved(folder / "model-2.pt")
+    with pytest.raises(ValueError, match=r"cannot go on from model-1\.pt: it is not there"):
+        choose(wish(folder, named="model-1.pt", named_at=float("inf")), 0.0)
+
+
+def test_a_zip_of_anything_else_beside_is_no_matter(tmp_path: Path) -> None:
+    folder = of_trainer(tmp_path / "checkpoint-40")
+    with zipfile.ZipFile(folder / "extra.tar", "w") as file:
+        file.writestr("note", "kept")
+    assert problem_of(str(folder)) == ""

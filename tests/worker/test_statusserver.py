@@ -1,0 +1,268 @@
+"""Posts of progress are heard on loopback, from whoever has the node's token, and cost the node little."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+import stat
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windlass.plan.placement import STATUS_VARIABLES, known_at_start
+from windlass.worker.logfile import LogFile
+from windlass.worker.statusserver import (
+    BODY_BYTES,
+    CONNECTIONS,
+    HEAD_BYTES,
+    TOKEN,
+    URL,
+    RequestError,
+    StatusServer,
+    progress_of,
+    split,
+)
+
+Metrics = dict[str, object]
+
+
+class Desk:
+    """A server in a selector loop, as a node runs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.heard: list[tuple[int, dict[str, Any]]] = []
+        self.token_file = folder / "node-0.token"
+        self.server = StatusServer(self.selector, str(self.token_file), lambda *post: self.heard.append(post))
+        self.env = self.server.environment(0, {})
+
+    def serve_while(self, talk: Callable[[], Any]) -> Any:
+        """What `talk` gives, while this thread serves."""
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(talk()))
+        thread.start()
+        while thread.is_alive():
+            for key, _ in self.selector.select(0.02):
+                key.data()
+        thread.join()
+        return found[0]
+
+    def post(self, data: object, *, rank: int = 0, token: str | None = None) -> int:
+        body = data if isinstance(data, bytes) else json.dumps({"trainerStatus": data}).encode()
+        url = self.server.environment(rank, {})[URL]
+        bearer = token if token is not None else self.token_file.read_text()
+        request = urllib.request.Request(url, body, {"Authorization": f"Bearer {bearer}"}, method="POST")
+
+        def talk() -> int:
+            try:
+                with urllib.request.urlopen(request, timeout=5) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code
+
+        return int(self.serve_while(talk))
+
+    def say(self, data: bytes) -> bytes:
+        """What a bare socket that says `data` is answered."""
+
+        def talk() -> bytes:
+            with self.connect() as client:
+                answer = b""
+                with contextlib.suppress(ConnectionError):
+                    client.sendall(data)
+                    while piece := client.recv(4096):
+                        answer += piece
+                return answer
+
+        return bytes(self.serve_while(talk))
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", int(self.env[URL].split(":")[2].split("/")[0])), timeout=5)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.server.close()
+    assert not desk.token_file.exists()
+    assert not desk.selector.get_map()
+    desk.selector.close()
+
+
+def trainer_metrics(**values: object) -> list[Metrics]:
+    return [{"name": name, "value": str(value)} for name, value in values.items()]
+
+
+def test_a_post_of_transformers_reads_as_progress(desk: Desk) -> None:
+    metrics = trainer_metrics(
+        loss=0.5, learning_rate=1e-4, epoch=0.9, current_step=45, total_steps=100, current_epoch=1
+    )
+    status = {"progressPercentage": 45, "estimatedRemainingSeconds": 30, "metrics": metrics}
+    assert desk.post({**status, "lastUpdatedTime": "2026-01-01T00:00:00+00:00"}, rank=3) == 200
+    expected = {"step": 45, "total": 100, "epoch": 1, "loss": 0.5, "metrics": {"learning_rate": 1e-4}}
+    assert desk.heard == [(3, {**expected, "eta_seconds": 30})]
+
+
+def test_the_first_and_the_last_post_say_where_the_steps_begin_and_end(desk: Desk) -> None:
+    assert desk.post({"progressPercentage": 0, "metrics": trainer_metrics(total_steps=400)}) == 200
+    assert desk.post({"progressPercentage": 100, "estimatedRemainingSeconds": 0}) == 200
+    assert desk.heard == [(0, {"total": 400, "step": 0}), (0, {"step": 400, "total": 400, "eta_seconds": 0})]
+
+
+def test_a_script_that_knows_no_steps_tells_percent(desk: Desk) -> None:
+    assert desk.post({"progressPercentage": 45}) == 200
+    assert desk.heard == [(0, {"percent": 45})]
+
+
+@pytest.mark.parametrize("token", ["", "0" * 64, "ümlaut"])
+def test_who_has_not_the_token_is_not_heard(desk: Desk, token: str) -> None:
+    assert desk.post({"progressPercentage": 45}, token=token) == 401
+    assert not desk.heard
+
+
+def test_the_token_is_the_users_alone_and_another_one_each_time(desk: Desk, tmp_path: Path) -> None:
+    assert stat.S_IMODE(desk.token_file.stat().st_mode) == 0o600
+    (tmp_path / "other").mkdir()
+    other = Desk(tmp_path / "other")
+    assert other.token_file.read_text() != desk.token_file.read_text()
+    other.server.close()
+    other.selector.close()
+
+
+def test_only_this_machine_can_ask(desk: Desk) -> None:
+    listener = next(key.fileobj for key in desk.selector.get_map().values())
+    assert isinstance(listener, socket.socket)
+    assert listener.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (b"GET /ranks/0 HTTP/1.1\r\n\r\n", 405),
+        (b"POST /ranks/0 HTTP/1.1\r\n\r\n", 411),
+        (b"POST /ranks/0 HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /ranks/0 HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (BODY_BYTES + 1), 413),
+        (b"POST /ranks/0 HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 413),
+        (b"POST /ranks/0 HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 401),
+        (b"x" * (HEAD_BYTES + 1), 431),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_post_is_refused(desk: Desk, request_: bytes, code: int) -> None:
+    assert desk.say(request_).startswith(b"HTTP/1.1 %d " % code)
+    assert not desk.heard
+
+
+OTHER_SHAPES = ["", "[]", "{}", '{"trainerStatus": 1}', "[" * 50_000, '{"trainerStatus": {"metrics": "abc"}}']
+
+
+@pytest.mark.parametrize("body", [b"\xff", *map(str.encode, OTHER_SHAPES)], ids=lambda body: str(body[:20]))
+def test_a_body_of_another_shape_breaks_nothing(desk: Desk, body: bytes) -> None:
+    assert desk.post(body) in (200, 400)
+    assert not desk.heard
+
+
+def test_a_rank_that_is_none_is_refused(desk: Desk) -> None:
+    token = desk.token_file.read_text().encode()
+    for path in (b"/", b"/ranks/", b"/ranks/-1", b"/ranks/1/2", b"/ranks/" + b"9" * 50, b"/../ranks/0"):
+        head = b"POST %s HTTP/1.1\r\nAuthorization: Bearer %s\r\nContent-Length: 0\r\n\r\n" % (path, token)
+        assert desk.say(head).startswith(b"HTTP/1.1 404 "), path
+
+
+def test_silent_connections_keep_nobody_out(desk: Desk) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * CONNECTIONS):
+            stack.enter_context(desk.connect())
+            desk.serve_while(lambda: time.sleep(0.01))
+        assert desk.post({"progressPercentage": 45}) == 200
+        assert len(desk.selector.get_map()) <= CONNECTIONS + 1
+
+
+def test_a_post_may_come_in_pieces(desk: Desk) -> None:
+    body = b'{"trainerStatus": {"progressPercentage": 45}}'
+    token = desk.token_file.read_bytes()
+    whole = b"POST /ranks/0 HTTP/1.1\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s" % (
+        token,
+        len(body),
+        body,
+    )
+
+    def talk() -> bytes:
+        with desk.connect() as client:
+            for at in range(0, len(whole), 7):
+                client.sendall(whole[at : at + 7])
+                time.sleep(0.001)
+            return client.recv(4096)
+
+    assert bytes(desk.serve_while(talk)).startswith(b"HTTP/1.1 200 ")
+    assert desk.heard == [(0, {"percent": 45})]
+
+
+@given(
+    data=st.binary(max_size=200), start=st.sampled_from([b"", b"POST /ranks/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\n"])
+)
+@settings(max_examples=300)
+def test_no_bytes_break_it(data: bytes, start: bytes) -> None:
+    with contextlib.suppress(RequestError):
+        split(start + data)
+    with contextlib.suppress(RequestError):
+        progress_of(data)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["name", "value", "metrics", "progressPercentage"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(status=_JSON, metrics=st.lists(st.fixed_dictionaries({"name": st.text(max_size=9), "value": _JSON}), max_size=5))
+@settings(max_examples=300)
+def test_whatever_is_posted_reads_as_plain_data(status: object, metrics: object) -> None:
+    for posted in (status, {"metrics": metrics}):
+        with contextlib.suppress(RequestError):
+            found = progress_of(json.dumps({"trainerStatus": posted}).encode())
+            json.dumps(found, allow_nan=False)
+            assert all(name.isprintable() for name in found.get("metrics", {}))
+
+
+def test_a_proxy_is_not_told_the_token(desk: Desk) -> None:
+    assert desk.server.environment(0, {"http_proxy": "http://proxy:3128"}) == {}
+    assert desk.server.environment(0, {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": ".corp"}) == {}
+    for spared in ("*", "localhost, 127.0.0.1"):
+        assert desk.server.environment(0, {"http_proxy": "http://proxy:3128", "no_proxy": spared}) == desk.env
+    assert set(desk.env) == {URL, TOKEN} == set(STATUS_VARIABLES)
+
+
+def test_who_reports_elsewhere_already_is_left_alone() -> None:
+    for name in (*STATUS_VARIABLES, "KUBEFLOW_TRAINER_SERVER_CA_CERT", "DISABLE_KUBEFLOW_INTEGRATION"):
+        assert not set(STATUS_VARIABLES) & set(known_at_start(is_python=True, taken={name}))
+    assert set(STATUS_VARIABLES) <= set(known_at_start(is_python=True, taken={"PATH"}))
+    assert not set(STATUS_VARIABLES) & set(known_at_start(is_python=False, taken=()))
+
+
+def test_a_bar_of_other_length_is_not_the_trainings(tmp_path: Path) -> None:
+    log = LogFile(str(tmp_path), 0, None)
+    log.told({"step": 0, "total": 400})
+    log.keep(b" 50%|#####     | 200/400 [00:05<00:05, 40.0it/s]\r", 0)
+    log.keep(b"\n 50%|#####     | 1/2 [00:00<00:00, 80.0it/s]\r", 0)
+    assert log.progress == {"step": 200, "total": 400, "rate": 40, "phase": "evaluating"}
+    log.keep(b"\n 51%|#####     | 204/400 [00:05<00:05, 41.0it/s]\r", 0)
+    assert log.progress == {"step": 204, "total": 400, "rate": 41, "phase": "training"}
+    log.close()

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that MPI jobs and the tests need; does nothing where they are there. Needs apt and root.
+set -euo pipefail
+packages=(openmpi-bin libopenmpi-dev iproute2 g++ cmake)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+done
+[ "${#missing[@]}" -gt 0 ] || exit 0
+
+command -v apt-get >/dev/null || { echo "apt: this is no Debian; install by hand: ${missing[*]}" >&2; exit 2; }
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "apt: run as root: apt-get install ${missing[*]}" >&2; exit 2; }
+  as_root=(sudo)
+fi
+echo "apt: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -q >/dev/null
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null

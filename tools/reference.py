@@ -1,0 +1,273 @@
+"""Makes docs/reference/ from the code: the job file, the command line, the Python API, exit codes and errors.
+
+`--check` writes nothing and ends with 1 where a page is not as it would be made.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import BaseModel
+
+from windlass import errors
+from windlass.errors import RunEnded, WindlassError
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+HEADER = "<!-- Made by `make docs` from the code. Edit the docstrings there, not this page. -->\n\n"
+HELP_WIDTH = 100
+
+
+def main(argv: list[str]) -> int:
+    """Writes the pages, or with `--check` only compares them; returns the exit code."""
+    stale = [name for name, make in PAGES.items() if is_stale(FOLDER / name, HEADER + make().rstrip() + "\n")]
+    if "--check" in argv:
+        for name in stale:
+            print(f"docs/reference/{name} is not as the code says; run: make docs", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        (FOLDER / name).write_text(HEADER + PAGES[name]().rstrip() + "\n")
+        print(f"docs: made reference/{name} anew")
+    return 0
+
+
+def is_stale(path: Path, text: str) -> bool:
+    """Whether the page differs from the text that it should have."""
+    return not path.exists() or path.read_text() != text
+
+
+# -- job-file.md ------------------------------------------------------------------------------------------------------
+
+
+def job_file_page() -> str:
+    """Every field of a job file: what is written, and what it means."""
+    schema = importlib.import_module("windlass.spec.schema").job_schema()
+    parts = [
+        "# Job file\n",
+        "Every field that a `job.yaml` may have. `windlass schema` prints the same as JSON Schema, for editors.\n",
+        fields_table(schema, schema["$defs"]),
+    ]
+    used = dict.fromkeys(name for part in (schema, *schema["$defs"].values()) for name in references(part))
+    for name in used:
+        part = schema["$defs"][name]
+        if "properties" in part:
+            parts += [f"## {name}\n", part.get("description", "") + "\n", fields_table(part, schema["$defs"])]
+    return "\n".join(parts)
+
+
+def fields_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """A table with a row for each field of one part of the schema."""
+    rows = ["| field | written as | meaning |", "|---|---|---|"]
+    needed = part.get("required", [])
+    for name, field in part["properties"].items():
+        # A field that says no more than the part it holds has that part's words.
+        words = field.get("description") or definitions.get(next(references(field), ""), {}).get("description", "")
+        meaning = words.replace("\n", " ").replace("|", "\\|")
+        rows.append(f"| `{name}`{' (needed)' if name in needed else ''} | {written_as(field)} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def references(part: Any) -> Iterator[str]:
+    """Names of the definitions that a piece of schema points to, in its order."""
+    if isinstance(part, Mapping):
+        if "$ref" in part:
+            yield part["$ref"].rsplit("/", 1)[-1]
+        for key, value in part.items():
+            if key != "$defs":
+                yield from references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from references(value)
+
+
+def written_as(field: Mapping[str, Any]) -> str:
+    """A piece of JSON Schema in a few words: `whole number`, `list of text`, a link to the part that it points to."""
+    if "$ref" in field:
+        name = field["$ref"].rsplit("/", 1)[-1]
+        return f"[{name}](#{name.lower()})"
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in field:
+            words = [written_as(choice) for choice in field[key] if choice.get("type") != "null"]
+            return " or ".join(dict.fromkeys(words))
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        return f"list of {written_as(field.get('items', {}))}"
+    if isinstance(field.get("type"), list):
+        return " or ".join(written_as({**field, "type": kind}) for kind in field["type"] if kind != "null")
+    return WORDS.get(field.get("type", ""), "anything")
+
+
+WORDS = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "`true` or `false`",
+    "object": "mapping",
+}
+
+
+# -- cli.md -----------------------------------------------------------------------------------------------------------
+
+
+def command_line_page() -> str:
+    """What every command says when asked for help."""
+    cli = importlib.import_module("windlass.cli.main").cli
+    parts = ["# Command line\n", "What each command says with `--help`.\n"]
+    for words, command, context in commands(cli, click.Context(cli, info_name="windlass", terminal_width=HELP_WIDTH)):
+        parts += [f"## {' '.join(words)}\n", f"```text\n{command.get_help(context).rstrip()}\n```\n"]
+    return "\n".join(parts)
+
+
+def commands(
+    command: click.Command, context: click.Context, above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command, click.Context]]:
+    """A command and all below it, in the order of their help."""
+    words = (*above, context.info_name or "")
+    yield words, command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                inner = click.Context(below, info_name=name, parent=context, terminal_width=HELP_WIDTH)
+                yield from commands(below, inner, words)
+
+
+# -- exit-codes.md and errors.md --------------------------------------------------------------------------------------
+
+
+def error_classes() -> Iterator[type[WindlassError]]:
+    """All errors of Windlass, in the order of the file."""
+    for value in vars(errors).values():
+        if inspect.isclass(value) and issubclass(value, WindlassError):
+            yield value
+
+
+def exit_codes_page() -> str:
+    """Which number a command ends with, and why."""
+    by_code: dict[int, list[type[WindlassError]]] = {}
+    for error in error_classes():
+        by_code.setdefault(error.exit_code, []).append(error)
+    by_code[RunEnded.exit_code].remove(RunEnded)  # only ever raised as one of those below it
+    rows = ["| code | when | error in Python |", "|---|---|---|", "| 0 | it was done | |"]
+    for code, found in sorted(by_code.items()):
+        names = ", ".join(f"[`{error.__name__}`](errors.md#{error.__name__.lower()})" for error in found)
+        rows.append(f"| {code} | {EXIT_WORDS[code]} | {names} |")
+    return "\n".join(["# Exit codes\n", "They are fixed: a script may rely on them.\n", *rows, ""])
+
+
+EXIT_WORDS = {
+    1: "a failure of Windlass, or of what it stands on",
+    2: "wrong use, or a bad job file; nothing was started",
+    100: "the run failed",
+    101: "the run has not finished",
+    102: "no such run",
+    103: "the run was stopped",
+}
+
+
+def errors_page() -> str:
+    """The tree of errors and what each means."""
+    parts = ["# Errors\n", f"```text\n{inspect.getdoc(errors)}\n```\n"]
+    for error in error_classes():
+        base = error.__bases__[0].__name__
+        parts += [
+            f"## {error.__name__}\n",
+            f"Is a `{base}`. Exit code {error.exit_code}.\n",
+            documentation(error) + "\n",
+        ]
+    return "\n".join(parts)
+
+
+# -- python-api.md ----------------------------------------------------------------------------------------------------
+
+
+def python_api_page() -> str:
+    """Everything that `import windlass` offers: functions, then classes, then errors."""
+    windlass = importlib.import_module("windlass")
+    offered = {name: getattr(windlass, name) for name in windlass.__all__ if not name.startswith("_")}
+    raised = [name for name, value in offered.items() if inspect.isclass(value) and issubclass(value, WindlassError)]
+    functions = [name for name, value in offered.items() if inspect.isfunction(value)]
+    classes = [name for name in offered if name not in raised and name not in functions]
+    parts = ["# Python API\n", "What `import windlass` offers. Names that are not here are not promised.\n"]
+    for name in functions:
+        call = f"def {name}{signature(offered[name])}: ..."
+        parts += [f"## {name}\n", f"```python\n{call}\n```\n", documentation(offered[name]) + "\n"]
+    for name in classes:
+        parts += [f"## {name}\n", documentation(offered[name]) + "\n", *members(offered[name]), ""]
+    links = ", ".join(f"[{name}](errors.md#{name.lower()})" for name in raised)
+    return "\n".join([*parts, f"## Errors\n\n{links}.\n"])
+
+
+def members(owner: type[Any]) -> Iterator[str]:
+    """A list of a class's values, fields, properties and methods."""
+    if issubclass(owner, enum.Enum):
+        yield ", ".join(f"`{member.value}`" for member in owner) + ".\n"
+    elif issubclass(owner, BaseModel):
+        yield "Takes the fields of the [job file](job-file.md) as keywords, and has them as attributes.\n"
+    elif dataclasses.is_dataclass(owner):
+        notes = field_notes(owner)
+        yield from (f"- `{field.name}: {field.type}`{notes.get(field.name, '')}" for field in dataclasses.fields(owner))
+    inherited = {name for base in (enum.Enum, str, BaseModel) if issubclass(owner, base) for name in dir(base)}
+    for name, member in inspect.getmembers(owner):
+        if name.startswith("_") or name in inherited:
+            continue
+        if isinstance(member, property):
+            yield (
+                f"- `{name}: {inspect.signature(member.fget).return_annotation}` – {one_line(member)}"
+                if member.fget
+                else ""
+            )
+        elif inspect.isfunction(member) or inspect.ismethod(member):
+            yield f"- `{name}{signature(member)}` – {one_line(member)}"
+
+
+def field_notes(owner: type[Any]) -> dict[str, str]:
+    """The docstring under each field of a dataclass, read from its source."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    notes, above = {}, ""
+    for node in tree.body if isinstance(tree, ast.ClassDef) else []:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
+            notes[above] = f" – {' '.join(str(node.value.value).split())}"
+        above = node.target.id if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else ""
+    return notes
+
+
+def signature(value: Callable[..., Any]) -> str:
+    """How it is called, annotations without their quotes."""
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(value)))
+    return re.sub(r"^\(self(, )?", "(", text)
+
+
+def documentation(value: object) -> str:
+    """Its docstring, indents removed."""
+    return (inspect.getdoc(value) or "").strip()
+
+
+def one_line(value: object) -> str:
+    """Its docstring, for a list."""
+    return " ".join(documentation(value).split())
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "job-file.md": job_file_page,
+    "cli.md": command_line_page,
+    "exit-codes.md": exit_codes_page,
+    "errors.md": errors_page,
+    "python-api.md": python_api_page,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
