@@ -20,8 +20,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from common import BIN, CACHE, ROOT, in_turn, machine, median, spread, table
+from common import BIN, CACHE, ROOT, in_turn, machine, report_columns
 
+COLUMNS = {
+    "held": "held, s", "first": "first save", "total": "durable, s", "lost": "lost, s", "restore": "restore, s",
+}  # fmt: skip
 WAYS = ("torch.save", "dcp", "dcp async, thread", "dcp async, process", "windlass")
 PEER = "torch.save"
 SCRIPT = '''
@@ -273,27 +276,9 @@ def main() -> None:
         trials: Mapping[str, Callable[[], object]] = {
             way: partial(trial, way, folder, script, given.megabytes) for way in given.way or WAYS
         }
-        report(in_turn(trials, given.runs))
+        title = f"{given.megabytes} MB of state, ratios to torch.save with fsync"
+        report_columns(in_turn(trials, given.runs), peer=PEER, title=title, columns=COLUMNS)
     print(f"load at the end: {os.getloadavg()[0]:.1f}")
-
-
-def report(results: dict[str, list[object]]) -> None:
-    found = {way: [one for one in trials if isinstance(one, dict)] for way, trials in results.items()}
-    columns = {
-        "held": "held, s",
-        "first": "first save",
-        "total": "durable, s",
-        "lost": "lost, s",
-        "restore": "restore, s",
-    }
-    header, rows = ["way"], [[way] for way in found]
-    for key, title in columns.items():
-        header += [title, "÷"]
-        peer = median([one[key] for one in found[PEER]]) if PEER in found else float("nan")
-        for row, trials in zip(rows, found.values(), strict=True):
-            values = [one[key] for one in trials]
-            row += [spread(values), f"{median(values) / peer:.3f}"]
-    table("500 MB of state, ratios to torch.save with fsync", header, rows)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,29 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
             print("  " + "  ".join("-" * width for width in widths))
 
 
+def report(results: Mapping[str, Sequence[object]], *, peer: str, title: str, figure: str) -> None:
+    """Print the seconds of each way that `in_turn` gave, and their ratio to those of `peer`, where that was run too."""
+    times = {way: [found for found in trials if isinstance(found, float)] for way, trials in results.items()}
+    base = median(times[peer]) if times.get(peer) else None
+    rows = [[way, spread(found), f"{median(found) / base:.3f}" if base else ""] for way, found in times.items()]
+    table(title, ["way", figure, f"÷ {peer.split()[0]}"], rows)
+
+
+def report_columns(
+    results: Mapping[str, Sequence[object]], *, peer: str, title: str, columns: Mapping[str, str]
+) -> None:
+    """As `report`, where a trial gives several figures as a dict; `columns` has the title of each that is shown."""
+    found = {way: [one for one in trials if isinstance(one, dict)] for way, trials in results.items()}
+    header, rows = ["way"], [[way] for way in found]
+    for key, column in columns.items():
+        header += [column, "÷"]
+        base = median([one[key] for one in found[peer]]) if peer in found else float("nan")
+        for row, trials in zip(rows, found.values(), strict=True):
+            values = [one[key] for one in trials]
+            row += [spread(values), f"{median(values) / base:.3f}"]
+    table(title, header, rows)
+
+
 @contextmanager
 def fresh_home() -> Iterator[Path]:
     """A WINDLASS_HOME of its own, set for the time of the block; its warm processes are ended with it."""

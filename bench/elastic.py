@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, median, spread, table
+from common import BIN, ROOT, fresh_home, in_turn, machine, report
 
 from windlass.engines.local import netns
 from windlass.worker import process
@@ -184,10 +184,7 @@ def main() -> None:
     print(f"elastic: {machine()}, medians of {chosen.runs} (least–greatest), seconds")
     with fresh_home():
         results = in_turn(wanted, chosen.runs)
-    times = {way: [found for found in trials if isinstance(found, float)] for way, trials in results.items()}
-    peer = times.get("torchrun --nnodes 1:3")
-    rows = [[way, spread(found), f"{median(found) / median(peer):.3f}" if peer else ""] for way, found in times.items()]
-    table("3 nodes, one is lost", ["way", "loss to next step", "÷ torchrun"], rows)
+    report(results, peer="torchrun --nnodes 1:3", title="3 nodes, one is lost", figure="loss to next step")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, median, spread, table
+from common import BIN, ROOT, fresh_home, in_turn, machine, report, spread
 
 SCRIPT = """
 import os
@@ -191,14 +191,8 @@ def main() -> None:
             return
         ways = ["torchrun", "windlass, warm", "windlass, cold"]
         wanted = [way for way in ways if not chosen.only or any(word in way for word in chosen.only)]
-        report(in_turn({way: partial(trial, way) for way in wanted}, chosen.runs))
-
-
-def report(results: dict[str, list[object]]) -> None:
-    times = {way: [found for found in trials if isinstance(found, float)] for way, trials in results.items()}
-    peer = times.get("torchrun")
-    rows = [[way, spread(found), f"{median(found) / median(peer):.3f}" if peer else ""] for way, found in times.items()]
-    table("2 ranks, one killed by signal 9", ["way", "kill to next step", "÷ torchrun"], rows)
+        results = in_turn({way: partial(trial, way) for way in wanted}, chosen.runs)
+    report(results, peer="torchrun", title="2 ranks, one killed by signal 9", figure="kill to next step")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, median, spread, table
+from common import BIN, ROOT, fresh_home, in_turn, machine, report_columns
 
 SCRIPT = """
 import json
@@ -55,18 +54,11 @@ dist.destroy_process_group()
 """
 
 
-class Trial(NamedTuple):
-    """The mean over the ranks of a run."""
-
-    step_ms: float
-    resident_mb: float
-    proportional_mb: float
-    own_mb: float
-    """Of no other process."""
+COLUMNS = {"step": "step, ms", "resident": "resident, MiB", "shared": "proportional, MiB", "own": "of its own, MiB"}
 
 
-def timed(command: list[str], folder: Path, env: Mapping[str, str]) -> Trial:
-    """Run to the end. Raises RuntimeError if it fails."""
+def timed(command: list[str], folder: Path, env: Mapping[str, str]) -> dict[str, float]:
+    """Run to the end; gives the means over the ranks. Raises RuntimeError if it fails."""
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, timeout=300, stdin=subprocess.DEVNULL,
@@ -79,7 +71,7 @@ def timed(command: list[str], folder: Path, env: Mapping[str, str]) -> Trial:
         sum(rank[name] for rank in ranks) / len(ranks)
         for name in ("step", "Rss", "Pss", "Private_Dirty", "Private_Clean")
     )
-    return Trial(1000 * step, resident, proportional, dirty + clean)
+    return {"step": 1000 * step, "resident": resident, "shared": proportional, "own": dirty + clean}
 
 
 def main() -> None:
@@ -97,20 +89,8 @@ def main() -> None:
             "windlass, warm": lambda: timed(run, folder, {"OMP_NUM_THREADS": "1"}),
             "windlass, cold": lambda: timed([*run, "--cold"], folder, {"OMP_NUM_THREADS": "1"}),
         }
-        report(in_turn(trials, runs))
-
-
-def report(results: dict[str, list[object]]) -> None:
-    found = {name: [trial for trial in trials if isinstance(trial, Trial)] for name, trials in results.items()}
-    peer = found["torchrun"]
-    header, rows = ["way"], [[name] for name in found]
-    titles = ("step, ms", "resident, MiB", "proportional, MiB", "of its own, MiB")
-    for column, title in enumerate(titles):
-        header += [title, "÷"]
-        for row, trials in zip(rows, found.values(), strict=True):
-            values = [trial[column] for trial in trials]
-            row += [spread(values), f"{median(values) / median([trial[column] for trial in peer]):.3f}"]
-    table("steady state, ratios to torchrun", header, rows)
+        results = in_turn(trials, runs)
+    report_columns(results, peer="torchrun", title="steady state, ratios to torchrun", columns=COLUMNS)
 
 
 if __name__ == "__main__":
