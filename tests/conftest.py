@@ -20,7 +20,7 @@ for number, action in (
 
 MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
 
-for module in ("placement", "exits", "logs", "life", "interpreter"):
+for module in ("placement", "exits", "logs", "life", "interpreter", "mpi"):
     pytest.register_assert_rewrite(f"tests.engines.cases.{module}")
 pytest.register_assert_rewrite("tests.engines.lab")
 

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.engines.cases.mpi import a_killed_node_leaves_neither_processes_nor_files
 from tests.engines.contract import Contract
 from tests.engines.lab import OF_OPEN_MPI, SCRIPTS, Can, Lab, Way, files_of_mpi
 from tests.engines.test_local import plan_local
 
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.record import Phase
-from windlass.worker import process
 
 if shutil.which("mpirun") is None and "CI" not in os.environ:
     pytest.skip("no mpirun: bash tools/apt.sh installs Open MPI", allow_module_level=True)
@@ -100,13 +100,7 @@ class TestMpi(Contract):
         assert [path for path in files_of_mpi(run) if path.exists()] == []
 
     def test_a_killed_node_leaves_neither_processes_nor_files(self, lab: Lab) -> None:
-        run = lab.start("mpi.py", "wait", base=SCRIPTS, procs_per_node=2).until(files_of_mpi)
-        node = next(event.data["pid"] for event in run.events if event.kind == "node")
-        assert all(path.exists() for path in files_of_mpi(run))
-        os.kill(node, 9)
-        assert run.wait().phase is Phase.FAILED
-        assert process.of_session(node) == []
-        assert [path for path in files_of_mpi(run) if path.exists()] == []
+        a_killed_node_leaves_neither_processes_nor_files(lab, procs_per_node=2)
 
 
 def _children(pid: int) -> list[str]:

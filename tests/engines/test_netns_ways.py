@@ -8,14 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.engines.cases.mpi import a_killed_node_leaves_neither_processes_nor_files
 from tests.engines.contract import Contract
 from tests.engines.lab import OF_OPEN_MPI, SCRIPTS, Can, Lab, Way, files_of_mpi
 from tests.engines.test_local import plan_local, starts
 from tests.engines.test_torchrun_agent import WAY as TORCHRUN
 
 from windlass.engines.local.engine import LocalEngine
-from windlass.runs.record import Phase
-from windlass.worker import process
 
 pytestmark = pytest.mark.slow
 
@@ -88,10 +87,4 @@ class TestNetnsMpi(Contract):
         assert [path for path in files_of_mpi(run) if path.exists()] == []
 
     def test_a_killed_node_leaves_neither_processes_nor_files_of_any_host(self, lab: Lab) -> None:
-        run = lab.start("mpi.py", "wait", base=SCRIPTS, nodes=2).until(files_of_mpi)
-        node = next(event.data["pid"] for event in run.events if event.kind == "node")
-        assert all(path.exists() for path in files_of_mpi(run))
-        os.kill(node, 9)
-        assert run.wait().phase is Phase.FAILED
-        assert process.of_session(node) == []
-        assert [path for path in files_of_mpi(run) if path.exists()] == []
+        a_killed_node_leaves_neither_processes_nor_files(lab, nodes=2)

@@ -1,0 +1,21 @@
+"""What holds for ranks of mpirun wherever their nodes are: on the host, or each in a network of its own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tests.engines.lab import SCRIPTS, Lab, files_of_mpi
+
+from windlass.runs.record import Phase
+from windlass.worker import process
+
+
+def a_killed_node_leaves_neither_processes_nor_files(lab: Lab, **fields: Any) -> None:
+    run = lab.start("mpi.py", "wait", base=SCRIPTS, **fields).until(files_of_mpi)
+    node = next(event.data["pid"] for event in run.events if event.kind == "node")
+    assert all(path.exists() for path in files_of_mpi(run))
+    os.kill(node, 9)
+    assert run.wait().phase is Phase.FAILED
+    assert process.of_session(node) == []
+    assert [path for path in files_of_mpi(run) if path.exists()] == []
