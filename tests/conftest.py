@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.faults.machine import Machine, machine_in
 
 # A busy machine is slow, not wrong: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,6 +26,13 @@ MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
 for module in ("placement", "exits", "logs", "life", "interpreter", "mpi"):
     pytest.register_assert_rewrite(f"tests.engines.cases.{module}")
 pytest.register_assert_rewrite("tests.engines.lab")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """Commands in a home of their own, with nothing left running after the test."""
+    with machine_in(tmp_path) as made:
+        yield made
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.machine import Machine, kill, machine_in, until
+from tests.faults.machine import Machine, kill, until
 
 from windlass.runs.ledger import Restart, fold_ledger, restarts, spans
 from windlass.runs.store import Store
@@ -18,7 +17,7 @@ from windlass.runs.tally import Spent
 STEPS = 170
 KILLS = (20, 50, 80)
 """Once these steps are done, a rank is killed."""
-HANG_STEP, HANG_SECONDS = 120, 5.0
+HANG_STEP, HANG_SECONDS = 120, 15.0
 STEP_SECONDS = 0.03
 """At least; so at most four steps lie between two reports, of which there are ten a second."""
 UNREPORTED = 4
@@ -66,17 +65,11 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    with machine_in(tmp_path) as machine:
-        yield machine
-
-
 def kill_after(machine: Machine, marks: Path, attempt: int, step: int) -> None:
     """Kill rank 1 as soon as this attempt has done this step."""
     until(
         lambda: steps_of(marks_of(marks / "rank-0")).get(attempt, [0])[-1] >= step,
-        lambda: f"step {step} of attempt {attempt} never came: {machine.windlass('why').stdout}", 90,
+        lambda: f"step {step} of attempt {attempt} never came: {machine.windlass('why').stdout}",
     )  # fmt: skip
     assert kill(machine.status()["ranks"][1]["pid"])
 
@@ -106,7 +99,7 @@ def test_the_ledger_sums_to_the_wall_clock_and_finds_the_hang(machine: Machine, 
     marks.mkdir()
     machine.write("train.py", SCRIPT)
     job = {
-        "name": "ledger", "run": f"train.py {marks}", "procs_per_node": 2, "python": sys.executable, "hang": "1s",
+        "name": "ledger", "run": f"train.py {marks}", "procs_per_node": 2, "python": sys.executable, "hang": "10s",
         "restarts": {"max": len(KILLS), "on": ["failure"]},
     }  # fmt: skip
     machine.write("job.yaml", json.dumps(job))

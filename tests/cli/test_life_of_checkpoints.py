@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.faults.machine import Machine, machine_in, until
+from tests.faults.machine import Machine, until
 
 SCRIPT = """
 import os, time
@@ -41,12 +40,6 @@ dist.barrier()
 del model
 dist.destroy_process_group()
 """
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    with machine_in(tmp_path) as machine:
-        yield machine
 
 
 def ask(machine: Machine, *words: str, code: int = 0) -> Any:

@@ -8,20 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from tests.faults.machine import Machine, kill, machine_in, until
+from tests.faults.machine import Machine, kill, until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "08-resumable-digits"
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    with machine_in(tmp_path) as made:
-        yield made
-        made.windlass("warm", "stop")
 
 
 def accuracy(said: str) -> float:

@@ -307,15 +307,20 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return found
 
 
+@contextlib.contextmanager
+def set_up(row: Row, machine: Machine) -> Iterator[None]:
+    """The files of a row and the world around them."""
+    machine.write("train.py", "print('ran')\n")
+    for file, content in {"job.yaml": GOOD, **row.files}.items():
+        (machine.folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with row.world(machine) if row.world is not None else contextlib.nullcontext():
+        yield
+
+
 @pytest.mark.parametrize("name", ROWS, ids=[re.sub(r"[^\w]+", "-", name) for name in ROWS])
 def test_bad_input_gets_one_message_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     row = ROWS[name]
-    with machine_in(tmp_path) as machine, contextlib.ExitStack() as stack:
-        machine.write("train.py", "print('ran')\n")
-        for file, content in {"job.yaml": GOOD, **row.files}.items():
-            (machine.folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-        if row.world is not None:
-            stack.enter_context(row.world(machine))
+    with machine_in(tmp_path) as machine, set_up(row, machine):
         runs_before = snapshot(machine.home / "runs")
         job_before = {} if row.world is unreadable_job_file else snapshot(machine.folder)
         done = machine.windlass(*row.words)
@@ -341,12 +346,7 @@ def test_bad_input_gets_one_message_and_leaves_nothing(tmp_path: Path, name: str
 )
 def test_bad_input_is_json_where_json_was_asked_for(tmp_path: Path, name: str) -> None:
     row = ROWS[name]
-    with machine_in(tmp_path) as machine, contextlib.ExitStack() as stack:
-        machine.write("train.py", "")
-        for file, content in {"job.yaml": GOOD, **row.files}.items():
-            (machine.folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-        if row.world is not None:
-            stack.enter_context(row.world(machine))
+    with machine_in(tmp_path) as machine, set_up(row, machine):
         done = machine.windlass(*row.words, "-o", "json")
         assert (done.returncode, done.stdout) == (row.code, "")
         error = json.loads(done.stderr)["error"]

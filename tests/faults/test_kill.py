@@ -30,7 +30,8 @@ LATEST_SECONDS = 1.5
 NUM_RANKS = 4
 TARGETS = ("command", "supervisor", "node", "rank", "power cut")
 WINDOW_SECONDS = 0.5
-"""Between a rank's last act and the moment when its node has seen it end: struck in it, nobody can know."""
+"""Between a rank's last act and the moment when its node has seen it end: struck in it, nobody can know. On a machine
+that is busy it is longer, by as much as two commands that look at the run take."""
 
 SCRIPT = """
 import os, time
@@ -45,12 +46,6 @@ for step in range(8):
     time.sleep(0.1)
 (marks / f"finished-{rank}").touch()
 """
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    with machine_in(tmp_path) as made:
-        yield made
 
 
 def write_job(machine: Machine, script: str, *, launcher: str = "torchrun", **fields: object) -> Path:
@@ -83,6 +78,7 @@ class Case:
     killed_at: float = 0.0
     killed: list[str] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
+    window_seconds: float = WINDOW_SECONDS
     finished: list[int] = field(default_factory=list)
     """Ranks that left their mark."""
     problems: list[str] = field(default_factory=list)
@@ -109,6 +105,7 @@ def cases(seed: int) -> list[Case]:
     ]
 
 
+@pytest.mark.timeout(900)
 def test_every_record_ends_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("WINDLASS_TEST_SEED") or secrets.randbits(32))
     planned = cases(seed)
@@ -136,11 +133,13 @@ def play_one(case: Case, machine: Machine) -> None:
     time.sleep(case.delay_seconds)
     strike(case, machine, command)
     # Two commands look at once: both must answer, and neither may spoil what the other does.
+    began = time.monotonic()
     looking = [machine.start("status", "-o", "json") for _ in range(2)]
     for looker in looking:
-        _, said = looker.communicate(timeout=60)
+        _, said = looker.communicate(timeout=100)
         if looker.returncode not in (0, 102):
             case.problems.append(f"status: exit {looker.returncode}: {said}")
+    case.window_seconds += time.monotonic() - began
     if case.target == "command":
         time.sleep(0.2)  # its supervisor may just be starting
     command_over = command.poll() is not None
@@ -149,7 +148,7 @@ def play_one(case: Case, machine: Machine) -> None:
         until(lambda: machine.status(), "the command lives and made no record")
         case.status = machine.ended()
     machine.empty()
-    command.communicate(timeout=60)
+    command.communicate(timeout=100)
     case.finished = sorted(int(path.name.removeprefix("finished-")) for path in marks.glob("finished-*"))
     if case.status:
         case.problems += [*untrue(case, marks), *broken_history(case, machine), *missing_lines(case, machine, marks)]
@@ -186,7 +185,7 @@ def untrue(case: Case, marks: Path) -> Iterator[str]:
     phase, cause = case.status["phase"], case.status["cause"] or {}
     all_finished = len(case.finished) == NUM_RANKS
     last_mark = max((path.stat().st_mtime for path in marks.glob("finished-*")), default=0.0)
-    in_window = abs(case.killed_at - last_mark) <= WINDOW_SECONDS
+    in_window = abs(case.killed_at - last_mark) <= case.window_seconds
     if phase == "succeeded" and not all_finished:
         yield f"succeeded, and ranks {case.finished} alone did"
     if phase != "succeeded" and all_finished and not (in_window and case.target in ("node", "rank", "power cut")):
@@ -315,25 +314,26 @@ def test_supervisors_that_die_again_and_again_are_not_followed_by_more(machine: 
     assert status["cause"]["summary"]
 
 
-def test_a_supervisor_that_broke_has_its_words_in_the_record(machine: Machine) -> None:
+def begin_broken(machine: Machine, last_words: str) -> None:
+    """A run whose supervisor broke, with these words in its log."""
     write_job(machine, SCRIPT)
     with Store(machine.home) as store:
         writer = create(machine, store)
-        (store.run_dir(writer.status.id) / "supervisor.log").write_text("Traceback …\nImportError: no module\n")
+        (store.run_dir(writer.status.id) / "supervisor.log").write_text(last_words)
         writer.close()
+
+
+def test_a_supervisor_that_broke_has_its_words_in_the_record(machine: Machine) -> None:
+    begin_broken(machine, "Traceback …\nImportError: no module\n")
     status = machine.status()
     assert status["phase"] == "lost"
     assert "ImportError: no module" in status["cause"]["summary"]
 
 
 def test_many_commands_settle_a_run_once(machine: Machine) -> None:
-    write_job(machine, SCRIPT)
-    with Store(machine.home) as store:
-        writer = create(machine, store)
-        (store.run_dir(writer.status.id) / "supervisor.log").write_text("MemoryError\n")
-        writer.close()
+    begin_broken(machine, "MemoryError\n")
     looking = [machine.start("status", "-o", "json") for _ in range(4)]
-    answers = [looker.communicate(timeout=60) for looker in looking]
+    answers = [looker.communicate(timeout=100) for looker in looking]
     assert [json.loads(out)["phase"] for out, _ in answers] == ["lost"] * 4, answers
     assert [event["kind"] for event in machine.events()].count("end") == 1
 
@@ -343,7 +343,7 @@ def test_many_commands_begin_a_run_once(machine: Machine) -> None:
     with Store(machine.home) as store:
         create(machine, store).close()
     looking = [machine.start("status", "-o", "json") for _ in range(4)]
-    answers = [looker.communicate(timeout=60) for looker in looking]
+    answers = [looker.communicate(timeout=100) for looker in looking]
     assert [looker.returncode for looker in looking] == [0] * 4, answers
     assert machine.ended()["phase"] == "succeeded"
     kinds = [event["kind"] for event in machine.events()]
@@ -353,7 +353,7 @@ def test_many_commands_begin_a_run_once(machine: Machine) -> None:
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
     """A process that has nothing to do with any run."""
-    with subprocess.Popen(["sleep", "100"], start_new_session=True) as popen:
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as popen:
         yield popen
         popen.kill()
 
@@ -513,7 +513,7 @@ from pathlib import Path
 rank, marks = int(os.environ["RANK"]), Path(os.environ["MARKS"])
 (marks / f"began-{rank}").touch()
 if rank % 2:
-    time.sleep(100)
+    time.sleep(1000)
 """
 
 
@@ -564,11 +564,11 @@ while not (marks / "go").exists():
 def test_a_second_supervisor_does_not_write_the_first_ones_history_again(machine: Machine) -> None:
     marks = write_job(machine, PROGRESS)
     begun(machine)
-    until(lambda: [e["kind"] for e in machine.events()].count("progress") >= 2, "no progress", 20)
+    until(lambda: [e["kind"] for e in machine.events()].count("progress") >= 2, "no progress")
     (keeper,) = machine.supervisors()
     kill(keeper.pid)
     machine.status()
-    until(lambda: machine.events()[-1]["kind"] == "progress", "no progress after the take-over", 20)
+    until(lambda: machine.events()[-1]["kind"] == "progress", "no progress after the take-over")
     (marks / "go").touch()
     machine.ended()
     events = machine.events()
