@@ -107,10 +107,18 @@ def die(rank: Rank, number: str) -> None:
 
 def _all_are_here(rank: Rank) -> None:
     """Wait for the others: a launcher may start them some time apart, and who was never started is nobody's victim."""
-    folder = Path(rank.env["WINDLASS_OUTPUT_DIR"])
-    (folder / f"here-{rank.attempt}-{rank.rank}").touch()
-    give_up = time.monotonic() + 20
-    while len(list(folder.glob(f"here-{rank.attempt}-*"))) < int(rank.env["WORLD_SIZE"]) and time.monotonic() < give_up:
+    _say_in_a_file(rank, "here")
+    _wait_for_files(rank, "here", int(rank.env["WORLD_SIZE"]))
+
+
+def _say_in_a_file(rank: Rank, word: str) -> None:
+    Path(rank.env["WINDLASS_OUTPUT_DIR"], f"{word}-{rank.attempt}-{rank.rank}").touch()
+
+
+def _wait_for_files(rank: Rank, word: str, count: int) -> None:
+    """Wait until so many ranks of this attempt have said it."""
+    folder, give_up = Path(rank.env["WINDLASS_OUTPUT_DIR"]), time.monotonic() + 100
+    while len(list(folder.glob(f"{word}-{rank.attempt}-*"))) < count and time.monotonic() < give_up:
         rank.sleep(0.01)
 
 
@@ -166,6 +174,7 @@ def last_words(rank: Rank, seconds: str) -> int:
 
     rank.on_term(save)
     rank.print("ready")
+    _say_in_a_file(rank, "ready")
     while not told:
         rank.sleep(0.02)
     rank.sleep(float(seconds))
@@ -174,9 +183,9 @@ def last_words(rank: Rank, seconds: str) -> int:
 
 
 def last_words_or_fail(rank: Rank, which: str, seconds: str) -> int:
-    """One rank fails, once the others must have begun; they save."""
+    """One rank fails, once the others are ready; they save."""
     if rank.rank == int(which):
-        rank.sleep(0.5)
+        _wait_for_files(rank, "ready", int(rank.env["WORLD_SIZE"]) - 1)
         return 4
     return last_words(rank, seconds)
 
@@ -254,6 +263,13 @@ def pause(rank: Rank, seconds: str) -> None:
     rank.sleep(float(seconds))
     rank.print("on I go")
     rank.sleep(1.0)
+
+
+def wait_for(rank: Rank, name: str) -> None:
+    """Works until there is such a file in the folder of results."""
+    rank.print("ready")
+    while not Path(rank.env["WINDLASS_OUTPUT_DIR"], name).exists():
+        rank.sleep(0.02)
 
 
 def report(rank: Rank, steps: str) -> None:

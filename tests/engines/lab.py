@@ -22,7 +22,8 @@ from windlass.spec.job import Job
 
 BEHAVIOURS = Path(__file__).with_name("behaviours.py")
 SCRIPTS = Path(__file__).with_name("scripts")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
+"""Within which a run ends that can end; far more than it takes, for machines that are busy."""
 OF_OPEN_MPI = ("OMPI_", "PMIX_", "OPAL_", "ORTE_", "IPATH_", "HFI_", "PSM")
 """How the names begin of what Open MPI adds to the environment of a rank."""
 
@@ -88,7 +89,7 @@ class Run:
         assert status.phase.is_terminal, f"{self.id} is {status.phase} after {PATIENCE_SECONDS:g} s\n{self.text()}"
         return status
 
-    def until(self, happened: Callable[[Run], object], seconds: float = 20.0) -> Run:
+    def until(self, happened: Callable[[Run], object], seconds: float = PATIENCE_SECONDS) -> Run:
         """Wait until something can be seen."""
         give_up = time.monotonic() + seconds
         while not happened(self):
@@ -163,7 +164,7 @@ class Lab:
         for run in self.runs:
             self.engine.stop(run.id, now=True)
         for run in self.runs:
-            self.engine.wait(run.id, 20)
+            self.engine.wait(run.id, PATIENCE_SECONDS)
         self.store.close()
         self.way.clean_up(self.home)
 

@@ -31,7 +31,7 @@ from windlass.runs.store import Store
 from windlass.spec.job import Job
 
 store = Store(Path(sys.argv[1]))
-engine = FakeEngine(store, lambda rank: rank.sleep(60))
+engine = FakeEngine(store, lambda rank: rank.sleep(600))
 engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), sys.argv[1], "case-1"))
 os._exit(0)
 """
@@ -47,7 +47,7 @@ class TestFake(Contract):
 
 def vanish(home: Path) -> FakeEngine:
     """An engine on the record of a process that is gone."""
-    subprocess.run([sys.executable, "-c", VANISHES, str(home)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", VANISHES, str(home)], check=True, timeout=100)
     return FakeEngine(Store(home), lambda rank: None)
 
 
@@ -77,7 +77,7 @@ def test_a_run_id_is_used_once(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         engine = FakeEngine(store, lambda rank: None)
         engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
-        engine.wait("case-1", 10)
+        engine.wait("case-1", 100)
         with pytest.raises((StoreError, FileExistsError)):
             engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
 
@@ -88,7 +88,7 @@ def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
 
     def play(rank: FakeRank) -> None:
         rank.print("busy")
-        go_on.wait(10)
+        go_on.wait(100)
         try:
             rank.print("too late")
         finally:
@@ -102,9 +102,9 @@ def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
             if status.phase is Phase.TRAINING:
                 engine.stop("case-1", now=True)
 
-        status = engine.wait("case-1", 10, stop_when_it_trains)
+        status = engine.wait("case-1", 100, stop_when_it_trains)
         go_on.set()
-        assert ended.wait(10)
+        assert ended.wait(100)
         assert (status.phase, status.ranks[0].exit_code) == (Phase.STOPPED, -9)
         assert [line.text for line in RunLogs(store.run_dir("case-1")).read()] == ["busy"]
 

@@ -60,7 +60,7 @@ class TestMpi(Contract):
         assert "MPI_ABORT" not in run.text()
 
     def test_a_rank_that_leaves_without_mpi_finalize_ends_the_run(self, lab: Lab) -> None:
-        run = lab.finish("mpi.py", "leave", base=SCRIPTS, procs_per_node=2, timeout=30)
+        run = lab.finish("mpi.py", "leave", base=SCRIPTS, procs_per_node=2)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
         assert "mpirun has exited due to process rank 1" in (run.status.cause or {})["summary"]
 

@@ -22,7 +22,7 @@ def post(percent, seconds, **metrics):
         os.environ["KUBEFLOW_TRAINER_SERVER_URL"], json.dumps({"trainerStatus": status}).encode(),
         {"Authorization": f"Bearer {token}"}, method="POST",
     )
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
     return token
 
@@ -42,12 +42,12 @@ def finish(folder: Path, script: str, job: str, **environ: str) -> dict[str, Any
     env = {name: value for name, value in os.environ.items() if name not in names}
     env |= {"WINDLASS_HOME": str(folder / "home"), **environ}
     done = subprocess.run(
-        [*windlass, "run", "job.yaml"], cwd=folder, env=env, capture_output=True, text=True, timeout=60
+        [*windlass, "run", "job.yaml"], cwd=folder, env=env, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
     asked = [*windlass, "status", "-o", "json"]
-    status = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=60, check=True)
-    subprocess.run([*windlass, "warm", "stop"], env=env, capture_output=True, timeout=60, check=True)
+    status = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=120, check=True)
+    subprocess.run([*windlass, "warm", "stop"], env=env, capture_output=True, timeout=120, check=True)
     found: dict[str, Any] = json.loads(status.stdout)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -98,10 +99,11 @@ def agents(run: Run) -> list[int]:
     found = []
     for event in run.events:
         if event.kind == "node":
-            path = Path("/proc/{0}/task/{0}/children".format(event.data["pid"]))
-            for pid in path.read_text().split() if path.exists() else []:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes()
-                found += [int(pid)] if b"torch.distributed.run" in words else []
+            with contextlib.suppress(OSError):  # they may go while one looks
+                path = Path("/proc/{0}/task/{0}/children".format(event.data["pid"]))
+                for pid in path.read_text().split():
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    found += [int(pid)] if b"torch.distributed.run" in words else []
     return found
 
 

@@ -111,7 +111,8 @@ class Forks:
         self.pool.stop()
 
 
-def until(found: Callable[[], object], otherwise: Callable[[], object] = lambda: "", seconds: float = 30.0) -> None:
+def until(found: Callable[[], object], otherwise: Callable[[], object] = lambda: "", seconds: float = 100.0) -> None:
+    """Wait until something is true; AssertionError after a time that a busy machine does not need either."""
     give_up = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < give_up, otherwise()

@@ -250,7 +250,7 @@ def test_cold_by_wish_needs_no_process(tmp_path: Path) -> None:
     for words in (["plan", "--cold"], ["plan", "--set", "local.start=cold"]):
         command = [str(windlass), *words, "train.py", "-o", "json"]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=60
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=120
         )
         assert '"warm": []' in json.dumps(json.loads(done.stdout))
     assert not (tmp_path / "home" / "warm").exists()

@@ -182,7 +182,7 @@ def test_ignored_signals_and_limits_of_the_caller_are_taken_on(warm: Lab, tmp_pa
     for command, expected in (([], "SIG_DFL"), (["nohup"], "SIG_IGN")):
         done = subprocess.run(
             [*command, "sh", "-c", told], cwd=tmp_path, env={**os.environ, "WINDLASS_HOME": str(warm.home)},
-            capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under nohup too
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.engines.lab import SCRIPTS, Can, Case, Lab, Run, needs
+from tests.engines.lab import PATIENCE_SECONDS, SCRIPTS, Can, Case, Lab, Run, needs
 
 from windlass.errors import NoSuchRun, PlanError, UsageError
 from windlass.runs.logs import RunLogs
@@ -26,11 +26,12 @@ with Store(Path(sys.argv[1])) as store:
     engine = {name}.way.connect(store)
     print(engine.status(sys.argv[2]).phase)
     engine.stop(sys.argv[2])
-    print(engine.wait(sys.argv[2], 20).phase)
+    print(engine.wait(sys.argv[2], 100).phase)
 """
 
 
 def seconds_to_stop(run: Run, *, now: bool = False) -> float:
+    """How long a stop takes: at least what a rank was given. That it did not take too long shows in the exit codes."""
     start = time.monotonic()
     run.lab.engine.stop(run.id, now=now)
     run.wait()
@@ -40,20 +41,20 @@ def seconds_to_stop(run: Run, *, now: bool = False) -> float:
 class Life(Case):
     def test_stop_reaches_every_rank(self, lab: Lab) -> None:
         run = lab.start("sleep", "60", nodes=2, procs_per_node=2).until_ready(4)
-        assert seconds_to_stop(run) < 5
-        assert run.status.phase is Phase.STOPPED
+        lab.engine.stop(run.id)
+        assert run.wait().phase is Phase.STOPPED
         assert run.exit_codes() == [-signal.SIGTERM] * 4
 
     def test_a_rank_may_use_its_grace_for_its_last_words(self, lab: Lab) -> None:
-        run = lab.start("last_words", "0.6", nodes=2, procs_per_node=2, grace=10).until_ready(4)
-        assert 0.6 <= seconds_to_stop(run) < 6
+        run = lab.start("last_words", "0.6", nodes=2, procs_per_node=2, grace=60).until_ready(4)
+        assert seconds_to_stop(run) >= 0.6
         assert run.text().count("saved\n") == 4
         assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [0, 0, 0, 0])
         assert run.status.phases[Phase.STOPPING] >= 0.6
 
     def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(self, lab: Lab) -> None:
         run = lab.start("deaf", procs_per_node=2, grace=1).until_ready(2)
-        assert 1 <= seconds_to_stop(run) < 4
+        assert seconds_to_stop(run) >= 1
         assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [-signal.SIGKILL] * 2)
 
     def test_a_failed_ranks_peers_have_their_grace_too(self, lab: Lab) -> None:
@@ -62,21 +63,23 @@ class Life(Case):
         assert run.status.exit_code == 4
 
     def test_stop_now_leaves_out_the_grace(self, lab: Lab) -> None:
-        run = lab.start("deaf", procs_per_node=2, grace=60).until_ready(2)
-        assert seconds_to_stop(run, now=True) < 3
-        assert run.status.phase is Phase.STOPPED
+        run = lab.start("deaf", procs_per_node=2, grace=600).until_ready(2)
+        lab.engine.stop(run.id, now=True)
+        assert run.wait().phase is Phase.STOPPED
+        assert run.exit_codes() == [-signal.SIGKILL] * 2
 
     def test_stop_now_cuts_a_stop_short(self, lab: Lab) -> None:
-        run = lab.start("deaf", procs_per_node=2, grace=60).until_ready(2)
+        run = lab.start("deaf", procs_per_node=2, grace=600).until_ready(2)
         lab.engine.stop(run.id)
         run.until(lambda run: run.status.phase is Phase.STOPPING)
-        assert seconds_to_stop(run, now=True) < 3
+        lab.engine.stop(run.id, now=True)
+        run.wait()
+        assert run.exit_codes() == [-signal.SIGKILL] * 2
 
     def test_stop_at_once_after_submit_is_obeyed(self, lab: Lab) -> None:
-        lab.prepare()
-        run = lab.start("sleep", "60", procs_per_node=2)
-        assert seconds_to_stop(run) < 5
-        assert run.status.phase is Phase.STOPPED
+        run = lab.start("sleep", "600", procs_per_node=2)
+        lab.engine.stop(run.id)
+        assert run.wait().phase is Phase.STOPPED
 
     def test_stopping_an_ended_run_changes_nothing(self, lab: Lab) -> None:
         run = lab.finish("leave", "3")
@@ -85,15 +88,14 @@ class Life(Case):
         assert run.status == before
 
     def test_the_time_limit_ends_the_run(self, lab: Lab) -> None:
-        lab.prepare()
-        run = lab.finish("sleep", "60", timeout=1)
+        run = lab.finish("sleep", "600", timeout=1)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 124)
         assert "timeout of 1 s" in (run.status.cause or {})["summary"]
         assert run.status.ended_at is not None
-        assert 1 <= run.status.ended_at - run.status.created_at < 5
+        assert run.status.ended_at - run.status.created_at >= 1
 
     def test_the_time_limit_is_no_cause_for_a_restart(self, lab: Lab) -> None:
-        assert len(lab.finish("sleep", "60", timeout=1, restarts=3).status.attempts) == 1
+        assert len(lab.finish("sleep", "600", timeout=1, restarts=3).status.attempts) == 1
 
     def test_another_engine_object_sees_and_stops_the_run(self, lab: Lab) -> None:
         run = lab.start("sleep", "60", nodes=2).until_ready(2)
@@ -101,14 +103,14 @@ class Life(Case):
             other = lab.way.connect(store)
             assert other.status(run.id).phase is Phase.TRAINING
             other.stop(run.id)
-            assert other.wait(run.id, 20).phase is Phase.STOPPED
+            assert other.wait(run.id, PATIENCE_SECONDS).phase is Phase.STOPPED
 
     def test_another_process_sees_and_stops_the_run(self, lab: Lab) -> None:
         run = lab.start("sleep", "60", nodes=2).until_ready(2)
         done = subprocess.run(
             [sys.executable, "-c", STRANGER.format(module=type(self).__module__, name=type(self).__name__),
              str(lab.home), run.id],
-            cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60, check=False,
+            cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         assert done.stdout.split() == ["training", "stopped"], done.stderr
         assert run.wait().phase is Phase.STOPPED
@@ -134,17 +136,16 @@ class Life(Case):
         ]  # fmt: skip
         assert run.status.attempts[1].restored_step == 9
 
-    @needs(Can.QUICK_START)
     def test_wait_tells_of_every_change_and_keeps_its_time_limit(self, lab: Lab) -> None:
-        lab.prepare()
-        run = lab.start("sleep", "60")
+        run = lab.start("sleep", "600").until_ready()
         seen: list[Phase] = []
         start = time.monotonic()
         status = lab.engine.wait(run.id, 1.0, lambda status: seen.append(status.phase))
-        assert 1.0 <= time.monotonic() - start < 2.0
+        assert time.monotonic() - start >= 1.0
         assert status.phase is seen[-1] is Phase.TRAINING
         lab.engine.stop(run.id, now=True)
-        run.wait()
+        lab.engine.wait(run.id, PATIENCE_SECONDS, lambda status: seen.append(status.phase))
+        assert seen[-1:] == [Phase.STOPPED]
 
     def test_six_runs_at_once_all_end_well(self, lab: Lab) -> None:
         runs = [lab.start("environment", procs_per_node=2) for _ in range(6)]

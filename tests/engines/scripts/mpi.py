@@ -28,8 +28,8 @@ def save(*_: object) -> None:
 
 if what == "save":
     signal.signal(signal.SIGTERM, save)
+    world.Barrier()  # all are ready to save
     if world.rank == 1:
-        time.sleep(0.3)
         os._exit(4)
     time.sleep(60)
 if world.rank == 1:
