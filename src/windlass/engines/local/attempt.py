@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import windlass.worker
-from windlass.engines.local import launch, ports
+from windlass.engines.local import ports
 from windlass.engines.local.warm import Refused, WarmPool
+from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
 from windlass.runs.wish import read_wish
 from windlass.worker import leftovers, process, resume
@@ -163,7 +164,7 @@ class Attempt:
                 spec = {**request, "folder": str(folder), "path": str(node.path("json"))}
                 spec |= {"events": str(node.path("events")), "env": {**env, **request["env"]}}
                 if "launch" in spec:
-                    spec["launch"] = launch.fill_in(spec, rendezvous.getsockname()[1])
+                    spec["launch"] = fill_in(spec, rendezvous.getsockname()[1], _address(spec))
                 node.path("json").write_text(json.dumps(spec))
                 # The ports outlive a supervisor that is killed: the first node keeps them too.
                 kept = [holder.fileno(), rendezvous.fileno()] if node is attempt.nodes[0] else []
@@ -209,6 +210,12 @@ class Attempt:
     def failures(self) -> list[dict[str, Any]]:
         """Of all nodes, what `blame` needs."""
         return [failure for node in self.nodes for failure in node.failures]
+
+
+def _address(spec: Mapping[str, Any]) -> str:
+    """Where the other nodes reach this one: in its own network, if it has one."""
+    network = spec.get("network")
+    return str(network["hosts"][network["host"]] if network else spec["env"]["MASTER_ADDR"])
 
 
 def _go_on(folder: Path, requests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -5,11 +5,10 @@ Neither is given the script: they start `worker/guest.py`, which asks the node f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
+from windlass.plan.launch import torchrun_request
 from windlass.plan.placement import Place
 from windlass.worker.remote import SHELL
 
@@ -17,14 +16,6 @@ if TYPE_CHECKING:  # the supervisor, which fills in, starts without what these i
     from windlass.engines.local.facts import Facts
     from windlass.spec.job import Job
 
-RENDEZVOUS: Final = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
-"""A node that is gone is noticed in 3 s instead of 15. With 2 attempts instead of 3, none that comes back is let in."""
-AGENT_ENVIRONMENT: Final = {
-    # Else the ranks use the agents' store, which outlives them, and may read there the address of a dead rank.
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-}
-AGENT_END_SECONDS: Final = 330.0
-"""The agent of a node whose ranks are done waits for the other nodes: 300 s (its exit barrier), and some to end."""
 MPI_END_SECONDS: Final = 30.0
 
 
@@ -48,13 +39,10 @@ def request(
             **({"networks": dict(networks)} if networks else {}),
         }
     if job.local.agent == "torchrun":
-        return {
-            "name": "torchrun",
-            "argv": [*torchrun(job, facts.python, run_id, places), *guest],
-            "env": AGENT_ENVIRONMENT,
-            "index": "LOCAL_RANK",
-            "end_seconds": AGENT_END_SECONDS,
-        }
+        return torchrun_request(
+            python=facts.python, guest=guest, run_id=run_id, node=places[0].node, procs_per_node=len(places),
+            grace_seconds=job.grace,
+        )  # fmt: skip
     return {}
 
 
@@ -84,33 +72,3 @@ def mpirun(facts: Facts, num_ranks: int, hosts: Sequence[str] = ()) -> list[str]
         *("--mca", "odls_base_sigkill_timeout", "0"),
         *("--bind-to", "none", "--stdin", "none", "-np", str(num_ranks)),
     ]
-
-
-def torchrun(job: Job, python: str, run_id: str, places: tuple[Place, ...]) -> list[str]:
-    """The agent of one node. What is known only when an attempt starts stands as `$NAME`: see `fill_in`."""
-    return [
-        *(python, "-m", "torch.distributed.run"),
-        *("--nnodes", "$NUM_NODES", "--nproc-per-node", str(len(places))),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "$MASTER_ADDR:$RENDEZVOUS_PORT"),
-        *("--rdzv-id", f"{run_id}.$ATTEMPT", "--rdzv-conf", f"is_host=$IS_HOST,{RENDEZVOUS}"),
-        *("--local-addr", "$NODE_ADDR"),
-        *("--max-restarts", "0"),  # the run's own policy restarts, with a fresh store and all nodes
-        *("--shutdown-timeout", str(math.ceil(job.grace) + 1)),
-        *("--log-dir", f"$ATTEMPT_DIR/agent-{places[0].node}"),
-        "--no-python",
-    ]
-
-
-def fill_in(spec: Mapping[str, Any], rendezvous_port: int) -> dict[str, Any]:
-    """The `launch` of a node's spec with the facts of the attempt in place of their names."""
-    env, network = spec["env"], spec.get("network")
-    values = {
-        "MASTER_ADDR": env["MASTER_ADDR"],
-        "RENDEZVOUS_PORT": str(rendezvous_port),
-        "NUM_NODES": env["GROUP_WORLD_SIZE"],
-        "IS_HOST": "true" if spec["ranks"][0]["env"]["NODE_RANK"] == "0" else "false",
-        "NODE_ADDR": network["hosts"][network["host"]] if network else env["MASTER_ADDR"],
-        "ATTEMPT": env["WINDLASS_ATTEMPT"],
-        "ATTEMPT_DIR": spec["folder"],
-    }
-    return {**spec["launch"], "argv": [Template(word).safe_substitute(values) for word in spec["launch"]["argv"]]}
