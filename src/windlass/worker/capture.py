@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from typing import Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker.logfile import LogFile
 
+Echo = Callable[[str, bytes], None]
+"""Takes the tag of who has written, and what."""
 READ_BYTES = 1 << 20
 PIPE_BYTES = 1 << 20
 """Room for what a rank writes between two rounds; the usual 64 KiB would make a talkative rank wait."""
@@ -18,9 +21,14 @@ ROUND_BYTES = 8 << 20
 class Capture(LogFile):
     """The output of one rank: `drain` it whenever its pipe is readable."""
 
-    def __init__(self, source: int, folder: str, rank: int, pattern: str | None) -> None:
-        """`source` is the read end of the rank's pipe; made non-blocking. Raises OSError if the logs cannot be made."""
+    def __init__(self, source: int, folder: str, rank: int, pattern: str | None, echo: Echo | None = None) -> None:
+        """`source` is the read end of the rank's pipe; made non-blocking. `echo` is told all that is read from it.
+
+        Raises OSError if the logs cannot be made.
+        """
         super().__init__(folder, rank, pattern)
+        self._tag = str(rank)
+        self._echo = echo
         os.set_blocking(source, False)
         self.source = source
         try:
@@ -38,6 +46,8 @@ class Capture(LogFile):
                     return False
                 taken += len(data)
                 self.keep(data, now_ns)
+                if self._echo is not None:
+                    self._echo(self._tag, data)
         except BlockingIOError:
             pass
         finally:
