@@ -14,14 +14,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import windlass.worker
 from windlass.engines.local import ports
 from windlass.engines.local.warm import Refused, WarmPool
+from windlass.engines.told import Told
 from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
 from windlass.runs.wish import read_wish
@@ -30,54 +30,13 @@ from windlass.worker import leftovers, process, resume
 WORKER = Path(windlass.worker.__file__).with_name("__main__.py")
 
 
-@dataclass(slots=True)
-class Node:
-    """What is known of one node worker."""
+class Node(Told):
+    """One node worker."""
 
-    number: int
-    ranks: tuple[int, ...]
-    folder: Path
-    popen: subprocess.Popen[bytes] | None = None
-    """The worker as our child; None for one that another supervisor started."""
-    pid: int | None = None
-    start_ticks: int = 0
-    boot: str = ""
-    failures: list[dict[str, Any]] = field(default_factory=list)
-    ended: bool = False
-    """Whether it said its last word."""
-    lost: bool = False
-    """Whether it died without one."""
-    _offset: int = 0
-    _partial: bytes = b""
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will come of it."""
-        return self.ended or self.lost
-
-    def path(self, kind: str) -> Path:
-        """One of its files: `json`, `events`, `lock` or `out`."""
-        return self.folder / f"node-{self.number}.{kind}"
-
-    def news(self) -> Iterator[dict[str, Any]]:
-        """What the worker has said since the last call."""
-        try:
-            with open(self.path("events"), "rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        self._offset += len(data)
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            event = _read(line)
-            if event is None:
-                continue
-            if event["kind"] == "node":
-                self.pid, self.start_ticks, self.boot = event["pid"], event["start_ticks"], event["boot"]
-            elif event["kind"] == "end":
-                self.ended, self.failures = True, event["failures"]
-            yield event
+    def __init__(self, number: int, ranks: tuple[int, ...], folder: Path) -> None:
+        super().__init__(number, ranks, folder)
+        self.popen: subprocess.Popen[bytes] | None = None
+        """The worker as our child; None for one that another supervisor started."""
 
     def lives(self) -> bool:
         """Whether the worker's process still exists: it, and nobody else, holds the lock."""
@@ -121,13 +80,6 @@ class Node:
         if leader is None or self.popen is not None or leader.start_ticks == self.start_ticks:
             process.kill_session(session)
             leftovers.remove(str(self.path("leftovers")))
-
-    def last_words(self) -> str:
-        """What the worker itself wrote, which is nothing unless it broke."""
-        try:
-            return self.path("out").read_text(errors="replace").strip()[-4000:]
-        except OSError:
-            return ""
 
 
 class Attempt:
@@ -226,15 +178,6 @@ def _go_on(folder: Path, requests: Sequence[Mapping[str, Any]]) -> list[Mapping[
     except ValueError as error:
         raise OSError(str(error)) from error
     return [{**changed[0], "found": found}, *changed[1:]]
-
-
-def _read(line: bytes) -> dict[str, Any] | None:
-    """One event; None for what a power cut may have made of it: zeros, or half a line."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "kind" in event and "at" in event else None
 
 
 def _node(folder: Path, request: Mapping[str, Any]) -> Node:

@@ -1,0 +1,77 @@
+"""What is known of one node of an attempt: all that it has said, line by line in a file of the attempt's folder.
+
+Whoever keeps a run may die and another take over: what was said is read again from the beginning, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+QUOTED_CHARS: Final = 4000
+
+
+class Told:
+    """One node, as it has told of itself."""
+
+    def __init__(self, number: int, ranks: tuple[int, ...], folder: Path) -> None:
+        self.number = number
+        self.ranks = ranks
+        self.folder = folder
+        self.pid: int | None = None
+        self.start_ticks = 0
+        self.boot = ""
+        self.failures: list[dict[str, Any]] = []
+        self.ended = False
+        """Whether it said its last word."""
+        self.lost = False
+        """Whether it died without one."""
+        self._offset = 0
+        self._partial = b""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.ended or self.lost
+
+    def path(self, kind: str) -> Path:
+        """One of its files: `events`, `out` and what else its engine keeps."""
+        return self.folder / f"node-{self.number}.{kind}"
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """What it has said since the last call."""
+        try:
+            with open(self.path("events"), "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            event = _read(line)
+            if event is None:
+                continue
+            if event["kind"] == "node":
+                self.pid, self.start_ticks, self.boot = event["pid"], event["start_ticks"], event["boot"]
+            elif event["kind"] == "end":
+                self.ended, self.failures = True, event["failures"]
+            yield event
+
+    def last_words(self) -> str:
+        """What the process of the node itself wrote, which is nothing unless it broke."""
+        try:
+            return self.path("out").read_text(errors="replace").strip()[-QUOTED_CHARS:]
+        except OSError:
+            return ""
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    """One event; None for what a power cut may have made of it: zeros, or half a line."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "kind" in event and "at" in event else None
