@@ -8,6 +8,8 @@ STAMP := .venv/.ready
 UV_VERSION := 0.13.8
 # A job of these tests must never land in the records of the person who runs them.
 TEST_HOME := $(CURDIR)/.cache/test-home
+# The number of the cluster that `make cluster-up` makes: several may run side by side.
+BED ?= 0
 timed = @start=$$SECONDS; trap 'echo "make $@: exit $$?, $$((SECONDS - start)) s"' EXIT;
 
 .PHONY: help
@@ -27,11 +29,24 @@ demo: ## train on real handwritten digits, 2 nodes × 2 ranks, on this machine
 
 .PHONY: test
 test: ## the tests a person waits for (at most 10 minutes on 2 cores)
-	$(timed) $(MAKE) --no-print-directory setup lint; $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(timed) $(MAKE) --no-print-directory setup lint; $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not cluster"
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes each
-	$(timed) $(BIN)/pytest -n 2 --dist worksteal -m slow --durations=15
+	$(timed) $(BIN)/pytest -n 2 --dist worksteal -m "slow and not cluster" --durations=15
+
+.PHONY: cluster-up
+cluster-up: setup ## bring up a real Kubernetes cluster of two nodes here (root; built from source the first time: 10 minutes)
+	@bash tools/apt.sh cluster && $(BIN)/python -m tests.cluster.bed up --index $(BED)
+
+.PHONY: cluster-down
+cluster-down: setup ## end that cluster and leave nothing of it
+	@$(BIN)/python -m tests.cluster.bed down --index $(BED)
+
+.PHONY: test-cluster
+test-cluster: setup ## the tests on a real cluster: one of its own, or yours by KUBECONFIG and WINDLASS_TEST_CONTEXT
+	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build; }; \
+	  $(BIN)/pytest tests/cluster -n 2 --dist worksteal -m cluster --durations=15
 
 .PHONY: chaos
 chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that MPI jobs and the tests need; does nothing where they are there. Needs apt and root.
+# `apt.sh cluster` installs only what the cluster of the tests needs.
 set -euo pipefail
-packages=(openmpi-bin libopenmpi-dev iproute2 g++ cmake)
+cluster=(containerd runc containernetworking-plugins iproute2 openssl)
+packages=(openmpi-bin libopenmpi-dev g++ cmake "${cluster[@]}")
+[ "${1:-}" != cluster ] || packages=("${cluster[@]}")
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,0 +1,114 @@
+"""A few calls to an API server with nothing but the standard library: sooner than a start of kubectl for each."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+Object = dict[str, Any]
+PATCH = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """A reply that is no success; `code` is its HTTP status."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text[:400]}")
+        self.code = code
+
+
+def calm(ask: Callable[[], object]) -> bool:
+    """Whether the answer is yes; a server that cannot be asked just now has not said so."""
+    try:
+        return bool(ask())
+    except (OSError, http.client.HTTPException, ApiError):
+        return False
+
+
+def answers(address: str, port: int, path: str) -> bool:
+    """Whether a program that has a page for its health says that it is well."""
+
+    def ask() -> bool:
+        connection = http.client.HTTPConnection(address, port, timeout=5)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        finally:
+            connection.close()
+
+    return calm(ask)
+
+
+@dataclass(frozen=True)
+class Api:
+    """One user of one server."""
+
+    server: str
+    authority: str
+    """Path of the certificate that signed the server's."""
+    token: str
+
+    def get(self, path: str) -> Object:
+        return self._call("GET", path)
+
+    def create(self, path: str, body: Object) -> Object:
+        return self._call("POST", path, body)
+
+    def patch(self, path: str, body: Object) -> Object:
+        return self._call("PATCH", path, body)
+
+    def delete(self, path: str) -> Object:
+        return self._call("DELETE", path)
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and says that it is ready."""
+        return calm(self._ask_ready)
+
+    def _ask_ready(self) -> bool:
+        connection = self._connect(5)
+        try:
+            connection.request("GET", "/readyz", headers=self._headers())
+            return connection.getresponse().read() == b"ok"
+        finally:
+            connection.close()
+
+    def watch(self, path: str, seconds: int) -> Iterator[Object]:
+        """Events of a collection, those that describe what is there already first."""
+        connection = self._connect(seconds + 10)
+        try:
+            connection.request("GET", f"{path}?watch=1&timeoutSeconds={seconds}", headers=self._headers())
+            reply = connection.getresponse()
+            if reply.status != 200:
+                raise ApiError(reply.status, reply.read().decode(errors="replace"))
+            while line := reply.readline():
+                yield json.loads(line)
+        finally:
+            connection.close()
+
+    def _call(self, method: str, path: str, body: Object | None = None) -> Object:
+        connection = self._connect(60)
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, path, body=content, headers=self._headers(method))
+            reply = connection.getresponse()
+            text = reply.read().decode(errors="replace")
+        finally:
+            connection.close()
+        if reply.status >= 300:
+            raise ApiError(reply.status, text)
+        answer: Object = json.loads(text)
+        return answer
+
+    def _headers(self, method: str = "GET") -> dict[str, str]:
+        kind = PATCH if method == "PATCH" else "application/json"
+        return {"Authorization": f"Bearer {self.token}", "Content-Type": kind, "Accept": "application/json"}
+
+    def _connect(self, timeout: float) -> http.client.HTTPSConnection:
+        at = urlsplit(self.server)
+        context = ssl.create_default_context(cafile=self.authority)
+        return http.client.HTTPSConnection(at.hostname or "", at.port, timeout=timeout, context=context)

@@ -1,0 +1,50 @@
+"""Makes the keys and certificates of a cluster: one authority, one certificate for all that serves."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.cluster.bed.layout import API_ADDRESS, MOST_BEDS
+
+WEBHOOKS = ("jobset-webhook-service.jobset-system.svc",)
+"""Services behind which operators answer the API server."""
+AUTHORITY_NAMES = ("jobset-ca",)
+"""Operators that rotate certificates accept a given authority only if it carries their name for it."""
+LIFE_DAYS = 3650
+
+
+def make(folder: Path) -> None:
+    """Write ca.crt, ca.key, tls.crt, tls.key, sa.key and sa.pub into `folder`."""
+    folder.mkdir(parents=True)
+    _authority(folder)
+    _server(folder)
+    _openssl(folder, "genrsa", "-traditional", "-out", "sa.key", "2048")
+    _openssl(folder, "rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub")
+
+
+def _authority(folder: Path) -> None:
+    names = ",".join(f"DNS:{name}" for name in AUTHORITY_NAMES)
+    _openssl(folder, "genrsa", "-traditional", "-out", "ca.key", "2048")
+    _openssl(
+        folder, "req", "-x509", "-new", "-key", "ca.key", "-out", "ca.crt", "-subj", "/CN=bed", "-days", str(LIFE_DAYS),
+        "-addext", f"subjectAltName={names}", "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
+    )  # fmt: skip
+
+
+def _server(folder: Path) -> None:
+    """For the API server of any bed, by any of its addresses, and for every webhook."""
+    addresses = [API_ADDRESS, "127.0.0.1", *(f"10.200.{index}.2" for index in range(MOST_BEDS))]
+    hosts = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", *WEBHOOKS]
+    names = ",".join([*(f"DNS:{host}" for host in hosts), *(f"IP:{address}" for address in addresses)])
+    (folder / "tls.ext").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth\n")
+    _openssl(folder, "genrsa", "-traditional", "-out", "tls.key", "2048")
+    _openssl(folder, "req", "-new", "-key", "tls.key", "-subj", "/CN=bed", "-out", "tls.csr")
+    _openssl(
+        folder, "x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+        "-days", str(LIFE_DAYS), "-extfile", "tls.ext", "-out", "tls.crt",
+    )  # fmt: skip
+
+
+def _openssl(folder: Path, *args: str) -> None:
+    subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)

@@ -1,0 +1,139 @@
+"""A cluster under test: a bed of this machine, which can be broken, or one that somebody else keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.cluster.bed import build, host, images, making, programs, users
+from tests.cluster.bed.api import Api
+from tests.cluster.bed.layout import Layout
+from tests.cluster.bed.node import Node
+
+OURS = "windlass.test/namespace"
+"""Label of the namespaces of tests, to find any that a killed test has left in a cluster that stays."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Any cluster, by a kubeconfig and one of its contexts."""
+
+    kubeconfig: str
+    """As in the environment: a path, or several with colons between."""
+    context: str
+    image: str
+    """An image with Python and torch that the cluster has or can pull."""
+    python: str
+    """Path or name of that image's interpreter."""
+    program: str = "kubectl"
+
+    def kubectl(self, *args: str, stdin: str | None = None, user: str | None = None) -> str:
+        """Output of kubectl; CalledProcessError, with its complaint as `stderr`, where it fails."""
+        context = users.context(user) if user else self.context
+        command = [self.program, f"--context={context}", *args]
+        env = {**os.environ, "KUBECONFIG": self.kubeconfig}
+        return subprocess.run(command, env=env, input=stdin, capture_output=True, text=True, check=True).stdout
+
+    @contextmanager
+    def namespace(self, prefix: str = "test") -> Iterator[str]:
+        """A namespace of one's own under pod security `restricted`, gone (soon) after use."""
+        name = f"wl-{prefix}-{secrets.token_hex(4)}"
+        labels = {"pod-security.kubernetes.io/enforce": "restricted", OURS: "yes"}
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        self.kubectl("create", "-f", "-", stdin=json.dumps(body))
+        try:
+            # Without it, a pod made by hand would be refused.
+            self.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
+            yield name
+        finally:
+            self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+    def apply(self, *objects: object, namespace: str) -> None:
+        """Create or change objects, given as what would be their YAML."""
+        document = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(document))
+
+
+@dataclass(frozen=True)
+class Bed(Cluster):
+    """A cluster that lives in namespaces of this machine; all of it may be stopped, killed and started again."""
+
+    index: int = 0
+
+    @classmethod
+    def up(cls, index: int = 0) -> Bed:
+        """The running bed of this number, made now where there is none. Needs root; BedError where it fails."""
+        layout = Layout(index)
+        with build.locked(layout.lock):
+            if not making.is_whole(layout):
+                making.make(layout)
+        return cls.at(index)
+
+    @classmethod
+    def at(cls, index: int = 0) -> Bed:
+        """The bed of this number, whether it runs or not."""
+        layout = Layout(index)
+        context = users.context(users.ADMIN)
+        return cls(str(layout.kubeconfig), context, images.BASE, images.PYTHON, build.program("kubectl"), index)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.index)
+
+    @property
+    def nodes(self) -> tuple[Node, Node]:
+        return making.nodes(self.layout)
+
+    @property
+    def api(self) -> Api:
+        return users.api(self.layout)
+
+    def is_up(self) -> bool:
+        return making.is_whole(self.layout)
+
+    def down(self) -> None:
+        """End everything and leave nothing; a bed that is not there, or is half made, is as welcome."""
+        with build.locked(self.layout.lock):
+            host.remove(self.layout)
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def stop_node(self, name: str) -> None:
+        """Freeze a kubelet: its pods run on, and after 10 s the cluster believes that the node is lost."""
+        self.node(name).signal_kubelet(signal.SIGSTOP)
+
+    def continue_node(self, name: str) -> None:
+        self.node(name).signal_kubelet(signal.SIGCONT)
+
+    def kill_node(self, name: str) -> None:
+        """Cut the power of a node: its pods end without a word to anybody."""
+        self.node(name).kill()
+
+    def start_node(self, name: str) -> None:
+        """Bring a killed node back, with its GPUs; returns when it is ready."""
+        self.node(name).start()
+        self.node(name).settle()
+
+    def wait_for_node(self, name: str, *, ready: bool, seconds: float = 120) -> None:
+        """Wait until the cluster believes that a node is ready, or that it is not."""
+        self.node(name).wait_until(ready, seconds)
+
+    def kill_api_server(self) -> None:
+        """kill -9; it stays down until started again."""
+        programs.stop(self.layout, "kube-apiserver", signal.SIGKILL)
+
+    def start_api_server(self) -> None:
+        """Start the API server and wait until it is ready."""
+        programs.start(self.layout, "kube-apiserver", programs.api_server(self.layout))
+        host.wait_for(self.api.is_ready, "the API server")
+
+    def restart_api_server(self) -> None:
+        self.kill_api_server()
+        self.start_api_server()

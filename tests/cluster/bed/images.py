@@ -1,0 +1,106 @@
+"""Makes the two images of the bed, and the folders of this machine that every container sees.
+
+An image with Python and torch would be gigabytes. So the images hold next to nothing, and the container runtime adds
+this machine's /usr, the interpreter and `.venv` to each container, read-only. To a pod it looks as if the image had
+them: nothing of it is in the pod's manifest, so pod security `restricted` holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+VENV = "/opt/venv"
+PYTHON = f"{VENV}/bin/python"
+BASE, PAUSE = "localhost/base:1", "localhost/pause:1"
+USER = 1000
+"""A number, not a name: the kubelet must be able to tell that the image does not run as root."""
+SEARCH_PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TEXTS = {
+    "etc/passwd": f"root:x:0:0:root:/root:/bin/bash\ntrainer:x:{USER}:{USER}:trainer:/home/trainer:/bin/bash\n",
+    "etc/group": f"root:x:0:\ntrainer:x:{USER}:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+OPEN_FOLDERS = {"tmp": 0o1777, "home/trainer": 0o755, "workspace": 0o777}
+
+
+def base_layer() -> bytes:
+    """A root folder of links into /usr, with a user, a home and a place to write."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name in ("bin", "sbin", "lib", "lib64"):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
+            tar.addfile(link)
+        for name, text in TEXTS.items():
+            _add(tar, name, text.encode(), 0o644)
+        for name, mode in OPEN_FOLDERS.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            entry.uid = entry.gid = USER if name.startswith("home") else 0
+            tar.addfile(entry)
+    return stream.getvalue()
+
+
+def pause_layer(program: str) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        _add(tar, "pause", Path(program).read_bytes(), 0o755)
+    return stream.getvalue()
+
+
+def write_archive(path: Path, pause: str) -> None:
+    """Both images as one archive in the shape of `docker save`."""
+    environment = [f"PATH={SEARCH_PATH}", "LANG=C.UTF-8"]
+    images = {
+        BASE: (base_layer(), {"User": f"{USER}:{USER}", "Env": environment, "WorkingDir": "/workspace",
+                              "Cmd": [PYTHON]}),
+        PAUSE: (pause_layer(pause), {"User": "65535:65535", "Entrypoint": ["/pause"]}),
+    }  # fmt: skip
+    listed = []
+    with tarfile.open(path, "w") as tar:
+        for tag, (layer, config) in images.items():
+            name = tag.split("/")[1].split(":")[0]
+            _add(tar, f"{name}.tar", layer, 0o644)
+            _add(tar, f"{name}.json", _config(layer, config), 0o644)
+            listed.append({"Config": f"{name}.json", "RepoTags": [tag], "Layers": [f"{name}.tar"]})
+        _add(tar, "manifest.json", json.dumps(listed).encode(), 0o644)
+
+
+def _config(layer: bytes, config: dict[str, Any]) -> bytes:
+    layers = {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]}
+    return json.dumps({"architecture": "amd64", "os": "linux", "config": config, "rootfs": layers}).encode()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def shown_folders(prefix: Path | None = None) -> dict[str, str]:
+    """Folders of this machine, and where each container sees them.
+
+    The interpreter keeps its place, for the links in `.venv` name it.
+    """
+    prefix = prefix or Path(sys.prefix)
+    shown = {"/usr": "/usr", "/etc/alternatives": "/etc/alternatives", str(prefix): VENV}
+    if not sys.base_prefix.startswith("/usr/") and sys.base_prefix != "/usr":
+        shown[sys.base_prefix] = sys.base_prefix
+    return shown
+
+
+def runtime_spec() -> dict[str, Any]:
+    """What every container starts from: the runtime's own default, with the folders of this machine."""
+    said = subprocess.run(["ctr", "oci", "spec"], capture_output=True, text=True, check=True).stdout
+    spec: dict[str, Any] = json.loads(said)
+    for source, target in shown_folders().items():
+        options = ["rbind", "ro", "nosuid", "nodev"]
+        spec["mounts"].append({"destination": target, "type": "bind", "source": source, "options": options})
+    return spec

@@ -1,0 +1,83 @@
+"""Brings a bed up: shell, seed, control plane, nodes, and the helpers beside them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from tests.cluster.bed import api, build, host, images, programs, seed, users
+from tests.cluster.bed.host import BedError, wait_for
+from tests.cluster.bed.layout import CACHE, ROOT, Layout
+from tests.cluster.bed.node import Node
+
+
+def nodes(layout: Layout) -> tuple[Node, Node]:
+    """Two, so that spread, drain and the loss of one are real."""
+    return Node(layout, 1), Node(layout, 2)
+
+
+def is_whole(layout: Layout) -> bool:
+    """Whether an `up` came to its end here, and the bed has not ended since."""
+    return layout.ready.exists() and host.first_process(layout) != 0
+
+
+def make(layout: Layout) -> None:
+    """Everything from nothing; on failure the rest of it is left, with its logs, for who wants to look."""
+    if not build.is_built():
+        raise BedError("bed: its programs are not built yet; `make cluster-up` builds them (about 10 minutes, once)")
+    started = time.monotonic()
+    host.remove(layout)
+    host.open_shell(layout)
+    programs.write_files(layout)
+    seeded = seed.sow(layout)
+    _start(layout)
+    layout.ready.write_text(json.dumps({"seconds": round(time.monotonic() - started, 1), "from_seed": seeded}))
+
+
+def _start(layout: Layout) -> None:
+    pair = nodes(layout)
+    archive = layout.folder / "images.tar"
+    programs.start(layout, "etcd", programs.etcd(layout))
+    programs.start(layout, "kube-apiserver", programs.api_server(layout))
+    for node in pair:
+        node.prepare()
+        node.start_containerd()
+    programs.place_certificates(layout)
+    images.write_archive(archive, build.program("pause"))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda node: node.import_images(archive), pair))
+    wait_for(users.api(layout).is_ready, "the API server")
+    _start_controllers(layout)
+    for node in pair:
+        node.start_kubelet()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Node.settle, pair))
+    _wait_for_helpers(layout)
+
+
+def _start_controllers(layout: Layout) -> None:
+    programs.start(layout, "kube-controller-manager", programs.controller_manager(layout))
+    programs.start(layout, "kube-scheduler", programs.scheduler(layout))
+    programs.start(layout, "coredns", programs.coredns(layout))
+    programs.start(layout, "jobset", programs.jobset(layout), programs.operator_environment(layout))
+    programs.start(layout, "provisioner", _provisioner(layout), _provisioner_environment())
+
+
+def _provisioner(layout: Layout) -> list[str]:
+    return [sys.executable, "-m", "tests.cluster.bed.provisioner", str(layout.index)]
+
+
+def _provisioner_environment() -> dict[str, str]:
+    """It must find the same bed, though its home is another."""
+    return {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(CACHE.parent)}
+
+
+def _wait_for_helpers(layout: Layout) -> None:
+    """Names resolve, JobSets are admitted, and pods find the service account that they run as."""
+    for port, path, what in ((8181, "ready", "CoreDNS"), (programs.JOBSET_HEALTH_PORT, "readyz", "JobSet")):
+        wait_for(partial(api.answers, layout.address, port, f"/{path}"), what)
+    account = "/api/v1/namespaces/default/serviceaccounts/default"
+    wait_for(lambda: api.calm(lambda: users.api(layout).get(account)), "the first service account")

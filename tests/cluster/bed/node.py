@@ -1,0 +1,204 @@
+"""One node of a bed: a containerd and a kubelet, with a bridge, a pod network and a cgroup of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.bed import host, images, programs, users
+from tests.cluster.bed.api import Object, calm
+from tests.cluster.bed.build import program
+from tests.cluster.bed.layout import Layout
+
+GPU = "nvidia.com/gpu"
+GPUS_PER_NODE = 2
+"""Capacity that is there in name only: pods are scheduled by it and see no device."""
+LABELS = {
+    "node1": {"node.kubernetes.io/instance-type": "g4dn.xlarge", "topology.kubernetes.io/zone": "bed-a",
+              "nvidia.com/gpu.product": "Tesla-T4"},
+    "node2": {"node.kubernetes.io/instance-type": "g5.xlarge", "topology.kubernetes.io/zone": "bed-b",
+              "nvidia.com/gpu.product": "NVIDIA-A10G"},
+}  # fmt: skip
+REGION = {"topology.kubernetes.io/region": "bed"}
+CONTAINERD = """version = 2
+root = "{folder}/containerd/root"
+state = "{folder}/containerd/state"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt",
+]
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{folder}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    base_runtime_spec = "{folder}/runtime.json"
+"""
+
+
+@dataclass(frozen=True)
+class Node:
+    """Node `number` (1 or 2) of a bed."""
+
+    layout: Layout
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"node{self.number}"
+
+    @property
+    def folder(self) -> Path:
+        return self.layout.folder / self.name
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "c.sock"
+
+    @property
+    def cgroup(self) -> str:
+        return f"{self.layout.cgroup}/{self.name}"
+
+    @property
+    def address(self) -> str:
+        """The second node's lies on the loopback device of the bed: both share one network namespace."""
+        return self.layout.address if self.number == 1 else f"10.200.{self.layout.index}.6"
+
+    @property
+    def pods(self) -> str:
+        """Half of the pod network for each."""
+        return f"10.244.{self.layout.index}.{(self.number - 1) * 128}/25"
+
+    @property
+    def services(self) -> tuple[str, str]:
+        """Names of the two programs, as the supervisor knows them."""
+        return f"containerd-{self.name}", f"kubelet-{self.name}"
+
+    def prepare(self) -> None:
+        """Write the files of both programs and make the node's cgroup."""
+        for folder in ("cni", "kubelet", "pod-logs", "plugins"):
+            (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        text = CONTAINERD.format(folder=self.folder, socket=self.socket, pause=images.PAUSE)
+        (self.folder / "containerd.toml").write_text(text)
+        (self.folder / "runtime.json").write_text(json.dumps(images.runtime_spec()))
+        (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(self._network()))
+        (self.folder / "resolv.conf").write_text(f"nameserver {self.layout.address}\n")
+        (self.folder / "kubelet.json").write_text(json.dumps(self._kubelet()))
+        host.make_cgroup(self.cgroup)
+
+    def start_containerd(self) -> None:
+        argv = ["/usr/bin/containerd", "--config", str(self.folder / "containerd.toml")]
+        programs.start(self.layout, self.services[0], argv)
+
+    def import_images(self, archive: Path) -> None:
+        """Give containerd the images, as soon as it answers."""
+        client = ["/usr/bin/ctr", "-a", str(self.socket), "-n", "k8s.io"]
+
+        def imported() -> bool:
+            if not self.socket.exists():
+                return False
+            with contextlib.suppress(host.BedError):
+                host.inside(self.layout, *client, "images", "import", "--all-platforms", str(archive))
+                return True
+            return False
+
+        host.wait_for(imported, f"the containerd of {self.name}")
+
+    def start_kubelet(self) -> None:
+        labels = ",".join(f"{key}={value}" for key, value in {**LABELS[self.name], **REGION}.items())
+        argv = [
+            program("kubelet"), f"--config={self.folder / 'kubelet.json'}", f"--kubeconfig={self.layout.kubeconfig}",
+            f"--hostname-override={self.name}", f"--node-ip={self.address}", f"--node-labels={labels}",
+            f"--root-dir={self.folder / 'kubelet'}", f"--cert-dir={self.folder / 'kubelet' / 'pki'}",
+        ]  # fmt: skip
+        programs.start(self.layout, self.services[1], argv)
+
+    def start(self) -> None:
+        """Start both programs; those that run are left alone."""
+        self.start_containerd()
+        host.wait_for(self.socket.exists, f"the containerd of {self.name}")
+        self.start_kubelet()
+
+    def kill(self) -> None:
+        """What a power cut does: kubelet, containerd and all pods end at once, and nobody tells the API server."""
+        for service in reversed(self.services):
+            programs.stop(self.layout, service, signal.SIGKILL)
+        for pid in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.socket.unlink(missing_ok=True)
+
+    def signal_kubelet(self, number: int) -> None:
+        host.order(self.layout, do="signal", name=self.services[1], signal=number)
+
+    def settle(self) -> None:
+        """Wait until the cluster has the node, and give it its GPUs."""
+        self.wait_until(ready=True)
+        host.wait_for(lambda: calm(self._have_gpus), f"the GPUs of {self.name}")
+
+    def wait_until(self, ready: bool, seconds: float = 120) -> None:
+        """Wait until the cluster believes that the node is ready, or that it is not."""
+        host.wait_for(lambda: calm(lambda: self._is_ready() is ready), f"{self.name} to be ready: {ready}", seconds)
+
+    def _is_ready(self) -> bool:
+        conditions = self._object()["status"].get("conditions", ())
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def _have_gpus(self) -> bool:
+        """Announce the GPUs, which a kubelet that starts anew forgets, until they are there to be used."""
+        count = {GPU: str(GPUS_PER_NODE)}
+        if self._object()["status"]["allocatable"].get(GPU) == count[GPU]:
+            return True
+        body = {"status": {"capacity": count, "allocatable": count}}
+        users.api(self.layout).patch(f"/api/v1/nodes/{self.name}/status", body)
+        return False
+
+    def _object(self) -> Object:
+        return users.api(self.layout).get(f"/api/v1/nodes/{self.name}")
+
+    def _processes(self) -> set[int]:
+        """Of the node's pods, and the shims that hold them, as numbered out here."""
+        found: set[int] = set()
+        for folder in host.cgroup_folders(self.cgroup):
+            with contextlib.suppress(OSError):
+                found.update(int(line) for line in (folder / "cgroup.procs").read_text().split())
+        return {*found, *host.processes_naming(str(self.socket))}
+
+    def _network(self) -> dict[str, Any]:
+        bridge = {
+            "type": "bridge", "bridge": f"cni{self.number}", "isDefaultGateway": True, "ipMasq": False,
+            "hairpinMode": True,
+            "ipam": {"type": "host-local", "dataDir": str(self.folder / "addresses"),
+                     "ranges": [[{"subnet": self.pods}]]},
+        }  # fmt: skip
+        return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+
+    def _kubelet(self) -> dict[str, Any]:
+        scarce = {"memory.available": "1%", "nodefs.available": "1%", "imagefs.available": "1%"}
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
+            "address": self.address, "port": 10249 + self.number, "healthzPort": 0, "readOnlyPort": 0,
+            "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{self.cgroup}", "failCgroupV1": False,
+            "failSwapOn": False, "oomScoreAdj": 0, "makeIPTablesUtilChains": False,
+            "clusterDNS": [self.layout.address], "clusterDomain": "cluster.local",
+            "resolvConf": str(self.folder / "resolv.conf"),
+            "podLogsDir": str(self.folder / "pod-logs"), "volumePluginDir": str(self.folder / "plugins"),
+            "serializeImagePulls": False, "registryPullQPS": 0, "eventRecordQPS": 0,
+            "nodeLeaseDurationSeconds": 8, "nodeStatusUpdateFrequency": "2s",
+            # A full disk of the machine is no reason to evict pods or to drop images that cannot be pulled again.
+            "evictionHard": scarce, "imageGCHighThresholdPercent": 100,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+        }  # fmt: skip

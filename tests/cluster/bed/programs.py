@@ -1,0 +1,126 @@
+"""The programs of a control plane: how each is started, and the files that it reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+
+from tests.cluster.bed import host, users
+from tests.cluster.bed.build import program
+from tests.cluster.bed.layout import API_ADDRESS, SERVICES, Layout
+
+ETCD = "http://127.0.0.1:2379"
+COREFILE = """.:53 {{
+    bind {address}
+    errors
+    ready {address}:8181
+    kubernetes cluster.local in-addr.arpa {{
+        kubeconfig {kubeconfig}
+        ttl 0
+    }}
+}}
+"""
+"""No cache: a name asked for just before its pod appears would stay unknown for seconds."""
+FAST = ["--kube-api-qps=300", "--kube-api-burst=600", "--leader-elect=false"]
+"""At the default of 20 requests a second a Job of 512 pods takes 25 s to make them."""
+JOBSET_HEALTH_PORT = 8182
+
+
+def start(layout: Layout, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> None:
+    """Have the supervisor run a program until it is told to stop it."""
+    given = {"PATH": host.PATH, "HOME": str(layout.folder), "LANG": "C.UTF-8", **(env or {})}
+    host.order(layout, do="start", name=name, argv=argv, env=given, log=str(layout.logs / f"{name}.log"))
+
+
+def stop(layout: Layout, name: str, number: int) -> None:
+    """Send a program its last signal, and wait until it is gone."""
+    host.order(layout, do="stop", name=name, signal=number)
+    host.wait_for(lambda: not host.order(layout, do="list")[name], f"{name} to end")
+
+
+def write_files(layout: Layout) -> None:
+    """Everything that the control plane reads, but for the keys."""
+    folder = layout.folder
+    (folder / "tokens.csv").write_text(users.token_file())
+    (folder / "tokens.csv").chmod(0o600)
+    layout.kubeconfig.write_text(users.kubeconfig(layout))
+    (folder / "Corefile").write_text(COREFILE.format(address=layout.address, kubeconfig=layout.kubeconfig))
+    (folder / "jobset.json").write_text(json.dumps(_jobset(layout)))
+
+
+def etcd(layout: Layout) -> list[str]:
+    return [
+        program("server"), f"--data-dir={layout.folder / 'etcd'}", "--unsafe-no-fsync",
+        f"--listen-client-urls={ETCD}", f"--advertise-client-urls={ETCD}",
+        "--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn",
+    ]  # fmt: skip
+
+
+def api_server(layout: Layout) -> list[str]:
+    pki = layout.pki
+    return [
+        program("kube-apiserver"), f"--etcd-servers={ETCD}", "--bind-address=0.0.0.0", "--secure-port=443",
+        f"--advertise-address={layout.address}", f"--tls-cert-file={pki / 'tls.crt'}",
+        f"--tls-private-key-file={pki / 'tls.key'}", f"--client-ca-file={pki / 'ca.crt'}",
+        f"--service-account-key-file={pki / 'sa.pub'}", f"--service-account-signing-key-file={pki / 'sa.key'}",
+        "--service-account-issuer=https://kubernetes.default.svc", f"--service-cluster-ip-range={SERVICES}",
+        "--authorization-mode=Node,RBAC", f"--token-auth-file={layout.folder / 'tokens.csv'}",
+        "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
+        # Without kube-proxy, webhooks are reached at the addresses behind their Services.
+        "--enable-aggregator-routing=true",
+    ]  # fmt: skip
+
+
+def controller_manager(layout: Layout) -> list[str]:
+    return [
+        program("kube-controller-manager"), f"--kubeconfig={layout.kubeconfig}", *FAST,
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={layout.pki / 'sa.key'}", f"--root-ca-file={layout.pki / 'ca.crt'}",
+        # A lost node is seen after 10 s, not 50.
+        "--node-monitor-period=1s", "--node-monitor-grace-period=10s",
+    ]  # fmt: skip
+
+
+def scheduler(layout: Layout) -> list[str]:
+    return [program("kube-scheduler"), f"--kubeconfig={layout.kubeconfig}", *FAST]
+
+
+def coredns(layout: Layout) -> list[str]:
+    return [program("coredns"), "-conf", str(layout.folder / "Corefile")]
+
+
+def jobset(layout: Layout) -> list[str]:
+    return [program("jobset"), f"--config={layout.folder / 'jobset.json'}"]
+
+
+def operator_environment(layout: Layout) -> dict[str, str]:
+    """Operators look for their certificate in the folder for temporary files."""
+    return {
+        "KUBECONFIG": str(layout.kubeconfig),
+        "KUBE_FEATURE_WatchListClient": "false",
+        "TMPDIR": str(layout.folder / "tmp"),
+    }
+
+
+def place_certificates(layout: Layout) -> None:
+    target = layout.folder / "tmp" / "k8s-webhook-server" / "serving-certs"
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("tls.crt", "tls.key"):
+        shutil.copy(layout.pki / name, target)
+
+
+def _jobset(layout: Layout) -> dict[str, object]:
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
+        "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
+        "webhook": {"port": JOBSET_WEBHOOK[2]}, "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": f"{layout.address}:{JOBSET_HEALTH_PORT}"},
+    }  # fmt: skip
+
+
+JOBSET_WEBHOOK = ("jobset-system", "jobset-webhook-service", 9443)
+"""Namespace, Service and port of an operator's webhook."""
+WEBHOOKS = (JOBSET_WEBHOOK,)
+WEBHOOK_ADDRESS = API_ADDRESS
+"""Endpoints may not lie in 127.0.0.0/8, so webhooks are reached on the other address of the loopback device."""

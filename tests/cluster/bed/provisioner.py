@@ -1,0 +1,99 @@
+"""Turns each claim of the class `bed` into a volume that is a folder of this machine, and removes it with the claim.
+
+One of the programs of a bed: `python -m tests.cluster.bed.provisioner INDEX`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.bed.api import Api, ApiError, Object
+from tests.cluster.bed.layout import Layout
+from tests.cluster.bed.users import ADMIN, api
+
+CLASS = "bed"
+PROVISIONER = "bed.windlass.test/folder"
+CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
+WATCH_SECONDS = 300
+STORAGE_CLASS: Object = {
+    "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
+    "provisioner": PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
+}  # fmt: skip
+
+
+def volume_for(claim: Object, folder: Path) -> Object:
+    """The volume that only this claim may bind. Nodes are one machine, so every access mode is true."""
+    meta, spec = claim["metadata"], claim["spec"]
+    return {
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {
+            "name": f"pvc-{meta['uid']}",
+            # Without it the controller-manager would try to delete the folder by itself, and refuse.
+            "annotations": {"pv.kubernetes.io/provisioned-by": PROVISIONER},
+        },
+        "spec": {
+            "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+            "accessModes": spec["accessModes"],
+            "storageClassName": CLASS,
+            "persistentVolumeReclaimPolicy": "Delete",
+            "hostPath": {"path": str(folder), "type": "Directory"},
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta["namespace"],
+                         "name": meta["name"], "uid": meta["uid"]},
+        },
+    }  # fmt: skip
+
+
+def provide(client: Api, volumes: Path, claim: Object) -> None:
+    """Make the folder and the volume of a claim that waits for one."""
+    if claim["spec"].get("storageClassName") != CLASS or claim["status"].get("phase") != "Pending":
+        return
+    folder = volumes / f"pvc-{claim['metadata']['uid']}"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)  # the kubelet gives no group to a folder of the host, and pods are not root
+    try:
+        client.create(VOLUMES, volume_for(claim, folder))
+    except ApiError as problem:
+        if problem.code != 409:
+            raise
+
+
+def reclaim(client: Api, volumes: Path, volume: Object) -> None:
+    """Remove what a claim has left."""
+    if volume["spec"].get("storageClassName") != CLASS or volume["status"].get("phase") != "Released":
+        return
+    name = volume["metadata"]["name"]
+    try:
+        client.delete(f"{VOLUMES}/{name}")
+    except ApiError as problem:
+        if problem.code != 404:
+            raise
+    shutil.rmtree(volumes / name, ignore_errors=True)
+
+
+def follow(client: Api, path: str, volumes: Path, act: Any) -> None:
+    """Act on each change for ever; after a lost connection, on all there is once more."""
+    while True:
+        try:
+            for event in client.watch(path, WATCH_SECONDS):
+                if event["type"] in ("ADDED", "MODIFIED"):
+                    act(client, volumes, event["object"])
+        except (OSError, ApiError, ValueError) as problem:
+            print(f"{path}: {problem!r}", flush=True)
+            time.sleep(0.5)
+
+
+def main(index: int) -> None:
+    """Serve one bed until killed."""
+    layout = Layout(index)
+    client = api(layout, ADMIN)
+    threading.Thread(target=follow, args=(client, VOLUMES, layout.volumes, reclaim), daemon=True).start()
+    follow(client, CLAIMS, layout.volumes, provide)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

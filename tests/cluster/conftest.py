@@ -1,0 +1,82 @@
+"""What the tests on a cluster are given: a shared one, one to break, and a namespace in either.
+
+`KUBECONFIG` and `WINDLASS_TEST_CONTEXT` name a cluster that somebody keeps; without them tests bring up their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.sharing import alone, borrowed
+
+HERE = Path(__file__).parent
+CONTEXT = os.environ.get("WINDLASS_TEST_CONTEXT")
+IMAGE = os.environ.get("WINDLASS_TEST_IMAGE", "pytorch/pytorch:2.9.0-cuda13.0-cudnn9-runtime")
+"""For a cluster that is not ours: what has Python and torch, and runs as a user that is not root."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("cluster")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster that tests share: each stays in namespaces of its own."""
+    if CONTEXT:
+        yield _foreign(CONTEXT)
+        return
+    with borrowed() as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def bed(cluster: Cluster) -> Bed:
+    """The shared cluster, for a test that reads what only a bed shows, and breaks nothing."""
+    if not isinstance(cluster, Bed):
+        pytest.skip("needs the test bed; WINDLASS_TEST_CONTEXT names another cluster")
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def lone_bed() -> Iterator[Bed]:
+    """A bed that no other test uses at the same time; who breaks it mends it."""
+    if CONTEXT:
+        pytest.skip("breaks its cluster; WINDLASS_TEST_CONTEXT names one that is not ours to break")
+    with alone() as bed:
+        yield bed
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the shared cluster under pod security `restricted`."""
+    with cluster.namespace(_short(request)) as name:
+        yield name
+
+
+@pytest.fixture
+def lone_namespace(lone_bed: Bed, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same in the bed that may be broken."""
+    with lone_bed.namespace(_short(request)) as name:
+        yield name
+
+
+def _short(request: pytest.FixtureRequest) -> str:
+    """Enough of a test's name to tell whose namespace it is."""
+    return re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:30].strip("-")
+
+
+def _foreign(context: str) -> Cluster:
+    config = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.fail("WINDLASS_TEST_CONTEXT is set, and there is no kubectl in PATH")
+    return Cluster(config, context, IMAGE, "python3", program)

@@ -1,0 +1,98 @@
+"""The objects that the tests of the bed send, as small as pod security `restricted` allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cluster.bed.cluster import Cluster
+
+Object = dict[str, Any]
+ALL_REDUCE = """
+import os, socket, time
+import torch, torch.distributed as dist
+try:
+    import windlass
+except ImportError:
+    pass
+else:
+    raise SystemExit("the image has windlass, which no image of a user has")
+while True:
+    try:
+        socket.gethostbyname(os.environ["MASTER_ADDR"])
+        break
+    except OSError:
+        time.sleep(0.1)
+dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=2)
+mine = torch.tensor([float(os.environ["RANK"]) + 1])
+dist.all_reduce(mine)
+print("user", os.getuid(), "sum", mine.item())
+"""
+SLEEP = "import time; time.sleep(3600)"
+
+
+def pod_spec(cluster: Cluster, program: str, **fields: Any) -> Object:
+    """A pod that runs a Python program and ends at once when told to."""
+    container = {
+        "name": "main", "image": cluster.image, "command": [cluster.python, "-uc", program],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        **fields.pop("container", {}),
+    }  # fmt: skip
+    return {
+        "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        **fields,
+    }  # fmt: skip
+
+
+def pod(cluster: Cluster, name: str, program: str, **fields: Any) -> Object:
+    spec = pod_spec(cluster, program, **fields)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def headless(name: str, selector: dict[str, str]) -> Object:
+    """A Service that only gives its pods names, also before they are ready."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def environment(master: str, index_label: str) -> Object:
+    """What torch asks for; the rank is what the controller wrote on the pod."""
+    rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{index_label}']"}}
+    variables = [{"name": "RANK", "valueFrom": rank}, {"name": "MASTER_ADDR", "value": master}]
+    return {"env": [*variables, {"name": "MASTER_PORT", "value": "29500"}]}
+
+
+def spread(labels: dict[str, str]) -> list[Object]:
+    """Pods of these labels go to different nodes, or nowhere."""
+    return [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+             "labelSelector": {"matchLabels": labels}}]  # fmt: skip
+
+
+def indexed_job(cluster: Cluster, name: str, namespace: str) -> Object:
+    """Two pods, one on each node, that find each other by name."""
+    spec = pod_spec(
+        cluster, ALL_REDUCE, subdomain=name, topologySpreadConstraints=spread({"job-name": name}),
+        container=environment(f"{name}-0.{name}.{namespace}.svc.cluster.local",
+                              "batch.kubernetes.io/job-completion-index"),
+    )  # fmt: skip
+    job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+            "spec": {**job, "template": {"spec": spec}}}  # fmt: skip
+
+
+def jobset(cluster: Cluster, name: str) -> Object:
+    """The same two pods, made by JobSet with the Service that it brings."""
+    spec = pod_spec(
+        cluster, ALL_REDUCE,
+        container=environment(f"{name}-node-0-0.{name}", "batch.kubernetes.io/job-completion-index"),
+    )  # fmt: skip
+    job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
+    replicated = {"name": "node", "replicas": 1, "template": {"spec": {**job, "template": {"spec": spec}}}}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
+            "spec": {"replicatedJobs": [replicated]}}  # fmt: skip
+
+
+def claim(name: str) -> Object:
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "bed",
+            "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
