@@ -242,6 +242,29 @@ class LocalOptions(Part):
         return rate
 
 
+class Results(Part):
+    """Storage of the cluster that keeps a run's outputs and checkpoints when its pods are gone."""
+
+    claim: Label | None = None
+    """Name of a claim that is there; the run gets a folder of its own in it. Default: one is made."""
+    size: Annotated[Size, Field(gt=0)] | None = Field(default=None, validate_default=True)
+    """Bytes of the claim that is made, written as `20GiB`. Needed where `claim` is not given."""
+    storage_class: Label | None = None
+    """Storage class of the claim that is made. Default: the cluster's."""
+    keep: StrictBool = False
+    """Whether the claim that is made stays when the run is removed. Default false: `rm` removes all that a run made."""
+
+    @field_validator("size")
+    @classmethod
+    def _claim_or_size(cls, size: int | None, info: ValidationInfo) -> int | None:
+        claim = info.data.get("claim")
+        if claim is None and size is None:
+            raise refuse("is needed where no claim is named, and not there", "write for example size: 20GiB")
+        if claim is not None and size is not None:
+            raise refuse(f"is given, but {claim} is there already", "leave out one of claim and size")
+        return size
+
+
 class KubernetesOptions(Part):
     """What only the Kubernetes engine knows."""
 
@@ -251,6 +274,10 @@ class KubernetesOptions(Part):
     """Name of the Trainer runtime for `trainjob`. Default: the cluster's for this launcher."""
     namespace: Label | None = None
     """Namespace. Default: the target's."""
+    results: Results | None = None
+    """Keeps outputs and checkpoints when pods are gone: `{claim: NAME}` or `{size: 20GiB}`. Default: nothing does."""
+    service_account: Label | None = None
+    """Service account of the pods. Default: the namespace's own; its token is not mounted either way."""
 
 
 class SageMakerOptions(Part):

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StrictInt
 
-from windlass.spec.names import Env, Label, Line, Name
+from windlass.spec.names import Env, Label, Line, Name, Word
 from windlass.spec.parts import Document
 
 __all__ = ["KINDS", "KubernetesTarget", "LocalTarget", "SageMakerTarget", "Target"]
@@ -51,6 +51,19 @@ class KubernetesTarget(Document):
     """Namespace in which runs live. Default `default`, as kubectl."""
     via: Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"] = "auto"
     """Kind of object for jobs that name none. Default `auto`: the best that the cluster has."""
+    image: Word | None = None
+    """Container image of jobs that name none; it needs Python, and nothing of ours. Default: PyTorch's own, in the
+    version that this Windlass is tested with."""
+    python: Line | None = None
+    """Interpreter inside the image for jobs that name none. Default `python3`."""
+    env: Env = Field(default_factory=dict)
+    """Environment variables for every job here; the job's own win. Default: none."""
+    user: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] = 1000
+    """Number of the user that pods run as; never root's, so that namespaces of the strictest kind take them."""
+    price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """What one node costs an hour, for `windlass cost`. Default: none, and nothing is priced."""
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """Currency of the price, as its three letters. Default `USD`."""
 
 
 class SageMakerTarget(Document):

@@ -1,0 +1,1 @@
+"""Any conformant Kubernetes cluster, with nothing installed in it."""

@@ -1,0 +1,245 @@
+"""One attempt of a run on a cluster: an object that makes pods, and of each pod the files that its node has told.
+
+To whoever keeps the run it is what an attempt on one's own machine is: nodes that say things, live, and are signalled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.mirror import Mirror
+from windlass.engines.kubernetes.pods import PAUSES, PodWatch, container_state, has_ended, why_it_ended
+from windlass.engines.told import Told
+from windlass.errors import EngineError
+from windlass.plan.launch import fill_in
+from windlass.plan.placement import attempt_environment
+from windlass.plan.plan import Plan
+
+BATCH_LINES: Final = 512
+BATCH_SECONDS: Final = 0.05
+"""How long lines may gather before they are written."""
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
+"""Signals after which a node is to end, soon or at once."""
+SENDERS: Final = 16
+"""Signals that are sent at once."""
+
+
+class PodNode(Told):
+    """One node, which a pod plays."""
+
+    def __init__(self, number: int, place: int, ranks: tuple[int, ...], folder: Path, attempt: Attempt) -> None:
+        super().__init__(number, ranks, folder)
+        self.place = place
+        self.attempt = attempt
+        self.all_read = False
+        """Whether all that its pod has written is in our files."""
+        self.closed = False
+        threading.Thread(target=self._follow, name=f"log of node {number}", daemon=True).start()
+
+    def lives(self) -> bool:
+        """Whether more may come of it."""
+        return not self.all_read
+
+    @property
+    def exit_code(self) -> int:
+        """How its container ended, which died without a word."""
+        pod = self.attempt.pods.pod(self.place)
+        state, data = container_state(pod) if pod is not None else ("waiting", {})
+        code = data.get("exitCode") if state == "terminated" else None
+        return int(code) if code else -signal.SIGKILL
+
+    def last_words(self) -> str:
+        """Why its pod ended, and what the process in it has said of its own."""
+        pod = self.attempt.pods.pod(self.place)
+        why = why_it_ended(pod) if pod is not None else self.attempt.pods.is_over or "its pod was never made"
+        return "\n".join(text for text in (super().last_words(), why) if text)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the node, without waiting for it; a pod that cannot be reached is deleted where it is to end."""
+        self.attempt.senders.submit(self._send, number)
+
+    def sweep(self) -> None:
+        """Nothing outlives a pod."""
+
+    def _send(self, number: signal.Signals) -> None:
+        pod = self.attempt.pods.pod(self.place)
+        client = self.attempt.client
+        name = (
+            f"{layout.attempt_name(self.attempt.run_id, self.attempt.number)}-{self.place}"
+            if pod is None
+            else pod["metadata"]["name"]
+        )
+        is_to_end = number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
+        try:
+            if pod is not None and number is not signal.SIGKILL and container_state(pod)[0] == "running":
+                words = [self.attempt.python, "-c", f"import os; os.kill(1, {int(number)})"]
+                client.execute(name, layout.CONTAINER, words)
+                return
+        except EngineError:
+            pass
+        if is_to_end:
+            grace = None if number is signal.SIGTERM else 0
+            for _ in PAUSES:
+                try:
+                    client.delete("v1", "Pod", name, grace=grace)
+                    return
+                except Unreachable:
+                    time.sleep(1.0)
+                except Refused:
+                    return
+
+    # -- its log ------------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Read the log to its end, however often the connection breaks."""
+        try:
+            mirror = Mirror(self.folder, self.number, self.ranks)
+        except OSError as error:
+            self.attempt.trouble = f"the log of node {self.number} cannot be written: {error.strerror}"
+            return
+        failed = 0
+        while not self.closed:
+            pod = self.attempt.pods.pod(self.place)
+            gone = self.attempt.pods.is_gone(self.place)
+            if pod is None or (container_state(pod)[0] == "waiting" and not has_ended(pod)):
+                if gone:
+                    break
+                self.attempt.changed.wait(0.5)
+                self.attempt.changed.clear()
+                continue
+            ended = gone or has_ended(pod)
+            try:
+                self._read(mirror, pod, follow=not ended)
+                failed = 0
+            except (Refused, Unreachable) as error:
+                if isinstance(error, Refused) and gone:
+                    break
+                failed += 1
+                if failed > len(PAUSES) and ended and isinstance(error, Refused):
+                    break  # nobody keeps its log any more
+                time.sleep(PAUSES[min(failed, len(PAUSES)) - 1])
+                continue
+            except OSError:
+                time.sleep(1.0)  # a full disk: the cursor knows where to go on
+                mirror.close()
+                mirror = Mirror(self.folder, self.number, self.ranks)
+                continue
+            if ended:
+                break
+            time.sleep(0.1)  # the log ends a moment before the pod's status says so
+        mirror.close()
+        self.all_read = True
+        self.attempt.wake()
+
+    def _read(self, mirror: Mirror, pod: Mapping[str, Any], *, follow: bool) -> None:
+        since = mirror.begin()
+        lines = self.attempt.client.logs(
+            pod["metadata"]["name"], container=layout.CONTAINER, follow=follow, since=since
+        )
+        for batch in _batches(lines):
+            if mirror.take(batch):
+                self.attempt.wake()
+            if self.closed:
+                return
+
+
+def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Lines as they come, many at once where they come fast."""
+    batch: list[bytes] = []
+    begun = time.monotonic()
+    for line in lines:
+        batch.append(line)
+        now = time.monotonic()
+        if len(batch) >= BATCH_LINES or now - begun >= BATCH_SECONDS:
+            yield batch
+            batch = []
+        begun = now
+    if batch:
+        yield batch
+
+
+class Attempt:
+    """All nodes of one attempt."""
+
+    def __init__(
+        self,
+        client: Client,
+        plan: Plan,
+        number: int,
+        requests: Sequence[Mapping[str, Any]],
+        folder: Path,
+        wake: Callable[[], None],
+    ) -> None:
+        self.client = client
+        self.run_id = plan.run_id
+        self.number = number
+        self.folder = folder
+        self.python = requests[0]["worker_python"]
+        self.refusals: list[str] = []
+        self.trouble = ""
+        self.changed = threading.Event()
+        self._wake = wake
+        self.senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
+        made = plan.requests("attempt")[0]
+        self.pods = PodWatch(client, plan.run_id, number, (made["apiVersion"], made["kind"]), self.wake)
+        self.nodes = tuple(
+            PodNode(request["node"], place, tuple(rank["rank"] for rank in request["ranks"]), folder, self)
+            for place, request in enumerate(requests)
+        )
+
+    def wake(self) -> None:
+        """Something has happened."""
+        self.changed.set()
+        self._wake()
+
+    @property
+    def over(self) -> bool:
+        """Whether all nodes have ended."""
+        return all(node.over for node in self.nodes)
+
+    def live_nodes(self) -> list[PodNode]:
+        """Nodes that have not ended."""
+        return [node for node in self.nodes if not node.over]
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal every live node."""
+        for node in self.live_nodes():
+            node.send(number)
+
+    def kill(self) -> None:
+        """End every pod without grace."""
+        self.send(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Read and watch no more."""
+        self.pods.close()
+        for node in self.nodes:
+            node.closed = True
+        self.senders.shutdown(wait=False)
+
+
+def node_specs(plan: Plan, number: int, requests: Iterable[Mapping[str, Any]], via: str, since: float) -> bytes:
+    """What the pods of an attempt are asked to do, compressed: all nodes in one object."""
+    nodes = []
+    requests = list(requests)
+    master = layout.host_name(plan.run_id, number, via, 0)
+    env = attempt_environment(number, master, layout.MASTER_PORT)
+    for place, request in enumerate(requests):
+        spec = {**request, "folder": f"{layout.WORK}/attempt", "since": since, "env": {**env, **request["env"]}}
+        if "launch" in spec:
+            spec["launch"] = fill_in(spec, layout.RENDEZVOUS_PORT, layout.host_name(plan.run_id, number, via, place))
+        nodes.append(spec)
+    common = {name: value for name, value in nodes[0]["env"].items() if all(n["env"].get(name) == value for n in nodes)}
+    for spec in nodes:
+        spec["env"] = {name: value for name, value in spec["env"].items() if name not in common}
+    return gzip.compress(json.dumps({"common": {"env": common}, "nodes": nodes}).encode(), mtime=0)

@@ -1,0 +1,210 @@
+"""Reads the facts that a plan for a cluster depends on: the code that would travel, and what the cluster has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.code.pack import Packed, pack
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.errors import UsageError
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Note
+
+MAX_BYTES: Final = 64 << 20
+"""Code before it is compressed."""
+TRAVELLING: Final = ("__init__.py", "worker", "train")
+"""What of the package goes with a job, under its own name."""
+GPU_LABELS: Final = (
+    "nvidia.com/gpu.product",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "cloud.google.com/gke-accelerator",
+)
+"""Where clusters say which GPU a machine has: NVIDIA's own discovery, Karpenter on EKS, GKE."""
+NEEDED: Final = (
+    ("", "configmaps", "create"),
+    ("", "configmaps", "get"),
+    ("", "configmaps", "delete"),
+    ("", "services", "create"),
+    ("", "pods", "list"),
+    ("", "pods", "watch"),
+    ("", "pods/log", "get"),
+    ("", "pods/exec", "create"),
+    ("", "events", "list"),
+    ("batch", "jobs", "create"),
+    ("batch", "jobs", "get"),
+    ("batch", "jobs", "delete"),
+)
+"""Rights without which a run cannot be made or followed, as group, resource and verb."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a cluster has and lets us do."""
+
+    version: str
+    """As it tells itself: `v1.34.4`."""
+    groups: frozenset[str]
+    """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
+    missing: tuple[str, ...] = ()
+    """Rights that are needed and not had, as `create jobs.batch`."""
+    gpu_labels: tuple[tuple[str, str], ...] = ()
+    """Labels of nodes that name a GPU type, each once."""
+    secrets: frozenset[str] | None = None
+    """Names of the secrets that the job asks for and that are there; None where they may not be looked at."""
+    claims: frozenset[str] | None = None
+    """Names of the claims that the job asks for and that are there; None where they may not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The world as a plan for a cluster sees it."""
+
+    code_dir: str
+    code_dir_found: bool
+    script_found: bool
+    code: Packed | None
+    """What travels; None where there is no folder."""
+    code_problem: tuple[str, str] | None
+    """Why it cannot be packed, and what to do."""
+    cluster: Cluster | None
+    """None where it does not answer."""
+    unreachable: str = ""
+    """Why it does not."""
+
+
+def read_facts(job: Job, target: KubernetesTarget, *, base: Path) -> Facts:
+    """What a plan for `job` on `target` depends on. Raises UsageError for a context or login that cannot be used."""
+    code_dir = (base / job.code).absolute()
+    found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
+    code, problem = _pack(code_dir) if found else (None, None)
+    cluster, unreachable = _look(job, target)
+    return Facts(
+        code_dir=str(code_dir),
+        code_dir_found=found,
+        script_found=job.script_kind == "program"
+        or job.script_kind == "module"
+        or (code_dir / job.script_argv[0]).is_file(),
+        code=code,
+        code_problem=problem,
+        cluster=cluster,
+        unreachable=unreachable,
+    )
+
+
+def pack_code(code_dir: Path) -> Packed:
+    """What travels with a job: its folder, and what of this package its pods need. Raises UsageError, MissingPart."""
+    package = Path(__file__).parents[2]
+    ours = {f"travel/windlass/{name}": package / name for name in TRAVELLING}
+    return pack({"code": code_dir, **ours}, MAX_BYTES)
+
+
+def _pack(code_dir: Path) -> tuple[Packed | None, tuple[str, str] | None]:
+    try:
+        return pack_code(code_dir), None
+    except UsageError as error:
+        return None, (error.message, error.hint)
+
+
+def _look(job: Job, target: KubernetesTarget) -> tuple[Cluster | None, str]:
+    client = Client(target.context, job.kubernetes.namespace or target.namespace)
+    try:
+        return read_cluster(job, client), ""
+    except Unreachable as error:
+        return None, error.message
+    finally:
+        client.close()
+
+
+def read_cluster(job: Job, client: Client) -> Cluster:
+    """What the cluster has that matters to this job, asked all at once. Raises Refused (401), Unreachable."""
+    asked = list(job.secrets)
+    claims = [volume.claim for volume in job.volumes]
+    results = job.kubernetes.results
+    if results is not None and results.claim is not None:
+        claims.append(results.claim)
+    with ThreadPoolExecutor(8) as pool:
+        version = pool.submit(client.call, "GET", "/version")
+        groups = pool.submit(client.call, "GET", "/apis")
+        rights = pool.submit(_missing_rights, client)
+        nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type else None
+        secrets = pool.submit(_there, client, "Secret", asked)
+        found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
+        return Cluster(
+            version=str(version.result()["gitVersion"]),
+            groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
+            missing=rights.result(),
+            gpu_labels=nodes.result() if nodes is not None else (),
+            secrets=secrets.result(),
+            claims=found.result(),
+        )
+
+
+def _missing_rights(client: Client) -> tuple[str, ...]:
+    """Of what is needed, what this login may not do in the namespace."""
+    with ThreadPoolExecutor(len(NEEDED)) as pool:
+        answers = list(pool.map(lambda right: _may(client, *right), NEEDED))
+    return tuple(
+        f"{verb} {resource}" + (f".{group}" if group else "")
+        for (group, resource, verb), may in zip(NEEDED, answers, strict=True)
+        if not may
+    )
+
+
+def _may(client: Client, group: str, resource: str, verb: str) -> bool:
+    resource, _, sub = resource.partition("/")
+    wanted = {"namespace": client.namespace, "group": group, "resource": resource, "verb": verb, "subresource": sub}
+    review = client.call(
+        "POST",
+        client.path("authorization.k8s.io/v1", "SelfSubjectAccessReview"),
+        {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+         "spec": {"resourceAttributes": wanted}},
+    )  # fmt: skip
+    return bool(review["status"]["allowed"])
+
+
+def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
+    try:
+        nodes = client.find("v1", "Node")["items"]
+    except Refused:
+        return ()
+    labels = (node["metadata"].get("labels", {}) for node in nodes)
+    return tuple(sorted({(name, found[name]) for found in labels for name in GPU_LABELS if name in found}))
+
+
+def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:
+    """Which of these objects are there; None where they may not be looked at."""
+    found = set()
+    for name in names:
+        try:
+            client.get("v1", kind, name)
+            found.add(name)
+        except Refused as error:
+            if error.status == 403:
+                return None
+            if error.status != 404:
+                raise
+    return frozenset(found)
+
+
+def dry_run(manifests: list[Mapping[str, Any]], client: Client) -> list[Note]:
+    """What the API server says of objects that would be made, without making them. Raises Unreachable."""
+    from windlass.plan.plan import Note
+
+    notes = []
+    for manifest in manifests:
+        try:
+            client.create(manifest, dry_run=True)
+        except Refused as error:
+            what = f"{manifest['kind']} {manifest['metadata']['name']}"
+            notes.append(
+                Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
+            )
+    return notes

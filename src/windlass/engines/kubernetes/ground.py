@@ -1,0 +1,133 @@
+"""Makes and removes the objects of a run in a cluster. Every step may be repeated: what is there already is left."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes.attempt import Attempt, node_specs
+from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.facts import pack_code
+from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_manifest
+from windlass.errors import EngineError
+from windlass.plan.plan import Plan
+
+SENDERS: Final = 8
+"""Objects that are sent at once."""
+
+
+def client_of(plan: Plan) -> Client:
+    """A client for the cluster that a plan is for. Raises UsageError, EngineError, MissingPart."""
+    [cluster] = plan.requests("cluster")
+    return Client(cluster["context"], cluster["namespace"], cluster.get("kubeconfig"))
+
+
+class Ground:
+    """Where the attempts of one run take place."""
+
+    def __init__(self, plan: Plan, client: Client) -> None:
+        self.plan = plan
+        self.client = client
+        self.via = plan.requests("cluster")[0]["via"]
+
+    # -- what all attempts share --------------------------------------------------------------------------------------
+
+    def lay(self) -> Mapping[str, Any]:
+        """Make what all attempts of the run share, and give the object that owns it. Raises EngineError, UsageError."""
+        anchor, *others = self.plan.requests("object")
+        owner = self._make(anchor)
+        code = self.plan.requests("code")[0]
+        pieces = self._pieces(code) if self._is_missing(code["pieces"]) else []
+        claims = [self._claim(claim, owner) for claim in self.plan.requests("claim")]
+        wanted = [*(manifests.owned(one, owner) for one in (*others, *pieces)), *claims]
+        with ThreadPoolExecutor(SENDERS) as pool:
+            list(pool.map(self._make, wanted))
+        return owner
+
+    def remove(self) -> None:
+        """Delete all that the run has made, but a claim that is to be kept. Raises EngineError."""
+        self.client.delete("v1", "ConfigMap", self.plan.run_id)
+        for kind in ("Job", "JobSet"):  # at once, and not when somebody collects what has no owner
+            with contextlib.suppress(Refused):
+                self._delete_attempts(kind)
+        for claim in self.plan.requests("claim"):
+            if not self._is_kept():
+                self.client.delete("v1", "PersistentVolumeClaim", claim["metadata"]["name"])
+
+    def _claim(self, claim: Mapping[str, Any], owner: Mapping[str, Any]) -> Mapping[str, Any]:
+        return claim if self._is_kept() else manifests.owned(dict(claim), owner)
+
+    def _is_kept(self) -> bool:
+        return bool(self.plan.job.get("kubernetes", {}).get("results", {}).get("keep", False))
+
+    def _is_missing(self, pieces: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the code, or a part of it, is not in the cluster yet: the last piece is sent with the others."""
+        found = self.client.find("v1", "ConfigMap", layout.selector(self.plan.run_id), limit="500")
+        there = {one["metadata"]["name"] for one in found["items"]}
+        return any(piece["metadata"]["name"] not in there for piece in pieces)
+
+    def _pieces(self, code: Mapping[str, Any]) -> list[manifests.Manifest]:
+        """The pieces with what they hold. Raises EngineError where the folder is not what it was when planned."""
+        packed = pack_code(Path(code["folder"]))
+        if packed.digest != code["digest"]:
+            raise EngineError(f"the code in {code['folder']} has changed since the plan was made", "make it again")
+        return [
+            {**piece, "binaryData": {"piece": base64.b64encode(packed.data[at : at + PIECE_BYTES]).decode()}}
+            for piece, at in zip(code["pieces"], range(0, len(packed.data), PIECE_BYTES), strict=True)
+        ]
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
+    def start(
+        self, folder: Path, number: int, requests: Sequence[Mapping[str, Any]], since: float, wake: Callable[[], None]
+    ) -> Attempt:
+        """Make the pods of attempt `number`, one for each request. Raises EngineError, UsageError."""
+        owner = self.lay()
+        self.end_others(number)
+        name = layout.attempt_name(self.plan.run_id, number)
+        asked = node_specs(self.plan, number, requests, self.via, since)
+        made = attempt_manifest(self.plan, number, len(requests))
+        spec = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**made["metadata"], "name": name},
+            "binaryData": {layout.NODES_FILE: base64.b64encode(asked).decode()},
+        }
+        self._make(manifests.owned(spec, owner))
+        self._make(manifests.owned(made, owner))
+        return self.adopt(folder, number, requests, wake)
+
+    def adopt(
+        self, folder: Path, number: int, requests: Sequence[Mapping[str, Any]], wake: Callable[[], None]
+    ) -> Attempt:
+        """The attempt that another keeper has started."""
+        return Attempt(self.client, self.plan, number, requests, folder, wake)
+
+    def end_others(self, number: int) -> None:
+        """Delete what is left of the attempts before: no pod of them may train on. Raises EngineError."""
+        kind = self.plan.requests("attempt")[0]["kind"]
+        self._delete_attempts(kind, f"{layout.ATTEMPT_LABEL}!={number}")
+
+    def _delete_attempts(self, kind: str, which: str = "") -> None:
+        api = manifests.BATCH if kind == "Job" else manifests.JOBSET
+        selector = ",".join(part for part in (layout.selector(self.plan.run_id), which) if part)
+        for one in self.client.find(api, kind, selector)["items"]:
+            self.client.delete(api, kind, one["metadata"]["name"])
+
+    def _make(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Make an object, or give the one that is there and is ours. Raises EngineError."""
+        try:
+            return self.client.create(manifest)
+        except Refused as error:
+            if error.status != 409:
+                raise
+        there = self.client.get(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"])
+        if there["metadata"].get("labels", {}).get(layout.RUN_LABEL) != self.plan.run_id:
+            name = f"{manifest['kind']} {manifest['metadata']['name']}"
+            raise EngineError(f"{name} is there already, and is not of this run", "remove it, or run again")
+        return there

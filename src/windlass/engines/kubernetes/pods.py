@@ -1,0 +1,161 @@
+"""Watches the pods of one attempt: a list, then changes, through dropped connections and forgotten versions."""
+
+from __future__ import annotations
+
+import calendar
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.errors import EngineError
+
+WATCH_SECONDS: Final = 20
+"""How long one watch lasts: then all is listed anew, and the object that makes the pods is looked at."""
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Between two tries while the API server does not answer."""
+INDEX: Final = "batch.kubernetes.io/job-completion-index"
+GONE_SECONDS: Final = 10.0
+"""How much longer than its grace a pod may take to go before its machine is taken for lost."""
+
+Pod = Mapping[str, Any]
+
+
+class PodWatch:
+    """What is known of the pods of one attempt; by place, from 0."""
+
+    def __init__(
+        self, client: Client, run_id: str, number: int, owner: tuple[str, str], changed: Callable[[], None]
+    ) -> None:
+        """`owner` is the API and kind of the object that makes the pods; `changed` is called at each change."""
+        self._client = client
+        self._selector = f"{layout.RUN_LABEL}={run_id},{layout.ATTEMPT_LABEL}={number}"
+        self._name = layout.attempt_name(run_id, number)
+        self._owner = owner
+        self._changed = changed
+        self._pods: dict[int, Pod] = {}
+        self._gone: set[int] = set()
+        self._closed = False
+        self.is_over: str | None = None
+        """Why no more pods will come of it, once that is known."""
+        self.trouble: str | None = None
+        """Why the cluster cannot be asked now."""
+        threading.Thread(target=self._run, name=f"pods of {self._name}", daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed = True
+
+    def pod(self, place: int) -> Pod | None:
+        """The pod at a place, as it was last seen; None where there was none yet."""
+        return self._pods.get(place)
+
+    def is_gone(self, place: int) -> bool:
+        """Whether the pod at a place was deleted, or will never be there."""
+        pod = self._pods.get(place)
+        if pod is None:
+            return self.is_over is not None
+        return place in self._gone or _is_past_its_end(pod)
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failed = 0
+        while not self._closed:
+            try:
+                version = self._list()
+                failed, self.trouble = 0, None
+                self._changed()
+                for event in self._client.watch("v1", "Pod", self._selector, version, WATCH_SECONDS):
+                    self._take(event)
+                    if self._closed:
+                        return
+            except (Refused, Unreachable, EngineError) as error:
+                if isinstance(error, Refused) and error.status == 410:
+                    continue  # the server has forgotten that version: list anew
+                self.trouble = error.message
+                time.sleep(PAUSES[min(failed, len(PAUSES) - 1)])
+                failed += 1
+
+    def _list(self) -> str:
+        found = self._client.find("v1", "Pod", self._selector)
+        seen = {place: pod for pod in found["items"] if (place := _place(pod)) is not None}
+        self._gone |= self._pods.keys() - seen.keys()
+        self._pods.update(seen)
+        self._look_at_owner()
+        return str(found["metadata"]["resourceVersion"])
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        pod = event["object"]
+        place = _place(pod) if event["type"] != "BOOKMARK" else None
+        if place is None:
+            return
+        self._pods[place] = pod
+        if event["type"] == "DELETED":
+            self._gone.add(place)
+        self._changed()
+
+    def _look_at_owner(self) -> None:
+        api, kind = self._owner
+        try:
+            owner = self._client.get(api, kind, self._name)
+        except Refused as error:
+            if error.status == 404:
+                self.is_over = f"{kind} {self._name} was deleted"
+            return
+        for condition in owner.get("status", {}).get("conditions", ()):
+            if condition["type"] in ("Failed", "Complete", "Completed") and condition["status"] == "True":
+                said = f": {condition['message']}" if condition.get("message") else ""
+                self.is_over = f"{kind} {self._name} is {condition['type'].lower()}{said}"
+
+
+def _place(pod: Pod) -> int | None:
+    text = pod["metadata"].get("annotations", {}).get(INDEX)
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _is_past_its_end(pod: Pod) -> bool:
+    """Whether it should long have ended: then its machine does not answer."""
+    deleted = pod["metadata"].get("deletionTimestamp")
+    if deleted is None:
+        return False
+    return time.time() > calendar.timegm(time.strptime(deleted, "%Y-%m-%dT%H:%M:%SZ")) + GONE_SECONDS
+
+
+def container_state(pod: Pod) -> tuple[str, Mapping[str, Any]]:
+    """Whether its container is `waiting`, `running` or `terminated`, and what is known of that."""
+    for status in pod.get("status", {}).get("containerStatuses", ()):
+        if status["name"] == layout.CONTAINER:
+            for name, data in status["state"].items():
+                return name, data
+    return "waiting", {}
+
+
+def has_ended(pod: Pod) -> bool:
+    """Whether nothing runs in it any more."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or container_state(pod)[0] == "terminated"
+
+
+def why_it_ended(pod: Pod) -> str:
+    """In a line, why a pod that said nothing more has ended."""
+    status, name = pod.get("status", {}), pod["metadata"]["name"]
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return (
+                f"pod {name} was taken away ({condition.get('reason', 'disruption')}): {condition.get('message', '')}"
+            )
+    if status.get("reason"):
+        return f"pod {name}: {status['reason']}: {status.get('message', '').strip()}"
+    state, data = container_state(pod)
+    if state == "terminated":
+        said = data.get("message") or ""
+        return f"pod {name} ended with exit code {data.get('exitCode')} ({data.get('reason', 'Error')}) {said}".strip()
+    if pod["metadata"].get("deletionTimestamp"):
+        return (
+            f"pod {name} was deleted, and its machine does not answer"
+            if _is_past_its_end(pod)
+            else f"pod {name} was deleted"
+        )
+    return f"pod {name} is gone"

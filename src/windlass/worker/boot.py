@@ -1,0 +1,46 @@
+"""Unpacks the code that has travelled in pieces into a pod, and becomes the pod's own process (`pod.py`).
+
+The first thing that runs there, alone: the standard library of any Python from 3.9 on, and nothing of ours beside it.
+"""
+
+import hashlib
+import os
+import sys
+import tarfile
+
+PIECES, WORK, ATTEMPT = "/windlass/code.d", "/windlass/work", "/windlass/attempt/nodes.json.gz"
+
+
+def main() -> int:
+    """Check the digest, unpack, and hand over. Gives an exit code only where it cannot."""
+    names = sorted(name for name in os.listdir(PIECES) if not name.startswith("."))
+    archive = os.path.join(WORK, "code.tar.gz")
+    found = hashlib.sha256()
+    with open(archive, "wb") as file:
+        for name in names:
+            with open(os.path.join(PIECES, name), "rb") as piece:
+                data = piece.read()
+            found.update(data)
+            file.write(data)
+    if found.hexdigest() != os.environ["WINDLASS_CODE_DIGEST"]:
+        print(f"[w] the code is damaged: {len(names)} pieces with digest {found.hexdigest()}", flush=True)
+        return 1
+    with tarfile.open(archive) as tar:
+        _unpack(tar)
+    os.unlink(archive)
+    os.chdir(os.path.join(WORK, "code"))
+    program = os.path.join(WORK, "travel", "windlass", "worker", "pod.py")
+    argv = [sys.executable, "-I", "-S", program, os.path.join(WORK, "attempt"), ATTEMPT]
+    return os.execv(sys.executable, argv)
+
+
+def _unpack(tar: tarfile.TarFile) -> None:
+    """All entries; the digest has told that they are those which were packed."""
+    if hasattr(tarfile, "data_filter"):
+        tar.extractall(WORK, filter="data")
+    else:
+        tar.extractall(WORK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The process of a pod: plays one node of an attempt, and tells on its own output all that a node tells in files.
+
+A pod shares no folder with whoever keeps the run; what it has is its log, which every cluster carries. One line of it:
+
+    [3] epoch 2 loss 0.41          a line that rank 3 has written
+    [3]+ 45%|####5                 a piece of one: the line goes on in the next piece of rank 3
+    [n] {"kind": "end", …}         what the node says, see `node.py`
+    [w] waiting for digits-0 …     what this process and its launcher say
+
+so `kubectl logs` is readable, and the keeper makes of it the same files that a node on its own machine writes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from windlass.worker import resume
+from windlass.worker.hosted import HostedNode
+from windlass.worker.node import Node
+from windlass.worker.start import ColdStart
+
+PIECE_BYTES = 8 << 10
+"""Container runtimes cut lines at 16 KiB, and the API puts a time into the middle of a line that was cut."""
+POD = "w"
+"""The tag of what is neither a rank nor the node; see above."""
+NAME_SECONDS = 600.0
+"""How long the name of the first pod may take to be known: until it has an address, which may wait for an image."""
+NAME_PAUSE_SECONDS = 0.2
+SAY_SECONDS = 5.0
+QUOTED_BYTES = 64 << 10
+
+
+class Outlet:
+    """Writes tagged lines to the output of the pod."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def put(self, tag: str, data: bytes) -> None:
+        """Write what `tag` has said: whole lines, and a piece where the last one has no end yet."""
+        out = bytearray()
+        for line in io.BytesIO(data):  # by newlines alone: what a carriage return ends goes on
+            for at in range(0, len(line), PIECE_BYTES):
+                piece = line[at : at + PIECE_BYTES]
+                is_end = piece.endswith(b"\n")
+                out += b"[%s]%s %s%s" % (tag.encode(), b"" if is_end else b"+", piece, b"" if is_end else b"\n")
+        self._write(out)
+
+    def say(self, text: str) -> None:
+        """Write a line of this process's own."""
+        self.put(POD, text.encode(errors="replace") + b"\n")
+
+    def _write(self, data: bytes | bytearray) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self.descriptor, left) :]
+
+
+def main(argv: list[str]) -> int:
+    """`FOLDER NODES`: play the node of this pod, whose spec is in the file NODES; 0 if all its ranks succeeded."""
+    folder, nodes = argv
+    outlet = Outlet(os.dup(1))
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        return _play(folder, nodes, outlet)
+    except Exception:
+        outlet.say(traceback.format_exc().rstrip())
+        return 1
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """The first process of a container ignores what it does not hear."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _play(folder: str, nodes: str, outlet: Outlet) -> int:
+    spec = _spec(folder, nodes, int(os.environ.get("JOB_COMPLETION_INDEX", "0")))
+    words = os.path.join(folder, f"node-{spec['node']}.out")
+    with open(words, "wb", buffering=0) as file:  # what a launcher prints, and what breaks
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    for name in ("WINDLASS_OUTPUT_DIR", "WINDLASS_CHECKPOINT_DIR"):
+        os.makedirs(spec["env"][name], exist_ok=True)
+    _wait_for_name(spec["env"]["MASTER_ADDR"], outlet)
+    spec = _gone_on(spec)
+    node = (HostedNode if "launch" in spec else Node)(spec, None, ColdStart(), outlet.put)
+    code = node.run()
+    with open(words, "rb") as said:
+        said.seek(max(0, os.fstat(said.fileno()).st_size - QUOTED_BYTES))
+        outlet.put(POD, said.read())
+    return code
+
+
+def _spec(folder: str, nodes: str, index: int) -> dict[str, Any]:
+    """What the node at place `index` of this attempt was asked for, its files being in `folder`."""
+    with gzip.open(nodes) as file:
+        asked = json.load(file)
+    spec = {**asked["common"], **asked["nodes"][index]}
+    spec["env"] = {**asked["common"]["env"], **asked["nodes"][index]["env"]}
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"node-{spec['node']}")
+    spec |= {"folder": folder, "path": path + ".json", "events": path + ".events"}
+    with open(spec["path"], "w") as file:
+        json.dump(spec, file)
+    return spec
+
+
+def _wait_for_name(name: str, outlet: Outlet) -> None:
+    """Wait until the first pod's name is known, which is made when the pod has an address. Raises OSError."""
+    begun = said = time.monotonic()
+    while True:
+        try:
+            socket.getaddrinfo(name, None)
+            return
+        except socket.gaierror as error:
+            now = time.monotonic()
+            if now - begun > NAME_SECONDS:
+                raise OSError(f"the name {name} is not known after {NAME_SECONDS:.0f} s: {error.strerror}") from error
+            if now - said > SAY_SECONDS:
+                said = now
+                outlet.say(f"waiting for the name {name}, {now - begun:.0f} s by now: {error.strerror}")
+        time.sleep(NAME_PAUSE_SECONDS)
+
+
+def _gone_on(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with what makes a script go on that saves for itself: found by each pod, in the folder all share."""
+    changed, found = resume.go_on([spec], spec.get("since", 0.0))
+    is_first = spec["ranks"][0]["rank"] == 0
+    return {**changed[0], "found": found if is_first else []}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
