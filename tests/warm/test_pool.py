@@ -158,6 +158,12 @@ def test_a_stopped_process_is_waited_for_no_longer_than_bounded_and_ended(forks:
     assert forks.works() == "done\n"
 
 
+@pytest.mark.slow
+def test_imports_that_take_longer_than_an_answer_may_are_waited_for(forks: Forks) -> None:
+    forks.module("long", f"import time\ntime.sleep({Bounds().answer_seconds + 1})")
+    assert forks.works("done.py", "long") == "done\n"
+
+
 def test_imports_that_hang_are_waited_for_no_longer_than_bounded(forks: Forks) -> None:
     forks.bounded(import_seconds=1.0)
     forks.module("slow", SLOW)

@@ -253,6 +253,8 @@ class WarmPool:
             except TimeoutError:
                 if gave_up():
                     return {"refused": "the run is to stop"}
+                if self._is_importing(name):
+                    began = time.monotonic()  # its time to answer begins when the imports are done
                 if reason := self._why_not_wait(name, time.monotonic() - began):
                     return {"refused": reason}
                 continue
@@ -262,6 +264,9 @@ class WarmPool:
                 return self._ended(name)
             answer += piece
         return _as_mapping(answer)
+
+    def _is_importing(self, name: str) -> bool:
+        return self._known(name) is not None and not self._is_ready(name)
 
     def _why_not_wait(self, name: str, waited_seconds: float) -> str:
         known = self._known(name)
