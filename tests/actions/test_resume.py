@@ -41,7 +41,7 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, edge: Edge,
     elsewhere = Edge({**edge.environ, "VIRTUAL_ENV": "/nowhere"}, Path("/"))
     with elsewhere.store() as store:
         runs.resume(run.id, store, elsewhere, nodes=2, checkpoint="step-1")
-        assert runs.wait(run.id, store, timeout=60).phase is Phase.SUCCEEDED
+        assert runs.wait(run.id, store, timeout=200).phase is Phase.SUCCEEDED
         lines = sorted(line.text for line in RunLogs(store.run_dir(run.id)).read(attempt=2))
         assert lines == [f"2 step-1 {sys.executable} {folder}"] * 2
         assert store.plan(run.id)["job"]["nodes"] == {"min": 2, "max": 2}

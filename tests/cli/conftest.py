@@ -54,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             for status in unfinished:
                 runs.stop(status.id, store, now=True)
             for status in unfinished:
-                runs.wait(status.id, store, timeout=20)
+                runs.wait(status.id, store, timeout=100)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def environ(home: Path) -> Mapping[str, str]:
 def ended(home: Path) -> Callable[..., Status]:
     """Waits for the end of a run; gives its status."""
 
-    def wait(run: str | None = None, timeout: float = 20) -> Status:
+    def wait(run: str | None = None, timeout: float = 100) -> Status:
         with Store(home) as store:
             status = runs.wait(run, store, timeout=timeout)
         assert status.phase.is_terminal

@@ -15,7 +15,7 @@ from windlass.cli.make import PRINTED
 from windlass.cli.schemas import SCHEMAS
 from windlass.runs.record import Status
 
-BOOM = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('no')\ntime.sleep(9)\n"
+BOOM = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('no')\ntime.sleep(90)\n"
 
 
 def hold(what: str, data: Any) -> None:

@@ -26,7 +26,7 @@ def start(windlass: Call, *command: str, name: str = "job") -> str:
 def test_ps_has_a_row_for_each_run_newest_first(windlass: Call, ended: Callable[..., Status]) -> None:
     first = start(windlass, "bash", "-c", SAY, name="first")
     ended(first)
-    second = start(windlass, "sleep", "30", name="second")
+    second = start(windlass, "sleep", "300", name="second")
     lines = windlass("ps").out.splitlines()
     assert lines[0].split() == ["ID", "NAME", "TARGET", "PHASE", "PROGRESS", "AGE", "TIME"]
     assert [line.split()[0] for line in lines[1:]] == [second, first]
@@ -91,7 +91,7 @@ def test_status_as_yaml_says_the_same(windlass: Call, ended: Callable[..., Statu
 
 
 def test_exit_code_of_status_is_that_of_the_run(windlass: Call, ended: Callable[..., Status]) -> None:
-    run_id = start(windlass, "sleep", "30")
+    run_id = start(windlass, "sleep", "300")
     assert windlass("status", "--exit-code").code == 101
     assert windlass("status").code == 0
     windlass("stop", "--now", run_id)
@@ -182,7 +182,7 @@ def test_following_events_ends_with_the_run(windlass: Call) -> None:
 
 
 def test_stop_waits_for_the_end_and_says_how_it_was(windlass: Call) -> None:
-    run_id = start(windlass, "sleep", "30")
+    run_id = start(windlass, "sleep", "300")
     result = windlass("stop")
     assert result.code == 0
     assert f"{run_id} stopped after" in result.out
@@ -192,14 +192,14 @@ def test_stop_waits_for_the_end_and_says_how_it_was(windlass: Call) -> None:
 
 
 def test_stop_without_waiting_returns_at_once(windlass: Call, ended: Callable[..., Status]) -> None:
-    start(windlass, "bash", "-c", "trap 'sleep 1; exit' TERM; sleep 30 & wait")
+    start(windlass, "bash", "-c", "trap 'sleep 1; exit' TERM; sleep 300 & wait")
     result = windlass("stop", "--no-wait", "-o", "json")
     assert result.json["phase"] in ("queued", "starting", "training", "stopping")
     assert ended().phase == "stopped"
 
 
 def test_rm_refuses_a_run_that_goes_on_and_removes_none_of_them(windlass: Call, ended: Callable[..., Status]) -> None:
-    done, going = start(windlass, "true"), start(windlass, "sleep", "30")
+    done, going = start(windlass, "true"), start(windlass, "sleep", "300")
     ended(done)
     refused = windlass("rm", done, "no-such-run")
     assert refused.code == 102

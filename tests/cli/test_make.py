@@ -169,7 +169,7 @@ def test_bash_really_completes(windlass: Call, environ: Mapping[str, str], tmp_p
         "INPUTRC": "/dev/null",
     }
     shell = pexpect.spawn(
-        "bash", ["--norc", "--noprofile"], env=env, encoding="utf-8", timeout=20, dimensions=(30, 100)
+        "bash", ["--norc", "--noprofile"], env=env, encoding="utf-8", timeout=100, dimensions=(30, 100)
     )
     shell.expect("ready> ")
     shell.sendline(f"source {tmp_path}/complete.bash")

@@ -92,7 +92,7 @@ def test_what_cannot_be_resumed_is_refused(windlass: Call, broken: str) -> None:
 def test_a_stopped_run_says_how_to_go_on_and_why_tells_that_it_did(
     windlass: Call, home: Path, ended: Callable[..., Status]
 ) -> None:
-    Path("wait.py").write_text("import time\nprint('waits', flush=True)\ntime.sleep(60)\n")
+    Path("wait.py").write_text("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
     windlass("run", "--detach", "--set", "grace=1s", "wait.py")
     stopped = windlass("stop")
     assert stopped.code == 0
