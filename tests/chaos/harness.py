@@ -22,7 +22,7 @@ from windlass.runs.store import Store
 
 LOOK_SECONDS = 0.4
 """How often a command looks at the run, and so takes it up again where its supervisor is dead."""
-PATIENCE_SECONDS = 100.0
+PATIENCE_SECONDS = 200.0
 DISK_KIB = 640
 """Room for some checkpoints of this network."""
 TRAIN = Path(__file__).with_name("train.py")
@@ -316,8 +316,14 @@ class Play:
                 # One that was due, but of which nothing was on the disk yet, was being copied or begun.
                 begun = EVERY_STEPS - 1 if lost >= EVERY_STEPS and not unfinished else 0
                 most = EVERY_STEPS + max((reached - step for step in unfinished), default=begun)
+                most += EVERY_STEPS * self._skipped(restored, reached)
                 if lost > most:
                     yield f"{where}: {lost} steps lost, more than {most}"
+
+    def _skipped(self, after: int, until: int) -> int:
+        """How many checkpoints of these steps were left out, since a writer with little time was still at another."""
+        said = [event.data for event in self._events() if event.kind == "checkpoint"]
+        return len({data["step"] for data in said if data["action"] == "skipped" and after < data["step"] <= until})
 
     def _untrue_record(self) -> Iterator[str]:
         events = self._events()

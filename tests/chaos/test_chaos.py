@@ -67,6 +67,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
     assert [(file, name) for file, name in named if f"def {name}(" not in (ROOT / file).read_text()] == []
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", chosen_seeds())
 def test_the_weights_are_those_of_the_undisturbed_run(
     seed: int, machine: Machine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

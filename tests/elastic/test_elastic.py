@@ -25,10 +25,10 @@ from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget
 from windlass.worker import process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 NUM_SAMPLES = 101
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 200.0
 BACK_SECONDS = 2
 
 if os.geteuid() != 0 or shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))) is None:
@@ -135,7 +135,7 @@ class Run:
     def close(self) -> None:
         if not self.status.phase.is_terminal:
             self.engine.stop(self.id, now=True)
-            self.engine.wait(self.id, 30)
+            self.engine.wait(self.id, PATIENCE_SECONDS)
         self.store.close()
 
 

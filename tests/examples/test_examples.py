@@ -21,7 +21,7 @@ def run_example(name: str, home: Path) -> subprocess.CompletedProcess[str]:
     windlass = Path(sys.executable).with_name("windlass")
     command = [str(windlass), "run", str(EXAMPLES / name / "job.yaml")]
     environ = {**os.environ, "WINDLASS_HOME": str(home)}
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280)
 
 
 def outputs(home: Path) -> dict[str, Path]:
@@ -62,7 +62,7 @@ def test_digits_reach_97_percent_on_two_nodes_of_two_ranks(tmp_path: Path) -> No
 def test_digits_reach_97_percent_without_windlass(launcher: str, world_size: int, tmp_path: Path) -> None:
     program, *options = launcher.split()
     command = [str(Path(sys.executable).with_name(program)), *options, str(EXAMPLES / "01-digits" / "train.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert accuracy(done, world_size) >= 97
     assert (tmp_path / "outputs" / "model.pt").stat().st_size > 10_000
 

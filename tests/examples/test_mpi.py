@@ -24,7 +24,7 @@ if shutil.which("mpirun") is None and "CI" not in os.environ:
 def accuracy(command: list[str], folder: Path, world_size: int) -> float:
     """Percent that an example has printed for so many ranks; its records and its model go into `folder`."""
     environ = {**os.environ, **BARE, "WINDLASS_HOME": str(folder / "home")}
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=160, check=False)
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(rf"test accuracy ([\d.]+) % .*world size {world_size}\b", done.stdout)
     assert found is not None, done.stdout
@@ -78,7 +78,7 @@ class TestHorovod:
         (tmp_path / "job.yaml").write_text(job)
         command = [windlass_run("")[0], "run", "job.yaml"]
         environ = {**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}
-        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=280)
         assert done.returncode == 100, done.stdout + done.stderr
         assert "rank 1 failed first" in done.stderr
         assert "ValueError: no such batch" in done.stderr

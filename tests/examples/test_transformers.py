@@ -44,7 +44,7 @@ accelerator.print(f"{accelerator.num_processes} processes, {kind}, loss {loss.it
 accelerator.end_training()
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,7 +65,7 @@ class House:
 
     def call(self, *command: str, **environ: str) -> str:
         done = subprocess.run(
-            command, cwd=self.folder, env={**self.environ, **environ}, capture_output=True, text=True, timeout=150
+            command, cwd=self.folder, env={**self.environ, **environ}, capture_output=True, text=True, timeout=280
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr

@@ -34,8 +34,10 @@ GLOO = (
     "import datetime, os, sys, time, torch, torch.distributed as dist\n"
     "seconds = datetime.timedelta(seconds={seconds})\n"
 )
+MEET_SECONDS = 12
+"""The time limit of a group where it is to be reached: ranks that start some time apart must meet within it."""
 INIT = GLOO + "dist.init_process_group('gloo', timeout=seconds)\nrank = dist.get_rank()\nx = torch.ones(4)\n"
-READY_AND_WAIT = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+READY_AND_WAIT = "import time\nprint('ready', flush=True)\ntime.sleep(600)\n"
 
 
 def gloo(body: str, seconds: int = 60) -> str:
@@ -48,7 +50,7 @@ FAULTS = (
     # -- the script --
     Fault(
         "an exception in one of four ranks",
-        "import os, time\nif os.environ['RANK'] == '2':\n    raise ValueError('bad label 11')\ntime.sleep(30)\n",
+        "import os, time\nif os.environ['RANK'] == '2':\n    raise ValueError('bad label 11')\ntime.sleep(300)\n",
         "exception",
         2,
         ("ValueError: bad label 11", "train.py:3"),
@@ -297,7 +299,7 @@ FAULTS = (
     # -- crashes and signals --
     Fault(
         "a crash in native code",
-        "import ctypes, os, time\nif os.environ['RANK'] == '1':\n    ctypes.string_at(0)\ntime.sleep(30)\n",
+        "import ctypes, os, time\nif os.environ['RANK'] == '1':\n    ctypes.string_at(0)\ntime.sleep(300)\n",
         "segfault",
         1,
         ("train.py:3", "SIGSEGV"),
@@ -393,7 +395,7 @@ FAULTS = (
     ),
     Fault(
         "ranks that disagree on a type, with torch looking",
-        gloo("dist.all_reduce(x if rank else x.double())\n", 10),
+        gloo("dist.all_reduce(x if rank else x.double())\n"),
         "collective-mismatch",
         None,
         ("Double", "Float"),
@@ -402,7 +404,7 @@ FAULTS = (
     ),
     Fault(
         "ranks that call different collectives",
-        gloo("if rank == 0:\n    dist.all_reduce(x)\nelse:\n    dist.broadcast(x, 0)\n", 3),
+        gloo("if rank == 0:\n    dist.all_reduce(x)\nelse:\n    dist.broadcast(x, 0)\n", MEET_SECONDS),
         "collective-mismatch",
         None,
         ("all_reduce", "broadcast"),
@@ -425,13 +427,13 @@ FAULTS = (
         "collective-not-joined",
         1,
         ("all_reduce", "train.py:7"),
-        {**TWO, "hang": "1s", "timeout": "12s"},
+        {**TWO, "hang": "1s", "timeout": "25s"},
         needs=no_torch,
         slow=True,
     ),
     Fault(
         "a rank that never joins, until torch gives up",
-        gloo("if rank == 1:\n    time.sleep(60)\ndist.all_reduce(x)\n", 3),
+        gloo("if rank == 1:\n    time.sleep(600)\ndist.all_reduce(x)\n", MEET_SECONDS),
         "collective-not-joined",
         1,
         ("all_reduce", "train.py:7"),
@@ -456,14 +458,14 @@ FAULTS = (
         "rank-frozen",
         1,
         ("SIGSTOP", "kill -CONT"),
-        {**TWO, "hang": "1s", "grace": "1s"},
+        {**TWO, "hang": "3s", "grace": "1s"},
         needs=no_torch,
         slow=True,
         act=freeze,
     ),
     Fault(
         "a world that is larger in the script",
-        GLOO.replace("{seconds}", "3")
+        GLOO.replace("{seconds}", str(MEET_SECONDS))
         + "dist.init_process_group('gloo', timeout=seconds, world_size=3, rank=int(os.environ['RANK']))\n",
         "world-size-mismatch",
         None,
@@ -474,8 +476,8 @@ FAULTS = (
     ),
     Fault(
         "a rank that never comes to the meeting",
-        GLOO.replace("{seconds}", "3")
-        + "if os.environ['RANK'] == '1':\n    time.sleep(60)\ndist.init_process_group('gloo', timeout=seconds)\n",
+        GLOO.replace("{seconds}", str(MEET_SECONDS))
+        + "if os.environ['RANK'] == '1':\n    time.sleep(600)\ndist.init_process_group('gloo', timeout=seconds)\n",
         "rendezvous-timeout",
         1,
         ("init_process_group",),
@@ -526,8 +528,8 @@ FAULTS = (
         "    time.sleep(0.1)\n",
         "timeout",
         None,
-        ("2 s", "timeout:"),
-        {"timeout": "2s"},
+        ("8 s", "timeout:"),
+        {"timeout": "8s"},
         slow=True,
     ),
     Fault(
@@ -536,7 +538,7 @@ FAULTS = (
         "never-printed",
         None,
         ("train.py:2",),
-        {"timeout": "2s"},
+        {"timeout": "8s"},
         slow=True,
     ),
     Fault(
@@ -546,7 +548,7 @@ FAULTS = (
         "hang",
         0,
         ("train.py:6",),
-        {"hang": "1s", "timeout": "6s"},
+        {"hang": "1s", "timeout": "15s"},
         slow=True,
     ),
 )

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.ports import quiet_port
+
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
 
@@ -42,7 +44,7 @@ class Scene:
         line = (self.run_dir / "attempt-1" / f"node-{node}.events").read_text().splitlines()[0]
         return int(json.loads(line)["pid"])
 
-    def wait_for(self, text: str, times: int = 1, seconds: float = 20.0) -> None:
+    def wait_for(self, text: str, times: int = 1, seconds: float = 100.0) -> None:
         give_up = time.monotonic() + seconds
         while self.log().count(text) < times:
             assert time.monotonic() < give_up, f"no '{text}' in:\n{self.log()}"
@@ -151,8 +153,10 @@ def stop(scene: Scene) -> None:
 
 def stop_at_hang(scene: Scene) -> None:
     """A person who waits until the stacks are in the record, and then stops it."""
-    give_up = time.monotonic() + 30
-    while not scene.hangs() and time.monotonic() < give_up:
+    scene.wait_for("ready", 2)
+    before = scene.hangs()  # a slow start may have been one already
+    give_up = time.monotonic() + 20  # or this is the one, if nobody looked for so long
+    while scene.hangs() == before and time.monotonic() < give_up:
         time.sleep(0.05)
     stop(scene)
 
@@ -187,13 +191,7 @@ def port_held(scene: Scene) -> Iterator[None]:
         yield
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-FIXED_PORT = _free_port()
+FIXED_PORT = quiet_port()
 
 
 @contextlib.contextmanager
