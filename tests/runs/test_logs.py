@@ -247,11 +247,11 @@ def test_a_huge_line_in_small_records_costs_linear_time(tmp_path: Path) -> None:
     records = b"".join(struct.pack("<QQ", end, end) for end in range(record, size + 1, record))
     writer.idx.write_bytes(records)
     writer.write(b"\nafter\n", size + 1)
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert [len(line.data) for line in RunLogs(tmp_path).read()] == [size, 5]
     assert [len(line.data) for line in RunLogs(tmp_path).read(tail=2)] == [size, 5]
     assert [len(line.data) for line in RunLogs(tmp_path).read(tail=1)] == [5]
-    assert time.perf_counter() - begin < 10  # 100 MiB re-read for each of 1600 records would be minutes
+    assert time.process_time() - begin < 30  # 100 MiB re-read for each of 1600 records would be minutes
 
 
 # ---------------------------------------------------------------- against a model

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.ports import quiet_port
 
 from windlass.worker.heartbeat import Heartbeat
 
@@ -29,9 +30,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return quiet_port(socket.SOCK_DGRAM)
 
 
 @pytest.fixture

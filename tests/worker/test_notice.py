@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import quiet_port
 from tests.worker.metadata import INTERRUPTION, REBALANCE, Service, metadata_service
 
 import windlass.worker.notice as notice_module
@@ -77,10 +78,7 @@ def test_what_is_no_notice_is_none(service: Service, document: Any) -> None:
 
 
 def test_a_service_that_is_not_there_says_nothing() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert list(notices(Metadata(f"http://127.0.0.1:{port}"))) == []
+    assert list(notices(Metadata(f"http://127.0.0.1:{quiet_port()}"))) == []
 
 
 def test_a_service_that_accepts_and_does_not_answer_is_not_waited_for() -> None:

@@ -65,7 +65,7 @@ class Desk:
 
         def talk() -> int:
             try:
-                with urllib.request.urlopen(request, timeout=5) as answer:
+                with urllib.request.urlopen(request, timeout=60) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as error:
                 with error:
@@ -88,7 +88,7 @@ class Desk:
         return bytes(self.serve_while(talk))
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", int(self.env[URL].split(":")[2].split("/")[0])), timeout=5)
+        return socket.create_connection(("127.0.0.1", int(self.env[URL].split(":")[2].split("/")[0])), timeout=60)
 
 
 @pytest.fixture

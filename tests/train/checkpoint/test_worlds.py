@@ -17,6 +17,7 @@ from windlass.train.checkpoint.to_torch import read_tensors
 
 SCRIPT = Path(__file__).with_name("scripts") / "worlds.py"
 KINDS = ("ddp", "fsdp")
+pytestmark = pytest.mark.timeout(600)
 
 
 class Session:
@@ -30,7 +31,7 @@ class Session:
             del env[name]
         done = subprocess.run(
             [sys.executable, str(SCRIPT), str(folder)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, check=False, timeout=150,
+            text=True, check=False, timeout=550,
         )  # fmt: skip
         self.output = done.stdout
         self.told: dict[tuple[str, int], dict[str, Any]] = {}

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -213,17 +212,11 @@ PIPES = [os.pipe(), os.pipe()]
 
 def play(name: str, size: int, rank_main: Rank, *, talk: bool = True) -> list[int]:
     """Fork the ranks of a phase; gives their pids."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     pids = []
     for rank in range(size):
         pid = os.fork()
         if pid == 0:
-            os.environ.update(
-                RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
-            )  # fmt: skip
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
             be_rank(name, rank, rank_main, talk)
         pids.append(pid)
     return pids
@@ -234,7 +227,10 @@ def be_rank(name: str, rank: int, rank_main: Rank, talk: bool) -> None:
     try:
         torch.set_num_threads(1)
         if talk:
-            dist.init_process_group("gloo")
+            meeting = (FOLDER / f"meeting-{name.replace(' ', '-')}").as_uri()  # a port could be taken by others
+            dist.init_process_group(
+                "gloo", init_method=meeting, rank=rank, world_size=int(os.environ["WORLD_SIZE"])
+            )  # fmt: skip
         tell(name, rank, rank_main())
     except SystemExit as leaving:
         code = int(leaving.code or 0)
@@ -251,7 +247,7 @@ def tell(name: str, rank: int, found: dict[str, Any]) -> None:
     os.write(1, ("\n>>" + json.dumps({"phase": name, "rank": rank, **found}) + "\n").encode())
 
 
-def wait(pids: list[int], seconds: float = 60.0) -> list[int]:
+def wait(pids: list[int], seconds: float = 200.0) -> list[int]:
     """Their exit codes; whoever is too slow is killed."""
     give_up = time.monotonic() + seconds
     codes = []
@@ -275,7 +271,7 @@ def phase_with_stop(name: str, rank_main: Rank, *, talk: bool) -> None:
     for rank in range(2):
         (FOLDER / f"ready-{rank}").unlink(missing_ok=True)
     pids = play(name, 2, rank_main, talk=talk)
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 200
     while not all((FOLDER / f"ready-{rank}").exists() for rank in range(2)) and time.monotonic() < give_up:
         time.sleep(0.005)
     for pid in pids:
