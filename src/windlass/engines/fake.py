@@ -30,8 +30,9 @@ from windlass.errors import UsageError
 from windlass.plan.arguments import fill_in, resume_request
 from windlass.plan.placement import attempt_environment, job_environment, place, rank_environment
 from windlass.plan.plan import Plan, Step
+from windlass.runs.attempts import asked_to_resume, resume_environment, why_begun
 from windlass.runs.history import History
-from windlass.runs.outcome import outcome, timed_out
+from windlass.runs.outcome import is_late, outcome, timed_out
 from windlass.runs.record import Phase, Status
 from windlass.runs.store import RunWriter, Store
 from windlass.runs.wish import Wish, read_wish, write_wish
@@ -124,7 +125,7 @@ class _Keeper:
             if wish is not None:
                 self.append("stop", asdict(wish))
                 self.append("end", {"phase": Phase.STOPPED, "exit_code": 0, "reason": "stop"})
-            elif self._is_late():
+            elif is_late(self.writer.status, self.plan.policy, time.time()):
                 end = timed_out(self.plan.policy)
                 self.append("cause", end.cause or {})
                 self.append("end", end.end())
@@ -132,24 +133,19 @@ class _Keeper:
                 return self.writer.status.phase.is_terminal
             time.sleep(POLL_SECONDS)
 
-    def _is_late(self) -> bool:
-        limit = self.plan.policy["timeout_seconds"]
-        return limit is not None and self.writer.status.limited_seconds(time.time()) >= limit
-
     def _attempt(self, number: int) -> None:
         requests = self.plan.requests("node")
         nodes = [[spec["rank"] for spec in node["ranks"]] for node in requests]
-        ended = self.history.ended
-        why = ended[-1].reason if ended else "resume" if self.writer.status.attempts else "first"
+        why = why_begun(self.history, self.writer.status)
         self.append("attempt", {"number": number, "world_size": self.plan.world_size, "nodes": nodes,
                                 "members": list(range(len(nodes))), "reason": why})  # fmt: skip
         folder = self.run_dir / f"attempt-{number}"
         folder.mkdir()
-        env = attempt_environment(number, "127.0.0.1", FIRST_PORT + number)
-        if self.writer.status.resume_from is not None:
-            env["WINDLASS_RESUME_FROM"] = self.writer.status.resume_from
+        env = {**attempt_environment(number, "127.0.0.1", FIRST_PORT + number),
+               **resume_environment(self.writer.status)}  # fmt: skip
+        asked = [asked_to_resume(node, self.writer.status, self.writer.events()) for node in requests]
         try:
-            requests, found = go_on([self._asked(node) for node in requests], self.writer.status.created_at)
+            requests, found = go_on(asked, self.writer.status.created_at)
         except ValueError as error:
             self.append("cause", {"summary": f"could not start: {error}"})
             self.append("end", {"phase": Phase.FAILED, "exit_code": 127, "reason": "failure"})
@@ -162,14 +158,6 @@ class _Keeper:
                 log = LogFile(str(folder), spec["rank"], node["progress"])
                 actors.append(Actor(FakeRank(node, spec, env, log), log, self.play, self.woken.set))
         self._finish(self._watch(actors), first_cause([a.failure() for a in actors if a.exit_code]))
-
-    def _asked(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A node's request, with the checkpoint that a person has asked for."""
-        named = self.writer.status.resume_from
-        if named is None or "resume" not in node:
-            return node
-        asked_at = max(event.time for event in self.writer.events() if event.kind == "resume")
-        return {**node, "resume": {**node["resume"], "named": named, "named_at": asked_at}}
 
     def _watch(self, actors: list[Actor]) -> str | None:
         """Until all have ended; gives why they were ended, if they were: `failure`, `stop` or `timeout`."""
@@ -187,7 +175,7 @@ class _Keeper:
                     self.append("stop", asdict(wish))
             elif reason is None and any(actor.exit_code for actor in actors):
                 why = "failure"
-            elif reason is None and self._is_late():
+            elif reason is None and is_late(self.writer.status, self.plan.policy, time.time()):
                 why = "timeout"
             if why is not None and reason is None:
                 kill_at = time.monotonic() + self.plan.policy["grace_seconds"]

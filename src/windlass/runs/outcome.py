@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from windlass.runs.history import Ended, History
-from windlass.runs.record import Json, Phase
+from windlass.runs.record import Json, Phase, Status
 
 TIMEOUT_EXIT_CODE: Final = 124
 """As `timeout(1)` gives it."""
@@ -94,6 +94,12 @@ def timed_out(policy: Json, step: int | None = None) -> Outcome:
     """The end of a run whose time limit has come."""
     cause = {"summary": f"the timeout of {policy['timeout_seconds']:g} s was reached"}
     return Outcome(Phase.FAILED, TIMEOUT_EXIT_CODE, cause, "timeout", step=step)
+
+
+def is_late(status: Status, policy: Json, now: float) -> bool:
+    """Whether the job's time limit has come, at `now` in unix seconds."""
+    limit = policy["timeout_seconds"]
+    return limit is not None and status.limited_seconds(now) >= limit
 
 
 def may_restart(reason: str, history: History, policy: Json) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).absolute().parents[3]))
 
 from windlass.engines.local import waiting
-from windlass.engines.local.supervisor import main
+from windlass.engines.local.keeper import main
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from windlass.engines.base import POLL_SECONDS, Engine, reopen
 from windlass.engines.local import waiting
-from windlass.engines.local.supervisor import Supervisor, keeper_pid
+from windlass.engines.local.keeper import keeper_pid
+from windlass.engines.local.supervisor import Supervisor
 from windlass.errors import EngineError, StoreError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status

@@ -1,0 +1,59 @@
+"""The process that keeps one run: how it is started, says who it is, and hears signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from windlass.engines.local.supervisor import Supervisor
+from windlass.plan.plan import Plan
+from windlass.runs.store import Store
+from windlass.runs.wish import Wish
+from windlass.worker import process
+
+
+def main(argv: list[str]) -> int:
+    """`HOME RUN_ID LOCK_FD`: keep one run; the lock is inherited, so there is no moment without a keeper."""
+    home, run_id, lock = Path(argv[0]), argv[1], int(argv[2])
+    os.set_inheritable(lock, False)
+    with Store(home) as store:
+        run_dir = store.run_dir(run_id)
+        writer = store.writer(run_id, lock)
+        assert writer is not None
+        keeper = Supervisor(writer, Plan.from_json(store.plan(run_id)), run_dir)
+        _hear_signals(keeper)
+        _say_who(run_dir)  # not before it hears: the first thing that follows may be a signal
+        keeper.run()
+    return 0
+
+
+def keeper_pid(run_dir: Path) -> int | None:
+    """The process that keeps a run; None where it is dead, even if its pid is another's by now."""
+    try:
+        pid, start_ticks, boot = (run_dir / "supervisor.pid").read_text().split()
+        return int(pid) if process.is_same(int(pid), int(start_ticks), boot) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _say_who(run_dir: Path) -> None:
+    me = process.stat(os.getpid())
+    with contextlib.suppress(OSError):  # on a full disk it is woken by nobody, and looks every half second
+        identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
+        (run_dir / "supervisor.pid").write_text(identity)
+
+
+def _hear_signals(keeper: Supervisor) -> None:
+    """SIGINT wakes the keeper to read a wish; without one it is a wish itself. At SIGTERM the machine goes down."""
+
+    def on_interrupt(_number: int, _frame: object) -> None:
+        keeper.wish = Wish()
+
+    def on_term(_number: int, _frame: object) -> None:
+        keeper.terminated = True
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGTERM, on_term)
+    signal.set_wakeup_fd(keeper.wake_end, warn_on_full_buffer=False)
