@@ -49,3 +49,15 @@ def test_after_a_sign_of_life_a_new_silence_may_begin(tmp_path: Path) -> None:
 
 def test_without_a_limit_no_silence_is_too_long(tmp_path: Path) -> None:
     assert not Logs(tmp_path, hang_seconds=None).after(1e6)
+
+
+def test_the_stacks_of_a_node_that_answers_later_are_no_sign_of_life_either(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    assert logs.after(11)
+    assert not logs.after(0.3, written_by=1)
+    logs.silence.answered([1])
+    assert not logs.after(0.3, written_by=0)
+    assert logs.silence.seconds > 11
+    logs.silence.answered([0])
+    assert not logs.after(1, written_by=0)
+    assert logs.silence.seconds < 2

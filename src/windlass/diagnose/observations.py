@@ -36,7 +36,8 @@ class NodeSeen:
     words: str = ""
     """What its worker itself wrote: nothing, unless it broke."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the worker saw of its machine when ranks had failed; see `worker/evidence.py`."""
+    """What the worker saw of its machine when ranks had failed; see `worker/evidence.py`. With `flights`: the last
+    collectives of its ranks, by rank; see `worker/flight.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Silence:
     """Stacks of all threads of each rank, as faulthandler writes them; empty where none could be had."""
     states: Mapping[int, str] = field(default_factory=dict)
     """State of each rank's process, as the kernel says it: `S`, `R`, `D`, `T`."""
+    flights: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """The last collectives of the ranks that have recorded them; see `worker/flight.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Observations:
     nodes: Sequence[NodeSeen] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Of this machine, now: `booted_at` (Unix seconds), `keeper_words` (what the supervisor wrote, if it broke),
-    `flight_records` (paths of what NCCL's watchdog has written)."""
+    `flights` (by rank, the last collectives as NCCL's watchdog wrote them; each names its `path`)."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Lines of the script that stacks and tracebacks name, by `file:line`."""
     near: Mapping[str, str] = field(default_factory=dict)
@@ -107,7 +110,23 @@ class Observations:
             at=same[-1].time,
             stacks={rank["rank"]: rank.get("stack", "") for rank in ranks},
             states={rank["rank"]: rank.get("state", "") for rank in ranks},
+            flights={rank["rank"]: rank["flight"] for rank in ranks if rank.get("flight")},
         )
+
+    def flights(self) -> dict[int, Mapping[str, Any]]:
+        """The last collectives of each rank, as it, or else NCCL's watchdog, has written them down most lately."""
+        silence = self.silence()
+        told = [
+            self.facts.get("flights"),
+            silence and silence.flights,
+            *(node.facts.get("flights") for node in self.nodes),
+        ]
+        found: dict[int, Mapping[str, Any]] = {}
+        for flights in told:
+            for rank, flight in (flights or {}).items():
+                if float(flight.get("at", 0)) >= float(found.get(int(rank), {}).get("at", 0)):
+                    found[int(rank)] = flight
+        return found
 
     def went_on_after(self, silence: Silence) -> bool:
         """Whether a rank wrote something after that silence: it was no hang."""

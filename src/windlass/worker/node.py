@@ -14,7 +14,7 @@ started it may die and another take over, and nothing is lost.
 | `failing` | a rank failed, the others are being ended |
 | `notice` | source (`imds`, `sigterm`), action, time: the machine is to go away, unless our keeper sent the signal |
 | `warning` | message |
-| `hang` | ranks: rank, state, stack of each that lives; when asked by a signal, or since one waited in vain |
+| `hang` | ranks: rank, state, stack, flight of each that lives (see watch.py); asked, or since one waited in vain |
 | `end` | failures (for `blame`), ended_by (`itself`, `failure`, `stop`), facts of the machine where ranks failed |
 """
 
@@ -36,7 +36,7 @@ from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.ranks import Rank
 from windlass.worker.start import Start
-from windlass.worker.watch import take_stacks, waited_in_vain
+from windlass.worker.watch import ask_after_failure, flights_of, forget, take_stacks, waited_in_vain
 
 if TYPE_CHECKING:
     from windlass.worker.statusserver import StatusServer
@@ -260,6 +260,7 @@ class Node:
         for rank in self.ranks:
             self._drain(rank, time.time_ns())
             rank.capture.close()
+            forget(rank)
             if rank.capture.dropped_bytes:
                 text = f"rank {rank.number}: no space left, {rank.capture.dropped_bytes} bytes of its log were not kept"
                 self._say("warning", message=text)
@@ -331,6 +332,8 @@ class Node:
             waited = waited_in_vain(failed[0].capture.tail)
             if waited:
                 self._look()
+            else:
+                ask_after_failure(failed[0], [rank for rank in self.ranks if rank.exit_code is None])
             self._say("failing", rank=failed[0].number, waited=waited)
             self._end_others(by="failure")
         process.reap_orphans(self._children())
@@ -352,7 +355,8 @@ class Node:
     def _facts(self) -> dict[str, Any]:
         env = {**self.spec["env"]}
         folders = [env.get("WINDLASS_OUTPUT_DIR", ""), self.folder, self.spec["cwd"], os.environ.get("TMPDIR", "/tmp")]
-        return self.evidence.facts([rank.pid for rank in self.ranks], [folder for folder in folders if folder])
+        facts = self.evidence.facts([rank.pid for rank in self.ranks], [folder for folder in folders if folder])
+        return {**facts, "flights": flights_of(self.ranks)}
 
     def _is_dead(self, rank: Rank) -> bool:
         pid, status = os.waitpid(rank.pid, os.WNOHANG)

@@ -11,6 +11,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 DONE_VARIABLE = "WINDLASS_DONE_FILE"
 NOWHERE = "/dev/null/windlass"
 """Stands in `sys.path` where the script's folder will."""
@@ -18,6 +22,9 @@ _HERE = __file__
 _own_main: list[object] = []
 _prepared = None
 """The `__main__` that is the script's to be; None where it is made when the script begins."""
+_C10D = "torch.distributed.distributed_c10d"
+_flight: Any = None
+"""What writes down the collectives of this rank (see `flight.py`); None while it has no process group of torch's."""
 
 
 try:
@@ -44,6 +51,7 @@ def run(argv: list[str], done: str | None) -> int:
     import time
 
     _answer_stack_signal()
+    _watch_collectives(done)
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [sys.orig_argv[0], *argv]
     try:
@@ -55,6 +63,7 @@ def run(argv: list[str], done: str | None) -> int:
     except SystemExit as exit_:
         code = _exit_code(exit_.code)
         if code != 0:
+            _tell_collectives(exit_)
             _mark(done, code, time.time())
     except BaseException as error:
         failed_at = time.time()
@@ -63,6 +72,7 @@ def run(argv: list[str], done: str | None) -> int:
         while trace is not None and trace.tb_frame.f_code.co_filename == _HERE:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
+        _tell_collectives(error)
         _mark(done, code, failed_at)  # not before: one that is ended before it has said anything is a victim
     return code
 
@@ -73,6 +83,8 @@ def end(code: int, done: str | None) -> None:
 
     _finish()
     if code == 0:
+        if _flight is not None:
+            _flight.write("ended")
         _mark(done, code, time.time())
         _finalize_mpi()
     if code == -2:
@@ -91,6 +103,92 @@ def _answer_stack_signal() -> None:
         faulthandler.register(STACK_SIGNAL, all_threads=True, chain=False)
     except (ImportError, AttributeError, ValueError, OSError, RuntimeError):
         pass  # no such signals here, or no standard error
+
+
+def _watch_collectives(done: str | None) -> None:
+    """Have the collectives written down from the first process group on; until then nothing of it is loaded."""
+    if done is None:
+        return
+    if _C10D in sys.modules:
+        _await_process_group(sys.modules[_C10D], done)
+    else:
+        sys.meta_path.insert(0, _Imported(done))
+
+
+class _Imported:
+    """A finder that finds nothing: it waits for the import of torch.distributed, and is gone with it."""
+
+    def __init__(self, done: str) -> None:
+        self.done = done
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """See importlib.abc.MetaPathFinder."""
+        if name != _C10D or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        specs = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
+        spec = next((spec for spec in specs if spec is not None), None)
+        loader: Any = getattr(spec, "loader", None)
+        if loader is None:
+            return spec
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            loader.exec_module(module)
+            _await_process_group(module, self.done)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            pass  # a loader of another make
+        return spec
+
+
+def _await_process_group(module: Any, done: str) -> None:
+    """Begin when the script makes its first process group: before, it may fork, and count its threads."""
+    plain = getattr(module, "_update_default_pg", None)
+    if plain is None or not hasattr(os, "mkfifo"):
+        return
+    pid = os.getpid()
+
+    def update(*words: Any, **named: Any) -> Any:
+        module._update_default_pg = plain
+        given = plain(*words, **named)
+        if os.getpid() == pid:
+            _begin_flight(module, done)
+        return given
+
+    module._update_default_pg = update
+
+
+def _begin_flight(module: Any, done: str) -> None:
+    global _flight
+    try:
+        import importlib.util
+
+        path = os.path.join(os.path.dirname(os.path.abspath(_HERE)), "flight.py")
+        spec: Any = importlib.util.spec_from_file_location("flight", path)
+        ours = importlib.util.module_from_spec(spec)  # not in sys.modules: the script is not to find it
+        spec.loader.exec_module(ours)
+        _flight = ours.Flight(os.path.splitext(done)[0], module)
+        _flight.listen()
+    except Exception:
+        pass  # what is not known then is not said
+
+
+def _tell_collectives(error: BaseException) -> None:
+    """Write down the collectives of a rank that failed, and which one it failed in."""
+    if _flight is None:
+        return
+    names, trace = [], error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if "/torch/distributed/" in code.co_filename and code.co_name != "wrapper":  # a decorator of torch's
+            names.append(code.co_name)
+        trace = trace.tb_next
+    # In a backward pass it is native code that sums the gradients, and it has no frames.
+    said = any(word in str(error) for word in ("gloo", "NCCL", "ProcessGroup"))
+    _flight.write("failed", names[0] if names else "backward" if said else "")
 
 
 def _run_file(argv: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from windlass.worker.capture import Capture
 
 
@@ -18,6 +20,11 @@ class Rank:
         self.exit_code: int | None = None
         self.ended_at = 0.0
         self.ended_by_us = False
+
+    @property
+    def base(self) -> str:
+        """How the paths of its files begin."""
+        return os.path.splitext(self.done)[0]
 
     def is_ended_by_us(self) -> None:
         """A signal of ours ends it; unless it is on its way out already, for a failure of its own."""

@@ -1,12 +1,16 @@
-"""Takes the stacks of ranks that say nothing: by a signal that they answer themselves; nothing is attached to them."""
+"""Takes stacks and collectives of ranks that say nothing: they answer themselves, and nothing is attached to them."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
 import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker import process
+from windlass.worker.flight import ANSWER, ASK
 from windlass.worker.rank import STACK_SIGNAL
 
 if TYPE_CHECKING:
@@ -21,7 +25,8 @@ _WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
 def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> list[dict[str, Any]]:
     """Where each live rank is now: `rank`, `state` (of its process), and `stack` as the rank wrote it, or empty.
 
-    What it writes is in its log too. Takes a tenth of a second; a second where a rank does not answer.
+    What it writes is in its log too. With `flight`, its last collectives, where torch has recorded them: see
+    `flight.py`. Takes a tenth of a second; a second where a rank does not answer.
     """
     for rank in ranks:
         drain(rank)
@@ -40,14 +45,74 @@ def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> list[dict
         answered = all(now[rank.number] > before[rank.number] for rank in asked)
         if answered and time.monotonic() - changed_at >= QUIET_SECONDS:
             break
+    flights = take_flights([rank.base for rank in ranks if ask_flight(rank.base)])  # after: it wakes a thread
     found = []
     for rank in ranks:
         written = rank.capture.length - before[rank.number]
         text = rank.capture.last(written).decode("utf-8", "replace") if written else ""
         line = process.stat(rank.pid)
         state = line.state if line else ""
-        found.append({"rank": rank.number, "state": state, "stack": text[-MAX_STACK_CHARS:]})
+        place = {"rank": rank.number, "state": state, "stack": text[-MAX_STACK_CHARS:]}
+        found.append({**place, "flight": flights[rank.base]} if rank.base in flights else place)
     return found
+
+
+def ask_flight(base: str) -> bool:
+    """Ask the rank whose files begin so for its last collectives; whether it listens."""
+    try:
+        asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False  # it has no process group, or is gone
+    try:
+        os.unlink(base + ANSWER)  # an older one
+    except OSError:
+        pass
+    os.close(asked)
+    return True
+
+
+def take_flights(bases: list[str]) -> dict[str, dict[str, Any]]:
+    """What the ranks that were asked have written, by where their files lie; those that do not answer are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while len(found) < len(bases):
+        found.update({base: flight for base in bases if base not in found and (flight := read_flight(base))})
+        if len(found) == len(bases) or time.monotonic() >= give_up:
+            break
+        time.sleep(0.005)
+    return found
+
+
+def read_flight(base: str) -> dict[str, Any]:
+    """The last collectives of a rank, as it wrote them down; empty where it has not."""
+    try:
+        with open(base + ANSWER) as file:
+            flight = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return flight if isinstance(flight, dict) else {}
+
+
+def ask_after_failure(failed: Rank, live: list[Rank]) -> None:
+    """Where a collective failed in one rank, have the others say how far they came; they are about to be ended.
+
+    A rank that aborts in native code says nothing of the kind; gloo does so at sizes that differ.
+    """
+    if read_flight(failed.base).get("failed_in") or failed.exit_code == -signal.SIGABRT:
+        take_flights([rank.base for rank in live if ask_flight(rank.base)])
+
+
+def flights_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
+    """The last collectives of those ranks that have written them down, by rank."""
+    return {str(rank.number): flight for rank in ranks if (flight := read_flight(rank.base))}
+
+
+def forget(rank: Rank) -> None:
+    """Remove the FIFO of a rank that has ended, so that nobody waits at it."""
+    try:
+        os.unlink(rank.base + ASK)
+    except OSError:
+        pass
 
 
 def waited_in_vain(tail: str) -> bool:

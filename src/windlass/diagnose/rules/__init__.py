@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from windlass.diagnose.rules import deaths, endings, exceptions, restarts, together
+from windlass.diagnose.rules import deaths, endings, exceptions, recorded, restarts, together
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
 
@@ -17,6 +17,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     endings.could_not_start,
     restarts.same_step_twice,
     together.silent,
+    recorded.collectives,
     together.mismatch,
     together.left_early,
     together.waited_in_vain,

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
-from windlass.diagnose.reading import Frame, Raised, fatal_stack, own_frame, plain, raised
+from windlass.diagnose.reading import Frame, Raised, collective, fatal_stack, main_stack, own_frame, plain, raised
 from windlass.runs.record import Phase
 from windlass.worker.blame import is_victim
 
@@ -101,6 +101,18 @@ class Case:
             return self.at(own_frame(self.raised.frames, self.seen.code_dir, innermost_first=False))
         _, stack = fatal_stack(self.text)
         return self.at(own_frame(stack, self.seen.code_dir, innermost_first=True))
+
+    @cached_property
+    def calls(self) -> dict[int, str]:
+        """Where each rank that failed was in a collective: `rank 0: all_reduce, train.py:12: …`."""
+        found = {}
+        for seen in self.seen.ranks:
+            error = raised(seen.tail)
+            stack = tuple(reversed(error.frames)) if error else main_stack(seen.tail)
+            if call := collective(stack, self.seen.sources):
+                own = own_frame(stack, self.seen.code_dir, innermost_first=True)
+                found[seen.rank] = f"{self.name(seen.rank)}: {call}, {self.at(own)}"
+        return found
 
     def node(self, rank: RankSeen) -> NodeSeen:
         """The node of a rank."""

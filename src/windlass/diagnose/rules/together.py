@@ -10,6 +10,8 @@ from typing import Final
 from windlass.diagnose.observations import Silence
 from windlass.diagnose.reading import Frame, collective, main_stack, own_frame, raised
 from windlass.diagnose.rules.case import Case
+from windlass.diagnose.rules.recorded import MISMATCH_FIX, label
+from windlass.diagnose.rules.recorded import lines as recorded_lines
 from windlass.diagnose.verdict import Verdict
 from windlass.worker.blame import is_victim
 
@@ -34,6 +36,7 @@ def silent(case: Case) -> Iterator[Verdict]:
     calls = {rank: collective(stack, case.seen.sources) for rank, stack in stacks.items()}
     left = [seen.rank for seen in case.seen.ranks if seen.exit_code == 0]
     where = tuple(_place(case, silence, rank, stacks[rank], calls[rank]) for rank in sorted(stacks)[:16])
+    where += tuple(recorded_lines(case))
     told = _told(case, silence)
     waiting = Counter(call for call in calls.values() if call)
     frozen = [rank for rank, state in silence.states.items() if state in ("T", "t")]
@@ -82,7 +85,7 @@ def silent(case: Case) -> Iterator[Verdict]:
         verb = "come to" if call == "init_process_group" else "join"
         yield Verdict(
             "rendezvous-timeout" if call == "init_process_group" else "collective-not-joined",
-            f"{_named(missing)} did not {verb} {call}, in which {_named(joined)} {_waits(joined)};{at}",
+            f"{_named(missing)} did not {verb} {label(case, call)}, in which {_named(joined)} {_waits(joined)};{at}",
             missing[0],
             (told, *where),
             f"see why {_named(missing[:1])} does not come to {call}: a branch that only some "
@@ -131,10 +134,6 @@ def _place(case: Case, silence: Silence, rank: int, stack: tuple[Frame, ...], ca
 
 _SHAPES = re.compile(r"preamble\.length <= .*?(\d+) vs (\d+)|Received data size doesn't match expected size", re.DOTALL)
 _DETAIL = re.compile(r"Detected mismatch between collectives on ranks\. (.*)", re.DOTALL)
-MISMATCH_FIX: Final = (
-    "let every rank call the same collectives in the same order with tensors of the same shape and type; "
-    "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL} names the two calls"
-)
 
 
 def mismatch(case: Case) -> Iterator[Verdict]:
@@ -146,13 +145,13 @@ def mismatch(case: Case) -> Iterator[Verdict]:
         sizes = _SHAPES.search(seen.tail)
         if detail is None and sizes is None:
             continue
-        evidence = [*_calls(case).values()]
+        evidence = [*case.calls.values(), *recorded_lines(case)]
         if detail is not None:
             said = " ".join(detail[1].split("Collectives differ")[0].split())[:600]
             evidence = [part.strip() for part in re.split(r", but (?=Rank)|\.(?=Collectives)", said)] + evidence
         elif sizes is not None and sizes[1]:
             evidence.append(f"{case.name(seen.rank)} was sent {sizes[1]} bytes where {sizes[2]} were expected")
-        where = next((place for rank, place in _calls(case).items() if rank == seen.rank), "")
+        where = next((place for rank, place in case.calls.items() if rank == seen.rank), "")
         at = f" at {where.partition(': ')[2]}" if where else ""
         yield Verdict(
             "collective-mismatch",
@@ -163,18 +162,6 @@ def mismatch(case: Case) -> Iterator[Verdict]:
             98,
         )
         return
-
-
-def _calls(case: Case) -> dict[int, str]:
-    """Where each rank that failed was in a collective: `rank 0: all_reduce, train.py:12: …`."""
-    found = {}
-    for seen in case.seen.ranks:
-        error = raised(seen.tail)
-        stack = tuple(reversed(error.frames)) if error else main_stack(seen.tail)
-        if call := collective(stack, case.seen.sources):
-            own = own_frame(stack, case.seen.code_dir, innermost_first=True)
-            found[seen.rank] = f"{case.name(seen.rank)}: {call}, {case.at(own)}"
-    return found
 
 
 LEFT_FIX: Final = (
@@ -196,7 +183,7 @@ def left_early(case: Case) -> Iterator[Verdict]:
         return
     waiting = sorted(seen.rank for seen in case.failures)
     evidence = [f"{case.name(seen.rank)} ended with exit code 0 first" for seen in left[:4]]
-    evidence += _calls(case).values()
+    evidence += [*case.calls.values(), *recorded_lines(case)]
     error = raised(case.failures[0].tail)
     if error is not None:
         evidence.append(f"then {case.name(case.failures[0].rank)}: {error.line[:200]}")
@@ -216,8 +203,8 @@ def waited_in_vain(case: Case) -> Iterator[Verdict]:
     waited = [seen for seen in case.seen.ranks if _WAITED.search(seen.tail)] if case.failed else []
     if not waited:
         return
-    calls = _calls(case)
-    evidence = (*calls.values(), *(f"NCCL's flight recorder: {path}" for path in _flight_records(case)))
+    calls = case.calls
+    evidence = (*calls.values(), *recorded_lines(case), *_watchdogs_files(case))
     names = {rank: place.partition(": ")[2].partition(",")[0] for rank, place in calls.items()}
     named = next((match for seen in waited if (match := _BARRIER.search(seen.tail))), None)
     waiting = [seen.rank for seen in waited]
@@ -233,7 +220,7 @@ def waited_in_vain(case: Case) -> Iterator[Verdict]:
         call = next(iter(names.values()), "a collective")
         yield Verdict(
             "collective-not-joined",
-            f"{_named(missing)} did not join {call}, in which {_named(waiting)} waited too long",
+            f"{_named(missing)} did not join {label(case, call)}, in which {_named(waiting)} waited too long",
             missing[0],
             evidence,
             f"see what {_named(missing[:1])} did instead; hang: 1min takes the stacks of all ranks while they wait",
@@ -306,9 +293,10 @@ def _pid(case: Case, rank: int) -> str:
     return next((str(state.pid) for state in case.status.ranks if state.rank == rank and state.pid), "PID")
 
 
-def _flight_records(case: Case) -> list[str]:
+def _watchdogs_files(case: Case) -> list[str]:
     """Files in which NCCL's watchdog has written what each rank was at (torch has a reader for them)."""
-    return [str(path) for path in case.seen.facts.get("flight_records", ())][:8]
+    written = [str(flight["path"]) for flight in dict(case.seen.facts.get("flights") or {}).values()]
+    return [f"NCCL's watchdog wrote {path}" for path in written[:8]]
 
 
 def _named(ranks: list[int] | Mapping[int, object]) -> str:

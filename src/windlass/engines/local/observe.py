@@ -9,6 +9,7 @@ from typing import Any
 
 from windlass.diagnose.observations import NodeSeen, Observations
 from windlass.engines import observing
+from windlass.engines.watchdogs import read_watchdogs
 from windlass.runs.record import Phase, Status
 from windlass.runs.store import Store
 
@@ -22,7 +23,9 @@ def observe(store: Store, status: Status) -> Observations:
     ours = [one["rank"] for end in ends.values() for one in end.get("failures", ()) if one["ended_by_us"]]
     words = {one["rank"]: one["tail"] for end in ends.values() for one in end.get("failures", ())}
     facts: dict[str, Any] = {"keeper_words": _text(run_dir / "supervisor.log")}
-    facts["flight_records"] = sorted(str(path) for path in run_dir.glob("nccl-trace-rank-*"))
+    began = status.attempts[-1].started_at if status.attempts else 0.0
+    written = [path for path in run_dir.glob("nccl-trace-rank-*") if path.stat().st_mtime >= began]
+    facts["flights"] = read_watchdogs(written)
     if status.phase is Phase.LOST and (booted_at := _booted_at()) is not None:
         facts["booted_at"] = booted_at
     return observing.observe(store, status, nodes=nodes, facts=facts, ended_by_us=ours, words=words)

@@ -43,6 +43,8 @@ class Silence:
         self._asked_at: float | None = None
         self._waits_until = 0.0
         """Until then, what is written may be the stacks."""
+        self._awaited: set[int] = set()
+        """Ranks whose stacks are not there yet: those of several nodes come one after the other."""
         self._over: Over | None = None
         self.since = clock()
         """Unix seconds of the last sign of life."""
@@ -69,13 +71,16 @@ class Silence:
         """Stacks are taken now."""
         self._asked_at = self._clock()
         self._waits_until = self._asked_at + ANSWER_SECONDS
+        self._awaited = set(self._paths)
 
     def answered(self, ranks: Iterable[int]) -> None:
         """The stacks of these ranks are there: what they write from now on is a sign of life."""
         for rank in ranks:
             if rank in self._paths:
                 self._bytes[rank] = _size(self._paths[rank])
-        self._waits_until = 0.0
+                self._awaited.discard(rank)
+        if not self._awaited:
+            self._waits_until = 0.0
 
     def over(self) -> Over | None:
         """The silence that has just ended by itself, if it was long enough for a hang; told once."""
