@@ -24,6 +24,7 @@ from typing import Any
 
 from windlass.worker import leftovers, process, remote
 from windlass.worker.blame import exception_line, traceback_of
+from windlass.worker.capture import Echo
 from windlass.worker.node import Node, failure
 from windlass.worker.start import STDOUT, ColdStart, Start
 
@@ -59,8 +60,8 @@ class Guest:
 class HostedNode(Node):
     """Runs a launcher, and the ranks that it asks for, until all have ended."""
 
-    def __init__(self, spec: dict[str, Any], wake: int | None, start: Start) -> None:
-        super().__init__(spec, wake, start)
+    def __init__(self, spec: dict[str, Any], wake: int | None, start: Start, echo: Echo | None = None) -> None:
+        super().__init__(spec, wake, start, echo)
         self.launch: dict[str, Any] = spec["launch"]
         self.launcher_pid = 0
         self.launcher_code: int | None = None

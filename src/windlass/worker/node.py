@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from windlass.worker import netns, process
-from windlass.worker.capture import Capture
+from windlass.worker.capture import Capture, Echo
 from windlass.worker.evidence import Evidence
 from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.rank import DONE_VARIABLE
@@ -51,15 +51,19 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_NOW_SIGNAL = signal.SIGUSR1
 LOOK_SIGNAL = signal.SIGUSR2
 STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
+NODE_TAG = "n"
+"""Who says what is told of the node, where it is echoed; a rank's output is told as of its number."""
 
 
 class Node:
     """Runs the ranks of one node until all have ended."""
 
-    def __init__(self, spec: dict[str, Any], wake: int | None, start: Start) -> None:
+    def __init__(self, spec: dict[str, Any], wake: int | None, start: Start, echo: Echo | None = None) -> None:
+        """`wake` gets a byte at each event; `echo` all that is written to files, where nobody else can read these."""
         self.spec = spec
         self.wake = wake
         self.start = start
+        self.echo = echo
         self.folder: str = spec["folder"]
         self.events = os.open(spec["events"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.selector = selectors.DefaultSelector()
@@ -148,7 +152,8 @@ class Node:
             raise
         finally:
             os.close(write)
-        rank = Rank(number, pid, Capture(read, self.folder, number, self.spec.get("progress")), done)
+        capture = Capture(read, self.folder, number, self.spec.get("progress"), self.echo)
+        rank = Rank(number, pid, capture, done)
         self.ranks.append(rank)
         self.selector.register(read, selectors.EVENT_READ, rank)
         self._say("rank", rank=number, pid=pid)
@@ -399,6 +404,8 @@ class Node:
         line = json.dumps({"kind": kind, "at": time.time(), **data}) + "\n"
         self.unwritten.append(line.encode())
         self._write()
+        if self.echo is not None:
+            self.echo(NODE_TAG, line.encode())
 
     def _write(self) -> None:
         """Write what is not yet written. A full disk only delays it."""
