@@ -44,6 +44,8 @@ def test_an_indexed_job_trains_across_both_nodes_under_restricted_security(clust
 
 
 def test_a_jobset_trains(cluster: Cluster, namespace: str) -> None:
+    if not cluster.kubectl("get", "crd", "jobsets.jobset.x-k8s.io", "--ignore-not-found"):
+        pytest.skip("this cluster has no JobSet")
     cluster.apply(objects.jobset(cluster, "digits"), namespace=namespace)
     cluster.kubectl("wait", "-n", namespace, "--for=condition=completed", "jobset/digits", PATIENCE)
     lines = said(cluster, namespace, "jobset.sigs.k8s.io/jobset-name=digits")
@@ -80,6 +82,15 @@ def test_gpus_are_scheduled_as_far_as_nodes_have_them(bed: Bed, namespace: str) 
 def _unschedulable(cluster: Cluster, namespace: str, name: str) -> str:
     conditions = read(cluster, "pod", name, "-n", namespace)["status"].get("conditions", ())
     return next((each["message"] for each in conditions if each.get("reason") == "Unschedulable"), "")
+
+
+def test_a_memory_limit_kills(cluster: Cluster, namespace: str) -> None:
+    limits = {"resources": {"limits": {"memory": "64Mi"}}}
+    greedy = objects.pod(cluster, "greedy", "held = b'x' * (256 << 20)", container=limits)
+    cluster.apply(greedy, namespace=namespace)
+    cluster.kubectl("wait", "-n", namespace, "--for=jsonpath={.status.phase}=Failed", "pod/greedy", PATIENCE)
+    ended = read(cluster, "pod", "greedy", "-n", namespace)["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
 
 
 def test_a_claim_is_bound_shared_by_both_nodes_and_gone_with_its_folder(bed: Bed, namespace: str) -> None:

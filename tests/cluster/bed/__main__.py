@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 
@@ -18,8 +17,7 @@ def up(index: int) -> None:
     there = Bed.at(index).is_up()
     bed = Bed.up(index)
     bed.layout.borrowed.unlink(missing_ok=True)
-    made = json.loads(bed.layout.ready.read_text())
-    print("bed: it was up already" if there else f"bed: up in {made['seconds']} s")
+    print("bed: it was up already" if there else f"bed: up in {bed.made()['seconds']} s")
     print(f"bed: export KUBECONFIG={bed.kubeconfig} PATH={build.home() / 'bin'}:$PATH")
 
 

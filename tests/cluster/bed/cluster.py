@@ -10,12 +10,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from tests.cluster.bed import build, host, images, making, programs, users
 from tests.cluster.bed.api import Api
 from tests.cluster.bed.layout import Layout
 from tests.cluster.bed.node import Node
 
+API_SERVER = "kube-apiserver"
 OURS = "windlass.test/namespace"
 """Label of the namespaces of tests, to find any that a killed test has left in a cluster that stays."""
 
@@ -97,6 +99,11 @@ class Bed(Cluster):
     def is_up(self) -> bool:
         return making.is_whole(self.layout)
 
+    def made(self) -> dict[str, Any]:
+        """How the bed came up: `seconds`, and whether it could start `from_seed`."""
+        found: dict[str, Any] = json.loads(self.layout.ready.read_text())
+        return found
+
     def down(self) -> None:
         """End everything and leave nothing; a bed that is not there, or is half made, is as welcome."""
         with build.locked(self.layout.lock):
@@ -125,13 +132,34 @@ class Bed(Cluster):
         """Wait until the cluster believes that a node is ready, or that it is not."""
         self.node(name).wait_until(ready, seconds)
 
+    def cut_network(self, name: str) -> None:
+        """Pull the cable of a node's pods: what is sent to them vanishes. Pods of one node still reach each other."""
+        self.node(name).set_network("down")
+
+    def mend_network(self, name: str) -> None:
+        self.node(name).set_network("up")
+
+    def stop_program(self, name: str) -> None:
+        """kill -9 a program of the bed, such as `coredns` or `jobset`; it stays down until started again."""
+        programs.stop(self.layout, name, signal.SIGKILL)
+
+    def start_program(self, name: str) -> None:
+        programs.start_again(self.layout, name)
+
+    def freeze(self, name: str) -> None:
+        """Stop a program in its tracks: it holds its connections and answers nothing."""
+        host.order(self.layout, do="signal", name=name, signal=signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        host.order(self.layout, do="signal", name=name, signal=signal.SIGCONT)
+
     def kill_api_server(self) -> None:
         """kill -9; it stays down until started again."""
-        programs.stop(self.layout, "kube-apiserver", signal.SIGKILL)
+        self.stop_program(API_SERVER)
 
     def start_api_server(self) -> None:
         """Start the API server and wait until it is ready."""
-        programs.start(self.layout, "kube-apiserver", programs.api_server(self.layout))
+        self.start_program(API_SERVER)
         host.wait_for(self.api.is_ready, "the API server")
 
     def restart_api_server(self) -> None:

@@ -57,6 +57,11 @@ def run(*argv: str, check: bool = True, stdin: str | None = None) -> str:
     return done.stdout
 
 
+def has(program: str) -> bool:
+    """Whether this machine has a program."""
+    return shutil.which(program, path=PATH) is not None
+
+
 def order(layout: Layout, **words: Any) -> dict[str, Any]:
     """Give the supervisor an order and return its reply."""
     with socket.socket(socket.AF_UNIX) as connection:

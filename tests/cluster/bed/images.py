@@ -90,7 +90,9 @@ def shown_folders(prefix: Path | None = None) -> dict[str, str]:
     The interpreter keeps its place, for the links in `.venv` name it.
     """
     prefix = prefix or Path(sys.prefix)
-    shown = {"/usr": "/usr", "/etc/alternatives": "/etc/alternatives", str(prefix): VENV}
+    shown = {"/usr": "/usr", str(prefix): VENV}
+    if Path("/etc/alternatives").is_dir():
+        shown["/etc/alternatives"] = "/etc/alternatives"
     if not sys.base_prefix.startswith("/usr/") and sys.base_prefix != "/usr":
         shown[sys.base_prefix] = sys.base_prefix
     return shown

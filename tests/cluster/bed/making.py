@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from tests.cluster.bed import api, build, host, images, programs, seed, users
 from tests.cluster.bed.host import BedError, wait_for
 from tests.cluster.bed.layout import CACHE, ROOT, Layout
 from tests.cluster.bed.node import Node
+
+NEEDED = ("containerd", "ctr", "runc", "ip", "openssl", "nsenter", "unshare")
 
 
 def nodes(layout: Layout) -> tuple[Node, Node]:
@@ -24,8 +27,18 @@ def is_whole(layout: Layout) -> bool:
     return layout.ready.exists() and host.first_process(layout) != 0
 
 
+def refuse_unfit() -> None:
+    """Say what this machine lacks."""
+    if os.geteuid() != 0:
+        raise BedError("bed: namespaces, links and containers are made by root; run it as root")
+    missing = [name for name in NEEDED if not host.has(name)]
+    if missing:
+        raise BedError(f"bed: this machine lacks {', '.join(missing)}; on Debian: bash tools/apt.sh cluster")
+
+
 def make(layout: Layout) -> None:
     """Everything from nothing; on failure the rest of it is left, with its logs, for who wants to look."""
+    refuse_unfit()
     if not build.is_built():
         raise BedError("bed: its programs are not built yet; `make cluster-up` builds them (about 10 minutes, once)")
     started = time.monotonic()

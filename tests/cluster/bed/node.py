@@ -81,6 +81,10 @@ class Node:
         return f"10.244.{self.layout.index}.{(self.number - 1) * 128}/25"
 
     @property
+    def bridge(self) -> str:
+        return f"cni{self.number}"
+
+    @property
     def services(self) -> tuple[str, str]:
         """Names of the two programs, as the supervisor knows them."""
         return f"containerd-{self.name}", f"kubelet-{self.name}"
@@ -126,18 +130,28 @@ class Node:
 
     def start(self) -> None:
         """Start both programs; those that run are left alone."""
+        self.set_network("up")
         self.start_containerd()
         host.wait_for(self.socket.exists, f"the containerd of {self.name}")
         self.start_kubelet()
 
     def kill(self) -> None:
-        """What a power cut does: kubelet, containerd and all pods end at once, and nobody tells the API server."""
+        """What a power cut does: kubelet, containerd and all pods end at once, and nobody is told.
+
+        The network goes first, or the kernel would close the pods' connections and their peers would know.
+        """
+        self.set_network("down")
         for service in reversed(self.services):
             programs.stop(self.layout, service, signal.SIGKILL)
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.socket.unlink(missing_ok=True)
+
+    def set_network(self, state: str) -> None:
+        """Turn the bridge of the node's pods `up` or `down`; there is none before the first pod."""
+        if self.bridge in host.inside(self.layout, "/bin/ls", "/proc/sys/net/ipv4/conf").split():
+            host.inside(self.layout, "/sbin/ip", "link", "set", self.bridge, state)
 
     def signal_kubelet(self, number: int) -> None:
         host.order(self.layout, do="signal", name=self.services[1], signal=number)
@@ -177,7 +191,7 @@ class Node:
 
     def _network(self) -> dict[str, Any]:
         bridge = {
-            "type": "bridge", "bridge": f"cni{self.number}", "isDefaultGateway": True, "ipMasq": False,
+            "type": "bridge", "bridge": self.bridge, "isDefaultGateway": True, "ipMasq": False,
             "hairpinMode": True,
             "ipam": {"type": "host-local", "dataDir": str(self.folder / "addresses"),
                      "ranges": [[{"subnet": self.pods}]]},

@@ -33,8 +33,13 @@ def start(layout: Layout, name: str, argv: list[str], env: Mapping[str, str] | N
     host.order(layout, do="start", name=name, argv=argv, env=given, log=str(layout.logs / f"{name}.log"))
 
 
+def start_again(layout: Layout, name: str) -> None:
+    """Start a program that was stopped, as it was started before."""
+    host.order(layout, do="start", name=name)
+
+
 def stop(layout: Layout, name: str, number: int) -> None:
-    """Send a program its last signal, and wait until it is gone."""
+    """Send a program its last signal, and wait until it is gone; it stays away until started again."""
     host.order(layout, do="stop", name=name, signal=number)
     host.wait_for(lambda: not host.order(layout, do="list")[name], f"{name} to end")
 

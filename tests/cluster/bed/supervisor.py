@@ -1,7 +1,7 @@
 """The first process of a bed: starts the programs it is told to, keeps them going, and takes all with it when it ends.
 
 It runs inside the bed's namespaces and imports nothing of ours. Orders come as one JSON line each over a socket:
-`start` (name, argv, env, log), `stop` (name, signal: the program stays down), `signal` and `list`.
+`start` (name; argv, env and log where it is new), `stop` (name, signal: the program stays down), `signal` and `list`.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Supervisor:
         return {"pid": service.pid}
 
     def _start(self, name: str, order: dict[str, Any]) -> int:
-        known = self.services.get(name)
-        if known and known.pid:
-            known.wanted = True
-            return known.pid
-        service = Service(order["argv"], order["env"], order["log"])
-        service.start()
-        self.services[name] = service
+        if name not in self.services or "argv" in order:
+            running = self.services[name].pid if name in self.services else 0
+            self.services[name] = Service(order["argv"], order["env"], order["log"], running)
+        service = self.services[name]
+        service.wanted = True
+        if not service.pid:
+            service.start()
         return service.pid
 
     def reap(self) -> None:
