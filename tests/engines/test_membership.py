@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.engines.local.membership import Membership, compose, cut_off, heartbeat
+from windlass.engines.keeping.membership import Membership, compose, cut_off, heartbeat
 from windlass.engines.local.netns import describe
 from windlass.plan.placement import group_environment, place, rank_environment
 from windlass.runs.record import Event

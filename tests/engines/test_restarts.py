@@ -16,8 +16,8 @@ from tests.engines.lab import Can, Lab, Run, Way
 from tests.engines.test_local import plan_local
 from tests.worker.metadata import INTERRUPTION, REBALANCE, Service, metadata_service
 
+from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.local.engine import LocalEngine
-from windlass.engines.local.keeper import keeper_pid
 from windlass.runs.record import Phase
 from windlass.worker import process
 

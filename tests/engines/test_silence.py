@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from windlass.engines.local.silence import ANSWER_SECONDS, Silence
+from windlass.engines.keeping.silence import ANSWER_SECONDS, Silence
 
 
 class Logs:

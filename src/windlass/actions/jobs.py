@@ -75,11 +75,13 @@ def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any]) -> ReadyJ
     from windlass.spec.parse import job_from_mapping
 
     job = job_from_mapping(plan["job"], plan["name"])
-    node = next(step["request"] for step in plan["steps"] if step["kind"] == "node")
-    base, code = PurePath(node["cwd"]), PurePath(job.code)
+    requests = {step["kind"]: step["request"] for step in reversed(plan["steps"])}
+    node, sent = requests["node"], requests.get("code")
+    base, code = PurePath(sent["folder"] if sent is not None else node["cwd"]), PurePath(job.code)
     if not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
-    python = {} if job.python is not None or job.script_kind == "program" else {"python": node["worker_python"]}
+    is_given = job.python is not None or job.script_kind == "program" or sent is not None
+    python = {} if is_given else {"python": node["worker_python"]}
     return _changed(ReadyJob(job, Path(base), plan["name"]), {**python, **overrides})
 
 

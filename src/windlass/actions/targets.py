@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from windlass.runs.store import Store
 if TYPE_CHECKING:
     from windlass.engines.base import Engine
     from windlass.plan.plan import Plan
-    from windlass.spec.targets import Target
+    from windlass.spec.targets import KubernetesTarget, Target
 
 DEFAULT: Final = "local"
 FILE: Final = "targets.yaml"
@@ -45,7 +46,7 @@ def find_target(name: str, edge: Edge) -> Target:
 
 def plan_for(ready: ReadyJob, target: Target, run_id: str, edge: Edge) -> Plan:
     """The plan of a run of `ready` on `target`; reads the world's facts, changes nothing."""
-    from windlass.spec.targets import LocalTarget
+    from windlass.spec.targets import KubernetesTarget, LocalTarget
 
     if isinstance(target, LocalTarget):
         from windlass.engines.local.facts import read_facts
@@ -58,9 +59,24 @@ def plan_for(ready: ReadyJob, target: Target, run_id: str, edge: Edge) -> Plan:
         )
         facts = read_facts(job, base=ready.base, home=edge.home, environ=edge.environ)
         return plan(job, target, facts, run_id)
+    if isinstance(target, KubernetesTarget):
+        return _plan_for_cluster(ready, target, run_id, edge)
     raise UsageError(
-        f"target {target.name} is of kind {target.kind}", "this version runs jobs on targets of kind local"
+        f"target {target.name} is of kind {target.kind}",
+        "this version runs jobs on targets of kind local and kubernetes",
     )
+
+
+def _plan_for_cluster(ready: ReadyJob, target: KubernetesTarget, run_id: str, edge: Edge) -> Plan:
+    """The plan, with what the cluster itself says of it: it is asked, and makes nothing."""
+    from windlass.engines.kubernetes.facts import boot_program, dry_run, read_facts
+    from windlass.engines.kubernetes.plan import plan
+
+    facts = read_facts(ready.job, target, base=ready.base, environ=edge.environ)
+    made = plan(ready.job, target, facts, run_id, boot_program())
+    if facts.cluster is None or any(note.blocks for note in made.notes):
+        return made
+    return dataclasses.replace(made, notes=(*made.notes, *dry_run(made)))
 
 
 def engine_of(name: str, store: Store) -> Engine:
@@ -69,6 +85,10 @@ def engine_of(name: str, store: Store) -> Engine:
         from windlass.engines.local.engine import LocalEngine
 
         return LocalEngine(store)
+    if name == "kubernetes":
+        from windlass.engines.kubernetes.engine import KubernetesEngine
+
+        return KubernetesEngine(store)
     if name == "fake":
         from windlass.engines.fake import FakeEngine
 

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.engines.keeping.told import Told
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.mirror import Mirror
 from windlass.engines.kubernetes.pods import PAUSES, PodWatch, container_state, has_ended, why_it_ended
-from windlass.engines.told import Told
 from windlass.errors import EngineError
 from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
@@ -30,6 +30,7 @@ BATCH_SECONDS: Final = 0.05
 """How long lines may gather before they are written."""
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
 """Signals after which a node is to end, soon or at once."""
+AGAIN_SECONDS: Final = 5.0
 SENDERS: Final = 16
 """Signals that are sent at once."""
 
@@ -44,6 +45,8 @@ class PodNode(Told):
         self.all_read = False
         """Whether all that its pod has written is in our files."""
         self.closed = False
+        self._sent: dict[signal.Signals, float] = {}
+        """When each signal was last sent: whoever ends a node says so at every turn."""
         threading.Thread(target=self._follow, name=f"log of node {number}", daemon=True).start()
 
     def lives(self) -> bool:
@@ -66,7 +69,10 @@ class PodNode(Told):
 
     def send(self, number: signal.Signals) -> None:
         """Signal the node, without waiting for it; a pod that cannot be reached is deleted where it is to end."""
-        self.attempt.senders.submit(self._send, number)
+        now = time.monotonic()
+        if now - self._sent.get(number, float("-inf")) >= AGAIN_SECONDS:
+            self._sent[number] = now
+            self.attempt.senders.submit(self._send, number)
 
     def sweep(self) -> None:
         """Nothing outlives a pod."""
@@ -219,6 +225,15 @@ class Attempt:
     def kill(self) -> None:
         """End every pod without grace."""
         self.send(signal.SIGKILL)
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Of all nodes, what `blame` needs."""
+        return [failure for node in self.nodes for failure in node.failures]
+
+    def last_sign_of_life(self) -> float:
+        """When any of its files was last written, in unix seconds; 0 where there is none."""
+        written = [path.stat().st_mtime for path in self.folder.glob("*.*") if path.suffix in (".log", ".events")]
+        return max(written, default=0.0)
 
     def close(self) -> None:
         """Read and watch no more."""

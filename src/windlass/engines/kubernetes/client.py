@@ -54,7 +54,7 @@ class Unreachable(EngineError):
 class Client:
     """One context and namespace. May be used by several threads."""
 
-    def __init__(self, context: str, namespace: str, kubeconfig: str | None = None) -> None:
+    def __init__(self, context: str, namespace: str, kubeconfig: str) -> None:
         """`kubeconfig` is as `$KUBECONFIG`. Raises UsageError where there is no such context."""
         self.context = context
         self.namespace = namespace
@@ -211,14 +211,13 @@ class Client:
         return {"authorization": str(token["value"])} if token else {}
 
 
-def _configuration(context: str, kubeconfig: str | None) -> Any:
+def _configuration(context: str, where: str) -> Any:
     try:
         from kubernetes.client.configuration import Configuration
         from kubernetes.config import kube_config
         from kubernetes.config.config_exception import ConfigException
     except ImportError as error:
         raise MissingPart("the kubernetes package is needed", "pip install 'windlass[kubernetes]'") from error
-    where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     configuration = Configuration()
     load: Any = kube_config.load_kube_config
     try:

@@ -16,7 +16,7 @@ from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
 if TYPE_CHECKING:
-    from windlass.plan.plan import Note
+    from windlass.plan.plan import Note, Plan
 
 MAX_BYTES: Final = 64 << 20
 """Code before it is compressed."""
@@ -76,16 +76,19 @@ class Facts:
     """Why it cannot be packed, and what to do."""
     cluster: Cluster | None
     """None where it does not answer."""
+    kubeconfig: str
+    """Path of the file that knows the context, absolute: whoever follows the run later may have another."""
     unreachable: str = ""
     """Why it does not."""
 
 
-def read_facts(job: Job, target: KubernetesTarget, *, base: Path) -> Facts:
+def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` on `target` depends on. Raises UsageError for a context or login that cannot be used."""
     code_dir = (base / job.code).absolute()
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     code, problem = _pack(code_dir) if found else (None, None)
-    cluster, unreachable = _look(job, target)
+    kubeconfig = find_kubeconfig(environ)
+    cluster, unreachable = _look(job, target, kubeconfig)
     return Facts(
         code_dir=str(code_dir),
         code_dir_found=found,
@@ -95,6 +98,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path) -> Facts:
         code=code,
         code_problem=problem,
         cluster=cluster,
+        kubeconfig=kubeconfig,
         unreachable=unreachable,
     )
 
@@ -113,8 +117,14 @@ def _pack(code_dir: Path) -> tuple[Packed | None, tuple[str, str] | None]:
         return None, (error.message, error.hint)
 
 
-def _look(job: Job, target: KubernetesTarget) -> tuple[Cluster | None, str]:
-    client = Client(target.context, job.kubernetes.namespace or target.namespace)
+def find_kubeconfig(environ: Mapping[str, str]) -> str:
+    """The kubeconfig files of this user, as kubectl finds them: paths, joined as in `$KUBECONFIG`."""
+    named = environ.get("KUBECONFIG") or f"{environ.get('HOME', '/')}/.kube/config"
+    return os.pathsep.join(os.path.abspath(path) for path in named.split(os.pathsep) if path)  # noqa: PTH100
+
+
+def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster | None, str]:
+    client = Client(target.context, job.kubernetes.namespace or target.namespace, kubeconfig)
     try:
         return read_cluster(job, client), ""
     except Unreachable as error:
@@ -194,17 +204,31 @@ def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None
     return frozenset(found)
 
 
-def dry_run(manifests: list[Mapping[str, Any]], client: Client) -> list[Note]:
-    """What the API server says of objects that would be made, without making them. Raises Unreachable."""
+def boot_program() -> str:
+    """The text of the program that unpacks the code in a pod."""
+    return (Path(__file__).parents[2] / "worker" / "boot.py").read_text()
+
+
+def dry_run(plan: Plan) -> list[Note]:
+    """What the API server says of the objects of a plan, without making them. Empty where it does not answer."""
     from windlass.plan.plan import Note
 
-    notes = []
-    for manifest in manifests:
+    [cluster] = plan.requests("cluster")
+    client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+    objects = [*plan.requests("object"), *plan.requests("claim"), *plan.requests("attempt")]
+
+    def ask(manifest: Mapping[str, Any]) -> Note | None:
         try:
             client.create(manifest, dry_run=True)
+        except Unreachable:
+            return None
         except Refused as error:
             what = f"{manifest['kind']} {manifest['metadata']['name']}"
-            notes.append(
-                Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
-            )
-    return notes
+            return Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
+        return None
+
+    try:
+        with ThreadPoolExecutor(len(objects)) as pool:
+            return [note for note in pool.map(ask, objects) if note is not None]
+    finally:
+        client.close()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.engines.keeping.membership import composed
+from windlass.engines.keeping.recording import Recording
+from windlass.engines.keeping.requests import completed
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused
@@ -21,19 +25,19 @@ SENDERS: Final = 8
 """Objects that are sent at once."""
 
 
-def client_of(plan: Plan) -> Client:
-    """A client for the cluster that a plan is for. Raises UsageError, EngineError, MissingPart."""
-    [cluster] = plan.requests("cluster")
-    return Client(cluster["context"], cluster["namespace"], cluster.get("kubeconfig"))
+class ClusterGround:
+    """A namespace of a cluster, for one run."""
 
-
-class Ground:
-    """Where the attempts of one run take place."""
-
-    def __init__(self, plan: Plan, client: Client) -> None:
+    def __init__(self, plan: Plan, _run_dir: Path) -> None:
+        """Raises UsageError for a context that is not there, EngineError for a login that cannot be used."""
         self.plan = plan
-        self.client = client
-        self.via = plan.requests("cluster")[0]["via"]
+        [cluster] = plan.requests("cluster")
+        self.client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+        self.via = cluster["via"]
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.client.close()
 
     # -- what all attempts share --------------------------------------------------------------------------------------
 
@@ -83,14 +87,13 @@ class Ground:
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def start(
-        self, folder: Path, number: int, requests: Sequence[Mapping[str, Any]], since: float, wake: Callable[[], None]
-    ) -> Attempt:
-        """Make the pods of attempt `number`, one for each request. Raises EngineError, UsageError."""
+    def start(self, record: Recording, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
+        """See `Ground`. Makes the pods of attempt `number`. Raises EngineError, UsageError."""
         owner = self.lay()
         self.end_others(number)
+        requests = [completed(request, record) for request in composed(self.plan, members)]
         name = layout.attempt_name(self.plan.run_id, number)
-        asked = node_specs(self.plan, number, requests, self.via, since)
+        asked = node_specs(self.plan, number, requests, self.via, record.status.created_at)
         made = attempt_manifest(self.plan, number, len(requests))
         spec = {
             "apiVersion": "v1",
@@ -100,13 +103,18 @@ class Ground:
         }
         self._make(manifests.owned(spec, owner))
         self._make(manifests.owned(made, owner))
-        return self.adopt(folder, number, requests, wake)
+        return self.adopt(folder, number, members, wake)
 
-    def adopt(
-        self, folder: Path, number: int, requests: Sequence[Mapping[str, Any]], wake: Callable[[], None]
-    ) -> Attempt:
-        """The attempt that another keeper has started."""
-        return Attempt(self.client, self.plan, number, requests, folder, wake)
+    def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
+        """See `Ground`."""
+        return Attempt(self.client, self.plan, number, composed(self.plan, members), folder, _waker(wake))
+
+    def unplugged(self) -> set[int]:
+        """See `Ground`. Whether there is room for a pod, the scheduler finds out."""
+        return set()
+
+    def clear(self, record: Recording) -> None:
+        """See `Ground`. The pods stay until the run is removed, so that `kubectl logs` shows what they said."""
 
     def end_others(self, number: int) -> None:
         """Delete what is left of the attempts before: no pod of them may train on. Raises EngineError."""
@@ -131,3 +139,11 @@ class Ground:
             name = f"{manifest['kind']} {manifest['metadata']['name']}"
             raise EngineError(f"{name} is there already, and is not of this run", "remove it, or run again")
         return there
+
+
+def _waker(wake: int) -> Callable[[], None]:
+    def wake_up() -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(wake, b".")
+
+    return wake_up

@@ -66,6 +66,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         steps=(
             Step("cluster", f"{why}: {WAYS.get(via, via)} in namespace {shape.namespace} of context {target.context}", {
                 "context": target.context, "namespace": shape.namespace, "via": via, "why": why,
+                "kubeconfig": facts.kubeconfig,
             }),
             *_objects(shape, job, facts, boot),
             *_nodes(shape, job, target, facts, num_nodes, procs),

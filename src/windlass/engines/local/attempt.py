@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import windlass.worker
+from windlass.engines.keeping.told import Told
 from windlass.engines.local import ports
 from windlass.engines.local.warm import Refused, WarmPool
-from windlass.engines.told import Told
 from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
 from windlass.runs.wish import read_wish
@@ -149,6 +149,12 @@ class Attempt:
         for node in self.live_nodes():
             node.send(signal.SIGKILL)
             node.sweep()
+
+    def close(self) -> None:
+        """Collect the workers that are our children."""
+        for node in self.nodes:
+            if node.popen is not None:
+                node.popen.wait()
 
     def last_sign_of_life(self) -> float:
         """When any of its files was last written, in unix seconds; 0 where there is none."""

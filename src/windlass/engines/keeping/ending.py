@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Final
 
-from windlass.engines.local.attempt import Attempt
+from windlass.engines.keeping.ground import Attempt
 
 FAILURE_GRACE_SECONDS: Final = 3.0
 """What is left to ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""

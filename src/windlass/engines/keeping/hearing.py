@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from windlass.engines.recording import LIVE_PHASES, Recording
-from windlass.engines.told import Told
+from windlass.engines.keeping.ground import Node
+from windlass.engines.keeping.recording import LIVE_PHASES, Recording
 from windlass.errors import StoreFull
 from windlass.runs.record import Phase
 
@@ -23,35 +23,35 @@ class Hearing:
     def __init__(self, record: Recording, progress: ProgressOfNodes) -> None:
         self._record = record
         self._progress = progress
-        self._kinds: dict[str, Callable[[Told, Event], None]] = {
+        self._kinds: dict[str, Callable[[Node, Event], None]] = {
             "node": self._node, "rank": self._rank, "output": self._output, "progress": self._of_progress,
             "checkpoint": self._as_it_is, "warning": self._as_it_is,
         }  # fmt: skip
 
-    def hear(self, node: Told, event: Event) -> bool:
+    def hear(self, node: Node, event: Event) -> bool:
         """Write down what a node tells; gives False for what is not of these kinds. Raises StoreError."""
         hear = self._kinds.get(event["kind"])
         if hear is not None:
             hear(node, event)
         return hear is not None
 
-    def _node(self, node: Told, event: Event) -> None:
+    def _node(self, node: Node, event: Event) -> None:
         data = {"node": node.number, "start": event["start"], "pid": node.pid, "start_ticks": node.start_ticks}
         self._record.once("node", data, at=event["at"])
 
-    def _rank(self, _node: Told, event: Event) -> None:
+    def _rank(self, _node: Node, event: Event) -> None:
         known = next(state for state in self._record.status.ranks if state.rank == event["rank"])
         if ("pid" in event and known.pid is None) or ("exit_code" in event and known.exit_code is None):
             self._record.note("rank", carried(event), at=event["at"])
 
-    def _output(self, _node: Told, event: Event) -> None:
+    def _output(self, _node: Node, event: Event) -> None:
         if self._record.status.phase is Phase.STARTING:
             self._record.enter(Phase.TRAINING, at=event["at"])
 
-    def _of_progress(self, node: Told, event: Event) -> None:
+    def _of_progress(self, node: Node, event: Event) -> None:
         self._progress.take(node.number, event["progress"], at=event["at"])
 
-    def _as_it_is(self, _node: Told, event: Event) -> None:
+    def _as_it_is(self, _node: Node, event: Event) -> None:
         self._record.once(event["kind"], carried(event), at=event["at"])
 
 

@@ -7,14 +7,15 @@ import os
 import signal
 from pathlib import Path
 
-from windlass.engines.local.supervisor import Supervisor
+from windlass.engines.keeping.ground import GroundOf
+from windlass.engines.keeping.supervisor import Supervisor
 from windlass.plan.plan import Plan
 from windlass.runs.store import Store
 from windlass.runs.wish import Wish
 from windlass.worker import process
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], ground_of: GroundOf) -> int:
     """`HOME RUN_ID LOCK_FD`: keep one run; the lock is inherited, so there is no moment without a keeper."""
     home, run_id, lock = Path(argv[0]), argv[1], int(argv[2])
     os.set_inheritable(lock, False)
@@ -22,7 +23,8 @@ def main(argv: list[str]) -> int:
         run_dir = store.run_dir(run_id)
         writer = store.writer(run_id, lock)
         assert writer is not None
-        keeper = Supervisor(writer, Plan.from_json(store.plan(run_id)), run_dir)
+        plan = Plan.from_json(store.plan(run_id))
+        keeper = Supervisor(writer, plan, run_dir, ground_of(plan, run_dir))
         _hear_signals(keeper)
         _say_who(run_dir)  # not before it hears: the first thing that follows may be a signal
         keeper.run()

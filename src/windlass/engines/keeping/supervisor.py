@@ -4,8 +4,9 @@ It may be killed at any moment. The nodes go on, and the next supervisor (starte
 what they said from the beginning; whatever the record knows already changes nothing the second time. A full disk does
 not stop it: what it has to write waits in memory, and would be read from the nodes again if it died.
 
-Beside it: `starting.py` starts an attempt, `watching.py` watches it, `ending.py` ends it; `hangs.py` sees its silences,
-`rollcall.py` who is there; `keeper.py` is the process. What follows an attempt, any engine asks `runs/outcome.py`.
+Beside it: `watching.py` watches an attempt, `ending.py` ends it; `hangs.py` sees its silences, `rollcall.py` who is
+there; `keeper.py` is the process. The engine's `ground.py` says where attempts take place. What follows an attempt, any
+engine asks `runs/outcome.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.hearing import ProgressOfNodes
-from windlass.engines.local import starting
-from windlass.engines.local.attempt import Attempt
-from windlass.engines.local.membership import Membership
-from windlass.engines.local.rollcall import RollCall
-from windlass.engines.local.watching import Watch
-from windlass.engines.recording import Recording
+from windlass.engines.keeping.ground import Attempt, Ground
+from windlass.engines.keeping.hearing import ProgressOfNodes
+from windlass.engines.keeping.membership import Membership
+from windlass.engines.keeping.recording import Recording
+from windlass.engines.keeping.rollcall import RollCall
+from windlass.engines.keeping.watching import Watch
 from windlass.errors import EngineError, StoreFull
 from windlass.plan import placement
 from windlass.plan.plan import Plan
@@ -48,15 +48,16 @@ LOST: Final = "the run's supervisor and nodes are gone: killed, or the machine w
 class Supervisor:
     """The keeper of one run."""
 
-    def __init__(self, writer: RunWriter, plan: Plan, run_dir: Path) -> None:
+    def __init__(self, writer: RunWriter, plan: Plan, run_dir: Path, ground: Ground) -> None:
         self.writer = writer
+        self.ground = ground
         self.plan = plan
         self.run_dir = run_dir
         policy = plan.policy
         min_nodes = policy.get("min_nodes", plan.num_nodes)
         self.membership = Membership(plan.num_nodes, min_nodes, policy.get("node_back_seconds", 0.0))
         self.record = Recording(writer, self.membership.take)
-        self.roll_call = RollCall(self.record, self.membership, plan.requests("network"))
+        self.roll_call = RollCall(self.record, self.membership, ground.unplugged)
         self.progress = ProgressOfNodes(self.record, plan.num_nodes)
         self.watch: Watch | None = None
         """The attempt that goes on; None between two."""
@@ -94,7 +95,7 @@ class Supervisor:
         self.record.read_again()
         last = self.writer.status.attempts[-1]
         members = last.members or tuple(range(self.plan.num_nodes))
-        attempt = Attempt.adopt(self._attempt_dir(last.number), starting.composed(self.plan, members))
+        attempt = self.ground.adopt(self._attempt_dir(last.number), last.number, members, self.wake_end)
         self.watch = self._watched(attempt, adopted=True)
         self.watch.read_news()
         return self.watch
@@ -121,6 +122,15 @@ class Supervisor:
             self._end_run(Outcome(Phase.LOST, cause=self._why_lost()))
         else:
             return False  # before the first attempt, or between two
+        return True
+
+    def settle_unseen(self) -> bool:
+        """As `settle`, where only a supervisor can find out what still lives."""
+        if not self._is_begun():
+            return self.settle()
+        if not self._is_broken():
+            return False
+        self._end_run(Outcome(Phase.LOST, cause=self._why_lost(), reason="node-loss"))
         return True
 
     def _is_begun(self) -> bool:
@@ -169,7 +179,7 @@ class Supervisor:
         attempt: Attempt | None = None
         try:
             place = self._attempt_dir(number)
-            attempt = starting.start(self.plan, self.record, place, number, members, self.wake_end)
+            attempt = self.ground.start(self.record, place, number, members, self.wake_end)
             self.watch = self._watched(attempt)
             for why in attempt.refusals:
                 self.record.note("warning", {"message": f"cold start: {why}"})
@@ -226,9 +236,7 @@ class Supervisor:
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def _end_attempt(self, watch: Watch) -> None:
-        for node in watch.attempt.nodes:
-            if node.popen is not None:
-                node.popen.wait()
+        watch.attempt.close()
         found, died_at = self._what_follows(watch)
         self.watch = None
         unseen = {} if died_at is None else {"died_at": died_at}
@@ -275,7 +283,7 @@ class Supervisor:
     def _end_run(self, end: Outcome, more: Mapping[str, Any] | None = None) -> None:
         """Write the end. A full disk only delays it: the end of a run is not to be lost for want of a kilobyte."""
         self.next_at = None
-        starting.remove_networks(self.plan, self.record)
+        self.ground.clear(self.record)
         if end.cause is not None:
             self.record.note("cause", end.cause)
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from windlass.engines.local.attempt import Attempt, Node
-from windlass.engines.local.silence import ANSWER_SECONDS, Silence
-from windlass.engines.recording import Recording
+from windlass.engines.keeping.ground import Attempt, Node
+from windlass.engines.keeping.recording import Recording
+from windlass.engines.keeping.silence import ANSWER_SECONDS, Silence
 from windlass.runs.outcome import may_restart
 from windlass.worker.node import LOOK_SIGNAL
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from windlass.engines.local import netns
-from windlass.engines.local.attempt import Attempt, Node
-from windlass.engines.local.membership import Membership, cut_off
-from windlass.engines.recording import Recording
+from windlass.engines.keeping.ground import Attempt, Node
+from windlass.engines.keeping.membership import Membership, cut_off
+from windlass.engines.keeping.recording import Recording
 
 MUSTER_SECONDS: Final = 0.5
 """How often it is looked whether nodes that are away can be reached."""
@@ -19,10 +18,10 @@ MUSTER_SECONDS: Final = 0.5
 class RollCall:
     """Who can be reached, over all attempts of a run; the record then says who takes part."""
 
-    def __init__(self, record: Recording, membership: Membership, networks: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, record: Recording, membership: Membership, unplugged: Callable[[], set[int]]) -> None:
         self._record = record
         self._membership = membership
-        self._networks = networks
+        self._unplugged = unplugged
         self._unheard: dict[int, tuple[int, ...]] = {}
         """For each node of the attempt that has complained, the nodes that it no longer hears."""
         self.cut: set[int] = set()
@@ -57,7 +56,7 @@ class RollCall:
         if not (ready or self.cut) or time.monotonic() - self._mustered_at < MUSTER_SECONDS:
             return []
         self._mustered_at = time.monotonic()
-        down: set[int] = set().union(*(netns.unplugged(network) for network in self._networks))
+        down = self._unplugged()
         for node in down.intersection(self._membership.members) if between else ():
             self._record.note("lost-node", {"node": node, "why": f"the link of node {node} is down"})
         back = [node for node in ready if node not in down]

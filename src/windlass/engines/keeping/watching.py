@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from windlass.engines.hearing import Event, Hearing, ProgressOfNodes, carried
-from windlass.engines.local.attempt import Attempt, Node
-from windlass.engines.local.ending import Ending
-from windlass.engines.local.hangs import Hangs
-from windlass.engines.local.membership import Membership
-from windlass.engines.local.rollcall import RollCall
-from windlass.engines.recording import Recording
+from windlass.engines.keeping.ending import Ending
+from windlass.engines.keeping.ground import Attempt, Node
+from windlass.engines.keeping.hangs import Hangs
+from windlass.engines.keeping.hearing import Event, Hearing, ProgressOfNodes, carried
+from windlass.engines.keeping.membership import Membership
+from windlass.engines.keeping.recording import Recording
+from windlass.engines.keeping.rollcall import RollCall
 from windlass.runs.outcome import may_restart
 from windlass.worker.ranks import read_mark
 

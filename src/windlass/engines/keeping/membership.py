@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.plan.placement import group_environment, place, rank_environment
+from windlass.plan.plan import Plan
 from windlass.runs.record import Event
 
 Request = Mapping[str, Any]
@@ -108,6 +109,11 @@ def compose(requests: Sequence[Request], members: Sequence[int], num_nodes: int,
         composed.append({**request, "env": env, "ranks": ranks})
     of_the_machine = {name: requests[0][name] for name in OF_THE_MACHINE if name in requests[0]}
     return [{**composed[0], **of_the_machine}, *composed[1:]]
+
+
+def composed(plan: Plan, members: Sequence[int]) -> list[Request]:
+    """The requests of the nodes that take part."""
+    return compose(plan.requests("node"), members, plan.num_nodes, plan.procs_per_node)
 
 
 def heartbeat(network: Request, members: Sequence[int], node: int, attempt_id: str) -> dict[str, Any]:

@@ -1,0 +1,12 @@
+"""`python windlass/engines/kubernetes HOME RUN_ID LOCK_FD`: the detached supervisor of a run on a cluster."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).absolute().parents[3]))
+
+from windlass.engines.keeping.keeper import main
+from windlass.engines.kubernetes.ground import ClusterGround
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], ClusterGround))

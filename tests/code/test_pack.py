@@ -1,0 +1,97 @@
+"""Code is packed the same way each time, without what is no code, and without anything of this machine."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from windlass.code.pack import Packed, pack
+from windlass.errors import UsageError
+
+LIMIT = 1 << 20
+
+
+def names(packed: Packed) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(packed.data)) as tar:
+        return tar.getnames()
+
+
+def write(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "job", train_dot_py="print(1)", package__model_dot_py="x = 1", data__big_dot_bin="1" * 99)
+
+
+def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    first = pack({"code": folder}, LIMIT)
+    files = {"data__big_dot_bin": "1" * 99, "package__model_dot_py": "x = 1", "train_dot_py": "print(1)"}
+    other = write(tmp_path / "other", **files)
+    os.utime(other / "train.py", (1, 1))
+    second = pack({"code": other}, LIMIT)
+    assert (second.data, second.digest) == (first.data, first.digest)
+    assert names(first) == ["code/data/big.bin", "code/package/model.py", "code/train.py"]
+    assert first.largest[0] == ("code/data/big.bin", 99)
+
+
+def test_a_changed_byte_gives_another_digest(folder: Path) -> None:
+    before = pack({"code": folder}, LIMIT).digest
+    (folder / "train.py").write_text("print(2)")
+    assert pack({"code": folder}, LIMIT).digest != before
+
+
+def test_nothing_of_this_machine_travels(folder: Path) -> None:
+    (folder / "train.py").chmod(0o700)
+    with tarfile.open(fileobj=io.BytesIO(pack({"code": folder}, LIMIT).data)) as tar:
+        found = {entry.name: entry for entry in tar}
+    assert {(e.uid, e.gid, e.uname, e.mtime) for e in found.values()} == {(0, 0, "", 0)}
+    assert found["code/train.py"].mode == 0o755
+    assert found["code/package/model.py"].mode == 0o644
+
+
+def test_ignore_files_are_read_as_git_reads_them(folder: Path) -> None:
+    write(folder, runs__a_dot_log="x", runs__keep_dot_log="x", sub__runs__b_dot_log="x", sub__c_dot_log="x")
+    (folder / ".gitignore").write_text("*.log\n/data/\n!keep.log\n")
+    (folder / "sub" / ".windlassignore").write_text("!c.log\n")
+    found = names(pack({"code": folder}, LIMIT))
+    assert "code/runs/keep.log" in found
+    assert "code/sub/c.log" in found
+    assert not {"code/runs/a.log", "code/sub/runs/b.log", "code/data/big.bin"} & set(found)
+
+
+def test_what_is_never_code_stays_behind_without_being_named(folder: Path) -> None:
+    write(folder, _dot_git__config="secret", __pycache__="x")
+    (folder / "package" / "__pycache__").mkdir()
+    (folder / "package" / "__pycache__" / "model.pyc").write_text("x")
+    os.mkfifo(folder / "pipe")
+    found = names(pack({"code": folder}, LIMIT))
+    assert not [name for name in found if ".git/" in name or "__pycache__/" in name or name.endswith("pipe")]
+
+
+def test_a_link_inside_the_folder_stays_a_link(folder: Path) -> None:
+    (folder / "latest.py").symlink_to(folder / "package" / "model.py")
+    with tarfile.open(fileobj=io.BytesIO(pack({"code": folder}, LIMIT).data)) as tar:
+        entry = tar.getmember("code/latest.py")
+    assert (entry.issym(), entry.linkname) == (True, "package/model.py")
+
+
+def test_a_link_that_leads_out_is_refused(folder: Path) -> None:
+    (folder / "secrets").symlink_to("/etc/passwd")
+    with pytest.raises(UsageError, match=r"secrets is a link that leads out"):
+        pack({"code": folder}, LIMIT)
+
+
+def test_too_much_is_refused_before_anything_is_read_and_the_largest_are_named(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"the code is .* at most") as caught:
+        pack({"code": folder}, 50)
+    assert "data/big.bin" in caught.value.hint

@@ -1,0 +1,192 @@
+"""The plan for a cluster is pure: what is asked of it stands in it whole, and what cannot be is refused in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from windlass.code.pack import Packed
+from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes.attempt import node_specs
+from windlass.engines.kubernetes.facts import Cluster, Facts
+from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_manifest, plan
+from windlass.plan.plan import Plan
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+
+TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
+CLUSTER = Cluster("v1.34.4", frozenset({"batch/v1", manifests.JOBSET}), secrets=frozenset(), claims=frozenset())
+CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, 3, (("code/train.py", 900),))
+FACTS = Facts("/home/ada/job", True, True, CODE, None, CLUSTER, "/home/ada/.kube/config")
+
+
+def planned(facts: Facts = FACTS, target: KubernetesTarget = TARGET, **fields: Any) -> Plan:
+    job = Job(**{"name": "digits", "run": "train.py --epochs 5", **fields})
+    return plan(job, target, facts, "digits-7f3k2", "boot")
+
+
+def pod_spec(made: Plan) -> dict[str, Any]:
+    [attempt] = made.requests("attempt")
+    spec = attempt["spec"]
+    job = spec["replicatedJobs"][0]["template"]["spec"] if attempt["kind"] == "JobSet" else spec
+    found: dict[str, Any] = job["template"]["spec"]
+    return found
+
+
+def blockers(made: Plan) -> dict[str, str]:
+    return {note.code: note.message for note in made.notes if note.blocks}
+
+
+def test_the_same_inputs_give_the_same_plan_byte_for_byte() -> None:
+    assert planned(nodes=2).to_text() == planned(nodes=2).to_text()
+    assert Plan.from_json(json.loads(planned(nodes=2).to_text())) == planned(nodes=2)
+
+
+def test_all_objects_are_tied_to_their_run() -> None:
+    made = planned(nodes=2, kubernetes={"results": {"size": "1GiB"}})
+    objects = [*made.requests("object"), *made.requests("claim"), *made.requests("attempt")]
+    objects += made.requests("code")[0]["pieces"]
+    assert {one["metadata"]["labels"][layout.RUN_LABEL] for one in objects} == {"digits-7f3k2"}
+    assert {one["metadata"]["namespace"] for one in objects} == {"team-a"}
+    assert pod_spec(made)["containers"][0]["image"] == "localhost/base:1"
+
+
+def test_no_name_is_longer_than_a_label_may_be() -> None:
+    made = plan(Job(name="a" * 40, run="train.py", nodes=2), TARGET, FACTS, "a" * 40 + "-7f3k2", "boot")
+    for via in ("job", "jobset"):
+        host = layout.host_name(made.run_id, 99999, via, 99999)
+        assert max(map(len, host.split("."))) <= 63
+    assert max(len(piece["metadata"]["name"]) for piece in made.requests("code")[0]["pieces"]) <= 63
+
+
+def test_pods_are_of_the_strictest_kind() -> None:
+    spec = pod_spec(planned())
+    assert spec["securityContext"] | {"fsGroup": 0} == {
+        "runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 0,
+        "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"},
+    }  # fmt: skip
+    assert spec["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert (spec["automountServiceAccountToken"], spec["restartPolicy"]) == (False, "Never")
+
+
+def test_resources_are_asked_for_and_granted_alike() -> None:
+    made = planned(resources={"gpus": 4, "cpus": 7.5, "memory": "16GiB", "shm": "2GiB", "instance": "g4dn.xlarge"})
+    spec = pod_spec(made)
+    amounts = {"cpu": "7500m", "memory": str(16 << 30), "nvidia.com/gpu": "4"}
+    assert spec["containers"][0]["resources"] == {"requests": amounts, "limits": amounts}
+    assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "g4dn.xlarge"}
+    assert spec["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(2 << 30)}} in spec["volumes"]
+    assert made.procs_per_node == 1
+
+
+def test_the_ranks_of_a_node_are_its_gpus_where_that_is_left_open() -> None:
+    assert planned(procs_per_node="auto", resources={"gpus": 4}).procs_per_node == 4
+
+
+def test_a_gpu_type_is_the_label_that_machines_have() -> None:
+    labels = (("nvidia.com/gpu.product", "NVIDIA-A10G"), ("nvidia.com/gpu.product", "Tesla-T4"))
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, gpu_labels=labels))
+    made = planned(facts, resources={"gpus": 1, "gpu_type": "T4"})
+    assert pod_spec(made)["nodeSelector"] == {"nvidia.com/gpu.product": "Tesla-T4"}
+    assert blockers(planned(facts, resources={"gpus": 1, "gpu_type": "H100"})) == {
+        "gpu-type-missing": "no machine has a GPU of type H100"
+    }
+
+
+@pytest.mark.parametrize(
+    ("job", "target", "groups", "via"),
+    [
+        ({"nodes": 2}, {}, CLUSTER.groups, "jobset"),
+        ({"nodes": 1}, {}, CLUSTER.groups, "job"),
+        ({"nodes": 2}, {}, frozenset({"batch/v1"}), "job"),
+        ({"nodes": 2}, {"via": "job"}, CLUSTER.groups, "job"),
+        ({"nodes": 2, "kubernetes": {"via": "job"}}, {"via": "jobset"}, CLUSTER.groups, "job"),
+    ],
+)
+def test_the_way_is_the_jobs_then_the_targets_then_what_the_cluster_has(
+    job: dict[str, Any], target: dict[str, Any], groups: frozenset[str], via: str
+) -> None:
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, groups=groups))
+    made = planned(facts, TARGET.model_copy(update=target), **job)
+    assert made.requests("cluster")[0]["via"] == via
+    assert made.requests("attempt")[0]["kind"] == {"job": "Job", "jobset": "JobSet"}[via]
+    assert not blockers(made)
+
+
+def test_a_way_that_the_cluster_does_not_have_is_refused() -> None:
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, groups=frozenset({"batch/v1"})))
+    assert "jobset-missing" in blockers(planned(facts, kubernetes={"via": "jobset"}))
+    assert "via-unknown" in blockers(planned(kubernetes={"via": "pytorchjob"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "code"),
+    [
+        ({"code_dir_found": False}, {}, "code-missing"),
+        ({"script_found": False}, {}, "script-missing"),
+        ({"code": None, "code_problem": ("the code is 99 MB", "ignore")}, {}, "code-unpacked"),
+        ({"code": dataclasses.replace(CODE, data=b"x" * (MAX_PIECES * PIECE_BYTES + 1))}, {}, "code-too-large"),
+        ({"cluster": None, "unreachable": "does not answer"}, {}, "cluster-unreachable"),
+        ({"cluster": dataclasses.replace(CLUSTER, missing=("create jobs.batch",))}, {}, "rights-missing"),
+        ({}, {"secrets": ["hf-token"]}, "secret-missing"),
+        ({}, {"volumes": [{"claim": "results", "path": "/results"}]}, "claim-missing"),
+        ({}, {"kubernetes": {"results": {"claim": "results"}}}, "claim-missing"),
+        ({}, {"launcher": "mpi"}, "mpi"),
+        ({}, {"python": ".venv/bin/python"}, "python-relative"),
+        ({}, {"outputs": "s3://bucket/runs/"}, "outputs"),
+        ({}, {"data": [{"name": "digits", "source": "s3://bucket/digits/"}]}, "data-remote"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    changes: dict[str, Any], fields: dict[str, Any], code: str
+) -> None:
+    assert set(blockers(planned(dataclasses.replace(FACTS, **changes), **fields))) == {code}
+
+
+def test_secrets_that_may_not_be_looked_at_are_left_to_the_cluster() -> None:
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, secrets=None))
+    made = planned(facts, secrets=["hf-token"])
+    assert not blockers(made)
+    assert pod_spec(made)["containers"][0]["envFrom"] == [{"secretRef": {"name": "hf-token"}}]
+
+
+def test_an_attempt_is_the_first_one_with_its_own_number_and_size() -> None:
+    for via in ("job", "jobset"):
+        made = planned(nodes=4, kubernetes={"via": via})
+        first, third = attempt_manifest(made, 1, 4), attempt_manifest(made, 3, 2)
+        assert first == made.requests("attempt")[0]
+        assert third["metadata"]["name"] == "digits-7f3k2-3"
+        text = json.dumps(third)
+        assert '"completions": 2' in text
+        assert '"windlass.dev/attempt": "1"' not in text
+        assert "digits-7f3k2-1" not in text
+
+
+def test_nodes_are_sent_what_they_are_to_do_and_where_they_meet() -> None:
+    made = planned(nodes=2, procs_per_node=2)
+    asked = json.loads(gzip.decompress(node_specs(made, 2, made.requests("node"), "jobset", 5.0)))
+    assert asked["common"]["env"]["MASTER_ADDR"] == "digits-7f3k2-2-n-0-0.digits-7f3k2"
+    assert asked["common"]["env"]["WINDLASS_ATTEMPT"] == "2"
+    assert [node["ranks"][0]["rank"] for node in asked["nodes"]] == [0, 2]
+    words = asked["nodes"][1]["launch"]["argv"]
+    assert words[words.index("--rdzv-endpoint") + 1] == "digits-7f3k2-2-n-0-0.digits-7f3k2:29400"
+    assert words[words.index("--local-addr") + 1] == "digits-7f3k2-2-n-0-1.digits-7f3k2"
+    assert words[words.index("--rdzv-conf") + 1].startswith("is_host=false,")
+
+
+def test_one_pod_starts_its_ranks_by_itself() -> None:
+    assert "launch" not in planned(procs_per_node=2).requests("node")[0]
+
+
+def test_results_go_into_a_folder_of_the_runs_own() -> None:
+    mounts = {one["name"]: one for one in pod_spec(planned(kubernetes={"results": {"claim": "c"}}))["containers"][0][
+        "volumeMounts"]}  # fmt: skip
+    assert mounts["results"]["subPath"] == "windlass/digits-7f3k2"
+    assert any(note.code == "results-lost" for note in planned().notes)
