@@ -14,7 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from windlass.train.checkpoint import agreement, buckets, files, rng
+from windlass.train.checkpoint.beside import CopyBeside
 from windlass.train.checkpoint.parts import ModulePart, make_parts
 from windlass.train.checkpoint.restore import Loader, choose, choose_only
 from windlass.train.checkpoint.saving import Copier, Snapshot
@@ -25,7 +29,7 @@ from windlass.train.report import report, report_checkpoint
 
 Batch = TypeVar("Batch")
 EXIT_CODE = 128 + signal.SIGTERM
-_STOP, _DUE, _BUSY = 0, 1, 2
+_STOP, _DUE, _BUSY, _SPOILED = 0, 1, 2, 3
 _EXIT_SECONDS = 30.0
 """How long the end of a process waits for its part of a save that is under way."""
 _EXIT_COMMIT_SECONDS = 5.0
@@ -113,6 +117,10 @@ class Checkpoint:
         self._due_from = time.monotonic()
         self._distrusted: list[str] = []
         self._part_failed = False
+        self._beside: CopyBeside | None = None
+        self._copies_beside = self._world.talks
+        self._spoiled = False
+        self._hook: Any = None
         self._stop_asked = False
         self._earlier_handler: Any = None
         self._hears = False
@@ -182,11 +190,14 @@ class Checkpoint:
         flags[_STOP] = int(self._stop_asked)
         flags[_DUE] = int(self._is_time())
         flags[_BUSY] = int(self._writer.busy)
+        flags[_SPOILED], self._spoiled = int(self._spoiled), False
         agreed = self._world.exchange(flags)
         if agreed[_STOP]:
             self._stop()
         every = self._settings.every_steps
-        if agreed[_DUE] or (every is not None and self.steps % every == 0):
+        if agreed[_SPOILED]:
+            self._save_spoiled()
+        elif agreed[_DUE] or (every is not None and self.steps % every == 0):
             self._save_periodic(busy=bool(agreed[_BUSY]) or self._has_just_begun())
 
     def _has_just_begun(self) -> bool:
@@ -218,7 +229,8 @@ class Checkpoint:
             return False
         if busy:
             self._await_writer()
-        self._begin()
+        # Only the next step would see to it that a spoiled copy is made again.
+        self._begin(beside=not wait and self._prepared)
         return self._await_commit() if wait else self._writer.busy
 
     def _save_periodic(self, *, busy: bool) -> None:
@@ -228,6 +240,12 @@ class Checkpoint:
             if self._settings.every_steps is not None:
                 self._tell("skipped", reason="the save before it is still under way")
             return
+        self._begin(beside=True)
+
+    def _save_spoiled(self) -> None:
+        """Save once more, at once: what was copied beside the training was not the state of one moment."""
+        self._copies_beside = False
+        self._await_writer()
         self._begin()
 
     def _save_final(self) -> bool:
@@ -239,8 +257,9 @@ class Checkpoint:
         self._begin()
         return self._await_commit()
 
-    def _begin(self) -> None:
-        """Copy the state and have it written. Ranks come here together."""
+    def _begin(self, *, beside: bool = False) -> None:
+        """Copy the state and have it written; with `beside`, large tensors later. Ranks come here together."""
+        self._finish_copy()
         began_at, began = time.time(), time.perf_counter()
         self._due_from = time.monotonic()
         self._began_at_step = self.steps
@@ -252,21 +271,58 @@ class Checkpoint:
         try:
             if self._world.now(self._flag(_BUSY, not self._copier.is_planned(snapshot)))[_BUSY]:
                 self._copier.plan(snapshot)
-            where = self._copier.copy(snapshot)
             self._writer.start()
+            copied = self._copier.copy(snapshot, beside=beside and self._copies_beside)
             self._part_failed = False
             blocked = time.perf_counter() - began
-            self._writer.order({
-                "do": "save", "name": name, **where, "blocked_at": began_at, "blocked_seconds": round(blocked, 6),
-                "asked_at": began_at, "keep": self._settings.keep, "keep_for": self._settings.keep_for_seconds,
+            order = {
+                "do": "save", "name": name, **copied.where, "asked_at": began_at,
+                "blocked_at": began_at, "blocked_seconds": round(blocked, 6),
+                "keep": self._settings.keep, "keep_for": self._settings.keep_for_seconds,
                 "distrusted": self._distrusted,
                 "manifest": {
                     "step": self.steps, "epoch": self.epoch, "world_size": self._world.size, "attempt": self._attempt,
                     "run_id": self._environ.get("WINDLASS_RUN_ID", ""),
                 },
-            })  # fmt: skip
+            }  # fmt: skip
+            self._beside = copied.go_on(lambda waited: self._send(order, blocked + waited))
+            if self._beside is not None:
+                self._hold_optimizers()
+            else:
+                self._writer.send(order)
+            self._writer.expect(order)
         except OSError as error:
             self._give_up(name, f"{error.strerror or error}")
+
+    def _send(self, order: dict[str, Any], blocked: float) -> None:
+        """On the thread of the copy: have written what is copied now. Raises OSError."""
+        self._writer.send({**order, "blocked_seconds": round(blocked, 6)})
+
+    def _hold_optimizers(self) -> None:
+        """Have every optimizer of torch wait, before it steps, for a copy that is under way."""
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(self._before_optimizer)
+
+    def _before_optimizer(self, *_: Any) -> None:
+        beside = self._beside
+        # A compiled step would be cut in two by it; what it spoils is noticed.
+        if beside is not None and not torch.compiler.is_compiling():
+            beside.wait()
+
+    def _finish_copy(self) -> None:
+        """Wait for a copy that is under way, and take in what became of it."""
+        if self._beside is None:
+            return
+        self._beside.wait()
+        beside, self._beside = self._beside, None
+        order = self._writer.current
+        if not beside.reason or order is None:
+            return
+        if beside.was_written:
+            self._copies_beside = False
+            self._spoiled = True
+        self._writer.forget()
+        self._give_up(order["name"], beside.reason)
 
     def _snapshot(self) -> Snapshot:
         progress: dict[str, Any] = {
@@ -277,6 +333,7 @@ class Checkpoint:
         return Snapshot(self._parts, progress, self._world.rank, allow_pickle=self._allow_pickle)
 
     def _await_writer(self) -> None:
+        self._finish_copy()
         while self._writer.busy:
             self._hear_writer(1.0)
 
@@ -314,6 +371,8 @@ class Checkpoint:
                 self._distrusted = []
             elif answer["did"] == "died":
                 self._writer_died(answer["order"])
+        if self._beside is not None and self._beside.is_over:
+            self._finish_copy()
 
     def _writer_died(self, order: Mapping[str, Any] | None) -> None:
         if order is not None:
@@ -442,6 +501,9 @@ class Checkpoint:
         self._end()
 
     def _end(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
         self._writer.close()
         self._world.close()
         if self._hears and threading.current_thread() is threading.main_thread():
@@ -453,6 +515,7 @@ class Checkpoint:
         if os.getpid() != self._pid:
             return
         began = time.monotonic()
+        self._finish_copy()
         while self._writer.busy:
             own = not self._writer.part_is_written
             patience = 1.0 if self._stop_asked else _EXIT_SECONDS if own else _EXIT_COMMIT_SECONDS

@@ -1,10 +1,11 @@
-"""Copies what this rank has to write into shared memory, and orders it written."""
+"""Copies what this rank has to write into shared memory: at once, or the large tensors beside the training."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from torch.distributed.tensor import DTensor
 
 from windlass.train.checkpoint import rng
 from windlass.train.checkpoint.agreement import World
+from windlass.train.checkpoint.beside import CopyBeside, Piece, pages_of, watched
 from windlass.train.checkpoint.encoding import Encoder
 from windlass.train.checkpoint.parts import ModulePart, Part, check_tensor
 from windlass.train.checkpoint.plan import Chunk, Layout, lay_out, local_chunks, resolve, share
+from windlass.train.checkpoint.watch import Watch
 from windlass.train.checkpoint.writing import SharedMemory
 
 _ROOM_FOR_OWN_STATE = 64 << 10
@@ -83,6 +86,8 @@ class Copier:
         self._signature: list[Any] | None = None
         self._layout: Layout | None = None
         self._views: list[torch.Tensor] = []
+        self._proved = False
+        self._cannot_watch = False
 
     def is_planned(self, snapshot: Snapshot) -> bool:
         """Whether the plan at hand is for what the snapshot has."""
@@ -96,6 +101,7 @@ class Copier:
         else:
             mine = _alone(chunks, self._world.rank)
         self._layout = lay_out(mine)
+        self._proved = self._cannot_watch = False
         self._signature = snapshot.signature()
         self._reserve(self._layout.end + _ROOM_FOR_OWN_STATE, again=True)
 
@@ -108,8 +114,8 @@ class Copier:
         mapped[: len(layout.header)] = layout.header
         self._views = [_view(mapped, chunk, begin) for chunk, begin in zip(layout.chunks, layout.begins, strict=True)]
 
-    def copy(self, snapshot: Snapshot) -> dict[str, int]:
-        """Copy it all; gives where in the memory it is. Raises OSError."""
+    def copy(self, snapshot: Snapshot, *, beside: bool = False) -> Copied:
+        """Copy it all, or with `beside` all but what can be copied while the training goes on. Raises OSError."""
         layout = self._layout
         assert layout is not None
         own = {"rank": self._world.rank, "tensors": layout.index, "own": snapshot.own}
@@ -117,24 +123,68 @@ class Copier:
             own["common"] = snapshot.common
         text = json.dumps(own, separators=(",", ":")).encode()
         self._reserve(layout.end + len(text))
+        data = [resolve(snapshot.tensors[chunk.name], chunk) for chunk in layout.chunks]
+        later, watch = self._put_off(data) if beside else ([], None)
         with torch.no_grad():
-            for view, chunk in zip(self._views, layout.chunks, strict=True):
-                _copy(view, resolve(snapshot.tensors[chunk.name], chunk))
-            if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            for view, tensor, piece in zip(self._views, data, later or [None] * len(data), strict=True):
+                _copy(view, tensor, piece)
+            if _uses_gpu():
                 torch.cuda.synchronize()
         mapped = self._memory.mapped
         assert mapped is not None
         mapped[layout.end : layout.end + len(text)] = text
-        return {"tensors_end": layout.end, "own_begin": layout.end, "end": layout.end + len(text)}
+        where = {"tensors_end": layout.end, "own_begin": layout.end, "end": layout.end + len(text)}
+        return Copied(where, [piece for piece in later if piece is not None], watch, self._memory.descriptor)
+
+    def _put_off(self, data: Sequence[torch.Tensor]) -> tuple[list[Piece | None], Watch | None]:
+        """What of each tensor may be copied later, now watched; nothing where the kernel cannot watch it."""
+        layout = self._layout
+        assert layout is not None
+        if _uses_gpu() or self._cannot_watch:
+            return [], None  # a GPU writes to memory of the host unseen
+        later = [
+            pages_of(tensor, chunk.num_bytes, begin) if _is_plain(tensor, view) else None
+            for tensor, view, chunk, begin in zip(data, self._views, layout.chunks, layout.begins, strict=True)
+        ]
+        watch = watched([piece for piece in later if piece is not None], prove=not self._proved)
+        self._proved = True
+        self._cannot_watch = watch is None
+        return (later, watch) if watch is not None else ([], None)
 
 
-def _copy(view: torch.Tensor, data: torch.Tensor) -> None:
-    """The C library's copy passes the cache by for large blocks, and takes 0.6 of the time of torch's."""
+@dataclass(frozen=True)
+class Copied:
+    """A state that is in shared memory, or is getting there."""
+
+    where: dict[str, int]
+    """For the writer: where in the memory it is."""
+    _later: list[Piece]
+    _watch: Watch | None
+    _descriptor: int
+
+    def go_on(self, then: Callable[[float], None]) -> CopyBeside | None:
+        """Copy the rest on a thread and call `then` on it; None where there is no rest."""
+        return CopyBeside(self._later, self._watch, self._descriptor, then) if self._watch is not None else None
+
+
+def _uses_gpu() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
+def _is_plain(data: torch.Tensor, view: torch.Tensor) -> bool:
     plain = data.is_contiguous() and data.dtype == view.dtype and not (data.is_neg() or data.is_conj())
-    if plain and data.device.type == "cpu":
-        ctypes.memmove(view.data_ptr(), data.data_ptr(), view.numel() * view.dtype.itemsize)
-    else:
+    return plain and data.device.type == "cpu"
+
+
+def _copy(view: torch.Tensor, data: torch.Tensor, later: Piece | None) -> None:
+    """The C library's copy passes the cache by for large blocks, and takes 0.6 of the time of torch's."""
+    if not _is_plain(data, view):
         view.copy_(data, non_blocking=True)
+        return
+    begin, end = data.data_ptr(), data.data_ptr() + view.numel() * view.dtype.itemsize
+    edges = [(begin, end)] if later is None else [(begin, later.begin), (later.end, end)]
+    for first, last in edges:
+        ctypes.memmove(view.data_ptr() + first - begin, first, last - first)
 
 
 def _view(mapped: Any, chunk: Chunk, begin: int) -> torch.Tensor:

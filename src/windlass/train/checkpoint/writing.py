@@ -88,6 +88,7 @@ class WriterProcess:
         self._answers = -1
         self._unread = b""
         self._awaited: set[str] = set()
+        self._sending = threading.Lock()
         self.current: dict[str, Any] | None = None
         """The order that is being carried out."""
         self.start()
@@ -127,21 +128,28 @@ class WriterProcess:
         """Whether this rank's own part of the save under way, if there is one, is on the disk."""
         return "part" not in self._awaited
 
-    def order(self, order: dict[str, Any]) -> None:
-        """Send an order. A save must not follow a save that is under way. Raises OSError."""
-        if self._process is None or self._process.stdin is None:
-            raise OSError("there is no writer process")
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        if order["do"] == "save":
-            self.current = order
-            self._awaited = {"part", "commit"} if self._rank == 0 else {"part"}
+    def expect(self, order: dict[str, Any]) -> None:
+        """Count a save as under way that is sent, or is going to be. It must not follow one that is under way."""
+        self.current = order
+        self._awaited = {"part", "commit"} if self._rank == 0 else {"part"}
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Send an order, from any thread. Raises OSError."""
+        with self._sending:
+            if self._process is None or self._process.stdin is None:
+                raise OSError("there is no writer process")
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def forget(self) -> None:
+        """Expect no more of a save that is not going to be sent."""
+        self.current, self._awaited = None, set()
 
     def abandon(self, reason: str) -> None:
         """Give up the save under way, if there is one."""
         if self.busy:
             with contextlib.suppress(OSError):
-                self.order({"do": "abandon", "reason": reason})
+                self.send({"do": "abandon", "reason": reason})
 
     def poll(self, timeout: float = 0.0) -> list[dict[str, Any]]:
         """What the writer has answered, after waiting for at most `timeout` seconds if nothing has come.
@@ -194,8 +202,8 @@ class WriterProcess:
             os.close(self._answers)
             self._answers = -1
         self._unread = b""
-        if self._process is not None:
-            if self._process.stdin is not None:
+        with self._sending:
+            process, self._process = self._process, None
+            if process is not None and process.stdin is not None:
                 with contextlib.suppress(OSError):
-                    self._process.stdin.close()
-            self._process = None
+                    process.stdin.close()
