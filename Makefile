@@ -29,11 +29,11 @@ demo: ## train on real handwritten digits, 2 nodes × 2 ranks, on this machine
 
 .PHONY: test
 test: ## the tests a person waits for (at most 10 minutes on 2 cores)
-	$(timed) $(MAKE) --no-print-directory setup lint; $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not cluster"
+	$(timed) $(MAKE) --no-print-directory setup lint; bash tools/tests.sh -m "not slow and not cluster"
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes each
-	$(timed) $(BIN)/pytest -n 2 --dist worksteal -m "slow and not cluster" --durations=15
+	$(timed) bash tools/tests.sh -m "slow and not cluster" --durations=15
 
 .PHONY: cluster-up
 cluster-up: setup ## bring up a real Kubernetes cluster of two nodes here (root; built from source the first time: 10 minutes)
@@ -46,7 +46,7 @@ cluster-down: setup ## end that cluster and leave nothing of it
 .PHONY: test-cluster
 test-cluster: setup ## the tests on a real cluster: one of its own, or yours by KUBECONFIG and WINDLASS_TEST_CONTEXT
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build; }; \
-	  $(BIN)/pytest tests/cluster -n 2 --dist worksteal -m cluster --durations=15
+	  bash tools/tests.sh tests/cluster -m cluster --durations=15
 
 .PHONY: chaos
 chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again
