@@ -174,6 +174,38 @@ def test_a_checkpoint_is_progress() -> None:
     assert wait_seconds([*history.ended, history.ending("failure", CAUSE)]) == 0
 
 
+def lived(*seconds: float, step: int | None = None) -> History:
+    """A history of attempts that ended after so long; the last one, which has lived for 0 s, goes on."""
+    history, now = History(), 1000.0
+    for number, life in enumerate((*seconds, 0.0), 1):
+        history.take("attempt", {"number": number}, now)
+        if step is not None:
+            history.reach(step)
+        now += life
+        if number <= len(seconds):
+            history.take("attempt-end", {"reason": "failure", "step": step}, now)
+    return history
+
+
+def test_of_a_script_that_reports_no_step_a_long_life_is_progress() -> None:
+    def wait(history: History, life: float) -> float:
+        at = history.now.began_at + life
+        return wait_seconds([*history.ended, history.ending("failure", CAUSE, at)])
+
+    assert wait(lived(5, 5, 5), 5) == 4
+    assert wait(lived(5, 5, 5), 600) == 0
+    assert [wait(lived(5, 5, 3600), 5), wait(lived(5, 5, 3600, 5), 5)] == [0, 1]
+    assert wait(lived(5, 5, 3600, step=7), 3600) == 2, "its steps say that it came no further"
+
+
+def test_an_attempt_whose_end_nobody_saw_lived_until_its_last_sign_of_life() -> None:
+    history = History()
+    for number in range(3):
+        history.take("attempt", {"number": number + 1}, 1000.0)
+        history.take("attempt-end", {"reason": "node-loss", "died_at": 1001.0}, 99_000.0)
+    assert [ended.gained for ended in history.ended] == [False] * 3
+
+
 # -- making up for what was lost --------------------------------------------------------------------------------------
 
 

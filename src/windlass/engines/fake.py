@@ -115,8 +115,9 @@ class _Keeper:
 
     def append(self, kind: str, data: Mapping[str, Any], *, at: float | None = None) -> Status:
         """Write an event, and remember what the next decision needs of it."""
-        self.history.take(kind, data)
-        return self.writer.append(kind, data, at=at)
+        status = self.writer.append(kind, data, at=at)
+        self.history.take(kind, data, time.time() if at is None else at)
+        return status
 
     def _is_over_before_the_next(self) -> bool:
         """Wait until the next attempt may begin; gives whether the run was ended meanwhile."""
@@ -210,7 +211,7 @@ class _Keeper:
             self.writer.append("rank", {"rank": actor.rank.rank, "exit_code": actor.exit_code}, at=actor.ended_at)
 
     def _finish(self, reason: str | None, cause: dict[str, Any] | None) -> None:
-        result = outcome(reason, cause, self.history, self.plan.policy)
+        result = outcome(reason, cause, self.history, self.plan.policy, at=time.time())
         if result.cause is not None:
             self.append("cause", result.cause)
         if result.phase is None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from windlass.runs.record import Event
+
+LONG_SECONDS: Final = 600.0
+"""An attempt that lived so long is no failed start, whatever its script tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +22,15 @@ class Ended:
     way: str | None
     """What would make it the same death again: the line of an exception, or a fatal signal."""
     gained: bool
-    """Whether it has come further than all before it: a new checkpoint, or a higher step."""
+    """Whether it has come further than all before it: a new checkpoint, a higher step, or where none is told, time."""
 
 
 @dataclass(slots=True)
 class Going:
     """What is known of the attempt that goes on."""
 
+    began_at: float = 0.0
+    """Unix seconds."""
     restored: int | None = None
     """The step of the checkpoint that it went on from."""
     first: int | None = None
@@ -67,13 +72,13 @@ class History:
         """What the events of a run tell."""
         history = cls()
         for event in events:
-            history.take(event.kind, event.data)
+            history.take(event.kind, event.data, event.time)
         return history
 
-    def take(self, kind: str, data: Mapping[str, Any]) -> None:
-        """One more event of the record."""
+    def take(self, kind: str, data: Mapping[str, Any], at: float = 0.0) -> None:
+        """One more event of the record, seen at `at` in unix seconds."""
         if kind == "attempt":
-            self.now, self._way, self.take_ups = Going(), None, 0
+            self.now, self._way, self.take_ups = Going(began_at=at), None, 0
         elif kind == "progress" and isinstance(data.get("step"), int):
             self.now.highest = max(self.now.highest or 0, data["step"])
         elif kind == "checkpoint":
@@ -83,10 +88,10 @@ class History:
         elif kind == "cause":
             self._way = way(data)
         elif kind == "attempt-end":
-            self._end(str(data.get("reason", "failure")), data.get("step"))
+            self._end(str(data.get("reason", "failure")), data.get("step"), data.get("died_at", at))
             self.restarts_left = data.get("restarts_left", self.restarts_left)
         elif kind == "end":
-            self._end(str(data.get("reason", "")), data.get("step"))
+            self._end(str(data.get("reason", "")), data.get("step"), data.get("died_at", at))
         elif kind == "resume":
             self.ended.clear()
             self.restarts_left, self.take_ups = None, 0
@@ -116,19 +121,22 @@ class History:
         # A script that restores for itself says only by its first step where it went on.
         return now.restored < self.highest if now.restored is not None else now.first <= self.highest
 
-    def ending(self, reason: str, cause: Mapping[str, Any] | None) -> Ended:
-        """The attempt that goes on, as it would have ended now."""
-        return self._ended(reason, self.now.step, way(cause) if cause else None)
+    def ending(self, reason: str, cause: Mapping[str, Any] | None, at: float = 0.0) -> Ended:
+        """The attempt that goes on, as it would have ended at `at`."""
+        return self._ended(reason, self.now.step, way(cause) if cause else None, at)
 
-    def _end(self, reason: str, step: int | None) -> None:
-        ended = self._ended(reason, step, self._way)
+    def _end(self, reason: str, step: int | None, at: float) -> None:
+        ended = self._ended(reason, step, self._way, at)
         self.ended.append(ended)
         if step is not None:
             self.highest = max(self.highest or 0, step)
         self.now, self._way = Going(), None
 
-    def _ended(self, reason: str, step: int | None, way_: str | None) -> Ended:
-        further = step is not None and (self.highest is None or step > self.highest)
+    def _ended(self, reason: str, step: int | None, way_: str | None, at: float) -> Ended:
+        if step is None:
+            further = at - self.now.began_at >= LONG_SECONDS
+        else:
+            further = self.highest is None or step > self.highest
         return Ended(reason, step, way_, self.now.saved or further)
 
 

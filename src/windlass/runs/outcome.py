@@ -56,13 +56,14 @@ class Outcome:
 
 def outcome(
     ended_by: str | None, cause: Mapping[str, Any] | None, history: History, policy: Json, *,
-    is_free: bool = False, nothing_left: bool = False,
+    is_free: bool = False, nothing_left: bool = False, at: float = 0.0,
 ) -> Outcome:  # fmt: skip
     """What follows the attempt that goes on in `history`, now that it has ended.
 
     `ended_by` is `stop`, `timeout`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks ended by
     themselves. `cause` is what `blame` found, with `node_lost` where a node died. `policy` is the plan's. `is_free`: it
-    uses up no restart, since an elastic job goes on with fewer nodes. `nothing_left`: nobody saw its end.
+    uses up no restart, since an elastic job goes on with fewer nodes. `nothing_left`: nobody saw its end. `at` is when
+    it ended, in unix seconds.
     """
     code = cause.get("exit_code") if cause else 0
     step = history.now.step
@@ -75,7 +76,7 @@ def outcome(
     reason = "node-loss" if nothing_left else reason_of(ended_by, cause or {})
     told = None if reason in ("preemption", "resize") and ended_by == reason else cause
     end = Outcome(Phase.FAILED, code, told, reason, step=step)
-    now = history.ending(reason, cause)
+    now = history.ending(reason, cause, at)
     counts = reason != "resize" and not is_free
     left = policy["max_restarts"] if history.restarts_left is None else history.restarts_left
     if counts and same_step(now, history.ended):

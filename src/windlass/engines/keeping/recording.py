@@ -67,7 +67,7 @@ class Recording:
             self.note("phase", {"phase": phase}, at=at)
 
     def _keep_in_mind(self, kind: str, data: Mapping[str, Any], at: float) -> None:
-        self.history.take(kind, data)
+        self.history.take(kind, data, at)
         for heed in self._heeds:
             heed(kind, data, at)
 

@@ -263,8 +263,10 @@ class Supervisor:
             cause = watch.hangs.cause(cause)
         is_free = self.membership.is_elastic and bool(lost) and bool(self.membership.members)
         history, policy = self.record.history, self.plan.policy
-        found = outcome(ended_by, cause, history, policy, is_free=is_free, nothing_left=unseen)
-        return found, watch.attempt.last_sign_of_life() if unseen else None
+        died_at = watch.attempt.last_sign_of_life() if unseen else None
+        at = time.time() if died_at is None else died_at
+        found = outcome(ended_by, cause, history, policy, is_free=is_free, nothing_left=unseen, at=at)
+        return found, died_at
 
     def _why_lost(self) -> dict[str, Any]:
         """Killed, or broken: a supervisor that broke has left its trace."""
