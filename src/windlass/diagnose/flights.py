@@ -105,7 +105,7 @@ def find(flights: Mapping[int, Mapping[str, Any]]) -> tuple[Finding, ...]:
 
 def crossed(findings: Sequence[Finding]) -> tuple[Finding, Finding] | None:
     """Two groups in which ranks wait for each other: they use them in different order."""
-    waits = [finding for finding in findings if finding.kind == "not-joined"]
+    waits = sorted((one for one in findings if one.kind == "not-joined"), key=lambda one: one.joined)
     for at, one in enumerate(waits):
         for other in waits[at + 1 :]:
             if set(one.missing) & set(other.joined) and set(other.missing) & set(one.joined):

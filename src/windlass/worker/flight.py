@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -112,8 +113,6 @@ class Flight:
         return dumps
 
     def _recorder(self, name: str) -> Any:
-        import sys
-
         return getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
 
 

@@ -124,7 +124,7 @@ def _environment(
         "PYTHONFAULTHANDLER": "1",
         # gloo asks the resolver for this host's name, which on laptops often answers with an address of no use.
         "GLOO_SOCKET_IFNAME": "lo",
-        # The last collectives of a rank, for `why`: what they cost is in docs/concepts/why.md.
+        # The last collectives of a rank, for `why`. A dump of 2000 holds the interpreter for a tenth of a second.
         "TORCH_FR_BUFFER_SIZE": "2000" if facts.gpus else "256",
     }
     if facts.gpus:  # which collectives were begun and not ended, written when NCCL's watchdog gives up
