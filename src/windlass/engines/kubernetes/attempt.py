@@ -20,6 +20,8 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.mirror import Mirror
 from windlass.engines.kubernetes.pods import PAUSES, PodWatch, container_state, has_ended, why_it_ended
+from windlass.engines.kubernetes.seeing import claims_of
+from windlass.engines.kubernetes.troubles import Troubles
 from windlass.errors import EngineError
 from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
@@ -48,6 +50,13 @@ class PodNode(Told):
         self._sent: dict[signal.Signals, float] = {}
         """When each signal was last sent: whoever ends a node says so at every turn."""
         threading.Thread(target=self._follow, name=f"log of node {number}", daemon=True).start()
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """What it has said since the last call, after what is seen of its pod."""
+        if self.place == 0:
+            yield from self.attempt.troubles.of_objects()
+        yield from self.attempt.troubles.of_pod(self.place, self.number)
+        yield from super().news()
 
     def lives(self) -> bool:
         """Whether more may come of it."""
@@ -95,6 +104,7 @@ class PodNode(Told):
             pass
         if is_to_end:
             grace = None if number is signal.SIGTERM else 0
+            self.attempt.troubles.ours.add(self.place)
             for _ in PAUSES:
                 try:
                     client.delete("v1", "Pod", name, grace=grace)
@@ -198,6 +208,8 @@ class Attempt:
         self.senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
         made = plan.requests("attempt")[0]
         self.pods = PodWatch(client, plan.run_id, number, (made["apiVersion"], made["kind"]), self.wake)
+        claims = claims_of(made)
+        self.troubles = Troubles(client, plan.run_id, number, self.pods, claims, len(requests), self.wake)
         self.nodes = tuple(
             PodNode(request["node"], place, tuple(rank["rank"] for rank in request["ranks"]), folder, self)
             for place, request in enumerate(requests)
@@ -238,6 +250,7 @@ class Attempt:
     def close(self) -> None:
         """Read and watch no more."""
         self.pods.close()
+        self.troubles.close()
         for node in self.nodes:
             node.closed = True
         self.senders.shutdown(wait=False)
@@ -247,7 +260,7 @@ def node_specs(plan: Plan, number: int, requests: Iterable[Mapping[str, Any]], v
     """What the pods of an attempt are asked to do, compressed: all nodes in one object."""
     nodes = []
     requests = list(requests)
-    master = layout.host_name(plan.run_id, number, via, 0)
+    master = layout.master_addr(plan.run_id, number, via, len(requests))
     env = attempt_environment(number, master, layout.MASTER_PORT)
     for place, request in enumerate(requests):
         spec = {**request, "folder": f"{layout.WORK}/attempt", "since": since, "env": {**env, **request["env"]}}

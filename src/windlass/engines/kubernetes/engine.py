@@ -28,7 +28,7 @@ class KubernetesEngine(KeptEngine):
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
-        from windlass.engines.observing import observe
+        from windlass.engines.kubernetes.observe import observe
 
         return observe(self.store, self.status(run_id))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.pack import Packed, pack
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.rights import NEEDED, missing
 from windlass.errors import UsageError
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
@@ -28,22 +29,6 @@ GPU_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
 )
 """Where clusters say which GPU a machine has: NVIDIA's own discovery, Karpenter on EKS, GKE."""
-NEEDED: Final = (
-    ("", "configmaps", "create"),
-    ("", "configmaps", "get"),
-    ("", "configmaps", "delete"),
-    ("", "services", "create"),
-    ("", "pods", "list"),
-    ("", "pods", "watch"),
-    ("", "pods/log", "get"),
-    ("", "pods/exec", "create"),
-    ("", "events", "list"),
-    ("batch", "jobs", "create"),
-    ("batch", "jobs", "get"),
-    ("batch", "jobs", "delete"),
-)
-"""Rights without which a run cannot be made or followed, as group, resource and verb."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -143,41 +128,18 @@ def read_cluster(job: Job, client: Client) -> Cluster:
     with ThreadPoolExecutor(8) as pool:
         version = pool.submit(client.call, "GET", "/version")
         groups = pool.submit(client.call, "GET", "/apis")
-        rights = pool.submit(_missing_rights, client)
+        rights = pool.submit(missing, client, NEEDED)
         nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type else None
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
         return Cluster(
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
-            missing=rights.result(),
+            missing=tuple(str(right) for right in rights.result()),
             gpu_labels=nodes.result() if nodes is not None else (),
             secrets=secrets.result(),
             claims=found.result(),
         )
-
-
-def _missing_rights(client: Client) -> tuple[str, ...]:
-    """Of what is needed, what this login may not do in the namespace."""
-    with ThreadPoolExecutor(len(NEEDED)) as pool:
-        answers = list(pool.map(lambda right: _may(client, *right), NEEDED))
-    return tuple(
-        f"{verb} {resource}" + (f".{group}" if group else "")
-        for (group, resource, verb), may in zip(NEEDED, answers, strict=True)
-        if not may
-    )
-
-
-def _may(client: Client, group: str, resource: str, verb: str) -> bool:
-    resource, _, sub = resource.partition("/")
-    wanted = {"namespace": client.namespace, "group": group, "resource": resource, "verb": verb, "subresource": sub}
-    review = client.call(
-        "POST",
-        client.path("authorization.k8s.io/v1", "SelfSubjectAccessReview"),
-        {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-         "spec": {"resourceAttributes": wanted}},
-    )  # fmt: skip
-    return bool(review["status"]["allowed"])
 
 
 def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:

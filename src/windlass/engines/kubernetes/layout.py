@@ -41,6 +41,11 @@ def host_name(run_id: str, number: int, via: str, node: int) -> str:
     return f"{pod}.{run_id}"
 
 
+def master_addr(run_id: str, number: int, via: str, num_nodes: int) -> str:
+    """Where the ranks of an attempt meet: on the first pod, whose name nobody needs who is alone."""
+    return host_name(run_id, number, via, 0) if num_nodes > 1 else "127.0.0.1"
+
+
 def piece_name(run_id: str, digest: str, number: int) -> str:
     """The object that holds a piece of the code."""
     return f"{run_id}-code-{digest[:8]}-{number}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import calendar
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from windlass.diagnose.observations import ObjectSaid
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.seeing import ends_of
 from windlass.errors import EngineError
 
 WATCH_SECONDS: Final = 20
@@ -40,6 +42,8 @@ class PodWatch:
         self._closed = False
         self.is_over: str | None = None
         """Why no more pods will come of it, once that is known."""
+        self.ends: list[ObjectSaid] = []
+        """The same for a record."""
         self.trouble: str | None = None
         """Why the cluster cannot be asked now."""
         threading.Thread(target=self._run, name=f"pods of {self._name}", daemon=True).start()
@@ -81,7 +85,7 @@ class PodWatch:
 
     def _list(self) -> str:
         found = self._client.find("v1", "Pod", self._selector)
-        seen = {place: pod for pod in found["items"] if (place := _place(pod)) is not None}
+        seen = by_place(found["items"])
         self._gone |= self._pods.keys() - seen.keys()
         self._pods.update(seen)
         self._look_at_owner()
@@ -92,6 +96,8 @@ class PodWatch:
         place = _place(pod) if event["type"] != "BOOKMARK" else None
         if place is None:
             return
+        if pod["metadata"].get("deletionTimestamp") and self.is_over is None:
+            self._look_at_owner()  # whoever deletes all pods has mostly deleted what makes them
         self._pods[place] = pod
         if event["type"] == "DELETED":
             self._gone.add(place)
@@ -104,11 +110,19 @@ class PodWatch:
         except Refused as error:
             if error.status == 404:
                 self.is_over = f"{kind} {self._name} was deleted"
+                self.ends = list(ends_of(None, kind, self._name))
             return
+        self.ends = list(ends_of(owner, kind, self._name))
         for condition in owner.get("status", {}).get("conditions", ()):
             if condition["type"] in ("Failed", "Complete", "Completed") and condition["status"] == "True":
                 said = f": {condition['message']}" if condition.get("message") else ""
                 self.is_over = f"{kind} {self._name} is {condition['type'].lower()}{said}"
+
+
+def by_place(pods: Iterable[Pod]) -> dict[int, Pod]:
+    """The pods of an attempt, by the number that their maker has given them; the newest where there are several."""
+    ordered = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+    return {place: pod for pod in ordered if (place := _place(pod)) is not None}
 
 
 def _place(pod: Pod) -> int | None:
