@@ -123,23 +123,39 @@ def test_what_a_killed_process_has_forked_goes_on(warm: Lab) -> None:
     assert run.wait().phase == "succeeded", run.text()
 
 
-def test_a_killed_process_that_imports_lets_its_caller_start_cold(forks: Forks) -> None:
+def asked_for_slow(forks: Forks) -> tuple[threading.Thread, list[Any]]:
+    """Somebody who waits for a process that imports for long, and where the answer will be."""
     forks.module("slow", SLOW)
     answers: list[Any] = []
     asking = threading.Thread(target=lambda: answers.append(forks.fork("done.py", "slow")))
     asking.start()
     until(lambda: forks.pids())
-    os.kill(forks.pids()[0], signal.SIGKILL)
+    return asking, answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_is_killed_while_it_imports_is_not_held_against_its_imports(
+    forks: Forks, number: signal.Signals
+) -> None:
+    asking, answers = asked_for_slow(forks)
+    os.kill(forks.pids()[0], number)
     asking.join(100)
     assert answers[0].why == "the warm process ended while it imported"
+    assert [found["state"] for found in forks.pool.show()] == []
+    forks.module("slow", "")
+    assert forks.works("done.py", "slow") == "done\n"
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.abort()"])
+def test_imports_that_crash_their_process_are_remembered(forks: Forks, end: str) -> None:
+    forks.module("crash", f"import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n{end}")
+    reason = "the warm process ended while it imported"
+    assert forks.refused("done.py", "crash") == reason
+    assert [(found["state"], found["why"]) for found in forks.pool.show()] == [("refused", reason)]
 
 
 def test_a_person_who_ends_it_while_it_imports_is_not_held_against_it(forks: Forks) -> None:
-    forks.module("slow", SLOW)
-    answers: list[Any] = []
-    asking = threading.Thread(target=lambda: answers.append(forks.fork("done.py", "slow")))
-    asking.start()
-    until(lambda: forks.pids())
+    asking, answers = asked_for_slow(forks)
     assert forks.one()["state"] == "importing"
     forks.pool.stop()
     asking.join(100)

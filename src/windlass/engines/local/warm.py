@@ -49,6 +49,8 @@ SPACES: Final = ("mnt", "net", "pid", "uts", "user", "ipc")
 RIGHTS: Final = ("Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
                  "Mems_allowed_list")  # fmt: skip
 """Lines of `/proc/self/status` that a child inherits."""
+KILLED_BY: Final = (-signal.SIGKILL, -signal.SIGTERM)
+"""How a process ends that somebody has ended."""
 LOOK_SECONDS: Final = 0.1
 """How often one who waits looks whether waiting still makes sense."""
 
@@ -289,7 +291,25 @@ class WarmPool:
             return {"refused": "the warm process was ended", "again": True}
         if not self._path(name, "json").exists():  # a person has stopped it
             return {"refused": "the warm process was ended while it imported"}
-        return {"refused": "the warm process ended while it imported", "lasting": True}
+        ended_by = self._ended_by(name)
+        # Its imports are to blame if they crashed it. One that was killed from outside, as where memory is short, or of
+        # whose end nothing is known, may do better the next time.
+        lasting = {"lasting": True} if ended_by is not None and ended_by not in KILLED_BY else {}
+        return {"refused": "the warm process ended while it imported", **lasting}
+
+    def _ended_by(self, name: str) -> int | None:
+        """The exit code of a process that we have started, −N for signal N; None where another has, who alone knows."""
+        try:
+            pid = int(_as_mapping(self._path(name, "json").read_bytes())["pid"])
+            give_up = time.monotonic() + self.bounds.answer_seconds
+            while time.monotonic() < give_up:  # its sockets are closed a moment before it has ended
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is not None:
+                    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                time.sleep(0.01)
+        except (OSError, ValueError, KeyError):
+            pass
+        return None
 
     def _is_ready(self, name: str) -> bool:
         """Whether its imports are done."""
