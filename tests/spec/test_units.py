@@ -123,7 +123,15 @@ def test_anything_is_a_unit_or_a_value_error(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("given_", "expected"),
-    [("5min", 300.0), (30, 30.0), ("20 steps", "20 steps"), (" 1 step ", "1 steps"), ("100   steps", "100 steps")],
+    [
+        ("5min", 300.0),
+        (30, 30.0),
+        ("20 steps", "20 steps"),
+        (" 1 step ", "1 steps"),
+        ("100   steps", "100 steps"),
+        ("100steps", "100 steps"),
+        ("1step", "1 steps"),
+    ],
 )
 def test_an_interval_is_a_duration_or_a_number_of_steps(given_: object, expected: float | str) -> None:
     assert parse_interval(given_) == expected

@@ -36,7 +36,7 @@ _BYTES = {
 }
 _CAPITAL = {letter: 1000**power for power, letter in enumerate("KMGTP", 1)}
 _DURATION_PATTERN = rf"^\s*{_NUMBER}(\s*[A-Za-z]+(\s*{_NUMBER}\s*[A-Za-z]+)*)?\s*$"
-_STEPS_PATTERN = r"^\s*([1-9][0-9]{0,8})\s+steps?\s*$"
+_STEPS_PATTERN = r"^\s*([1-9][0-9]{0,8})\s*steps?\s*$"
 _SIZE_PATTERN = rf"^\s*{_NUMBER}\s*([KMGTPkmgtp][Ii]?[Bb]|[KMGTPkmgtp][Ii]|[KMGTPBb])?\s*$"
 _DURATION_HINT = "write for example 30s, 5min, 1h30m, or a number of seconds"
 _SIZE_HINT = "write for example 16GiB, 2GB or 512Mi, or a number of bytes"
