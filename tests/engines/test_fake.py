@@ -21,6 +21,7 @@ from windlass.runs.record import Phase, Status
 from windlass.runs.store import Store
 from windlass.runs.wish import Wish, write_wish
 from windlass.spec.job import Job
+from windlass.spec.parts import Restarts
 
 VANISHES = """
 import os, sys
@@ -80,6 +81,27 @@ def test_a_run_id_is_used_once(tmp_path: Path) -> None:
         engine.wait("case-1", 100)
         with pytest.raises((StoreError, FileExistsError)):
             engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
+
+
+def test_what_a_play_tells_of_checkpoints_is_in_the_record(tmp_path: Path) -> None:
+    def play(rank: FakeRank) -> int:
+        if rank.attempt == 1:
+            rank.checkpoint(step=5, name="step-5", bytes=100)
+            rank.checkpoint(step=6, name="step-6")
+            return 1
+        rank.checkpoint("restored", step=6, name="step-6")
+        return 0
+
+    with Store(tmp_path) as store:
+        engine = FakeEngine(store, play)
+        job = Job(name="case", run="train.py", restarts=Restarts(max=1))
+        engine.submit(plan(job, FakeTarget(), str(tmp_path), "case-1"))
+        status = engine.wait("case-1", 100)
+        assert (status.phase, [attempt.restored_step for attempt in status.attempts]) == (Phase.SUCCEEDED, [None, 6])
+        assert (status.checkpoint or {})["name"] == "step-6"
+        told = [event.data for event in store.events("case-1") if event.kind == "checkpoint"]
+        assert told[0] == {"rank": 0, "action": "saved", "step": 5, "name": "step-5", "bytes": 100}
+        assert len(told) == 3
 
 
 def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:

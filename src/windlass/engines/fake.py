@@ -189,7 +189,7 @@ class _Keeper:
         return reason
 
     def _note(self, actors: list[Actor]) -> None:
-        """Write down who has ended, whether anyone spoke, and the newest progress."""
+        """Write down who has ended, whether anyone spoke, the newest progress, and what was told of checkpoints."""
         ended = [actor for actor in actors if actor.exit_code is not None and not actor.told]
         status = self.writer.status
         if status.phase is Phase.STARTING and any(actor.log.spoke for actor in actors):
@@ -206,6 +206,9 @@ class _Keeper:
                 self.append("caught-up", {"step": self.history.highest})
             if any(status.progress.get(name) != value for name, value in newest.items()):
                 self.append("progress", {**newest, "at": time.time()})
+        for actor in actors:
+            for event in actor.rank.told_of_checkpoints():
+                self.append("checkpoint", {"rank": actor.rank.rank, **event})
         for actor in ended:
             actor.told = True
             self.writer.append("rank", {"rank": actor.rank.rank, "exit_code": actor.exit_code}, at=actor.ended_at)

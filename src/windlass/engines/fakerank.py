@@ -38,6 +38,12 @@ class FakeRank:
         self._on_term: Callable[[], None] | None = None
         self._pending: list[int] = []
         self._signalled = threading.Event()
+        self._writing = threading.Lock()
+
+    def told_of_checkpoints(self) -> list[dict[str, object]]:
+        """What it has told of checkpoints since this was last asked; for the one who keeps the run."""
+        with self._writing:
+            return self._log.take_checkpoints()
 
     def print(self, text: str) -> None:
         """Write one line, or several."""
@@ -47,12 +53,17 @@ class FakeRank:
         """Write bytes as they are."""
         self._heed()
         now_ns = time.time_ns()
-        self._log.keep(data, now_ns)
-        self._log.stamp(now_ns)
+        with self._writing:
+            self._log.keep(data, now_ns)
+            self._log.stamp(now_ns)
 
     def report(self, **fields: Any) -> None:
         """What `windlass.train.report` does: step, total, epoch, loss, samples_per_second, phase, message."""
         self.write(MARKER + json.dumps(fields).encode() + b"\n")
+
+    def checkpoint(self, action: str = "saved", **fields: Any) -> None:
+        """What `windlass.train.checkpoint` tells: that it has `saved` or `restored` one; step, name, bytes."""
+        self.report(checkpoint={"action": action, **fields})
 
     def sleep(self, seconds: float) -> None:
         """Wait, as `time.sleep`. Raises FakeSignal when the rank is told to end."""
