@@ -70,6 +70,31 @@ def test_it_goes_on_from_the_checkpoint_that_is_named(windlass: Call, broken: st
     assert "from step-00000010-a1f3c1" in result.out
 
 
+def test_a_step_means_the_checkpoint_and_not_a_file_of_that_name(
+    windlass: Call, broken: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(home / "runs" / broken / "checkpoints", 10)
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "10").mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    result = windlass("resume", broken, "--from", "./10")
+    assert (result.code, "is no checkpoint" in result.err) == (2, True)
+    result = windlass("resume", broken, "--from", "10")
+    assert result.code == 0, result.err
+    assert "from step-00000010-a1f3c1" in result.out
+
+
+def test_a_path_that_is_no_checkpoint_is_refused_before_anything_starts(
+    windlass: Call, broken: str, home: Path, tmp_path: Path
+) -> None:
+    write(home / "runs" / broken / "checkpoints", 10)
+    (tmp_path / "notes.txt").write_text("no checkpoint")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        result = windlass("resume", broken, "--from", str(path))
+        assert (result.code, f"{path} is there, but it is no checkpoint" in result.err) == (2, True)
+    assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1
+
+
 def test_a_damaged_checkpoint_is_refused_before_anything_starts(windlass: Call, broken: str, home: Path) -> None:
     folder = home / "runs" / broken / "checkpoints"
     flip(write(folder, 10) / "rank-0.safetensors")

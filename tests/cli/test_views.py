@@ -293,6 +293,7 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
         "checkpoint of step 1,200 saved (s): 1.0 MiB in 500ms, training was held for 40ms",
     ),
     ("checkpoint", {"action": "restored", "step": 40, "name": "s"}, "goes on from step 40 (s)"),
+    ("checkpoint", {"action": "restored", "name": "checkpoint-40"}, "goes on from checkpoint-40"),
     ("checkpoint", {"action": "refused", "name": "s", "reason": "cut \x1b[2J short"}, "checkpoint s refused: cut"),
     ("checkpoint", {"action": "failed", "step": 4, "reason": "disk full"}, "step 4 could not be saved: disk full"),
     ("checkpoint", {"action": "skipped", "step": 4, "reason": "busy"}, "checkpoint of step 4 skipped: busy"),

@@ -208,12 +208,13 @@ def _by_torch(tensors: Path, path: Path, plan: Mapping[str, Any]) -> None:
 def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     """The checkpoint that a person names for a resume: a name in the folder of checkpoints, or an absolute path.
 
-    One of `windlass.train.checkpoint` is verified; what else a script has saved it alone can judge. Raises UsageError
-    for what is not there, WindlassError for what is damaged.
+    A word without a slash means a checkpoint of the run before it means a file beside the caller. One of
+    `windlass.train.checkpoint` is verified; what else a script has saved it alone can judge, but a run that has ours
+    takes no other. Raises UsageError for what is not there or none, WindlassError for what is damaged.
     """
     if not wanted:
         raise UsageError("no checkpoint is named to go on from", f"windlass checkpoints {seen.status.id} lists them")
-    ours = any(one.name == wanted for one in seen.found)
+    ours = any(wanted in (one.name, str(one.step)) for one in seen.found)
     # Path's own raise for a name that is too long, or for the home of nobody.
     if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(seen.folder / wanted):  # noqa: PTH110
         return wanted
@@ -226,6 +227,10 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
         for found in files.list_checkpoints(path.parent):
             if found.name == path.name:
                 _require_good(found, seen)
+                return str(path)
+    if seen.found:
+        hint = f"windlass checkpoints {seen.status.id} lists those of the run"
+        raise UsageError(f"{path} is there, but it is no checkpoint", hint)
     return str(path)
 
 

@@ -78,7 +78,9 @@ def _checkpoint(data: Data) -> str:
         bulk = f": {size(data['bytes'])}{took}{held}" if "bytes" in data else ""
         return f"checkpoint of {step} saved{called}{bulk}"
     if action == "restored":
-        return f"goes on from {step}{called}"
+        return (
+            f"goes on from {step}{called}" if data.get("step") is not None else f"goes on from {name or 'a checkpoint'}"
+        )
     why = f": {data['reason']}" if data.get("reason") else ""
     said = {"refused": f"checkpoint {name or step} refused", "failed": f"checkpoint of {step} could not be saved"}
     return f"{said.get(str(action), f'checkpoint of {step} {action}')}{why}"

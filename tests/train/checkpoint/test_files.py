@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,24 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
     assert [one.step for one in list_checkpoints(folder)] == [2, 1]
+
+
+def test_a_link_in_the_place_of_a_manifest_is_named_in_words(folder: Path, tmp_path: Path) -> None:
+    path = newest(folder)
+    (path / files.MANIFEST).rename(tmp_path / "outside.json")
+    (path / files.MANIFEST).symlink_to(tmp_path / "outside.json")
+    problem = list_checkpoints(folder)[0].problem
+    assert "is a symbolic link" in problem
+    assert "Errno" not in problem
+
+
+def test_unfinished_ones_stand_where_their_step_is(folder: Path) -> None:
+    third, second, first = (Path(found.path) for found in list_checkpoints(folder))
+    for whole in (third, first):
+        change(whole, lambda manifest: manifest.update(run_id="digits-7f3k2"))
+    (second / files.MANIFEST).unlink()
+    os.utime(second, (time.time() + 100, time.time() + 100))  # it was changed last, and is of step 2 all the same
+    assert [(found.step, found.complete) for found in list_checkpoints(folder)] == [(3, True), (2, False), (1, True)]
 
 
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(folder: Path) -> None:

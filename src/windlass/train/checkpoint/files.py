@@ -84,10 +84,22 @@ def list_checkpoints(folder: str | os.PathLike[str]) -> list[Found]:
 def listed(storage: Storage, where: str) -> list[Found]:
     """As `list_checkpoints`, of any storage; `where` stands before the names in `path`."""
     found = [_found(storage, where, name) for name in storage.checkpoints() if parse_name(name)]
+    runs = _runs(found)
     newest: dict[str, float] = {}
     for one in found:
-        newest[one.run_id] = max(one.created_at, newest.get(one.run_id, 0.0))
-    return sorted(found, key=lambda one: (newest[one.run_id], one.run_id, *_age(one)), reverse=True)
+        run_id = runs[one.name]
+        newest[run_id] = max(one.created_at, newest.get(run_id, 0.0))
+    return sorted(found, key=lambda one: (newest[runs[one.name]], runs[one.name], *_age(one)), reverse=True)
+
+
+def _runs(found: list[Found]) -> dict[str, str]:
+    """The run of each, by name; one without a manifest is of the run whose attempt it names, or of the only run."""
+    told = {(parse_name(one.name) or (0, 0, ""))[1:3]: one.run_id for one in found if one.complete}
+    only = next(iter(told.values())) if len(set(told.values())) == 1 else ""
+    return {
+        one.name: one.run_id if one.complete else told.get((parse_name(one.name) or (0, 0, ""))[1:3], only)
+        for one in found
+    }
 
 
 def _age(one: Found) -> tuple[int, int, int, float]:

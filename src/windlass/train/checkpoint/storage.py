@@ -5,6 +5,7 @@ Standard library only, Python 3.9: the writer process uses it.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -75,7 +76,12 @@ class Folder:
     def open(self, checkpoint: str, file: str) -> BinaryIO:
         """Opened without following a link, and without waiting for whoever may feed a pipe."""
         path = self._within(checkpoint, file)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(f"{path} is a symbolic link, and those are not followed") from error
+            raise
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(f"{path} is not a plain file")
