@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from windlass.actions import doctor
-from windlass.actions.doctor import Check
 from windlass.actions.edge import Edge
+from windlass.engines.checking import Check
 from windlass.runs.store import Store
 
 

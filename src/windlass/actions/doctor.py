@@ -10,13 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from windlass.actions.edge import Edge
+from windlass.engines.checking import Check
 
-Level = Literal["ok", "warn", "fail"]
 MIN_PYTHON: Final = (3, 11)
 GIB: Final = 1 << 30
 LOW_HOME_BYTES: Final = 2 * GIB
@@ -29,18 +28,6 @@ LOW_FILES: Final = 4096
 """A run of 64 ranks holds a few hundred files; data loaders hold thousands."""
 ASK_SECONDS: Final = 60.0
 """How long the script's interpreter may take to import torch; a cold file system needs half of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    level: Level
-    """`fail`: no run can go well; `warn`: some runs cannot."""
-    found: str
-    fix: str = ""
-    """What to do about it; empty where nothing is to be done."""
 
 
 def checks(edge: Edge) -> Iterator[Check]:

@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("make", "Write a job file for a script"),
-    "check": Entry("make", "Check a job file and say all that is wrong with it"),
+    "check": Entry("make", "Check a job file, and a cluster, and say all that is wrong"),
     "plan": Entry("run", "Show every step that a run would take; touches nothing"),
     "run": Entry("run", "Run a job and follow it"),
     "ps": Entry("look", "List runs"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from windlass.cli import options
 from windlass.cli.render import emit, print_data
 from windlass.cli.words import count, painter
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
 
 # The templates of `actions.make` and the names of `cli.schemas`: written again, so that --help loads neither.
 TEMPLATES = ("torchrun", "mpi", "plain")
@@ -21,6 +24,7 @@ PRINTED = (
     "ps",
     "cost",
     "events",
+    "why",
     "resume",
     "checkpoints",
     "checkpoints-verify",
@@ -73,31 +77,51 @@ def init(
 @click.command()
 @click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path())
 @click.option("--on", default="local", metavar="TARGET", help="Where it is to run.", show_default=True)
+@click.option("--network", is_flag=True, help="Try the cluster's network too, by two pods that are removed again.")
+@click.option("--role", is_flag=True, help="Print the role that grants the rights needed there, and exactly these.")
 @options.output
-def check(job: str | None, on: str, form: str) -> int:
-    """Check a job file and say all that is wrong with it, at once. Nothing is started.
+def check(job: str | None, on: str, network: bool, role: bool, form: str) -> int:
+    """Check a job file and say all that is wrong with it, at once; on a cluster, check the cluster too.
 
-    Ends with 0 where the job could run, and with 2 where it could not.
+    Nothing is started, but two pods for --network. Ends with 0 where the job could run, and with 2 where it could not.
+    On a cluster no job file is needed: one that is named, or is in this folder, is checked as well.
 
     \b
     Example:
       windlass check
       windlass check jobs/resnet.yaml --on gpu-lab
+      windlass check --on gpu-lab --network
+      windlass check --on gpu-lab --role | kubectl apply -f -
     """
     from windlass.actions import make
     from windlass.actions.edge import here
     from windlass.actions.jobs import read_job
-    from windlass.cli.plantext import note_lines
+    from windlass.actions.targets import find_target
 
     edge = here()
+    target = find_target(on, edge)
+    if target.kind == "kubernetes":
+        from windlass.cli.clustertext import check_cluster, print_role
+
+        return print_role(target, edge) if role else check_cluster(job, target, edge, network=network, form=form)
+    if network or role:
+        raise click.UsageError(f"--network and --role are for clusters, and target {on} is of kind {target.kind}")
     ready = read_job(job, (), {}, edge)
     plan = make.check(ready, on, edge)
     summary = make.summary_of(plan)
+    print_data(summary, form, job_lines(ready.origin, plan))
+    return 0 if summary["ok"] else 2
+
+
+def job_lines(origin: str, plan: Plan) -> list[str]:
+    """A checked job for a person."""
+    from windlass.cli.plantext import note_lines
+
     paint = painter(sys.stdout)
     size = f"{count(plan.num_nodes, 'node')} × {count(plan.procs_per_node, 'rank')} on {plan.target}"
-    word = paint("ok", "green", bold=True) if summary["ok"] else paint("cannot run", "red", bold=True)
-    print_data(summary, form, [f"{ready.origin}: {word}  {plan.name}: {size}", *note_lines(plan.notes, paint)])
-    return 0 if summary["ok"] else 2
+    cannot = any(note.blocks for note in plan.notes)
+    word = paint("cannot run", "red", bold=True) if cannot else paint("ok", "green", bold=True)
+    return [f"{origin}: {word}  {plan.name}: {size}", *note_lines(plan.notes, paint)]
 
 
 @click.command()

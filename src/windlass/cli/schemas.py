@@ -81,7 +81,7 @@ _RUN: Final[dict[str, Schema]] = {
     "progress": ANY,
     "cause": _or_null(CAUSE),
     "checkpoint": _or_null(CHECKPOINT),
-    "restarts_left": {**_or_null(WHOLE), "description": "Null as long as none was used"},
+    "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "output_dir": TEXT,
 }
 
@@ -103,6 +103,26 @@ LEDGER: Final = _object({
     "goodput": {"type": "number", "minimum": 0, "maximum": 1, "description": "Share of the wall clock in training"},
     "attempts": WHOLE,
     "steps_redone": WHOLE,
+})  # fmt: skip
+_VERDICT: Final[dict[str, Schema]] = {
+    "verdict": {**TEXT, "description": "A stable code; docs/concepts/why.md lists all"},
+    "summary": TEXT,
+    "rank": {**_or_null(WHOLE), "description": "The rank that it began with; null where it concerns none or all"},
+    "evidence": _list(TEXT),
+    "fix": TEXT,
+}
+RESTART: Final = _object({
+    "attempt": {**WHOLE, "description": "The attempt that was begun"},
+    "reason": _or_null(TEXT),
+    "seconds": {"type": "number", "minimum": 0, "description": "From the failure to this attempt's start"},
+    "wait_seconds": _or_null({"type": "number", "minimum": 0}),
+    "restarts_left": _or_null(WHOLE),
+    "reached_step": _or_null(WHOLE),
+    "restored_step": _or_null(WHOLE),
+    "steps_redone": WHOLE,
+})  # fmt: skip
+WHY: Final = _object({
+    "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
 })  # fmt: skip
 STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK})
 MONEY: Final[Schema] = {"type": "number", "minimum": 0}
@@ -134,6 +154,35 @@ PLAN: Final = _object({
     "notes": _list(NOTE),
     "price": _or_null(ANY),
 })  # fmt: skip
+CHECK: Final = _object({"name": TEXT, "level": {"enum": ["ok", "warn", "fail"]}, "found": TEXT, "fix": TEXT})
+CHECKED_JOB: Final = _object({
+    "ok": FLAG,
+    "name": TEXT,
+    "target": TEXT,
+    "nodes": WHOLE,
+    "procs_per_node": WHOLE,
+    "job": ANY,
+    "notes": _list(NOTE),
+})  # fmt: skip
+FIGURES: Final = _object(
+    {"nodes": _list(TEXT)},
+    {
+        "latency_seconds": {"type": "number", "description": "There and back, the median"},
+        "bytes_per_second": {**_list({"type": "number"}), "description": "From the first pod to the second, and back"},
+        "all_reduce_bytes_per_second": {"type": "number", "description": "Bytes of the tensor by the time it took"},
+    },
+)
+CHECKED_CLUSTER: Final = _object({
+    "ok": FLAG,
+    "target": TEXT,
+    "context": TEXT,
+    "namespace": TEXT,
+    "server": TEXT,
+    "checks": _list(CHECK),
+    "missing": {**_list(TEXT), "description": "Rights that are needed and not had"},
+    "network": {**_or_null(FIGURES), "description": "null where it was not tried"},
+    "job": {**_or_null(CHECKED_JOB), "description": "null where there is no job file"},
+})  # fmt: skip
 PROBLEM: Final = _object({"where": TEXT, "field": TEXT, "message": TEXT, "hint": TEXT})
 
 SCHEMAS: Final[dict[str, Schema]] = {
@@ -150,6 +199,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "ledger": LEDGER,
         "cost": {**_or_null(COST), "description": "null where the target has no price"},
     }),
+    "why": WHY,
     "ps": _list(_object(_RUN)),
     "events": {
         "description": "Of each line",
@@ -189,21 +239,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "checkpoints-export": _object({"id": TEXT, "name": TEXT, "path": TEXT, "bytes": WHOLE}),
     "rm": _object({"removed": _list(TEXT)}),
     "init": _object({"written": _list(TEXT), "template": TEXT, "reason": TEXT}),
-    "check": _object({
-        "ok": FLAG,
-        "name": TEXT,
-        "target": TEXT,
-        "nodes": WHOLE,
-        "procs_per_node": WHOLE,
-        "job": ANY,
-        "notes": _list(NOTE),
-    }),
-    "doctor": _object({
-        "ok": FLAG,
-        "checks": _list(
-            _object({"name": TEXT, "level": {"enum": ["ok", "warn", "fail"]}, "found": TEXT, "fix": TEXT})
-        ),
-    }),
+    "check": {
+        "description": "The first for a target that is a machine, the second for a cluster",
+        "anyOf": [CHECKED_JOB, CHECKED_CLUSTER],
+    },
+    "doctor": _object({"ok": FLAG, "checks": _list(CHECK)}),
     "error": {
         "description": "On standard error, where a command with -o json refuses or breaks",
         **_object({

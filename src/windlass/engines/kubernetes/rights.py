@@ -1,0 +1,108 @@
+"""The rights that Windlass uses in a namespace: which of them a login has, and the role that grants exactly them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
+
+from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes.client import Client
+
+RBAC: Final = "rbac.authorization.k8s.io"
+ASKED_AT_ONCE: Final = 16
+
+
+class Right(NamedTuple):
+    """One verb on one resource."""
+
+    group: str
+    resource: str
+    """With its subresource, if one is meant: `pods/log`."""
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+
+def _all(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
+    return tuple(Right(group, resource, verb) for verb in verbs)
+
+
+NEEDED: Final = (
+    *_all("", "configmaps", "create", "get", "list", "delete"),
+    *_all("", "services", "create", "get"),
+    *_all("", "pods", "list", "watch", "delete"),
+    *_all("", "pods/log", "get"),
+    # A command begins with a GET that is turned into a web socket, which servers from 1.35 on also ask `create` for.
+    *_all("", "pods/exec", "get", "create"),
+    *_all("", "events", "list"),
+    *_all("batch", "jobs", "create", "get", "list", "delete"),
+)
+"""Without these no run can be made or followed."""
+CLAIMS: Final = _all("", "persistentvolumeclaims", "create", "get", "delete")
+"""For jobs that ask for a claim of their own."""
+JOBSETS: Final = _all(manifests.JOBSET.partition("/")[0], "jobsets", "create", "get", "list", "delete")
+"""Where JobSet is installed."""
+
+
+def useful(groups: Collection[str]) -> tuple[Right, ...]:
+    """All that is of use in a cluster that serves these API groups."""
+    return (*NEEDED, *CLAIMS, *(JOBSETS if manifests.JOBSET in groups else ()))
+
+
+def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:
+    """Of these rights, what the login does not have in the namespace. Raises Refused, Unreachable."""
+    rights = tuple(wanted)
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        answers = list(pool.map(lambda right: _may(client, right), rights))
+    return tuple(right for right, may in zip(rights, answers, strict=True) if not may)
+
+
+def _may(client: Client, right: Right) -> bool:
+    resource, _, sub = right.resource.partition("/")
+    wanted = {"namespace": client.namespace, "group": right.group, "resource": resource, "verb": right.verb,
+              "subresource": sub}  # fmt: skip
+    review = client.call(
+        "POST",
+        client.path("authorization.k8s.io/v1", "SelfSubjectAccessReview"),
+        {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+         "spec": {"resourceAttributes": wanted}},
+    )  # fmt: skip
+    return bool(review["status"]["allowed"])
+
+
+def role(namespace: str, wanted: Iterable[Right]) -> dict[str, Any]:
+    """The Role that grants these rights in a namespace, and no other. Pure."""
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for right in wanted:
+        verbs.setdefault((right.group, right.resource), []).append(right.verb)
+    rules = [
+        {"apiGroups": [group], "resources": [resource], "verbs": granted}
+        for (group, resource), granted in verbs.items()
+    ]
+    return {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": _meta(namespace), "rules": rules}
+
+
+def binding(namespace: str, user: str) -> dict[str, Any]:
+    """What gives that role to a user."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": _meta(namespace),
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "windlass"},
+        "subjects": [_subject(user)],
+    }
+
+
+def _meta(namespace: str) -> Mapping[str, Any]:
+    return {"name": "windlass", "namespace": namespace, "labels": {layout.MANAGED_LABEL: "windlass"}}
+
+
+def _subject(user: str) -> Mapping[str, str]:
+    """Service accounts have names with two parts; everybody else is known by what the login says."""
+    prefix = "system:serviceaccount:"
+    if user.startswith(prefix) and user.count(":") == 3:
+        namespace, name = user.removeprefix(prefix).split(":")
+        return {"kind": "ServiceAccount", "namespace": namespace, "name": name}
+    return {"kind": "User", "apiGroup": RBAC, "name": user}

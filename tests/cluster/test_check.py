@@ -1,0 +1,122 @@
+"""`windlass check --on` says what a cluster has and lacks in a table, and in one message where nothing goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Call, Result, home, windlass
+from tests.cli.test_json import hold
+from tests.cluster.bed.cluster import Bed, Cluster
+
+__all__ = ["home", "windlass"]
+
+Check = Callable[..., Result]
+
+
+@pytest.fixture
+def check(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """`check(cluster, namespace, "-o", "json", context=…)` → what the command said."""
+
+    def call(cluster: Cluster, namespace: str, *words: str, **fields: Any) -> Result:
+        monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
+        target = {"kind": "kubernetes", "context": cluster.context, "namespace": namespace, "image": cluster.image,
+                  "python": cluster.python, **fields}  # fmt: skip
+        Path("targets.yaml").write_text(json.dumps({"bed": target}))
+        return windlass("check", "--on", "bed", *words)
+
+    return call
+
+
+def levels(result: Result) -> dict[str, str]:
+    hold("check", result.json)
+    return {one["name"]: one["level"] for one in result.json["checks"]}
+
+
+def test_a_cluster_that_is_well_passes_every_check(bed: Bed, namespace: str, check: Check) -> None:
+    result = check(bed, namespace, "-o", "json")
+    assert set(levels(result).values()) == {"ok"}, result.out
+    found = {one["name"]: one["found"] for one in result.json["checks"]}
+    assert "JobSet v1alpha2" in found["operators"]
+    assert "bed: bed.windlass.test/folder" in found["storage"]
+    assert "on 2 of 2 nodes: 1 × NVIDIA-A10G, 1 × Tesla-T4; 1 × g4dn.xlarge, 1 × g5.xlarge" in found["gpus"]
+    assert found["pod security"].startswith("restricted is enforced")
+    assert (result.code, result.json["ok"], result.json["missing"], result.json["network"]) == (0, True, [], None)
+    assert "All is well." in check(bed, namespace).out
+
+
+def test_a_job_is_checked_with_the_cluster(bed: Bed, namespace: str, check: Check) -> None:
+    Path("job.yaml").write_text("name: job\nrun: train.py\n")
+    result = check(bed, namespace, "-o", "json")
+    hold("check", result.json)
+    assert result.code == 2
+    assert result.json["ok"] is True
+    assert {note["code"] for note in result.json["job"]["notes"] if note["blocks"]} == {"script-missing"}
+    assert "cannot run" in check(bed, namespace).out
+
+
+def test_a_quota_is_shown_with_what_is_used_up(bed: Bed, namespace: str, check: Check) -> None:
+    bed.kubectl("create", "quota", "small", "-n", namespace, "--hard=configmaps=1,pods=5")
+    bed.kubectl("wait", "-n", namespace, "quota/small", "--for=jsonpath={.status.used.configmaps}=1", "--timeout=180s")
+    result = check(bed, namespace, "-o", "json")
+    assert levels(result)["quota"] == "warn"
+    [quota] = [one for one in result.json["checks"] if one["name"] == "quota"]
+    assert "pods 0 of 5" in quota["found"]
+    assert quota["found"].endswith("used up: configmaps")
+
+
+def test_each_missing_right_is_named_and_the_role_gives_it(bed: Bed, namespace: str, check: Check) -> None:
+    bed.kubectl("create", "role", "some", "-n", namespace, "--verb=get,list,watch,delete", "--resource=pods")
+    bed.kubectl("create", "rolebinding", "some", "-n", namespace, "--role=some", "--user=limited")
+    limited = check(bed, namespace, "-o", "json", context="bed-limited")
+    assert levels(limited)["rights"] == "fail"
+    assert limited.code == 2
+    assert "create jobs.batch" in limited.json["missing"]
+    assert "delete pods" not in limited.json["missing"]
+
+    role = check(bed, namespace, "--role", context="bed-limited")
+    assert role.code == 0
+    bed.kubectl("apply", "-n", namespace, "-f", "-", stdin=role.out)
+    granted = check(bed, namespace, "-o", "json", context="bed-limited")
+    assert (granted.code, granted.json["missing"]) == (0, [])
+    assert levels(granted)["not seen"] == "warn"
+
+
+def test_a_login_without_any_right_is_told_so_in_one_message(bed: Bed, namespace: str, check: Check) -> None:
+    result = check(bed, namespace, "-o", "json", context="bed-nobody")
+    failed = [one for one in result.json["checks"] if one["level"] == "fail"]
+    assert result.code == 2
+    assert [one["found"] for one in failed] == [f"none of the 24 that are needed in namespace {namespace}"]
+
+
+def test_an_expired_login_is_told_so_alone(bed: Bed, namespace: str, check: Check) -> None:
+    result = check(bed, namespace, "-o", "json", context="bed-expired")
+    assert (result.code, levels(result)) == (2, {"api": "ok", "login": "fail"})
+
+
+def test_a_context_that_is_not_there_is_refused_with_those_that_are(bed: Bed, namespace: str, check: Check) -> None:
+    result = check(bed, namespace, context="nope")
+    assert result.code == 2
+    assert "has no context 'nope'" in result.err
+    assert "bed-admin" in result.err
+
+
+def test_a_namespace_that_is_not_there_is_told_alone(bed: Bed, check: Check) -> None:
+    result = check(bed, "not-there", "-o", "json")
+    assert (result.code, levels(result)) == (2, {"api": "ok", "login": "ok", "namespace": "fail"})
+
+
+@pytest.fixture
+def without_api(lone_bed: Bed) -> Iterator[Bed]:
+    lone_bed.kill_api_server()
+    yield lone_bed
+    lone_bed.start_api_server()
+
+
+def test_an_api_server_that_does_not_answer_is_told_alone(without_api: Bed, check: Check) -> None:
+    result = check(without_api, "default", "-o", "json")
+    assert (result.code, levels(result)) == (2, {"api": "fail"})
+    assert "does not answer" in result.json["checks"][0]["found"]

@@ -1,0 +1,173 @@
+"""What a cluster has answered becomes checks that say what was found and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from windlass.engines.checking import Check
+from windlass.engines.kubernetes import manifests, rights
+from windlass.engines.kubernetes.checks import amount, checks
+from windlass.engines.kubernetes.client import Refused, Unreachable
+from windlass.engines.kubernetes.survey import Survey
+from windlass.errors import EngineError
+from windlass.spec.targets import KubernetesTarget
+
+TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
+FORBIDDEN = Refused("the cluster refused: nodes is forbidden", "", status=403)
+
+
+def served(*versions: str) -> dict[str, Any]:
+    return {"groups": [{"versions": [{"groupVersion": version}]} for version in versions]}
+
+
+def node(name: str, gpus: int, labels: dict[str, str] | None = None, *, ready: bool = True) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
+    return {"metadata": {"name": name, "labels": labels or {}},
+            "status": {"allocatable": {manifests.GPU: str(gpus)}, "conditions": conditions}}  # fmt: skip
+
+
+SEEN = Survey(
+    "https://10.0.0.1", "lab", "team-a",
+    {
+        "version": {"gitVersion": "v1.34.4"},
+        "groups": served("batch/v1", manifests.JOBSET),
+        "user": {"status": {"userInfo": {"username": "ada"}}},
+        "namespace": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}},
+        "quotas": {"items": []},
+        "classes": {"items": [{"metadata": {"name": "efs"}, "provisioner": "efs.csi.aws.com"}]},
+        "nodes": {"items": [node("a", 0)]},
+        "rights": {"missing": ()},
+    },
+    0.004,
+)  # fmt: skip
+
+
+def found(target: KubernetesTarget = TARGET, **answers: Any) -> dict[str, Check]:
+    seen = dataclasses.replace(SEEN, answers={**SEEN.answers, **answers})
+    return {check.name: check for check in checks(seen, target)}
+
+
+def test_a_cluster_that_is_well_has_nothing_to_complain_of() -> None:
+    assert {check.level for check in found().values()} == {"ok"}
+    assert found()["login"].found == "ada, by context lab"
+    assert found()["api"].found == "Kubernetes v1.34.4 at https://10.0.0.1 answers in 4 ms"
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "word"),
+    [
+        (Unreachable("https://10.0.0.1 does not answer: refused", "is it the right cluster?"), "api", "not answer"),
+        (EngineError("the login of context lab cannot be renewed: no aws", "log in"), "login", "renewed"),
+        (Refused("the cluster refused: Unauthorized", "", status=401), "login", "run out"),
+    ],
+)
+def test_what_makes_all_else_meaningless_is_told_alone(error: EngineError, name: str, word: str) -> None:
+    failed = [check for check in found(version=error).values() if check.level != "ok"]
+    assert [check.name for check in failed] == [name]
+    assert word in failed[0].found
+    assert failed[0].fix
+
+
+def test_a_namespace_that_is_not_there_is_told_alone() -> None:
+    seen = found(namespace=Refused("the cluster refused: not found", "", status=404))
+    assert list(seen) == ["api", "login", "namespace"]
+    assert "create namespace team-a" in seen["namespace"].fix
+
+
+def test_each_missing_right_is_named() -> None:
+    check = found(rights={"missing": (("", "pods/exec", "create"), ("batch", "jobs", "delete"))})["rights"]
+    assert (check.level, check.found) == ("fail", "this login may not create pods/exec, delete jobs.batch")
+    assert "--on lab --role" in check.fix
+
+
+def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
+    assert found(rights={"missing": rights.CLAIMS})["rights"].level == "warn"
+    assert "via: job" in found(rights={"missing": rights.JOBSETS})["rights"].found
+
+
+def test_no_rights_at_all_are_one_message() -> None:
+    check = found(rights={"missing": rights.useful(SEEN.groups)})["rights"]
+    assert check.found == "none of the 24 that are needed in namespace team-a"
+
+
+def test_what_may_not_be_looked_at_is_one_line_and_no_failure() -> None:
+    seen = found(nodes=FORBIDDEN, quotas=FORBIDDEN, classes=FORBIDDEN, namespace=FORBIDDEN)
+    assert seen["not seen"].level == "warn"
+    assert seen["not seen"].found.endswith("pod security, quota, storage classes, GPU nodes")
+    assert not {"gpus", "quota", "storage", "pod security"} & set(seen)
+
+
+def test_operators_are_named_with_their_versions() -> None:
+    groups = served(manifests.JOBSET, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2", "kubeflow.org/v1")
+    kinds = {"resources": [{"name": "pytorchjobs"}, {"name": "pytorchjobs/status"}]}
+    text = found(TARGET, **{"groups": groups, "kubeflow.org/v1": kinds})["operators"].found
+    assert text == "JobSet v1alpha2, Kueue v1beta1, v1beta2, PyTorchJob v1"
+
+
+def test_a_way_that_the_target_wants_and_the_cluster_lacks_fails() -> None:
+    target = TARGET.model_copy(update={"via": "jobset"})
+    assert found(target)["operators"].level == "ok"
+    assert found(target, groups=served("batch/v1"))["operators"].level == "fail"
+    assert found(TARGET.model_copy(update={"via": "mpijob"}))["operators"].level == "fail"
+
+
+def test_a_quota_that_is_used_up_is_a_warning() -> None:
+    status = {"hard": {"requests.cpu": "4", "pods": "10"}, "used": {"requests.cpu": "4000m", "pods": "1"}}
+    check = found(quotas={"items": [{"status": status}]})["quota"]
+    assert (check.level, check.found) == (
+        "warn",
+        "requests.cpu 4000m of 4, pods 1 of 10; used up: requests.cpu",
+    )
+
+
+@pytest.mark.parametrize(
+    ("provisioner", "level", "word"),
+    [
+        ("ebs.csi.aws.com", "warn", "one machine at a time"),
+        ("fsx.csi.aws.com", "ok", "shared"),
+        ("example.com/new", "ok", "unknown"),
+    ],
+)
+def test_storage_that_several_nodes_can_share_is_told_from_other(provisioner: str, level: str, word: str) -> None:
+    default = {"storageclass.kubernetes.io/is-default-class": "true"}
+    one = {"metadata": {"name": "gp3", "annotations": default}, "provisioner": provisioner}
+    check = found(classes={"items": [one]})["storage"]
+    assert (check.level, word in check.found, "gp3 (default)" in check.found) == (level, True, True)
+
+
+def test_free_gpus_are_those_that_no_pod_has() -> None:
+    label = {"nvidia.com/gpu.product": "Tesla-T4", "node.kubernetes.io/instance-type": "g4dn.xlarge"}
+    taken = {"containers": [{"resources": {"limits": {manifests.GPU: "1"}}}], "nodeName": "a"}
+    pods = {"items": [{"spec": taken}, {"spec": {**taken, "nodeName": "gone"}}]}
+    nodes = {"items": [node("a", 2, label), node("b", 2, label, ready=False), node("c", 0)]}
+    check = found(nodes=nodes, pods=pods)["gpus"]
+    assert check.found == "3 free of 4, on 2 of 3 nodes: 2 × Tesla-T4; 2 × g4dn.xlarge; not ready: b"
+    assert check.level == "warn"
+    assert "may be in use" in found(nodes=nodes, pods=FORBIDDEN)["gpus"].found
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("500m", 0.5), ("2Gi", 2.0**31), ("3k", 3000.0), ("4", 4.0), ("1e3", 1000.0), ("", 0.0), ("x", 0.0)],
+)
+def test_quantities_are_read_as_kubernetes_writes_them(text: str, value: float) -> None:
+    assert amount(text) == value
+
+
+def test_the_role_grants_each_right_once_and_no_other() -> None:
+    made = rights.role("team-a", rights.useful(SEEN.groups))
+    granted = [(group, resource, verb) for rule in made["rules"] for group in rule["apiGroups"]
+               for resource in rule["resources"] for verb in rule["verbs"]]  # fmt: skip
+    assert sorted(granted) == sorted(rights.useful(SEEN.groups))
+    assert len(set(granted)) == len(granted)
+    assert made["metadata"]["namespace"] == "team-a"
+
+
+def test_a_service_account_is_bound_as_one() -> None:
+    [subject] = rights.binding("team-a", "system:serviceaccount:ci:deployer")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "namespace": "ci", "name": "deployer"}
+    [subject] = rights.binding("team-a", "ada")["subjects"]
+    assert (subject["kind"], subject["name"]) == ("User", "ada")
