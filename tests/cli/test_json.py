@@ -33,7 +33,9 @@ def test_every_schema_can_be_asked_for() -> None:
 
 
 def test_output_of_a_run_is_as_its_schemas_say(windlass: Call, ended: Callable[..., Status]) -> None:
-    Path("job.yaml").write_text("name: job\ncommand: [bash, -c, 'echo hi; sleep 0.3']\nprocs_per_node: 2\nimage: x\n")
+    Path("job.yaml").write_text(
+        "name: job\ncommand: [bash, -c, 'echo hi; sleep 0.3']\nprocs_per_node: 2\nimage: x\nrestarts: 2\n"
+    )
     plan = windlass("plan", "-o", "json").json
     hold("plan", plan)
     assert plan["notes"]
@@ -41,7 +43,9 @@ def test_output_of_a_run_is_as_its_schemas_say(windlass: Call, ended: Callable[.
     begun = windlass("run", "--detach", "-o", "json").json
     assert list(begun) == ["id"]
     hold("run", begun)
-    hold("status", windlass("status", "-o", "json").json)
+    status = windlass("status", "-o", "json").json
+    hold("status", status)
+    assert status["restarts_left"] == 2, "none was used"
     hold("ps", windlass("ps", "-o", "json").json)
     ended()
     hold("run", windlass("run", "-o", "json", "--", "true").json)
@@ -62,6 +66,9 @@ def test_output_of_a_failed_run_is_as_its_schemas_say(windlass: Call) -> None:
     assert len(failed.json["attempts"]) == 2
     for what in ("run", "status"):
         hold(what, failed.json)
+    why = windlass("why", "-o", "json").json
+    hold("why", why)
+    assert [restart["attempt"] for restart in why["restarts"]] == [2]
     for line in windlass("events", "-o", "json").out.splitlines():
         hold("events", json.loads(line))
 

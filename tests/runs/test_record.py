@@ -266,3 +266,15 @@ def test_what_followed_a_death_that_nobody_saw_was_idle() -> None:
         "queued": 1, "starting": 3, "training": 6, "idle": 40,
     }  # fmt: skip
     assert status.attempts[0].ended_at == BIRTH.time + 10
+
+
+def test_all_restarts_are_left_until_one_is_used_and_again_after_a_resume() -> None:
+    birth = Event(1, BIRTH.time, "created", {**BIRTH.data, "restarts": 3})
+    attempt = {"number": 1, "world_size": 1, "nodes": [[0]]}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("attempt", attempt), ("attempt-end", {"phase": "failed", "reason": "failure", "restarts_left": 2}),
+        ("end", {"phase": "failed"}), ("resume", {"reason": "asked", "restarts": 5}),
+    ]  # fmt: skip
+    events = [birth, *(Event(n, BIRTH.time + n, kind, data) for n, (kind, data) in enumerate(kinds, 2))]
+    assert [fold(events[:n]).restarts_left for n in range(1, 6)] == [3, 3, 2, 2, 5]
+    assert fold([BIRTH]).restarts_left is None, "an older record does not say"

@@ -78,7 +78,10 @@ def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str 
             raise UsageError(f"{status.id} has succeeded: nothing is left to do", "windlass run begins a new run")
         raise UsageError(f"{status.id} has not ended: it is {status.phase}", f"windlass logs -f {status.id}")
     forget_wish(run_dir)
-    new: dict[str, int | str] = {} if plan is None else {"nodes": plan.num_nodes}
+    policy = (Plan.from_json(writer.store.plan(status.id)) if plan is None else plan).policy
+    new: dict[str, int | str] = {"restarts": policy["max_restarts"]} if "max_restarts" in policy else {}
+    if plan is not None:
+        new["nodes"] = plan.num_nodes
     if checkpoint is not None:
         new["from"] = checkpoint
     writer.append("resume", {"reason": "asked", **new}, plan=None if plan is None else plan.to_text())

@@ -240,7 +240,8 @@ class FakeEngine(Engine):
         """Write the record and begin to play. Raises PlanError if the plan is blocked, StoreError."""
         plan.require_runnable()
         writer = self.store.create(plan.run_id, name=plan.name, target=plan.target, output_dir=plan.output_dir,
-                                   plan=plan.to_text(), time=time.time())  # fmt: skip
+                                   plan=plan.to_text(), time=time.time(),
+                                   restarts=plan.policy.get("max_restarts"))  # fmt: skip
         self._play_on(plan, writer)
         return writer.status
 

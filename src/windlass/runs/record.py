@@ -118,7 +118,7 @@ class Status:
     checkpoint: Json | None = None
     """The newest checkpoint that was saved: step, name, bytes and what else its event carries, and `at`."""
     restarts_left: int | None = None
-    """How many of the job's restarts are left; None as long as none was used."""
+    """How many of the job's restarts are left; None in records of older versions, before one was used."""
     resume_from: str | None = None
     """The checkpoint that the run was resumed from by name, until it has saved one of its own."""
     limited_from: float | None = None
@@ -152,6 +152,7 @@ def created(event: Event) -> Status:
         created_at=event.time,
         phase_since=event.time,
         output_dir=data["output_dir"],
+        restarts_left=data.get("restarts"),
         last_seq=event.seq,
     )
 
@@ -252,7 +253,7 @@ def _on_resume(status: Status, event: Event) -> Status:
         return status
     status = _enter(replace(status, phase=Phase.IDLE), Phase.RESTARTING, event.time)
     return replace(
-        status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=None,
+        status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=event.data.get("restarts"),
         resume_from=event.data.get("from"), limited_from=status.phase_since - status.phases[Phase.IDLE],
     )  # fmt: skip
 

@@ -88,12 +88,19 @@ class Store:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def create(self, run_id: str, *, name: str, target: str, output_dir: str, plan: str, time: float) -> RunWriter:
-        """Begin the record of a run and hold its lock. `plan` is the plan as JSON text. Raises StoreError."""
+    def create(
+        self, run_id: str, *, name: str, target: str, output_dir: str, plan: str, time: float,
+        restarts: int | None = None,
+    ) -> RunWriter:  # fmt: skip
+        """Begin the record of a run and hold its lock. Raises StoreError.
+
+        `plan` is the plan as JSON text, `restarts` how many of them it allows.
+        """
         run_dir = self.run_dir(run_id)
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
-            data = {"id": run_id, "name": name, "target": target, "output_dir": output_dir}
+            known = {} if restarts is None else {"restarts": restarts}
+            data = {"id": run_id, "name": name, "target": target, "output_dir": output_dir, **known}
             first = Event(1, time, "created", data)
             status = created(first)
             lock = None

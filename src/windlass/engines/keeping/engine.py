@@ -73,7 +73,7 @@ class KeptEngine(Engine):
         plan.require_runnable()
         writer = self.store.create(
             plan.run_id, name=plan.name, target=plan.target, output_dir=plan.output_dir, plan=plan.to_text(),
-            time=self._clock(),
+            time=self._clock(), restarts=plan.policy.get("max_restarts"),
         )  # fmt: skip
         try:
             self._prepare(plan)
