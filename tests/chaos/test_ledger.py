@@ -71,7 +71,10 @@ def kill_after(machine: Machine, marks: Path, attempt: int, step: int) -> None:
         lambda: steps_of(marks_of(marks / "rank-0")).get(attempt, [0])[-1] >= step,
         lambda: f"step {step} of attempt {attempt} never came: {machine.windlass('why').stdout}",
     )  # fmt: skip
-    assert kill(machine.status()["ranks"][1]["pid"])
+    with Store(machine.home) as store:  # a command would take as long as many steps
+        pid = store.statuses(last=1)[0].ranks[1].pid
+    assert pid is not None
+    assert kill(pid)
 
 
 def marks_of(path: Path) -> list[list[str]]:

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from windlass.engines.local import netns
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.facts import read_facts
 from windlass.engines.local.plan import plan
+from windlass.engines.local.warm import WarmPool
 from windlass.runs.logs import RunLogs
 from windlass.runs.record import Event, Phase, Status
 from windlass.runs.store import Store
@@ -50,8 +52,11 @@ class Run:
             }
         )  # fmt: skip
         facts = read_facts(job, base=HERE, home=home, environ=os.environ)
-        made = plan(job, LocalTarget(name="local"), facts, f"elastic-{agent}")
+        # No other test's: networks are found by the id of their run, wherever it is recorded.
+        made = plan(job, LocalTarget(name="local"), facts, f"elastic-{agent}-{uuid.uuid4().hex[:8]}")
         self.id = made.run_id
+        self.looked_at = 0
+        """The attempt that was last seen to train."""
         self.engine.submit(made)
 
     @property
@@ -80,21 +85,24 @@ class Run:
             time.sleep(0.05)
 
     def until_trained(self, nodes: list[int], steps: int = 12) -> None:
-        """Wait until an attempt of these nodes has made some steps and left a checkpoint."""
+        """Wait until a further attempt, of these nodes, has made some steps and left a checkpoint.
+
+        It may be over by then: once it has left one, a node that was away is let in.
+        """
 
         def trained() -> bool:
-            if not self.status.attempts:
-                return False
-            attempt = self.status.attempts[-1]
-            members = self.events("attempt")[-1].data["members"]
-            begun = self.events("attempt")[-1].seq
-            saved = [e for e in self.events("checkpoint") if e.seq > begun and e.data["action"] == "saved"]
-            return (
-                members == nodes
-                and attempt.ended_at is None
-                and len(self.seen(attempt.number)) >= steps
-                and bool(saved)
-            )
+            begun = self.events("attempt")
+            for number in range(self.looked_at + 1, len(begun) + 1):
+                after = begun[number].seq if number < len(begun) else sys.maxsize
+                saved = [e for e in self.events("checkpoint") if begun[number - 1].seq < e.seq < after]
+                if (
+                    begun[number - 1].data["members"] == nodes
+                    and len(self.seen(number)) >= steps
+                    and any(event.data["action"] == "saved" for event in saved)
+                ):
+                    self.looked_at = number
+                    return True
+            return False
 
         self.until(trained, f"nodes {nodes} train")
 
@@ -137,6 +145,7 @@ class Run:
             self.engine.stop(self.id, now=True)
             self.engine.wait(self.id, PATIENCE_SECONDS)
         self.store.close()
+        WarmPool(self.store.home).stop()
 
 
 @pytest.fixture(params=["own", "torchrun"])

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from windlass.spec.targets import LocalTarget
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PATIENCE_SECONDS = 120.0
+OWN = f"net-{uuid.uuid4().hex[:6]}"
+"""How the ids of our runs begin: networks are found by them, and these tests may run in several processes at once."""
 MAY = os.geteuid() == 0 and shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))) is not None
 needs_root = pytest.mark.skipif(not MAY, reason="networks are made by root, with iproute2")
 
@@ -117,7 +120,7 @@ class House:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     home = tmp_path_factory.mktemp("home")
-    house = House(home, "net")
+    house = House(home, OWN)
     yield house
     for run_id in house.started:
         house.engine.stop(run_id, now=True)
@@ -234,25 +237,25 @@ def test_a_process_without_the_rights_is_refused_before_anything_is_made(tmp_pat
 
 @needs_root
 def test_a_kernel_that_cannot_shape_is_told_and_nothing_is_left(tmp_path: Path) -> None:
-    network = netns.describe("no-shape", str(tmp_path), 2, "1gbit")
+    network = netns.describe(f"{OWN}-no-shape", str(tmp_path), 2, "1gbit")
     make = [[word.replace("htb", "nosuchq") for word in command] for command in network["make"]]
     with pytest.raises(EngineError) as caught:
         netns.make({**network, "make": make}, tmp_path)
     assert "leave local.rate out" in caught.value.hint
-    assert names("no-shape") == []
+    assert names(f"{OWN}-no-shape") == []
 
 
 @needs_root
 def test_a_node_that_cannot_enter_its_network_fails_the_run_at_once(house: House, tmp_path: Path) -> None:
-    made = plan_of(house.home, "no-way-in", "behaviours.py sleep 60", code="..").to_json()
+    made = plan_of(house.home, f"{OWN}-no-way-in", "behaviours.py sleep 60", code="..").to_json()
     node = [step for step in made["steps"] if step["kind"] == "node"][1]["request"]
     node["network"]["namespace"] = str(tmp_path / "nowhere")
-    house.started.append("no-way-in")
+    house.started.append(f"{OWN}-no-way-in")
     house.engine.submit(Plan.from_json(made))
-    status = house.wait("no-way-in")
+    status = house.wait(f"{OWN}-no-way-in")
     assert (status.phase, status.exit_code) == (Phase.FAILED, 127)
     assert "could not start" in (status.cause or {})["summary"]
-    assert names("no-way-in") == []
+    assert names(f"{OWN}-no-way-in") == []
 
 
 # -- what a rank sees -------------------------------------------------------------------------------------------------
@@ -436,14 +439,14 @@ def test_what_all_killed_processes_leave_is_removed_by_the_next_command(house: H
 
 @needs_root
 def test_a_network_is_made_once_and_anew_where_part_of_it_is_gone(tmp_path: Path) -> None:
-    network = netns.describe("twice", str(tmp_path), 2, "1gbit")
+    network = netns.describe(f"{OWN}-twice", str(tmp_path), 2, "1gbit")
     try:
         assert netns.make(network, tmp_path)
         assert not netns.make(network, tmp_path)
         subprocess.run(["ip", "netns", "del", network["nodes"][1]["namespace"]], check=True)
         assert netns.make(network, tmp_path)
-        assert len(names("twice")) == 3
+        assert len(names(f"{OWN}-twice")) == 3
     finally:
         assert netns.remove(network) == []
     assert netns.remove(network) == []
-    assert names("twice") == []
+    assert names(f"{OWN}-twice") == []
