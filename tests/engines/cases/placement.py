@@ -25,6 +25,7 @@ OF_WINDLASS_ALONE = {
     "PYTHONFAULTHANDLER",
     "GLOO_SOCKET_IFNAME",
     "PYTHONPATH",  # only for interpreters without Windlass
+    "TORCH_FR_BUFFER_SIZE",  # entries of torch's flight recorder: worker/flight.py
     "KUBEFLOW_TRAINER_SERVER_URL",  # where libraries may report their progress: worker/statusserver.py
     "KUBEFLOW_TRAINER_SERVER_TOKEN",
 }
