@@ -380,6 +380,8 @@ def status_lines(
     lines = ["  ".join(head)]
     if words := attempt_words(status, plan):
         lines += labelled("attempt", [words], paint)
+    if status.waits_for:
+        lines += labelled("waits", [paint(visible(status.waits_for), "yellow")], paint)
     lines += labelled("progress", advance_lines(status, now, rate), paint)
     if status.checkpoint is not None:
         lines += labelled("saved", [saved_words(status, now)], paint)

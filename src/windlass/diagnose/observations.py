@@ -58,6 +58,59 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
+class PodSeen:
+    """The pod of one node of the newest attempt."""
+
+    node: int
+    name: str = ""
+    """Empty where none was made yet."""
+    state: str = "missing"
+    """`missing`, `queued` (no machine), `pulling` (its image and volumes are brought), `running`, `ended` or `gone`."""
+    reason: str = ""
+    """In the cluster's word, why it waits or has ended: `Unschedulable`, `ImagePullBackOff`, `OOMKilled`."""
+    message: str = ""
+    """The cluster's own sentence on that."""
+    machine: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSaid:
+    """What a cluster says of one object of the newest attempt: its job, a pod, a claim."""
+
+    kind: str
+    name: str
+    reason: str
+    """`FailedCreate`, `FailedMount`, `ProvisioningFailed`, `Deleted`."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSeen:
+    """A node of a cluster, as far as placing pods goes."""
+
+    name: str
+    is_ready: bool = True
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What pods can have of it in all, as the cluster writes amounts: `{"memory": "16Gi"}`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """The newest attempt in its cluster: as it is there now, and what is gone as the record knows it."""
+
+    pods: Sequence[PodSeen] = ()
+    said: Sequence[ObjectSaid] = ()
+    machines: Sequence[MachineSeen] = ()
+    """Empty where they may not be listed."""
+    is_suspended: bool = False
+    """Whether a queue holds the job back."""
+    unreachable: str = ""
+    """Why the cluster could not be asked now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observations:
     """Everything that a diagnosis rests on."""
 
@@ -74,6 +127,8 @@ class Observations:
     """Lines of the script that stacks and tracebacks name, by `file:line`."""
     near: Mapping[str, str] = field(default_factory=dict)
     """For a file or module that was not found: what is there instead."""
+    cluster: ClusterSeen | None = None
+    """None where the run takes place in no cluster."""
 
     @property
     def code_dir(self) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import linecache
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.observations import ClusterSeen, NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import FRAME, LIBRARY, plain
 from windlass.runs.record import Event, Status
 from windlass.runs.store import Store
@@ -26,14 +28,65 @@ _MISSING_FILE: Final = re.compile(
 _MISSING_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the nodes of the newest attempt have told in their files."""
+
+    nodes: tuple[NodeSeen, ...] = ()
+    ended_by_us: tuple[int, ...] = ()
+    """Ranks that were told to end."""
+    words: Mapping[int, str] = field(default_factory=dict)
+    """The last words of ranks, which may have no log."""
+
+
+def hear(store: Store, status: Status) -> Heard:
+    """What the nodes of the newest attempt have told; for engines whose attempts have a folder of such files."""
+    folder = store.run_dir(status.id) / f"attempt-{len(status.attempts)}"
+    ends = {node: _end(folder / f"node-{node}.events") for node in sorted({state.node for state in status.ranks})}
+    failures = [one for end in ends.values() for one in end.get("failures", ())]
+    return Heard(
+        tuple(NodeSeen(node, text_of(folder / f"node-{node}.out"), end.get("facts", {})) for node, end in ends.items()),
+        tuple(one["rank"] for one in failures if one["ended_by_us"]),
+        {one["rank"]: one["tail"] for one in failures},
+    )
+
+
+def text_of(path: Path) -> str:
+    """The end of a file that one may want to quote; empty where there is none."""
+    try:
+        return path.read_text(errors="replace").strip()[-4000:]
+    except OSError:
+        return ""
+
+
+def _end(path: Path) -> dict[str, Any]:
+    """The last word of a node; empty where it has none."""
+    for event in _lines(path):
+        if event.get("kind") == "end":
+            return event
+    return {}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+    except (OSError, ValueError):
+        return
+
+
 def observe(
-    store: Store, status: Status, *, nodes: Iterable[NodeSeen] = (), facts: Mapping[str, Any] | None = None,
-    ended_by_us: Iterable[int] = (), words: Mapping[int, str] | None = None,
+    store: Store, status: Status, *, heard: Heard | None = None, facts: Mapping[str, Any] | None = None,
+    cluster: ClusterSeen | None = None, moved: tuple[str, str] | None = None,
 ) -> Observations:  # fmt: skip
     """What is known of a run.
 
-    `nodes`, `facts`, `ended_by_us` (ranks) and `words` (of ranks that have no log) are what only its engine can tell.
+    `heard`, `facts` and `cluster` are what only its engine can tell. Where the script's files are elsewhere than
+    where it ran, `moved` is that folder, and theirs here.
     """
+    heard = heard or Heard()
     plan = store.plan(status.id)
     events = store.events(status.id)
     number = len(status.attempts)
@@ -42,16 +95,16 @@ def observe(
         rank["stack"] for event in events if event.kind == "hang" for rank in event.data["ranks"] if rank["stack"]
     ]
     ended_at = _ends(events)
-    ours = set(ended_by_us)
+    ours = set(heard.ended_by_us)
     ranks = []
     for state in status.ranks:
         head, tail, last_output_at = _output(folder / f"rank-{state.rank}.log", stacks)
-        tail = tail or (words or {}).get(state.rank, "")
+        tail = tail or heard.words.get(state.rank, "")
         code, at = ended_at.get(state.rank, (state.exit_code, None))
         if code is None and status.cause and status.cause.get("rank") == state.rank:
             code, at = status.cause.get("exit_code"), status.cause.get("at")
         ranks.append(RankSeen(state.rank, state.node, code, at, state.rank in ours, head, tail, last_output_at))
-    seen = Observations(status, plan, events, ranks, tuple(nodes), facts or {})
+    seen = Observations(status, plan, events, ranks, heard.nodes, facts or {})
     texts = [*(rank.tail for rank in ranks), *stacks, str((status.cause or {}).get("traceback") or "")]
     return Observations(
         status,
@@ -60,8 +113,9 @@ def observe(
         ranks,
         seen.nodes,
         seen.facts,
-        sources=_sources(texts),
-        near=dict(_near(texts, seen.code_dir)),
+        sources=_sources(texts, moved),
+        near=dict(_near(texts, moved[1] if moved else seen.code_dir)),
+        cluster=cluster,
     )
 
 
@@ -95,7 +149,7 @@ def _output(path: Path, stacks: Iterable[str]) -> tuple[str, str, float | None]:
     return texts[0], texts[1], written_at
 
 
-def _sources(texts: Iterable[str]) -> dict[str, str]:
+def _sources(texts: Iterable[str], moved: tuple[str, str] | None) -> dict[str, str]:
     """The lines of the script's own files that are named in stacks and tracebacks."""
     found: dict[str, str] = {}
     linecache.checkcache()
@@ -103,7 +157,8 @@ def _sources(texts: Iterable[str]) -> dict[str, str]:
         for match in FRAME.finditer(plain(text)):
             key = f"{match['file']}:{match['line']}"
             if key not in found and len(found) < MAX_SOURCES and not LIBRARY.search(match["file"]):
-                found[key] = linecache.getline(match["file"], int(match["line"])).strip()[:200]
+                file = match["file"].replace(*moved, 1) if moved else match["file"]
+                found[key] = linecache.getline(file, int(match["line"])).strip()[:200]
     return {key: line for key, line in found.items() if line}
 
 

@@ -123,6 +123,8 @@ class Status:
     """The checkpoint that the run was resumed from by name, until it has saved one of its own."""
     limited_from: float | None = None
     """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
+    waits_for: str | None = None
+    """What keeps the newest attempt from beginning, in the words of its target; None while nothing does."""
     stop_requested: bool = False
     last_seq: int = 0
 
@@ -186,7 +188,7 @@ def _enter(status: Status, phase: Phase, time: float) -> Status:
     time = max(time, status.phase_since)
     seconds = dict(status.phases)
     seconds[status.phase] = seconds.get(status.phase, 0.0) + time - status.phase_since
-    return replace(status, phase=phase, phase_since=time, phases=seconds)
+    return replace(status, phase=phase, phase_since=time, phases=seconds, waits_for=None)
 
 
 def _on_phase(status: Status, event: Event) -> Status:
@@ -227,6 +229,12 @@ def _on_progress(status: Status, event: Event) -> Status:
 
 def _on_cause(status: Status, event: Event) -> Status:
     return replace(status, cause=event.data)
+
+
+def _on_warning(status: Status, event: Event) -> Status:
+    """Of a node that cannot be brought yet, why."""
+    is_waiting = event.data.get("waits") and status.phase in (Phase.QUEUED, Phase.PULLING, Phase.STARTING)
+    return replace(status, waits_for=event.data["message"]) if is_waiting else status
 
 
 def _on_checkpoint(status: Status, event: Event) -> Status:
@@ -290,6 +298,7 @@ _CHANGES: Final = {
     "attempt": _on_attempt,
     "rank": _on_rank,
     "progress": _on_progress,
+    "warning": _on_warning,
     "checkpoint": _on_checkpoint,
     "cause": _on_cause,
     "attempt-end": _on_attempt_end,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from windlass.diagnose.rules import deaths, endings, exceptions, recorded, restarts, together
+from windlass.diagnose.rules import cluster, deaths, endings, exceptions, recorded, restarts, together
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
 
@@ -15,6 +15,13 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     endings.lost,
     endings.node_killed,
     endings.could_not_start,
+    cluster.unreachable,
+    cluster.could_not_start,
+    cluster.not_begun,
+    cluster.ended,
+    cluster.oom,
+    cluster.lost_peer,
+    cluster.name_unknown,
     restarts.same_step_twice,
     together.silent,
     recorded.collectives,

@@ -114,6 +114,22 @@ class Case:
                 found[seen.rank] = f"{self.name(seen.rank)}: {call}, {self.at(own)}"
         return found
 
+    @cached_property
+    def pod_spec(self) -> Mapping[str, Any]:
+        """The pods of the run as they were asked for; empty where the run takes place in no cluster."""
+        for step in self.seen.plan.get("steps", ()):
+            if step["kind"] == "attempt":
+                spec = step["request"]["spec"]
+                spec = spec if "template" in spec else spec["replicatedJobs"][0]["template"]["spec"]
+                found: Mapping[str, Any] = spec["template"]["spec"]
+                return found
+        return {}
+
+    @property
+    def container(self) -> Mapping[str, Any]:
+        """The one container of these pods."""
+        return next(iter(self.pod_spec.get("containers", ())), {})
+
     def node(self, rank: RankSeen) -> NodeSeen:
         """The node of a rank."""
         return next((node for node in self.seen.nodes if node.node == rank.node), NodeSeen(rank.node))

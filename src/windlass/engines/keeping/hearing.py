@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from windlass.engines.keeping.ground import Node
-from windlass.engines.keeping.recording import LIVE_PHASES, Recording
+from windlass.engines.keeping.recording import BEGINNING, LIVE_PHASES, Recording
 from windlass.errors import StoreFull
 from windlass.runs.record import Phase
 
@@ -23,9 +23,11 @@ class Hearing:
     def __init__(self, record: Recording, progress: ProgressOfNodes) -> None:
         self._record = record
         self._progress = progress
+        self._stages: dict[int, Phase] = {}
+        """How far each node has been brought, by number; of nodes that have to be brought first."""
         self._kinds: dict[str, Callable[[Node, Event], None]] = {
             "node": self._node, "rank": self._rank, "output": self._output, "progress": self._of_progress,
-            "checkpoint": self._as_it_is, "warning": self._as_it_is,
+            "checkpoint": self._as_it_is, "warning": self._as_it_is, "stage": self._stage,
         }  # fmt: skip
 
     def hear(self, node: Node, event: Event) -> bool:
@@ -45,8 +47,13 @@ class Hearing:
             self._record.note("rank", carried(event), at=event["at"])
 
     def _output(self, _node: Node, event: Event) -> None:
-        if self._record.status.phase is Phase.STARTING:
+        if self._record.status.phase in BEGINNING:
             self._record.enter(Phase.TRAINING, at=event["at"])
+
+    def _stage(self, node: Node, event: Event) -> None:
+        """The attempt is as far as the node that is least far."""
+        self._stages[node.number] = Phase(event["stage"])
+        self._record.begin_in(min(self._stages.values(), key=BEGINNING.index), at=event["at"])
 
     def _of_progress(self, node: Node, event: Event) -> None:
         self._progress.take(node.number, event["progress"], at=event["at"])

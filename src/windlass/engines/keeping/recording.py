@@ -14,6 +14,8 @@ from windlass.runs.store import RunWriter
 Heed = Callable[[str, Mapping[str, Any], float], object]
 """Is told each event of the record: its kind, what it carries, and its time."""
 LIVE_PHASES: Final = {"training": Phase.TRAINING, "checkpointing": Phase.CHECKPOINTING}
+BEGINNING: Final = (Phase.QUEUED, Phase.PULLING, Phase.STARTING)
+"""What the nodes of an attempt go through until a rank says something, in this order."""
 
 
 class Recording:
@@ -63,8 +65,13 @@ class Recording:
     def enter(self, phase: Phase, *, at: float) -> None:
         """Note that ranks do now what this phase is called, if the run is where they can be doing it."""
         now = self.status.phase
-        if now is not phase and now in (Phase.STARTING, *LIVE_PHASES.values()):
+        if now is not phase and now in (*BEGINNING, *LIVE_PHASES.values()):
             self.note("phase", {"phase": phase}, at=at)
+
+    def begin_in(self, phase: Phase, *, at: float) -> None:
+        """Note how far the nodes of an attempt have been brought, as long as no rank has said anything."""
+        if self.status.phase in BEGINNING:
+            self.enter(phase, at=at)
 
     def _keep_in_mind(self, kind: str, data: Mapping[str, Any], at: float) -> None:
         self.history.take(kind, data, at)

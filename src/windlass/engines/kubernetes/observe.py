@@ -1,0 +1,147 @@
+"""Gathers what is known of a run on a cluster, for `why`: the record, the logs, and what the cluster says of it now.
+
+The cluster is asked a handful of questions at once, and waited for only so long: what it has said of pods that failed
+is in the record, and a diagnosis rests on that where the cluster does not answer or has forgotten them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from windlass.diagnose.observations import ClusterSeen, ObjectSaid, Observations, PodSeen
+from windlass.engines import observing
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.client import Client, Unreachable
+from windlass.engines.kubernetes.pods import by_place
+from windlass.engines.kubernetes.seeing import (
+    NOT_ORDINARY,
+    claims_of,
+    ends_of,
+    machine_seen,
+    objects_said,
+    pod_seen,
+    recorded,
+)
+from windlass.errors import EngineError, UsageError
+from windlass.plan.plan import Plan
+from windlass.runs.record import Phase, Status
+from windlass.runs.store import Store
+
+ANSWER_SECONDS: Final = 3.0
+"""How long the cluster may take to answer: a person waits."""
+MOST: Final = "1000"
+Json = Mapping[str, Any]
+Answers = dict[str, Any]
+
+
+def observe(store: Store, status: Status) -> Observations:
+    """What is known of a run on a cluster."""
+    plan = Plan.from_json(store.plan(status.id))
+    [code] = plan.requests("code")
+    facts = {"keeper_words": observing.text_of(store.run_dir(status.id) / "supervisor.log")}
+    return observing.observe(
+        store, status, heard=observing.hear(store, status), facts=facts, cluster=look(store, status, plan),
+        moved=(layout.CODE, code["folder"]),
+    )  # fmt: skip
+
+
+def look(store: Store, status: Status, plan: Plan) -> ClusterSeen:
+    """The newest attempt in its cluster: as it is now, over what the record knows of it."""
+    known, said = recorded(store.events(status.id))
+    members = (status.attempts[-1].members if status.attempts else ()) or range(plan.num_nodes)
+    if status.phase is Phase.SUCCEEDED or not status.attempts:
+        return ClusterSeen(tuple(known.values()), tuple(said))
+    answers, unreachable = _ask(plan, len(status.attempts))
+    if unreachable:
+        return ClusterSeen(tuple(known.values()), tuple(said), unreachable=unreachable)
+    return _merged(status, plan, answers, known, said, tuple(members))
+
+
+def _merged(
+    status: Status, plan: Plan, answers: Answers, known: Mapping[int, PodSeen], said: Iterable[ObjectSaid],
+    members: tuple[int, ...],
+) -> ClusterSeen:  # fmt: skip
+    number, [made] = len(status.attempts), plan.requests("attempt")
+    there = by_place(_items(answers, "pods"))
+    pods = [
+        _newer(pod_seen(node, there.get(place)), known.get(node), is_over=status.phase.is_terminal)
+        for place, node in enumerate(members)
+    ]
+    events = objects_said(_items(answers, "events"), plan.run_id, number, claims=claims_of(made))
+    owner = answers["owner"]
+    # One that is not there may not have been made yet: whether it was deleted, its keeper has seen.
+    ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
+    held = isinstance(owner, dict) and bool(owner["spec"].get("suspend"))
+    # What was said before the cluster forgot it comes after what it says now.
+    every = dict.fromkeys((*ends, *events, *said))
+    return ClusterSeen(tuple(pods), tuple(every), tuple(map(machine_seen, _items(answers, "machines"))), held)
+
+
+def _newer(now: PodSeen, before: PodSeen | None, *, is_over: bool) -> PodSeen:
+    """What is to be known of a pod: what is seen of it now, unless it is gone and was seen to fail."""
+    if before is None:
+        return now
+    if not now.name:
+        return before
+    return before if is_over and now.reason in ("", "Error", "Deleted") else now
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
+    """What the cluster says now; by question, an answer or the error. And why it says nothing, if so."""
+    [cluster], [made] = plan.requests("cluster"), plan.requests("attempt")
+    try:
+        client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+    except (EngineError, UsageError) as error:
+        return {}, error.message
+    selector = f"{layout.RUN_LABEL}={plan.run_id},{layout.ATTEMPT_LABEL}={number}"
+    name = layout.attempt_name(plan.run_id, number)
+    answers = _at_once({
+        "pods": lambda: client.find("v1", "Pod", selector),
+        "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
+        "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
+        "machines": lambda: client.find("v1", "Node", limit=MOST),
+    })  # fmt: skip
+    silent = next((one for one in answers.values() if isinstance(one, Unreachable)), None)
+    if silent is not None:
+        return {}, silent.message
+    if isinstance(answers["pods"], EngineError):
+        return {}, answers["pods"].message
+    client.close()
+    return answers, ""
+
+
+def _at_once(questions: Mapping[str, Callable[[], Json]]) -> Answers:
+    """Ask all at the same time. Whoever does not answer in time is unreachable, and is not waited for at the end."""
+    told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+
+    def ask(name: str, question: Callable[[], Json]) -> None:
+        try:
+            told.put((name, question()))
+        except EngineError as error:
+            told.put((name, error))
+
+    for name, question in questions.items():
+        threading.Thread(target=ask, args=(name, question), name=f"why: {name}", daemon=True).start()
+    answers: Answers = {}
+    give_up = time.monotonic() + ANSWER_SECONDS
+    while len(answers) < len(questions):
+        try:
+            name, answer = told.get(timeout=max(0.0, give_up - time.monotonic()))
+        except queue.Empty:
+            late = Unreachable(f"the cluster has not answered within {ANSWER_SECONDS:g} s", "")
+            return {name: answers.get(name, late) for name in questions}
+        answers[name] = answer
+    return answers
+
+
+def _items(answers: Answers, name: str) -> list[Any]:
+    """The objects of a list; none where it may not be read."""
+    answer = answers[name]
+    return [] if isinstance(answer, EngineError) else list(answer["items"])
