@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +135,7 @@ class Copier:
         assert mapped is not None
         mapped[layout.end : layout.end + len(text)] = text
         where = {"tensors_end": layout.end, "own_begin": layout.end, "end": layout.end + len(text)}
-        return Copied(where, [piece for piece in later if piece is not None], watch, self._memory.descriptor)
+        return Copied(where, [piece for piece in later if piece is not None], watch, mapped)
 
     def _put_off(self, data: Sequence[torch.Tensor]) -> tuple[list[Piece | None], Watch | None]:
         """What of each tensor may be copied later, now watched; nothing where the kernel cannot watch it."""
@@ -160,11 +161,11 @@ class Copied:
     """For the writer: where in the memory it is."""
     _later: list[Piece]
     _watch: Watch | None
-    _descriptor: int
+    _memory: mmap.mmap
 
     def go_on(self, then: Callable[[float], None]) -> CopyBeside | None:
         """Copy the rest on a thread and call `then` on it; None where there is no rest."""
-        return CopyBeside(self._later, self._watch, self._descriptor, then) if self._watch is not None else None
+        return CopyBeside(self._later, self._watch, self._memory, then) if self._watch is not None else None
 
 
 def _uses_gpu() -> bool:
