@@ -36,6 +36,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "why": Entry("why", "Say why a run failed: the cause, the evidence, the fix"),
     "cost": Entry("cost", "Say what a run has cost, and what of it was wasted"),
     "events": Entry("look", "Show what happened to a run"),
+    "exec": Entry("inside", "Run a command where a rank of a live run is"),
+    "cp": Entry("inside", "Copy files out of a run or into it"),
     "checkpoints": Entry("checkpoints", "List, verify, prune and export the checkpoints of a run"),
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),
     "resume": Entry("resume", "Go on with a run that failed, was stopped or was lost"),

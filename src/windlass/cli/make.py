@@ -31,6 +31,7 @@ PRINTED = (
     "checkpoints-prune",
     "checkpoints-export",
     "stop",
+    "cp",
     "rm",
     "init",
     "check",

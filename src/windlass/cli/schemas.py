@@ -237,6 +237,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     }),
     "checkpoints-prune": _object({"id": TEXT, "removed": _list(TEXT), "kept": _list(TEXT), "freed_bytes": WHOLE}),
     "checkpoints-export": _object({"id": TEXT, "name": TEXT, "path": TEXT, "bytes": WHOLE}),
+    "cp": _object({"id": TEXT, "path": TEXT, "files": WHOLE, "bytes": WHOLE, "left_out": _list(TEXT)}),
     "rm": _object({"removed": _list(TEXT)}),
     "init": _object({"written": _list(TEXT), "template": TEXT, "reason": TEXT}),
     "check": {

@@ -142,6 +142,20 @@ class Client:
                               f"windlass check --on {self.context}") from error  # fmt: skip
         return str(answer.data)
 
+    def websocket(self, path: str, query: list[tuple[str, str]]) -> Any:
+        """A `websocket.WebSocket` to an address that speaks in channels, as exec does. Raises Refused, Unreachable."""
+        import websocket
+        from kubernetes.stream import ws_client
+
+        make: Any = ws_client.create_websocket
+        url: Any = ws_client.get_websocket_url
+        try:
+            return make(self._configuration, url(f"{self.server}{path}", query), self._headers())
+        except websocket.WebSocketBadStatusException as error:
+            raise _refused(error.status_code, _json_of(error.resp_body or b""), self) from error
+        except (websocket.WebSocketException, OSError) as error:
+            raise Unreachable(f"{self.server} does not answer: {_words_of(error)}", "it may be restarting") from error
+
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def path(self, api: str, kind: str, name: str = "") -> str:

@@ -1,0 +1,189 @@
+"""Reaches into the pods of a run: commands in them, and files from them and to them.
+
+Files are those of a running pod; of a run whose pods are gone they are those that its claim has, which a pod made for
+that mounts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from windlass.engines.kubernetes import helpers, layout, streams
+from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.pods import INDEX, container_state
+from windlass.engines.kubernetes.streams import Input, Output, Stream
+from windlass.errors import EngineError, UsageError
+from windlass.plan.plan import Plan
+from windlass.runs.record import Status
+from windlass.worker import tarpipe
+
+Told = Callable[[int], None]
+
+HELPER_SECONDS: Final = 3600
+"""How long a pod that was made to copy may live at most."""
+START_SECONDS: Final = 300.0
+SILENCE_SECONDS: Final = 120.0
+"""How long nothing may come or go while files are copied."""
+PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/inside.py"
+
+
+def connect(plan: Plan) -> Client:
+    """A client for where the run is. Raises UsageError, EngineError."""
+    [cluster] = plan.requests("cluster")
+    return Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+
+
+def execute(
+    plan: Plan, status: Status, rank: int | None, node: int, command: Sequence[str],
+    stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
+) -> int:  # fmt: skip
+    """Run a command in the pod of a node, as one of its ranks or as none; gives its exit code. Raises EngineError."""
+    python = plan.requests("node")[0]["worker_python"]
+    spec = f"{layout.WORK}/attempt/node-{node}.json"
+    words = [python, "-I", "-S", PROGRAM, spec, "-" if rank is None else str(rank), "0", *command]
+    with contextlib.closing(connect(plan)) as client:
+        pod = _pods(client, status).get(node)
+        if pod is None or container_state(pod)[0] != "running":
+            how = "is not there yet" if pod is None else f"is {container_state(pod)[0]}"
+            raise EngineError(f"the pod of node {node} {how}", f"windlass status {status.id}")
+        stream = Stream(client, pod["metadata"]["name"], layout.CONTAINER, words, stdin=stdin is not None)
+        with contextlib.closing(stream):
+            return streams.attach(stream, stdin, stdout, stderr)
+
+
+def fetch(plan: Plan, status: Status, node: int, path: str, local: Path, told: Told) -> tarpipe.Received:
+    """Copy what is at `path` of a node to this machine. Raises EngineError, UsageError, OSError."""
+    with contextlib.closing(connect(plan)) as client, _pod(client, plan, status, node, path) as pod:
+        stream = Stream(client, pod, layout.CONTAINER, _program(plan, "send", path), silence_seconds=SILENCE_SECONDS)
+        with contextlib.closing(stream):
+            output = Output(stream)
+            try:
+                found = tarpipe.receive(output, str(local), Path(path).name, told)
+                while output.read():
+                    pass
+            except tarfile.TarError as error:
+                while output.read():
+                    pass
+                raise _failed(output, path, str(error)) from error
+            if stream.exit_code:
+                raise _failed(output, path, f"exit code {stream.exit_code}")
+            return found
+
+
+def put(plan: Plan, status: Status, node: int, local: Path, path: str, told: Told) -> Mapping[str, Any]:
+    """Copy what is at `local` of this machine to `path` of a node. Raises EngineError, UsageError, OSError."""
+    name = local.resolve().name
+    with contextlib.closing(connect(plan)) as client, _pod(client, plan, status, node, path) as pod:
+        command = _program(plan, "receive", path, name)
+        stream = Stream(client, pod, layout.CONTAINER, command, stdin=True, silence_seconds=SILENCE_SECONDS)
+        with contextlib.closing(stream):
+            output = Output(stream)
+            broken: EngineError | None = None
+            try:
+                tarpipe.send(str(local), _Counted(stream, told))  # type: ignore[arg-type]
+                stream.end_input()
+            except EngineError as error:  # who does not take it may have said why
+                broken = error
+            answer = b"".join(iter(output.read, b""))
+            if stream.exit_code or broken is not None:
+                raise _failed(output, path, str(broken or f"exit code {stream.exit_code}"))
+            found: Mapping[str, Any] = json.loads(answer)
+            return found
+
+
+class _Counted(Input):
+    """Tells how much was sent."""
+
+    def __init__(self, stream: Stream, told: Told) -> None:
+        super().__init__(stream)
+        self._told = told
+        self._bytes = 0
+
+    def write(self, data: bytes) -> int:
+        """Send it all. Raises Unreachable."""
+        self._bytes += len(data)
+        self._told(self._bytes)
+        return super().write(data)
+
+
+def _failed(output: Output, path: str, otherwise: str) -> EngineError:
+    said = output.complaint.decode("utf-8", "replace").strip().splitlines()
+    return EngineError(f"{path} cannot be copied: {said[-1] if said else otherwise}", "paths that do not begin "
+                       "with / are relative to the results: RUN:output/model.pt")  # fmt: skip
+
+
+def _program(plan: Plan, *words: str) -> list[str]:
+    """The program that sends and receives, as text: not every pod has our folder."""
+    python = plan.requests("node")[0]["worker_python"]
+    return [python, "-I", "-S", "-c", Path(tarpipe.__file__).read_text(), *words]
+
+
+# -- which pod --------------------------------------------------------------------------------------------------------
+
+
+def _pods(client: Client, status: Status) -> dict[int, Mapping[str, Any]]:
+    """The pods of the newest attempt, by the number of the node."""
+    if not status.attempts:
+        return {}
+    newest = status.attempts[-1]
+    found = client.find("v1", "Pod", f"{layout.selector(status.id)},{layout.ATTEMPT_LABEL}={newest.number}")["items"]
+    pods = {int(pod["metadata"].get("annotations", {}).get(INDEX, 0)): pod for pod in found}
+    members = newest.members or tuple(range(len(pods)))
+    return {members[place]: pod for place, pod in pods.items() if place < len(members)}
+
+
+@contextlib.contextmanager
+def _pod(client: Client, plan: Plan, status: Status, node: int, path: str) -> Iterator[str]:
+    """The name of a running pod that has what is at `path`; made for it where none is left."""
+    pods = {number: pod for number, pod in _pods(client, status).items() if container_state(pod)[0] == "running"}
+    kept = _claim(plan) if _is_result(path) else None
+    if node in pods or (kept is not None and pods):
+        yield (pods.get(node) or next(iter(pods.values())))["metadata"]["name"]
+        return
+    if kept is None:
+        if _is_result(path):
+            raise UsageError(f"the pods of {status.id} do not run, and its results were kept nowhere else",
+                             "write kubernetes: {results: {size: 20GiB}} into the job for the next run")  # fmt: skip
+        raise UsageError(f"the pod of node {node} of {status.id} does not run, and {path} was in it",
+                         "results are reached by relative paths: RUN:output")  # fmt: skip
+    name = f"{status.id}-cp-{secrets.token_hex(3)}"
+    with helpers.made(client, _helper(plan, name, kept, client.namespace)):
+        [pod] = helpers.running(client, name, 1, START_SECONDS, lambda _text: None)
+        yield pod["metadata"]["name"]
+
+
+def _is_result(path: str) -> bool:
+    return path == layout.RESULTS or path.startswith(f"{layout.RESULTS}/")
+
+
+def _claim(plan: Plan) -> Mapping[str, Any] | None:
+    """The volume of the results and how it is mounted, if they are in a claim."""
+    spec = _spec(plan)
+    [volume] = [one for one in spec["volumes"] if one["name"] == "results"]
+    [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "results"]
+    return {"volume": volume, "mount": mount} if "persistentVolumeClaim" in volume else None
+
+
+def _spec(plan: Plan) -> Mapping[str, Any]:
+    """What the pods of the run are."""
+    made = plan.requests("attempt")[0]["spec"]
+    job = made["replicatedJobs"][0]["template"]["spec"] if "replicatedJobs" in made else made
+    spec: Mapping[str, Any] = job["template"]["spec"]
+    return spec
+
+
+def _helper(plan: Plan, name: str, kept: Mapping[str, Any], namespace: str) -> helpers.Manifest:
+    """A pod that has the results of the run, and waits."""
+    spec = _spec(plan)
+    python = plan.requests("node")[0]["worker_python"]
+    wait = [python, "-I", "-S", "-c", f"import time; time.sleep({HELPER_SECONDS})"]
+    made = helpers.pod_spec(spec["containers"][0]["image"], spec["securityContext"]["runAsUser"], wait)
+    made["containers"][0]["volumeMounts"] = [kept["mount"]]
+    made["volumes"] = [kept["volume"]]
+    return helpers.job(name, HELPER_SECONDS, 1, made, namespace=namespace)

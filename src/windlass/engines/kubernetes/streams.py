@@ -1,0 +1,163 @@
+"""A command that runs in a container, with its input and output as streams over a web socket of the API server.
+
+The channels (0 input, 1 and 2 output, 3 how it ended) are those of `v5.channel.k8s.io`, and of v4, which cannot tell
+that the input has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.errors import EngineError
+
+STDIN, STDOUT, STDERR, ENDED, CLOSE = 0, 1, 2, 3, 255
+CHUNK_BYTES: Final = 32 << 10
+"""What API servers take in one message."""
+KEPT_BYTES: Final = 8 << 10
+"""Of what a command complains, when only its output is of interest."""
+
+
+class Stream:
+    """One running command. Raises Refused, Unreachable, EngineError where the connection breaks."""
+
+    def __init__(
+        self, client: Client, pod: str, container: str, command: list[str], *, stdin: bool = False,
+        silence_seconds: float | None = None,
+    ) -> None:  # fmt: skip
+        """`silence_seconds`: how long nothing may come or go until the connection is taken for broken."""
+        import websocket
+
+        self._broken = (websocket.WebSocketException, OSError)
+        query = [("command", word) for word in command]
+        query += [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("stdin", "true")] if stdin else []
+        self._what = f"the command in pod {pod}"
+        self._socket = client.websocket(f"{client.path('v1', 'Pod', pod)}/exec", query)
+        self._socket.settimeout(silence_seconds)
+        self.exit_code: int | None = None
+        """How it ended; None while it runs."""
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """What it writes, with the channel of each piece, until it ends."""
+        import websocket
+
+        while self.exit_code is None:
+            try:
+                kind, frame = self._socket.recv_data_frame(True)
+            except self._broken as error:
+                raise Unreachable(f"{self._what} can no longer be heard: {error or 'silence'}",
+                                  "is its node well?") from error  # fmt: skip
+            if kind == websocket.ABNF.OPCODE_CLOSE:
+                raise Unreachable(f"{self._what} can no longer be heard: the connection was closed",
+                                  "is its node well?")  # fmt: skip
+            if kind not in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) or not frame.data:
+                continue
+            channel, data = frame.data[0], frame.data[1:]
+            if channel == ENDED:
+                self.exit_code = _exit_code(data, self._what)
+            elif channel in (STDOUT, STDERR) and data:
+                yield channel, bytes(data)
+
+    def write(self, data: bytes) -> None:
+        """Send to its input."""
+        import websocket
+
+        for at in range(0, len(data), CHUNK_BYTES):
+            try:
+                self._socket.send(bytes([STDIN]) + data[at : at + CHUNK_BYTES], opcode=websocket.ABNF.OPCODE_BINARY)
+            except self._broken as error:
+                raise Unreachable(f"{self._what} takes no more: {error}", "is its node well?") from error
+
+    def end_input(self) -> None:
+        """Tell it that no more input comes, where the server can."""
+        import websocket
+
+        with contextlib.suppress(*self._broken):
+            if self._socket.getsubprotocol() == "v5.channel.k8s.io":
+                self._socket.send(bytes([CLOSE, STDIN]), opcode=websocket.ABNF.OPCODE_BINARY)
+
+    def close(self) -> None:
+        """Hang up: a command that waits for input ends by it."""
+        with contextlib.suppress(*self._broken):
+            self._socket.close(timeout=1)
+
+
+class Output:
+    """Standard output as something to read from, and the last of what was complained of."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._frames = stream.frames()
+        self._rest = b""
+        self.complaint = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes; none at the end. Raises Unreachable."""
+        while not self._rest:
+            channel, data = next(self._frames, (STDOUT, b""))
+            if channel == STDERR:
+                self.complaint = (self.complaint + data)[-KEPT_BYTES:]
+            elif not data:
+                return b""
+            else:
+                self._rest = data
+        size = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+class Input:
+    """Standard input as something to write to."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> int:
+        """Send it all. Raises Unreachable."""
+        self._stream.write(bytes(data))
+        return len(data)
+
+
+def attach(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+    """Pass everything on until the command ends; gives its exit code. Raises Unreachable, EngineError."""
+    if stdin is not None:
+        threading.Thread(target=_feed, args=(stream, stdin), name="input", daemon=True).start()
+    for channel, data in stream.frames():
+        out = stdout if channel == STDOUT else stderr
+        out.write(data)
+        out.flush()
+    return stream.exit_code or 0
+
+
+def call(client: Client, pod: str, container: str, command: list[str], seconds: float) -> tuple[int, bytes, bytes]:
+    """Run a command to its end; gives its exit code, output and complaint. Raises Refused, Unreachable, EngineError."""
+    stream = Stream(client, pod, container, command, silence_seconds=seconds)
+    try:
+        output = Output(stream)
+        data = b"".join(iter(output.read, b""))
+        return stream.exit_code or 0, data, output.complaint
+    finally:
+        stream.close()
+
+
+def _feed(stream: Stream, source: IO[bytes]) -> None:
+    read: Any = getattr(source, "read1", source.read)
+    with contextlib.suppress(Refused, Unreachable, ValueError, OSError):
+        while data := read(CHUNK_BYTES):
+            stream.write(data)
+        stream.end_input()
+
+
+def _exit_code(data: bytes, what: str) -> int:
+    """The code in the status that ends a command. Raises EngineError where it never ran."""
+    status = json.loads(data)
+    if status.get("status") == "Success":
+        return 0
+    for cause in status.get("details", {}).get("causes", ()):
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise EngineError(f"{what} could not be run: {status.get('message', status)}", "is the program in the image?")

@@ -1,0 +1,193 @@
+"""Turns a file or folder into a stream and back: `tarpipe.py send PATH` and `tarpipe.py receive PATH NAME`.
+
+Whoever receives trusts nothing in the stream: no name leads out of the folder that is filled, nothing is written
+through a link, and of links only those are made that stay inside. Runs in pods of any image too, as text given to
+`python -c`: the standard library of Python 3.9, and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tarfile
+from typing import IO, Any, Callable, Optional  # noqa: UP035 - runs on Python 3.9 too
+
+ROOT = "root"
+"""What the file or folder is called in the stream: its own name is nobody's business there."""
+BUFFER_BYTES = 1 << 20
+
+
+class Received:
+    """What has come of a stream."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        """Where it is now."""
+        self.files = 0
+        self.bytes = 0
+        self.left_out: list[str] = []
+        """Entries that were not made, each with the reason."""
+
+
+def send(path: str, out: IO[bytes]) -> None:
+    """Write what is at `path` to `out`. Raises OSError."""
+    path = os.path.realpath(path)  # a link that a person names stands for what it leads to
+    with tarfile.open(fileobj=out, mode="w|", bufsize=BUFFER_BYTES, format=tarfile.PAX_FORMAT) as tar:
+        _add(tar, path, ROOT)
+        if os.path.isdir(path):
+            for folder, folders, files in os.walk(path):
+                folders.sort()
+                base = os.path.join(ROOT, os.path.relpath(folder, path))
+                for name in sorted([*folders, *files]):
+                    _add(tar, os.path.join(folder, name), os.path.normpath(os.path.join(base, name)))
+
+
+def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
+    setattr(tar, "inodes", {})  # noqa: B010 - what has two names is sent twice: receivers make no hard links
+    info = tar.gettarinfo(path, name)
+    if info is None or not (info.isreg() or info.isdir() or info.issym()):
+        return  # a socket or device has no content
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    if info.isreg():
+        with open(path, "rb") as file:
+            tar.addfile(info, file)
+    else:
+        tar.addfile(info)
+
+
+def receive(
+    stream: Any, destination: str, name: str, told: Optional[Callable[[int], None]] = None  # noqa: UP045 - see above
+) -> Received:  # fmt: skip
+    """Make what comes by `stream`: inside `destination` and called `name` if that is a folder, else at its place.
+
+    `told` is called with the bytes so far. Raises OSError, tarfile.TarError for a stream that breaks off.
+    """
+    into = os.path.join(destination, name) if os.path.isdir(destination) else destination
+    if not os.path.isdir(os.path.dirname(os.path.abspath(into))):
+        raise FileNotFoundError(2, "there is no such folder", os.path.dirname(os.path.abspath(into)))
+    found, links = Received(into), []
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER_BYTES) as tar:
+        for member in tar:
+            parts = _parts(member.name)
+            if parts is None:
+                found.left_out.append(f"{member.name}: leads out")
+            elif not _is_plain(into, parts[:-1]):
+                found.left_out.append(f"{member.name}: goes through a link")
+            elif member.isdir():
+                _make_folder(os.path.join(into, *parts), found, member.name)
+            elif member.isreg():
+                _write(os.path.join(into, *parts), member, tar, found)
+                if told is not None:
+                    told(found.bytes)
+            elif member.issym():
+                links.append((parts, member.linkname, member.name))
+            else:
+                found.left_out.append(f"{member.name}: neither file, folder nor link")
+        if not links and not found.files and not found.left_out and not os.path.isdir(into):
+            raise tarfile.ReadError("nothing has come")
+    for parts, target, shown in links:  # last of all, so that nothing is written through one
+        _make_link(into, parts, target, shown, found)
+    return found
+
+
+def _parts(name: str) -> Optional[list[str]]:  # noqa: UP045 - see above
+    """The way from the root of the stream; None for one that leads elsewhere."""
+    parts = name.split("/")
+    if parts[0] != ROOT or any(part in ("", ".", "..") or "\0" in part for part in parts[1:]):
+        return None
+    return parts[1:]
+
+
+def _is_plain(into: str, parts: list[str]) -> bool:
+    """Whether all that is there of a way is folders, and no link."""
+    return not any(os.path.islink(os.path.join(into, *parts[: at + 1])) for at in range(len(parts)))
+
+
+def _make_folder(path: str, found: Received, shown: str) -> None:
+    if os.path.islink(path) and path != found.path:
+        found.left_out.append(f"{shown}: a link is there")
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def _write(path: str, member: tarfile.TarInfo, tar: tarfile.TarFile, found: Received) -> None:
+    """Write one file: whole, or not at all."""
+    folder, name = os.path.split(path)
+    os.makedirs(folder or ".", exist_ok=True)
+    partial = os.path.join(folder, f".{name[:200]}.{os.getpid()}.part")
+    source = tar.extractfile(member)
+    assert source is not None
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
+            shutil.copyfileobj(source, file, BUFFER_BYTES)
+            size = file.tell()
+        if size != member.size:
+            raise tarfile.ReadError(f"{member.name} broke off after {size} of {member.size} bytes")
+        os.chmod(partial, (member.mode & 0o777) | 0o600)
+        os.utime(partial, (member.mtime, member.mtime))
+        os.replace(partial, path)
+    except BaseException:
+        if os.path.lexists(partial):
+            os.unlink(partial)
+        raise
+    found.files += 1
+    found.bytes += size
+
+
+def _make_link(into: str, parts: list[str], target: str, shown: str, found: Received) -> None:
+    path = os.path.join(into, *parts)
+    if not parts or leads_out(len(parts) - 1, target):
+        found.left_out.append(f"{shown}: a link that leads out, to {target}")
+    elif not _is_plain(into, parts[:-1]) or (os.path.isdir(path) and not os.path.islink(path)):
+        found.left_out.append(f"{shown}: something else is there")
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.lexists(path):
+            os.unlink(path)
+        os.symlink(target, path)
+
+
+def leads_out(depth: int, target: str) -> bool:
+    """Whether a link so many folders below the root may lead out of it.
+
+    Only first of all may its target go up: after a name, which may be another link, nobody knows from where.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = 0
+    while ups < len(parts) and parts[ups] == "..":
+        ups += 1
+    return not target or target.startswith("/") or ups > depth or ".." in parts[ups:]
+
+
+class _AsItComes:
+    """Standard input without waiting for a full buffer: not every connection can tell that no more will come."""
+
+    def read(self, size: int) -> bytes:
+        return os.read(0, size)
+
+
+def main(argv: list[str]) -> int:
+    """Send to standard output, or receive from standard input and print what came as JSON."""
+    try:
+        if argv[0] == "send":
+            send(argv[1], sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        else:
+            found = receive(_AsItComes(), argv[1], argv[2])
+            print(json.dumps(vars(found)), flush=True)
+    except FileNotFoundError as error:
+        print(f"{error.filename} is not there", file=sys.stderr)
+        return 3
+    except (OSError, tarfile.TarError) as error:
+        where, why = getattr(error, "filename", None) or argv[1], getattr(error, "strerror", None) or error
+        print(f"{where}: {why}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

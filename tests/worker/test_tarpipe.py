@@ -1,0 +1,171 @@
+"""A stream of files is made where it is to be, and nothing in it can reach elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from windlass.worker import tarpipe
+
+
+def stream(*members: tuple[str, bytes | str | None]) -> io.BytesIO:
+    """A stream of files (bytes), links (text) and folders (None)."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, what in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(what, bytes):
+                info.size = len(what)
+                tar.addfile(info, io.BytesIO(what))
+            else:
+                info.type = tarfile.DIRTYPE if what is None else tarfile.SYMTYPE
+                info.linkname = what or ""
+                info.mode = 0o755
+                tar.addfile(info)
+    out.seek(0)
+    return out
+
+
+def copied(source: Path, destination: Path) -> tarpipe.Received:
+    out = io.BytesIO()
+    tarpipe.send(str(source), out)
+    out.seek(0)
+    return tarpipe.receive(out, str(destination), source.name)
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_a_folder_arrives_as_it_was(tmp_path: Path) -> None:
+    source = tmp_path / "output"
+    (source / "deep" / "er").mkdir(parents=True)
+    (source / "empty").mkdir()
+    (source / "model.pt").write_bytes(os.urandom(3_000_000))
+    (source / "deep" / "er" / "run.sh").write_text("echo\n")
+    (source / "deep" / "er" / "run.sh").chmod(0o755)
+    (source / "newest").symlink_to("deep/er/run.sh")
+    os.link(source / "model.pt", source / "again.pt")
+    into = tmp_path / "here"
+    into.mkdir()
+    found = copied(source, into)
+    assert found.path == str(into / "output")
+    assert (found.files, found.left_out) == (3, [])
+    assert names(into / "output") == names(source)
+    assert (into / "output" / "again.pt").read_bytes() == (source / "model.pt").read_bytes()
+    assert (into / "output" / "newest").readlink() == Path("deep/er/run.sh")
+    assert (into / "output" / "deep" / "er" / "run.sh").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_arrives_in_a_folder_or_under_a_new_name(tmp_path: Path) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("a")
+    (tmp_path / "into").mkdir()
+    assert Path(copied(source, tmp_path / "into").path) == tmp_path / "into" / "a.txt"
+    assert Path(copied(source, tmp_path / "b.txt").path).read_text() == "a"
+    source.write_text("newer")
+    assert Path(copied(source, tmp_path / "b.txt").path).read_text() == "newer"
+    with pytest.raises(FileNotFoundError):
+        copied(source, tmp_path / "not" / "there" / "b.txt")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../evil", "root/../evil", "root/a/../../evil", "evil", "root//evil", "root/./evil", "rootevil"],
+)
+def test_a_name_that_leads_out_is_left_out(name: str, tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    found = tarpipe.receive(stream(("root", None), (name, b"evil")), str(into), "x")
+    assert found.left_out == [f"{name}: leads out"]
+    assert names(tmp_path) == {"into"}
+
+
+@pytest.mark.parametrize(
+    ("at", "target"),
+    [
+        ("root/link", "/etc"),
+        ("root/link", ".."),
+        ("root/link", "../other"),
+        ("root/a/link", "../../other"),
+        ("root/link", "a/../../other"),
+        ("root/link", "a/.."),
+        ("root/link", ""),
+        ("root", "elsewhere"),
+    ],
+)
+def test_a_link_that_leads_out_is_left_out(at: str, target: str, tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    found = tarpipe.receive(stream((at, target)), str(into), "x")
+    assert len(found.left_out) == 1
+    assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    into, outside = tmp_path / "into", tmp_path / "outside"
+    outside.mkdir()
+    into.mkdir()
+    (into / "x").mkdir()
+    (into / "x" / "door").symlink_to(outside)
+    (into / "x" / "file").symlink_to(outside / "file")
+    hostile = stream(("root", None), ("root/door/evil", b"evil"), ("root/door", None), ("root/file", b"mine"))
+    found = tarpipe.receive(hostile, str(into), "x")
+    assert names(outside) == set()
+    assert found.left_out == ["root/door/evil: goes through a link", "root/door: a link is there"]
+    assert not (into / "x" / "file").is_symlink()
+    assert (into / "x" / "file").read_text() == "mine"
+
+
+def test_a_link_of_the_stream_itself_is_made_after_all_files(tmp_path: Path) -> None:
+    found = tarpipe.receive(
+        stream(("root", None), ("root/a", "b"), ("root/a/evil", b"x"), ("root/b", None)), str(tmp_path / "into"), "x"
+    )
+    assert found.left_out == ["root/a: something else is there"]
+    assert (tmp_path / "into" / "a" / "evil").read_text() == "x"
+
+
+def test_devices_and_hard_links_are_left_out(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for kind, name in (
+            (tarfile.LNKTYPE, "root/hard"),
+            (tarfile.CHRTYPE, "root/null"),
+            (tarfile.FIFOTYPE, "root/p"),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+    out.seek(0)
+    found = tarpipe.receive(out, str(tmp_path / "into"), "x")
+    assert len(found.left_out) == 3
+    assert names(tmp_path) <= {"into"}
+
+
+def test_a_stream_that_breaks_off_leaves_no_half_file(tmp_path: Path) -> None:
+    whole = stream(("root", None), ("root/a", b"a" * 100_000)).getvalue()
+    with pytest.raises(tarfile.TarError):
+        tarpipe.receive(io.BytesIO(whole[:60_000]), str(tmp_path / "into"), "x")
+    assert names(tmp_path / "into") == set()
+    with pytest.raises(tarfile.TarError):
+        tarpipe.receive(io.BytesIO(b""), str(tmp_path / "into2"), "x")
+
+
+def test_it_runs_as_text_in_an_interpreter_that_has_nothing_of_ours(tmp_path: Path) -> None:
+    text = Path(tarpipe.__file__).read_text()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_text("b")
+    python = [sys.executable, "-I", "-S", "-c", text]
+    sent = subprocess.run([*python, "send", str(tmp_path / "a")], capture_output=True, check=True, timeout=100)
+    (tmp_path / "to").mkdir()
+    done = subprocess.run(
+        [*python, "receive", str(tmp_path / "to"), "a"], input=sent.stdout, capture_output=True, check=True, timeout=100
+    )
+    assert b'"files": 1' in done.stdout
+    assert (tmp_path / "to" / "a" / "b").read_text() == "b"
+    gone = subprocess.run([*python, "send", str(tmp_path / "nope")], capture_output=True, check=False, timeout=100)
+    assert (gone.returncode, b"nope is not there" in gone.stderr) == (3, True)
