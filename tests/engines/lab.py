@@ -39,6 +39,7 @@ class Can(enum.Enum):
     TORCH = "ranks that meet by torch.distributed"
     INTERPRETERS = "choice of interpreters"
     PROGRAMS = "programs besides Python"
+    FILES = "files at the paths that they have on this machine"
     QUICK_START = "start within a second: its launcher imports torch first"
 
 

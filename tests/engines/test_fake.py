@@ -43,7 +43,7 @@ def plan_fake(job: Job, base: Path, home: Path, run_id: str) -> Plan:
 
 
 class TestFake(Contract):
-    way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, frozenset({Can.QUICK_START}))
+    way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, frozenset({Can.QUICK_START, Can.FILES}))
 
 
 def vanish(home: Path) -> FakeEngine:

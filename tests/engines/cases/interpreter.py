@@ -52,18 +52,18 @@ def alive(mark: str) -> list[int]:
 
 
 class Interpreter(Case):
-    @needs(Can.SCRIPTS)
+    @needs(Can.SCRIPTS, Can.FILES)
     @pytest.mark.parametrize("words", [("sub/where.py", "a", "-b"), ("-m", "sub.module", "a")], ids=["file", "module"])
     def test_a_script_sees_what_it_sees_under_python(self, lab: Lab, words: tuple[str, ...]) -> None:
         seen = lab.finish(*words, base=SCRIPTS).json_of_ranks()[0]
         assert seen == json.loads(bare(*words).stdout)
 
-    @needs(Can.SCRIPTS)
+    @needs(Can.SCRIPTS, Can.FILES)
     def test_a_traceback_has_no_frame_of_ours(self, lab: Lab) -> None:
         run = lab.finish("broken.py", base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == (bare("broken.py").stderr, 1)
 
-    @needs(Can.SCRIPTS)
+    @needs(Can.SCRIPTS, Can.FILES)
     def test_a_syntax_error_reads_as_under_python(self, lab: Lab, tmp_path: Path) -> None:
         (tmp_path / "wrong.py").write_text('print("a" if True else "b"\n')
         run = lab.finish("wrong.py", base=tmp_path)

@@ -124,6 +124,7 @@ class Life(Case):
                 lab.engine.stop(run.id)
         assert sorted(seen) == ["ready"] * 2 + ["saved"] * 2 + ["saving"] * 2
 
+    @needs(Can.FILES)
     def test_all_ranks_go_on_from_the_newest_whole_checkpoint_of_a_script_that_saves_for_itself(self, lab: Lab) -> None:
         checkpoint = {"find": "saved-*", "resume": "--resume {path}"}
         run = lab.finish("save_and_fail", nodes=2, procs_per_node=2, restarts=1, checkpoint=checkpoint)

@@ -106,6 +106,7 @@ class Placement(Case):
                  "--flag=x y", "-", "--", "#no comment", "a;b|c&d>e", "%s{}"]  # fmt: skip
         assert lab.finish("arguments", *words).json_of_ranks()[0] == words
 
+    @needs(Can.FILES)
     def test_folders_of_the_run_are_filled_into_the_arguments(self, lab: Lab, tmp_path: Path) -> None:
         words = ["$WINDLASS_OUTPUT_DIR", "--to=${WINDLASS_CHECKPOINT_DIR}/x", "$WINDLASS_DATA_COCO", "$WINDLASS_DATA",
                  "$WINDLASS_RUN_ID", "$HOME/$WINDLASS_OUTPUT_DIRS"]  # fmt: skip
@@ -118,6 +119,7 @@ class Placement(Case):
         assert {env["WINDLASS_RUN_ID"] for env in run.json_of_ranks().values()} == {run.id}
         assert {env["WINDLASS_ATTEMPT"] for env in run.json_of_ranks().values()} == {"1"}
 
+    @needs(Can.FILES)
     def test_folders_for_results_and_checkpoints_are_there(self, lab: Lab) -> None:
         run = lab.finish("keep_result", procs_per_node=2)
         assert run.status.exit_code == 0, run.text()
