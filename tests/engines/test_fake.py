@@ -43,7 +43,8 @@ def plan_fake(job: Job, base: Path, home: Path, run_id: str) -> Plan:
 
 
 class TestFake(Contract):
-    way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, frozenset({Can.QUICK_START, Can.FILES}))
+    can = frozenset({Can.QUICK_START, Can.FILES})
+    way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, can)
 
 
 def vanish(home: Path) -> FakeEngine:
