@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Call, Result, home, windlass
+from tests.cli.conftest import WINDLASS, Call, Result, home, windlass
 from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import wait_for
 
 __all__ = ["home", "windlass"]
 
@@ -120,3 +123,83 @@ def test_an_api_server_that_does_not_answer_is_told_alone(without_api: Bed, chec
     result = check(without_api, "default", "-o", "json")
     assert (result.code, levels(result)) == (2, {"api": "fail"})
     assert "does not answer" in result.json["checks"][0]["found"]
+
+
+# -- the network ------------------------------------------------------------------------------------------------------
+
+
+def helpers(cluster: Cluster, namespace: str) -> str:
+    kinds = "pods,jobs,configmaps,services"
+    return cluster.kubectl("get", kinds, "-n", namespace, "-l", "windlass.dev/helper", "-o", "name")
+
+
+def gone(cluster: Cluster, namespace: str) -> None:
+    wait_for(lambda: not helpers(cluster, namespace), "the helpers' end", 120)
+
+
+def parts(result: Result) -> dict[str, Any]:
+    hold("check", result.json)
+    return {one["name"]: one for one in result.json["checks"]}
+
+
+@pytest.mark.timeout(600)
+def test_a_network_that_is_well_is_measured(bed: Bed, namespace: str, check: Check) -> None:
+    result = check(bed, namespace, "--network", "-o", "json")
+    seen = parts(result)
+    assert seen["network"]["level"] in ("ok", "warn"), result.out
+    assert seen["names"]["level"] == seen["ports"]["level"] == seen["all-reduce"]["level"] == "ok"
+    assert sorted(result.json["network"]["nodes"]) == ["node1", "node2"]
+    assert result.json["network"]["latency_seconds"] > 0
+    assert min(result.json["network"]["bytes_per_second"]) > 0
+    assert result.json["network"]["all_reduce_bytes_per_second"] > 0
+    assert "summing a tensor" in result.err
+    gone(bed, namespace)
+
+
+@pytest.mark.timeout(600)
+def test_dns_that_is_down_is_named(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
+    lone_bed.stop_program("coredns")
+    try:
+        result = check(lone_bed, lone_namespace, "--network", "-o", "json")
+    finally:
+        lone_bed.start_program("coredns")
+    seen = parts(result)
+    assert (result.code, seen["names"]["level"], seen["ports"]["level"]) == (2, "fail", "ok"), result.out
+    assert "ranks cannot meet: names" in seen["network"]["found"]
+    assert "so it is DNS" in seen["network"]["fix"]
+    gone(lone_bed, lone_namespace)
+
+
+@pytest.mark.timeout(600)
+def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
+    lone_bed.cut_network("node2")
+    try:
+        result = check(lone_bed, lone_namespace, "--network", "-o", "json")
+    finally:
+        lone_bed.mend_network("node2")
+    seen = parts(result)
+    assert (result.code, seen["ports"]["level"]) == (2, "fail"), result.out
+    assert "ranks cannot meet: ports: from node1 to node2, port 29500" in seen["network"]["found"]
+    gone(lone_bed, lone_namespace)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("number", "tidy"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGKILL, False)])
+def test_nothing_of_an_interrupted_check_stays(
+    bed: Bed, namespace: str, check: Check, number: signal.Signals, tidy: bool
+) -> None:
+    assert check(bed, namespace).code == 0  # and the targets file is there
+    command = subprocess.Popen([*WINDLASS, "check", "--on", "bed", "--network"], stderr=subprocess.PIPE, text=True)
+    assert command.stderr is not None
+    for line in command.stderr:
+        if "latency" in line:
+            break
+    command.send_signal(number)
+    command.communicate(timeout=200)
+    if tidy:
+        gone(bed, namespace)
+        return
+    assert helpers(bed, namespace)
+    result = check(bed, namespace, "-o", "json")
+    assert "removed, of commands that were killed" in parts(result)["leftovers"]["found"]
+    gone(bed, namespace)

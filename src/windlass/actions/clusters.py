@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from windlass.actions.edge import Edge
 from windlass.engines.checking import Check
+from windlass.errors import EngineError
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.client import Client
@@ -49,20 +50,44 @@ def connect(target: KubernetesTarget, edge: Edge) -> Client:
 
 
 def look(target: KubernetesTarget, edge: Edge) -> Report:
-    """What the cluster has and lets us do; changes nothing. Raises UsageError for a context that is not there."""
+    """What the cluster has and lets us do. Raises UsageError for a context that is not there.
+
+    Nothing is made, and nothing removed but what an earlier check has left that was killed.
+    """
+    from windlass.engines.kubernetes import helpers
     from windlass.engines.kubernetes.checks import checks
     from windlass.engines.kubernetes.survey import survey
 
+    left: list[str] = []
     with contextlib.closing(connect(target, edge)) as client:
         seen = survey(client)
+        if seen.error("version") is None and not seen.missing:
+            with contextlib.suppress(EngineError):
+                left = helpers.sweep(client)
     return Report(
         target=target.name,
         context=target.context,
         namespace=target.namespace,
         server=seen.server,
-        checks=tuple(checks(seen, target)),
+        checks=(*checks(seen, target), *_leftovers(left)),
         missing=tuple(str(right) for right in seen.missing),
     )
+
+
+def _leftovers(names: Sequence[str]) -> list[Check]:
+    return [Check("leftovers", "ok", f"removed, of commands that were killed: {', '.join(names)}")] if names else []
+
+
+def try_network(report: Report, target: KubernetesTarget, edge: Edge, told: Callable[[str], None]) -> Report:
+    """The report with what two pods have found out about the network; they are removed again, whatever happens.
+
+    `told` is given a line whenever something new begins. Raises UsageError, EngineError.
+    """
+    from windlass.engines.kubernetes import network
+
+    with contextlib.closing(connect(target, edge)) as client:
+        found = network.probe(client, target, told)
+    return dataclasses.replace(report, checks=(*report.checks, *network.checks(found)), network=found.figures())
 
 
 def role(target: KubernetesTarget, edge: Edge) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from windlass.cli.doctor import check_lines, sum_of
+from windlass.cli.hands import tidy
 from windlass.cli.render import emit, print_data, to_yaml
 from windlass.cli.words import painter
 
@@ -37,6 +38,12 @@ def check_cluster(job: str | None, target: KubernetesTarget, edge: Edge, *, netw
     report = clusters.look(target, edge)
     if form == "table":
         emit(line for check in report.checks for line in check_lines(check, paint))
+    if network and report.ok:
+        before = len(report.checks)
+        with tidy():
+            report = clusters.try_network(report, target, edge, lambda text: click.echo(f"{text} …", err=True))
+        if form == "table":
+            emit(line for check in report.checks[before:] for line in check_lines(check, paint))
     plan = make.check(ready, target.name, edge) if ready is not None and report.ok else None
     summary = None if plan is None else make.summary_of(plan)
     lines = ["", sum_of(report.checks)]

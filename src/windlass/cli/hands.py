@@ -104,6 +104,21 @@ class Hands:
         self.wish = wish
 
 
+@contextlib.contextmanager
+def tidy() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it has made elsewhere is removed."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _key_within(seconds: float) -> str:
     """A key that is pressed within `seconds`, or nothing."""
     import os

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from windlass.cli import options
+from windlass.cli.hands import tidy
 from windlass.cli.render import print_data
 from windlass.cli.run import TakesRest
 from windlass.cli.style import interactive
@@ -82,7 +83,7 @@ def cp(source: str, destination: str, node: int | None, form: str) -> int:
     from windlass.actions.edge import here
 
     shown = _Shown(form == "table" and interactive(sys.stderr))
-    with here().store() as store:
+    with tidy(), here().store() as store:
         found = inside.copy(source, destination, store, Path.cwd(), node=node, told=shown.show)
     shown.clear()
     for line in found.left_out:

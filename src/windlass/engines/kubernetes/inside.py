@@ -10,6 +10,7 @@ import contextlib
 import json
 import secrets
 import tarfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -84,15 +85,25 @@ def put(plan: Plan, status: Status, node: int, local: Path, path: str, told: Tol
         stream = Stream(client, pod, layout.CONTAINER, command, stdin=True, silence_seconds=SILENCE_SECONDS)
         with contextlib.closing(stream):
             output = Output(stream)
-            broken: EngineError | None = None
+            broken: list[Exception] = []
+
+            def feed() -> None:
+                try:
+                    tarpipe.send(str(local), _Counted(stream, told))  # type: ignore[arg-type]
+                    stream.end_input()
+                except (EngineError, OSError) as error:
+                    broken.append(error)
+                    stream.close()
+
+            # Beside the reading: who takes no more has said why, and would not be heard by one who only sends.
+            feeder = threading.Thread(target=feed, name="sender", daemon=True)
+            feeder.start()
             try:
-                tarpipe.send(str(local), _Counted(stream, told))  # type: ignore[arg-type]
-                stream.end_input()
-            except EngineError as error:  # who does not take it may have said why
-                broken = error
-            answer = b"".join(iter(output.read, b""))
-            if stream.exit_code or broken is not None:
-                raise _failed(output, path, str(broken or f"exit code {stream.exit_code}"))
+                answer = b"".join(iter(output.read, b""))
+            except EngineError as error:
+                raise _failed(output, path, str(broken[0] if broken else error)) from error
+            if stream.exit_code:
+                raise _failed(output, path, f"exit code {stream.exit_code}")
             found: Mapping[str, Any] = json.loads(answer)
             return found
 

@@ -1,0 +1,246 @@
+"""What two pods do to try the network between them: `netprobe.py serve`, and `names`, `reach`, `speed`, `reduce`.
+
+One process of each pod serves at the ports where ranks meet; the other words run beside it and print one line of JSON.
+The standard library of Python 3.9 and nothing of ours: it runs in pods of any image. Only `reduce` needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any
+
+PORTS = (29500, 29400)
+"""Where ranks meet, and where torchrun's agents do."""
+CONNECT_SECONDS = 5.0
+NAME_SECONDS = 40.0
+"""How long a name may take to be known, for it is made when a pod has an address."""
+NAME_PAUSE_SECONDS = 0.5
+ROUNDS = 200
+SPEED_SECONDS = 2.0
+CHUNK_BYTES = 1 << 20
+REDUCED_FLOATS = 4 << 20
+REDUCTIONS = 5
+HELLO = struct.Struct("!cI")
+"""What is asked of the other side: `e` echo so many letters, `d` discard all, `p` the port that the kernel chose, `q`
+serve no more at this port."""
+
+
+def serve(seconds: float) -> int:
+    """Serve at all ports for so long."""
+    for port in (*PORTS, 0):
+        listener = _listen(port)
+        if port == 0:
+            _chosen.append(listener.getsockname()[1])
+        threading.Thread(target=_accept, args=(listener,), daemon=True).start()
+    print("serving", flush=True)
+    time.sleep(seconds)
+    return 0
+
+
+_chosen: list[int] = []  # the port that the kernel has chosen, once there is one
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        return socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
+    except OSError:  # a kernel without IPv6
+        return socket.create_server(("", port))
+
+
+def _accept(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it serves no more
+            return
+        threading.Thread(target=_answer, args=(listener, connection), daemon=True).start()
+
+
+def _answer(listener: socket.socket, connection: socket.socket) -> None:
+    with connection:
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            word, number = HELLO.unpack(_exactly(connection, HELLO.size))
+            if word == b"e":
+                for _ in range(number):
+                    connection.sendall(_exactly(connection, 1))
+            elif word == b"d":
+                buffer = bytearray(CHUNK_BYTES)
+                total = 0
+                while got := connection.recv_into(buffer):
+                    total += got
+                connection.sendall(struct.pack("!Q", total))
+            elif word == b"p":
+                connection.sendall(struct.pack("!I", _chosen[0] if _chosen else 0))
+            elif word == b"q":
+                listener.shutdown(socket.SHUT_RDWR)
+                listener.close()
+                connection.sendall(b"q")
+        except (OSError, EOFError, struct.error):
+            pass
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def _ask(address: str, port: int, word: bytes, number: int = 0) -> socket.socket:
+    connection = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
+    connection.settimeout(CONNECT_SECONDS + SPEED_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(HELLO.pack(word, number))
+    return connection
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def names(hosts: list[str]) -> dict[str, Any]:
+    """The addresses of names, the full ones made with the cluster's own domain; how long it took, or why not."""
+    domain = _domain()
+    wanted = [host.replace("{domain}", domain) for host in hosts]
+    found: dict[str, Any] = {}
+    threads = [threading.Thread(target=_look_up, args=(host, found), daemon=True) for host in wanted]
+    give_up = time.monotonic() + NAME_SECONDS + CONNECT_SECONDS
+    for thread in threads:
+        thread.start()
+    for thread in threads:  # a resolver that hears nothing may take a minute to say so
+        thread.join(max(0.0, give_up - time.monotonic()))
+    return {host: found.get(host, {"error": f"no answer in {NAME_SECONDS:g} s"}) for host in wanted}
+
+
+def _look_up(host: str, found: dict[str, Any]) -> None:
+    begun = time.monotonic()
+    while True:
+        try:
+            address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+            found[host] = {"address": address, "seconds": time.monotonic() - begun}
+            return
+        except OSError as error:
+            if time.monotonic() - begun > NAME_SECONDS:
+                found[host] = {"error": str(error.strerror or error)}
+                return
+            time.sleep(NAME_PAUSE_SECONDS)
+
+
+def _domain() -> str:
+    """What all names of this cluster end with, from the way in which short names are looked up."""
+    try:
+        with open("/etc/resolv.conf") as file:
+            for line in file:
+                words = line.split()
+                for word in words[1:] if words[:1] == ["search"] else ():
+                    if word.startswith("svc."):
+                        return word[len("svc.") :]
+    except OSError:
+        pass
+    return "cluster.local"
+
+
+def reach(address: str) -> dict[str, Any]:
+    """Whether each port of the other pod can be reached, and one that its kernel has chosen, as ranks use them."""
+    found = {}
+    chosen = 0
+    for port in PORTS:
+        try:
+            with _ask(address, port, b"p") as connection:
+                (chosen,) = struct.unpack("!I", _exactly(connection, 4))
+            found[str(port)] = ""
+        except (OSError, EOFError) as error:
+            found[str(port)] = _words(error)
+    if chosen:
+        try:
+            _ask(address, chosen, b"p").close()
+            found["any"] = ""
+        except OSError as error:
+            found["any"] = _words(error)
+    return found
+
+
+def speed(address: str) -> dict[str, Any]:
+    """Latency there and back (the median), and bytes per second to the other pod."""
+    with _ask(address, PORTS[1], b"e", ROUNDS) as connection:
+        times = []
+        for _ in range(ROUNDS):
+            begun = time.perf_counter()
+            connection.sendall(b".")
+            _exactly(connection, 1)
+            times.append(time.perf_counter() - begun)
+    with _ask(address, PORTS[1], b"d") as connection:
+        connection.settimeout(4 * CONNECT_SECONDS + SPEED_SECONDS)
+        chunk = bytes(CHUNK_BYTES)
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < SPEED_SECONDS:
+            connection.sendall(chunk)
+        connection.shutdown(socket.SHUT_WR)
+        (total,) = struct.unpack("!Q", _exactly(connection, 8))
+        seconds = time.perf_counter() - begun
+    return {"latency_seconds": sorted(times)[ROUNDS // 2], "bytes_per_second": total / seconds}
+
+
+def reduce(rank: int, master: str) -> dict[str, Any]:
+    """Sum a tensor over both pods by gloo, as ranks on processors do."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return {"missing": "torch"}
+    import datetime
+
+    if rank == 0:  # ours makes room for torch's store
+        with _ask("127.0.0.1", PORTS[0], b"q") as connection:
+            _exactly(connection, 1)
+    url = f"tcp://{master}:{PORTS[0]}"
+    dist.init_process_group("gloo", init_method=url, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
+    mine = torch.full((REDUCED_FLOATS,), float(rank + 1))
+    dist.all_reduce(mine)
+    right = bool((mine == 3.0).all())
+    dist.barrier()
+    begun = time.perf_counter()
+    for _ in range(REDUCTIONS):
+        dist.all_reduce(mine)
+    seconds = (time.perf_counter() - begun) / REDUCTIONS
+    dist.barrier()
+    print(json.dumps({"right": right, "bytes_per_second": 4 * REDUCED_FLOATS / seconds}), flush=True)
+    os._exit(0)  # what torch tears down is of no interest, and may take long where a network is bad
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, socket.timeout):
+        return f"no answer in {CONNECT_SECONDS:g} s"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def main(argv: list[str]) -> int:
+    """Do what the first word says."""
+    what, words = argv[0], argv[1:]
+    if what == "serve":
+        return serve(float(words[0]))
+    try:
+        found = {
+            "names": lambda: names(words),
+            "reach": lambda: reach(words[0]),
+            "speed": lambda: speed(words[0]),
+            "reduce": lambda: reduce(int(words[0]), words[1]),
+        }[what]()
+    except (OSError, EOFError, RuntimeError, ValueError) as error:
+        found = {"error": _words(error).splitlines()[0] if _words(error) else type(error).__name__}
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # a look-up may not have come back
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

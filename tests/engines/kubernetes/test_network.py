@@ -1,0 +1,99 @@
+"""What two pods have measured becomes a verdict that names the part which fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import pytest
+
+from windlass.engines.checking import Check
+from windlass.engines.kubernetes import helpers
+from windlass.engines.kubernetes.network import Findings, checks, objects
+from windlass.spec.targets import KubernetesTarget
+from windlass.worker import process
+
+TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
+KNOWN = {"a-1.a": {"address": "10.0.0.2", "seconds": 0.1}, "a-1.a.x.svc.k": {"address": "10.0.0.2", "seconds": 0.2}}
+UNKNOWN = {"a-1.a": {"error": "Name or service not known"}, "a-1.a.x.svc.k": {"error": "Name or service not known"}}
+OPEN = {"29500": "", "29400": "", "any": ""}
+CLOSED = {"29500": "no answer in 5 s", "29400": "no answer in 5 s"}
+FAST = {"latency_seconds": 0.0001, "bytes_per_second": 1e9}
+SUMMED = {"right": True, "bytes_per_second": 8e7}
+GOOD: dict[str, Any] = {
+    "nodes": ["n1", "n2"], "names": [KNOWN, KNOWN], "reach": [OPEN, OPEN], "speed": [FAST, FAST],
+    "reduce": [SUMMED, SUMMED],
+}  # fmt: skip
+
+
+def found(**fields: Any) -> dict[str, Check]:
+    return {check.name: check for check in checks(Findings(**{**GOOD, **fields}))}
+
+
+def test_a_network_that_is_well_is_told_with_figures() -> None:
+    seen = found()
+    assert {check.level for check in seen.values()} == {"ok"}
+    assert seen["bandwidth"].found == "1,000 MB/s there, 1,000 MB/s back, over one connection"
+    assert Findings(**GOOD).figures() == {
+        "nodes": ["n1", "n2"], "latency_seconds": 0.0001, "bytes_per_second": [1e9, 1e9],
+        "all_reduce_bytes_per_second": 8e7,
+    }  # fmt: skip
+
+
+def test_dns_is_blamed_where_addresses_answer() -> None:
+    seen = found(names=[UNKNOWN, UNKNOWN], reach=[], by_address=[OPEN, OPEN], speed=[], reduce=[])
+    assert seen["network"].found.startswith("ranks cannot meet: names: 4 of 4 are not known: a-1.a: Name or service")
+    assert "so it is DNS" in seen["network"].fix
+
+
+def test_the_network_is_blamed_where_addresses_do_not_answer_either() -> None:
+    seen = found(names=[KNOWN, UNKNOWN], reach=[], by_address=[CLOSED, CLOSED], speed=[], reduce=[])
+    assert seen["network"].found == "ranks cannot meet: ports: from n1 to n2, port 29500: no answer in 5 s"
+    assert "NetworkPolicy" in seen["network"].fix
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "level", "word"),
+    [
+        ({"reach": [OPEN, {**OPEN, "any": "no answer in 5 s"}]}, "ports", "fail", "from n2 to n1, port any"),
+        ({"nodes": ["n1", "n1"]}, "pods", "warn", "both are on n1"),
+        ({"speed": [{"error": "timed out"}, FAST]}, "bandwidth", "fail", "does not arrive"),
+        ({"speed": [{**FAST, "latency_seconds": 0.02}, FAST]}, "latency", "warn", "20.00 ms"),
+        ({"speed": [FAST, {**FAST, "bytes_per_second": 1e6}]}, "bandwidth", "warn", "1 MB/s back"),
+        ({"reduce": [{"error": "connectFullMesh failed"}, SUMMED]}, "all-reduce", "fail", "connectFullMesh"),
+        ({"reduce": [{**SUMMED, "right": False}, SUMMED]}, "all-reduce", "fail", "wrong"),
+        ({"failed": "its pods do not run: ErrImagePull"}, "pods", "fail", "ErrImagePull"),
+    ],
+)
+def test_each_part_that_fails_is_named_in_the_verdict(fields: Any, name: str, level: str, word: str) -> None:
+    seen = found(**fields)
+    assert seen[name].level == seen["network"].level == level
+    assert word in seen[name].found
+    assert seen[name].found in seen["network"].found
+
+
+def test_an_image_without_torch_is_no_complaint() -> None:
+    assert found(reduce=[{"missing": "torch"}] * 2)["network"].level == "ok"
+
+
+def test_one_delete_removes_the_pair_and_the_cluster_ends_it_by_itself() -> None:
+    first, service, job = objects(TARGET, "windlass-net-1")
+    assert first["kind"] == "ConfigMap"
+    assert helpers.MADE_BY in first["metadata"]["annotations"]
+    assert {one["metadata"]["labels"][helpers.LABEL] for one in (first, service, job)} == {"windlass-net-1"}
+    assert (job["spec"]["activeDeadlineSeconds"], job["spec"]["ttlSecondsAfterFinished"]) == (600, 60)
+    assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+
+
+def test_what_a_dead_process_made_is_left_and_what_a_live_one_made_is_not() -> None:
+    boot, now = process.boot_id(), time.time()
+    mine = helpers.made_by(60)[helpers.MADE_BY]
+    assert not helpers.is_left(mine, boot, now)
+    assert helpers.is_left(mine, boot, now + 61)
+    dead = json.dumps({**json.loads(mine), "ticks": 1})
+    assert os.getpid() == json.loads(dead)["pid"]
+    assert helpers.is_left(dead, boot, now)
+    assert not helpers.is_left(dead, "another machine", now)
+    assert helpers.is_left("", boot, now)
