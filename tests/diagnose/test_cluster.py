@@ -1,0 +1,279 @@
+"""Rules on what a cluster says: its words made by hand, as real clusters write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.observations import (
+    ClusterSeen,
+    MachineSeen,
+    NodeSeen,
+    ObjectSaid,
+    Observations,
+    PodSeen,
+    RankSeen,
+)
+from windlass.diagnose.rules.placing import amount
+from windlass.diagnose.verdict import Verdict
+from windlass.runs.record import Event, Phase, fold
+
+POD: dict[str, Any] = {
+    "containers": [{
+        "name": "node", "image": "ours/trainer:1",
+        "resources": {"requests": {"nvidia.com/gpu": "3"}, "limits": {"nvidia.com/gpu": "3", "memory": "160Mi"}},
+    }],
+    "nodeSelector": {"node.kubernetes.io/instance-type": "p5.48xlarge"},
+}  # fmt: skip
+PLAN = {"steps": [{"kind": "attempt", "request": {"kind": "Job", "spec": {"template": {"spec": POD}}}}]}
+PULL = 'Back-off pulling image "ours/trainer:1": ErrImagePull: failed to pull and unpack image "ours/trainer:1": '
+
+
+def why(
+    cluster: ClusterSeen, phase: Phase = Phase.QUEUED, *, more: Sequence[tuple[str, dict[str, Any]]] = (),
+    cause: dict[str, Any] | None = None, reason: str = "failure", exit_code: int = 1, tail: str = "",
+    nodes: Sequence[NodeSeen] = (),
+) -> Verdict:  # fmt: skip
+    """The verdict on a run of two nodes of one rank each."""
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("created", {"id": "r-1", "name": "r", "target": "bed", "output_dir": "/out"}),
+        ("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]], "members": [0, 1]}),
+        *more,
+        *([("cause", cause)] if cause else []),
+        ("end", {"phase": phase.value, "exit_code": exit_code, "reason": reason})
+        if phase.is_terminal
+        else ("phase", {"phase": phase.value}),
+    ]
+    events = [Event(number, 100.0 + number, kind, data) for number, (kind, data) in enumerate(told, 1)]
+    status = fold(events)
+    ranks = [RankSeen(state.rank, state.node, state.exit_code, tail=tail if state.rank == 0 else "")
+             for state in status.ranks]  # fmt: skip
+    return diagnose(Observations(status, PLAN, events, ranks, nodes, cluster=cluster)).verdict
+
+
+def waiting(reason: str, message: str, *said: ObjectSaid, state: str = "pulling") -> ClusterSeen:
+    return ClusterSeen((PodSeen(0, "r-1-0-x", state, reason, message), PodSeen(1, "r-1-1-y", "running")), said)
+
+
+def job_says(message: str, reason: str = "FailedCreate") -> ClusterSeen:
+    return ClusterSeen((PodSeen(0), PodSeen(1)), (ObjectSaid("Job", "r-1", reason, message),))
+
+
+BEGUN = (("rank", {"rank": 0, "pid": 7}), ("rank", {"rank": 1, "pid": 7}))
+"""Both ranks run."""
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "words"),
+    [
+        ('Error creating: pods "r-1-0-x" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4, '
+         "limited: pods=4", "quota-exceeded", "quota small"),
+        ('Error creating: pods "r-1-0-x" is forbidden: failed quota: small: must specify limits.cpu for: node',
+         "quota-exceeded", "limits.cpu"),
+        ('Error creating: pods "r-1-0-x" is forbidden: violates PodSecurity "restricted:latest": runAsUser=0 (pod '
+         "must not set runAsUser=0)", "admission-refused", "restricted:latest"),
+        ('Error creating: pods "r-1-0-x" is forbidden: error looking up service account ns/trainer: serviceaccount '
+         '"trainer" not found', "service-account-missing", "trainer"),
+        ('Error creating: pods "r-1-0-x" is forbidden: no PriorityClass with name at-once was found',
+         "priority-missing", "at-once"),
+        ('Error creating: pods "r-1-0-x" is forbidden: maximum memory usage per Container is 64Mi, but limit is 1Gi',
+         "limit-range", "64Mi"),
+        ('Error creating: Internal error occurred: failed calling webhook "vjobset.kb.io": failed to call webhook: '
+         "connection refused", "webhook-unreachable", "vjobset.kb.io"),
+        ('Error creating: admission webhook "policy.io" denied the request: no team label', "admission-refused",
+         "no team label"),
+        ("Error creating: ValidatingAdmissionPolicy 'images' with binding 'images' denied request: only ours",
+         "admission-refused", "only ours"),
+        ("Error creating: something that nobody has thought of", "admission-refused", "nobody has thought of"),
+    ],
+)  # fmt: skip
+def test_pods_that_may_not_be_made_are_explained_by_their_makers_words(message: str, code: str, words: str) -> None:
+    verdict = why(job_says(message))
+    assert verdict.code == code
+    assert words in verdict.summary
+    assert message in verdict.evidence[0]
+    assert verdict.fix
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "code"),
+    [
+        ("ImagePullBackOff", PULL + 'failed to resolve reference "ours/trainer:1": ours/trainer:1: not found',
+         "image-not-found"),
+        ("ErrImagePull", PULL + "pull access denied, repository does not exist or may require authorization: server "
+         "message: insufficient_scope: authorization failed", "image-auth"),
+        ("ErrImagePull", PULL + "unexpected status from HEAD request to https://r/v2: 401 Unauthorized", "image-auth"),
+        ("ErrImagePull", PULL + "failed to do request: Head: dial tcp: lookup r: no such host", "image-unreachable"),
+        ("ErrImagePull", PULL + "429 Too Many Requests - toomanyrequests: You have reached your rate limit",
+         "image-rate-limited"),
+        ("ErrImagePull", PULL + "something else", "image-pull-failed"),
+        ("InvalidImageName", 'Failed to apply default image tag "T:L:1": invalid reference format',
+         "image-name-invalid"),
+        ("CreateContainerConfigError", 'secret "hf-token" not found', "secret-missing"),
+        ("CreateContainerConfigError", 'configmap "settings" not found', "config-missing"),
+        ("CreateContainerError", "context deadline exceeded", "container-not-made"),
+        ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", "pods-waiting"),
+        ("ContainerCreating", "", "pods-waiting"),
+    ],
+)  # fmt: skip
+def test_pods_that_do_not_start_are_explained_by_their_machines_words(reason: str, message: str, code: str) -> None:
+    assert why(waiting(reason, message), Phase.PULLING).code == code
+
+
+def test_a_mount_that_fails_is_told_by_an_event_while_the_pod_says_nothing() -> None:
+    said = ObjectSaid("Pod", "r-1-0-x", "FailedMount", 'MountVolume.SetUp failed for "data": rpc error: timed out')
+    verdict = why(waiting("ContainerCreating", "", said), Phase.PULLING)
+    assert (verdict.code, "rpc error" in verdict.summary) == ("mount-failed", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "fix"),
+    [
+        ("0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: none", "2 of 2 machines have too little "
+         "nvidia.com/gpu (3 each)", "the largest machine has 2 nvidia.com/gpu: ask for no more (resources.gpus)"),
+        ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", "p5.48xlarge",
+         "resources.instance"),
+        ("0/2 nodes are available: 1 node(s) had untolerated taint {gpu: true}, 1 node(s) were unschedulable.",
+         "kept for others by a taint {gpu: true}; 1 of 2 machines take no new pods", "kubectl uncordon"),
+        ("no nodes available to schedule pods", "no machines are there", "kubectl get nodes"),
+    ],
+)  # fmt: skip
+def test_a_pod_without_a_place_is_told_what_would_fit(said: str, words: str, fix: str) -> None:
+    machines = (MachineSeen("a", allocatable={"nvidia.com/gpu": "2"}), MachineSeen("b"))
+    verdict = why(ClusterSeen((PodSeen(0, "r-1-0-x", "queued", "Unschedulable", said),), machines=machines))
+    assert verdict.code == "unschedulable"
+    assert words in verdict.summary
+    assert fix in verdict.fix
+
+
+def test_machines_that_are_large_enough_and_busy_are_waited_for() -> None:
+    said = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    machines = (MachineSeen("a", allocatable={"nvidia.com/gpu": "8"}),)
+    verdict = why(ClusterSeen((PodSeen(0, "x", "queued", "Unschedulable", said),), machines=machines))
+    assert "it starts when they are free" in verdict.fix
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ('0/2 nodes are available: persistentvolumeclaim "data" not found.', "claim-missing"),
+        ("0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "claim-unbound"),
+        ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "claim-elsewhere"),
+    ],
+)
+def test_claims_are_no_want_of_room(message: str, code: str) -> None:
+    assert why(waiting("Unschedulable", message, state="queued")).code == code
+
+
+def test_the_event_of_a_claim_says_more_than_the_scheduler() -> None:
+    said = ObjectSaid("PersistentVolumeClaim", "r-1", "ProvisioningFailed", 'storageclass "golden" not found')
+    unbound = "pod has unbound immediate PersistentVolumeClaims"
+    assert "golden" in why(waiting("Unschedulable", unbound, said, state="queued")).summary
+
+
+def test_nothing_said_is_not_all_well() -> None:
+    assert why(ClusterSeen((PodSeen(0), PodSeen(1)))).code == "pods-not-made"
+    assert why(ClusterSeen((PodSeen(0, "x", "queued"),))).code == "not-scheduled"
+    assert why(ClusterSeen((PodSeen(0),), is_suspended=True)).code == "queue-waits"
+    assert why(ClusterSeen((), unreachable="no answer"), Phase.TRAINING, more=BEGUN).code == "cluster-unreachable"
+
+
+def test_a_run_that_trains_is_well() -> None:
+    running = (PodSeen(0, "x", "running"), PodSeen(1, "y", "running"))
+    assert why(ClusterSeen(running), Phase.TRAINING, more=BEGUN).code == "none"
+
+
+def test_troubles_that_are_over_are_not_told_of_a_run_that_trains() -> None:
+    said = (ObjectSaid("Job", "r-1", "FailedCreate", "Error creating: exceeded quota: small"),)
+    running = (PodSeen(0, "x", "running"), PodSeen(1, "y", "running"))
+    assert why(ClusterSeen(running, said), Phase.TRAINING, more=BEGUN).code == "none"
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("OOMKilled", "oom-killed"), ("Evicted", "evicted"), ("PreemptionByScheduler", "preempted"),
+        ("EvictionByEvictionAPI", "drained"), ("DeletionByTaintManager", "node-lost"), ("Deleted", "pod-deleted"),
+    ],
+)  # fmt: skip
+def test_a_lost_node_is_explained_by_what_became_of_its_pod(reason: str, code: str) -> None:
+    pods = (PodSeen(0, "x", "ended", "Error", exit_code=1), PodSeen(1, "y", "ended", reason, "its words", "machine-b"))
+    cause = {"rank": 1, "summary": "died", "exit_code": -9, "node_lost": 1}
+    verdict = why(ClusterSeen(pods), Phase.FAILED, more=BEGUN, cause=cause)
+    assert (verdict.code, verdict.rank) == (code, 1)
+    assert any("machine-b" in line for line in verdict.evidence)
+
+
+def test_a_script_that_fails_by_itself_is_the_cause_whatever_then_became_of_the_pods() -> None:
+    pods = (PodSeen(0, "x", "ended", "Error", exit_code=1), PodSeen(1, "y", "ended", "Deleted"))
+    trace = 'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\nValueError: no\n'
+    cause = {"rank": 0, "summary": "ValueError: no", "exit_code": 1, "traceback": trace}
+    ended = ("rank", {"rank": 0, "exit_code": 1})
+    assert why(ClusterSeen(pods), Phase.FAILED, more=(*BEGUN, ended), cause=cause, tail=trace).code == "exception"
+
+
+def test_a_killed_rank_of_a_pod_that_took_too_much_is_out_of_memory() -> None:
+    pods = (PodSeen(0, "x", "ended", "OOMKilled", exit_code=137), PodSeen(1, "y", "ended"))
+    verdict = why(ClusterSeen(pods), Phase.FAILED, more=BEGUN, cause={"rank": 0, "summary": "", "exit_code": -9})
+    assert verdict.code == "oom-killed"
+    assert "each pod may have memory: 160Mi" in verdict.evidence
+
+
+def test_a_job_that_was_deleted_comes_before_its_pods() -> None:
+    pods = (PodSeen(0, "x", "ended", "Deleted"), PodSeen(1, "y", "ended", "Deleted"))
+    gone = (ObjectSaid("Job", "r-1", "Deleted", "Job r-1 was deleted"),)
+    assert why(ClusterSeen(pods, gone), Phase.STOPPED, more=BEGUN, reason="preemption").code == "job-deleted"
+    late = (ObjectSaid("Job", "r-1", "DeadlineExceeded", "Job was active longer than specified deadline"),)
+    assert why(ClusterSeen(pods, late), Phase.STOPPED, more=BEGUN, reason="preemption").code == "deadline"
+
+
+def test_a_person_who_stops_a_run_is_the_reason_for_its_deleted_pods() -> None:
+    pods = (PodSeen(0, "x", "ended", "Deleted"), PodSeen(1, "y", "ended", "Deleted"))
+    asked = ("stop", {"now": False, "reason": None})
+    assert why(ClusterSeen(pods), Phase.STOPPED, more=(*BEGUN, asked), reason="stop").code == "stopped"
+
+
+def test_a_time_limit_that_comes_while_pods_wait_is_explained_by_what_they_wait_for() -> None:
+    cluster = waiting("Unschedulable", "0/2 nodes are available: 2 Insufficient cpu.", state="queued")
+    cause = {"summary": "the time limit of 5 s was reached"}
+    assert why(cluster, Phase.FAILED, cause=cause, exit_code=124, reason="timeout").code == "unschedulable"
+
+
+def test_a_machine_that_is_gone_explains_peers_that_lost_their_connection() -> None:
+    tail = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.1]:4\n"
+    pods = (PodSeen(0, "x", "ended", "Error", exit_code=1), PodSeen(1, "y", "running", "NodeNotReady", "", "b"))
+    ended = ("rank", {"rank": 0, "exit_code": 1})
+    cause = {"rank": 0, "summary": "RuntimeError: Connection closed by peer", "exit_code": 1, "traceback": tail}
+    verdict = why(ClusterSeen(pods), Phase.FAILED, more=(*BEGUN, ended), cause=cause, tail=tail)
+    assert verdict.code == "node-lost"
+
+
+def test_a_name_that_is_not_known_is_the_name_services_fault_once_all_pods_run() -> None:
+    running = (PodSeen(0, "x", "running"), PodSeen(1, "y", "running"))
+    words = NodeSeen(1, "waiting for the name r-1-0.r, 25 s by now: Name or service not known")
+    verdict = why(ClusterSeen(running), Phase.STARTING, nodes=[words])
+    assert verdict.code == "name-unknown"
+    queued = (PodSeen(0, "x", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu."), running[1])
+    assert why(ClusterSeen(queued), Phase.QUEUED, nodes=[words]).code == "unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        ('could not start: the cluster refused: Internal error occurred: failed calling webhook "vjobset.kb.io": dial',
+         "webhook-unreachable"),
+        ("could not start: the cluster refused: jobs is forbidden: exceeded quota: q, requested: c=1, used: c=1, "
+         "limited: c=1", "quota-exceeded"),
+        ("could not start: https://10.0.0.1 does not answer: refused", "cluster-unreachable"),
+        ("could not start: the cluster refused: no", "admission-refused"),
+    ],
+)  # fmt: skip
+def test_what_the_cluster_refuses_at_the_start_has_its_own_code(summary: str, code: str) -> None:
+    assert why(ClusterSeen(), Phase.FAILED, cause={"summary": summary}, exit_code=127).code == code
+
+
+def test_amounts_are_numbers() -> None:
+    assert [amount(text) for text in ("2", "500m", "16Gi", "?")] == [2.0, 0.5, 16 * 2.0**30, 0.0]
