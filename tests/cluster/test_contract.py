@@ -25,6 +25,8 @@ from windlass.spec.targets import KubernetesTarget
 CAN = frozenset({Can.SCRIPTS, Can.TORCH, Can.PROGRAMS})
 ADDED = ("KUBERNETES_", "HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "WINDLASS_CODE_DIGEST", "JOBSET_")
 """How the names begin of variables that a cluster gives to every container."""
+PATIENCE_SECONDS = 600.0
+"""Each pod of several imports torch before its first rank starts, and all pods share the cores of one machine."""
 
 
 def plan_on(target: KubernetesTarget, kubeconfig: str, job: Job, base: Path, home: Path, run_id: str) -> Plan:
@@ -33,6 +35,7 @@ def plan_on(target: KubernetesTarget, kubeconfig: str, job: Job, base: Path, hom
     return plan(job, target, facts, run_id, boot_program())
 
 
+@pytest.mark.timeout(900)
 class OnCluster(Contract):
     """All cases, in a namespace of their own; `via` is the way."""
 
@@ -48,7 +51,7 @@ class OnCluster(Contract):
             fields: dict[str, Any] = {"kubernetes": {"via": cls.via}}
             way = Way(
                 f"kubernetes {cls.via}", KubernetesEngine, functools.partial(plan_on, target, cluster.kubeconfig), CAN,
-                fields, adds=ADDED,
+                fields, adds=ADDED, patience_seconds=PATIENCE_SECONDS,
             )  # fmt: skip
             lab = Lab(way, tmp_path_factory.mktemp("home"))
             yield lab
@@ -68,5 +71,3 @@ class TestJob(OnCluster):
 
 class TestJobset(OnCluster):
     via = "jobset"
-
-

@@ -56,6 +56,8 @@ class Way:
     """Job fields that all runs of this way have."""
     adds: tuple[str, ...] = ()
     """How the names begin of variables that its launcher gives to the ranks."""
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long a run of some seconds may take on a busy machine."""
     clean_up: Callable[[Path], object] = lambda home: None
     """Ends what the way keeps under its home for the next run, such as processes that have imported ahead."""
 
@@ -86,13 +88,14 @@ class Run:
 
     def wait(self) -> Status:
         """The status at the end. A run that does not end is a failed test, and is stopped."""
-        status = self.lab.engine.wait(self.id, PATIENCE_SECONDS)
-        assert status.phase.is_terminal, f"{self.id} is {status.phase} after {PATIENCE_SECONDS:g} s\n{self.text()}"
+        patience = self.lab.way.patience_seconds
+        status = self.lab.engine.wait(self.id, patience)
+        assert status.phase.is_terminal, f"{self.id} is {status.phase} after {patience:g} s\n{self.text()}"
         return status
 
-    def until(self, happened: Callable[[Run], object], seconds: float = PATIENCE_SECONDS) -> Run:
+    def until(self, happened: Callable[[Run], object]) -> Run:
         """Wait until something can be seen."""
-        give_up = time.monotonic() + seconds
+        give_up = time.monotonic() + self.lab.way.patience_seconds
         while not happened(self):
             assert time.monotonic() < give_up, f"waited in vain; {self.status}\n{self.text()}"
             time.sleep(0.02)

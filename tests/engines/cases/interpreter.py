@@ -87,7 +87,7 @@ class Interpreter(Case):
         run = lab.finish("loader.py", base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == ("140\n", 0)
 
-    @needs(Can.SCRIPTS)
+    @needs(Can.SCRIPTS, Can.FILES)
     def test_the_end_of_an_interpreter_is_kept(self, lab: Lab) -> None:
         run = lab.finish("ending.py", base=SCRIPTS, env={"PYTHONUNBUFFERED": ""})
         assert run.status.exit_code == 0
