@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.faults.faults import table
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import (
@@ -17,6 +19,7 @@ from windlass.diagnose.observations import (
     PodSeen,
     RankSeen,
 )
+from windlass.diagnose.rules.clusterwords import ENDS, WAITS
 from windlass.diagnose.rules.placing import amount
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.record import Event, Phase, fold
@@ -277,3 +280,15 @@ def test_what_the_cluster_refuses_at_the_start_has_its_own_code(summary: str, co
 
 def test_amounts_are_numbers() -> None:
     assert [amount(text) for text in ("2", "500m", "16Gi", "?")] == [2.0, 0.5, 16 * 2.0**30, 0.0]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "why.md"
+
+
+def test_the_page_names_every_verdict_on_a_cluster() -> None:
+    codes = {meaning.code for meaning in WAITS} | {code for code, _, _ in ENDS.values()}
+    assert sorted(code for code in codes if f"`{code}`" not in PAGE.read_text()) == []
+
+
+def test_the_page_shows_the_faults_that_are_injected() -> None:
+    assert table() in PAGE.read_text(), f"put this into docs/concepts/why.md:\n{table()}"

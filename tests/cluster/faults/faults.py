@@ -1,0 +1,108 @@
+"""Faults that are really injected into a run on a cluster: the rows of `test_why.py`."""
+
+from __future__ import annotations
+
+from tests.cluster import objects
+from tests.cluster.faults import scene
+from tests.cluster.faults.scene import Fault, made, removed
+
+READY = "print('ready', flush=True)\nimport time\n"
+NO_RESTARTS = {"restarts": {"max": 0}}
+
+FAULTS = (
+    # -- no place for it --
+    Fault("three GPUs, of which no machine has more than two", "unschedulable",
+          ("2 of 2 machines have too little nvidia.com/gpu (3 each)", "the largest machine has 2", "resources.gpus"),
+          job={"resources": {"gpus": 3}, "procs_per_node": 1}, phase="queued"),
+    Fault("a kind of machine that the cluster does not have", "unschedulable",
+          ("p5.48xlarge", "resources.instance", "g4dn.xlarge"), job={"resources": {"instance": "p5.48xlarge"}}),
+    Fault("more memory than any machine has", "unschedulable", ("too little memory", "resources.memory"),
+          job={"resources": {"memory": "64TiB"}}),
+    # -- pods that may not be made --
+    Fault("a quota that has room for one pod of two", "quota-exceeded", ("small", "pods=1"),
+          job={"nodes": 2}, before=made(scene.quota(pods="1"))),
+    Fault("a quota that wants to know what each pod takes", "quota-exceeded", ("limits.cpu", "resources:"),
+          before=made(scene.quota(limits_cpu="4"))),
+    Fault("a policy that does not let the image in", "admission-refused", ("only images of ours",),
+          before=scene.make_a_policy),
+    Fault("the same by JobSet", "admission-refused", ("only images of ours",),
+          job={"kubernetes": {"via": "jobset"}}, before=scene.make_a_policy),
+    Fault("a service account that is not there", "service-account-missing", ("trainer",),
+          job={"kubernetes": {"service_account": "trainer"}}),
+    Fault("a priority class that is not there", "priority-missing", ("at-once",), job={"priority": "at-once"}),
+    Fault("a limit range that allows less memory", "limit-range", ("memory", "64Mi"),
+          job={"resources": {"memory": "1GiB"}}, before=made(scene.limit_range(max={"memory": "64Mi"}))),
+    # -- what they need is not there --
+    Fault("a claim that was deleted after the plan was made", "claim-missing", ("data",),
+          job={"volumes": [{"claim": "data", "path": "/data"}]}, before=made(objects.claim("data")),
+          between=removed("pvc", "data")),
+    Fault("a claim of a storage class that is not there", "claim-unbound", ("golden", "kubectl get storageclass"),
+          job={"kubernetes": {"results": {"size": "1GiB", "storage_class": "golden"}}}),
+    Fault("a secret that was deleted after the plan was made", "secret-missing", ("hf-token", "kubectl create secret"),
+          job={"secrets": ["hf-token"]},
+          before=lambda at: at.kubectl("create", "secret", "generic", "hf-token", "--from-literal=A=b"),
+          between=removed("secret", "hf-token"), phase="pulling"),
+    # -- images --
+    Fault("an image that its registry does not have", "image-not-found", ("models/trainer:9",),
+          job={"image": "REGISTRY/models/trainer:9"}, phase="pulling"),
+    Fault("an image for which the machines have no login", "image-auth", ("private/trainer:9", "pull secret"),
+          job={"image": "REGISTRY/private/trainer:9"}),
+    Fault("a registry that cannot be reached", "image-unreachable", ("registry.invalid/trainer:1",),
+          job={"image": "registry.invalid/trainer:1"}),
+    Fault("what is no name of an image", "image-name-invalid", ("Trainer:Latest:1",),
+          job={"image": "Trainer:Latest:1"}),
+    Fault("an image without the interpreter", "interpreter-missing", ("/opt/nothing/python",),
+          job={"python": "/opt/nothing/python"}, ends=True),
+    # -- ended from outside --
+    Fault("more memory than the pod may have", "oom-killed", ("resources.memory",),
+          READY + "held = [b'x' * (1 << 20) for _ in range(4096)]\ntime.sleep(60)\n",
+          {"resources": {"memory": "160MiB"}}, ends=True),
+    Fault("more files than the pod may have", "evicted", ("ephemeral",),
+          READY + "open('large', 'wb').write(b'x' * (64 << 20))\ntime.sleep(600)\n",
+          before=made(scene.limit_range(default={"ephemeral-storage": "16Mi"})), ends=True),
+    Fault("a pod that somebody deletes", "pod-deleted", ("somebody",), act=scene.delete_a_pod, ends=True),
+    Fault("a job that somebody deletes", "job-deleted", ("somebody", "windlass resume"),
+          act=scene.delete_the_job, ends=True),
+    Fault("a pod that is asked to leave, as for a drain", "drained", ("restarts:",), act=scene.evict_a_pod, ends=True),
+    Fault("a pod that must make room for another", "preempted", ("priority",), job={
+        "resources": {"gpus": 1}, "procs_per_node": 1,
+    }, act=scene.want_its_machine, ends=True),
+    Fault("a deadline that somebody else has set", "deadline", ("activeDeadlineSeconds",),
+          act=scene.set_a_deadline, ends=True),
+    Fault("a time limit that comes while no machine fits", "unschedulable", ("nvidia.com/gpu",),
+          job={"resources": {"gpus": 3}, "procs_per_node": 1, "timeout": "12s"}, ends=True),
+    # -- the script itself --
+    Fault("an exception of the script, in one of two pods", "exception", ("ValueError: bad label 11", "train.py:3"),
+          "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad label 11')\ntime.sleep(600)\n",
+          {"nodes": 2, "launcher": "plain"}, ends=True),
+    Fault("a module that the image does not have", "module-missing", ("nothing_like_it",), "import nothing_like_it\n",
+          ends=True),
+    Fault("an exit code of the script's own", "exit-code", ("seven is too few",),
+          "import sys\nprint('seven is too few')\nsys.exit(7)\n", ends=True),
+)  # fmt: skip
+
+BREAKING = (
+    Fault("a cluster without a scheduler", "not-scheduled", ("scheduler",),
+          before=scene.stopped_program("kube-scheduler"), breaks=True, phase="queued"),
+    Fault("a cluster without controllers", "pods-not-made", ("controllers",),
+          before=scene.stopped_program("kube-controller-manager"), breaks=True),
+    Fault("a cluster without name service", "name-unknown", ("kube-dns",), job={"nodes": 2, "launcher": "plain"},
+          before=scene.stopped_program("coredns"), breaks=True),
+    Fault("JobSet's webhook does not answer", "webhook-unreachable", ("jobset",),
+          job={"kubernetes": {"via": "jobset"}}, between=scene.stopped_program("jobset"), breaks=True, ends=True),
+    Fault("an API server that answers nothing", "cluster-unreachable", (), act=scene.silent_api, breaks=True),
+    Fault("an API server that is gone", "cluster-unreachable", (), act=scene.dead_api, breaks=True),
+    Fault("a machine whose power is cut", "node-lost", ("does not answer",), job={"nodes": 2, "launcher": "plain"},
+          act=scene.power_cut, breaks=True),
+)  # fmt: skip
+
+HEALTHY = (
+    Fault("a run that succeeds", "none", script="print('ready')\n", ends=True),
+    Fault("a run that goes on", "none", act=lambda at: at.wait_for_line()),
+)
+
+
+def table() -> str:
+    """The rows as the page shows them."""
+    rows = [f"| {row.name} | `{row.verdict}` |" for row in (*FAULTS, *BREAKING)]
+    return "\n".join(["| what is wrong | verdict |", "|---|---|", *rows])

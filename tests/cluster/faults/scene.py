@@ -1,0 +1,214 @@
+"""What a row of `faults.py` is, and what its acts do to a run on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import objects
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import wait_for
+
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.runs.logs import RunLogs
+
+PATIENCE_SECONDS = 240.0
+"""A pod may take long to begin where many tests run."""
+
+
+@dataclass
+class Scene:
+    """Where a row plays."""
+
+    cluster: Cluster
+    namespace: str
+    run_id: str = ""
+    engine: KubernetesEngine | None = None
+    registry: str = ""
+    """Where a registry answers, as the machines of the cluster reach it."""
+    mends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """What is to be done afterwards."""
+
+    @property
+    def bed(self) -> Bed:
+        assert isinstance(self.cluster, Bed)
+        return self.cluster
+
+    def kubectl(self, *words: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *words)
+
+    def make(self, *objects: Any) -> None:
+        self.cluster.apply(*objects, namespace=self.namespace)
+
+    def log(self) -> str:
+        assert self.engine is not None
+        return "\n".join(line.text for line in RunLogs(self.engine.store.run_dir(self.run_id)).read())
+
+    def wait_for_line(self, text: str = "ready", times: int = 1) -> None:
+        wait_for(lambda: self.log().count(text) >= times, f"{text} in the log", PATIENCE_SECONDS)
+
+    def pods(self) -> list[dict[str, Any]]:
+        found = json.loads(self.kubectl("get", "pods", "-l", f"windlass.dev/run={self.run_id}", "-o", "json"))["items"]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def machine(self, node: int) -> str:
+        return str(self.pods()[node]["spec"]["nodeName"])
+
+
+Act = Callable[[Scene], object]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row."""
+
+    name: str
+    """What is wrong, as a person would say it."""
+    verdict: str
+    """The code that is expected."""
+    words: tuple[str, ...] = ()
+    """What summary, evidence or fix must say."""
+    script: str = "print('ready', flush=True)\nimport time\ntime.sleep(600)\n"
+    job: Mapping[str, Any] = field(default_factory=dict)
+    target: Mapping[str, Any] = field(default_factory=dict)
+    before: Act | None = None
+    """Done before the plan is made."""
+    between: Act | None = None
+    """Done between plan and submit."""
+    act: Act | None = None
+    """Done once it was submitted."""
+    ends: bool = False
+    """Whether the run is to end before it is asked why; else it goes on, or waits."""
+    breaks: bool = False
+    """Whether the cluster itself is broken, so that the row needs one of its own."""
+    phase: str = ""
+    """The phase that the run must be in then."""
+
+
+# -- objects ----------------------------------------------------------------------------------------------------------
+
+
+def quota(**hard: str) -> dict[str, Any]:
+    amounts = {name.replace("_", "."): amount for name, amount in hard.items()}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": {"hard": amounts}}
+
+
+def limit_range(**limits: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "narrow"},
+            "spec": {"limits": [{"type": "Container", **limits}]}}  # fmt: skip
+
+
+def made(*objects: Any) -> Act:
+    return lambda scene: scene.make(*objects)
+
+
+# -- acts -------------------------------------------------------------------------------------------------------------
+
+
+def make_a_policy(scene: Scene) -> None:
+    """A rule of the cluster's keepers for the pods of this namespace; it holds a moment after it was made."""
+    name = f"images-{scene.namespace}"
+    meta, api = {"name": name}, "admissionregistration.k8s.io/v1"
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+    rule = {"expression": "object.spec.containers.all(c, c.image.startsWith('ours/'))",
+            "message": "only images of ours may run here"}  # fmt: skip
+    spaces = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scene.namespace}}}
+    scene.make(
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": meta,
+         "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": rules}, "validations": [rule]}},
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": meta,
+         "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": spaces}},
+    )  # fmt: skip
+    for kind in ("validatingadmissionpolicy", "validatingadmissionpolicybinding"):
+        scene.mends.callback(scene.cluster.kubectl, "delete", kind, name)
+    pod = json.dumps(objects.pod(scene.cluster, "probe", objects.SLEEP))
+    words = ("-n", scene.namespace, "create", "--dry-run=server", "-f", "-")
+
+    def holds() -> bool:
+        try:
+            scene.cluster.kubectl(*words, stdin=pod)
+        except subprocess.CalledProcessError as error:
+            return "only images of ours" in error.stderr
+        return False
+
+    wait_for(holds, "the policy to hold", PATIENCE_SECONDS)
+
+
+def removed(kind: str, name: str) -> Act:
+    return lambda scene: scene.kubectl("delete", kind, name, "--wait=true")
+
+
+def delete_a_pod(scene: Scene) -> None:
+    scene.wait_for_line()
+    scene.kubectl("delete", "pod", scene.pods()[0]["metadata"]["name"], "--wait=false")
+
+
+def delete_the_job(scene: Scene) -> None:
+    scene.wait_for_line()
+    scene.kubectl("delete", "job", f"{scene.run_id}-1", "--wait=false")
+
+
+def evict_a_pod(scene: Scene) -> None:
+    """What `kubectl drain` does to each pod of a machine."""
+    scene.wait_for_line()
+    name = scene.pods()[0]["metadata"]["name"]
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": scene.namespace}}
+    path = f"/api/v1/namespaces/{scene.namespace}/pods/{name}/eviction"
+    scene.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+
+
+def set_a_deadline(scene: Scene) -> None:
+    scene.wait_for_line()
+    scene.kubectl("patch", "job", f"{scene.run_id}-1", "-p", json.dumps({"spec": {"activeDeadlineSeconds": 1}}))
+
+
+def want_its_machine(scene: Scene) -> None:
+    """A pod of higher priority asks for all GPUs of the machine."""
+    scene.wait_for_line()
+    name = f"urgent-{scene.namespace}"
+    scene.make({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+                "value": 100000})  # fmt: skip
+    scene.mends.callback(scene.cluster.kubectl, "delete", "priorityclass", name)
+    pod = objects.pod(
+        scene.cluster, "urgent", objects.SLEEP, priorityClassName=name,
+        nodeSelector={"kubernetes.io/hostname": scene.machine(0)},
+        container={"resources": {"limits": {"nvidia.com/gpu": "2"}}},
+    )  # fmt: skip
+    scene.make(pod)
+
+
+def stopped_program(name: str) -> Act:
+    def act(scene: Scene) -> None:
+        scene.bed.stop_program(name)
+        scene.mends.callback(scene.bed.start_program, name)
+
+    return act
+
+
+def silent_api(scene: Scene) -> None:
+    scene.wait_for_line()
+    scene.bed.freeze("kube-apiserver")
+    scene.mends.callback(scene.bed.thaw, "kube-apiserver")
+
+
+def dead_api(scene: Scene) -> None:
+    scene.wait_for_line()
+    scene.bed.kill_api_server()
+    scene.mends.callback(scene.bed.start_api_server)
+
+
+def power_cut(scene: Scene) -> None:
+    scene.wait_for_line(times=2)
+    machine = scene.machine(1)
+    scene.bed.kill_node(machine)
+    scene.mends.callback(scene.bed.start_node, machine)
+    scene.bed.wait_for_node(machine, ready=False)
+
+
+def write_script(folder: Path, row: Fault) -> None:
+    (folder / "train.py").write_text(row.script)
