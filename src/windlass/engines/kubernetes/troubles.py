@@ -43,6 +43,7 @@ class Troubles:
         self._num_nodes = num_nodes
         self._changed = changed
         self._told: set[str] = set()
+        self._num_warned = 0
         self._states: dict[int, tuple[str, float]] = {}
         """The state of the pod at each place, and since when."""
         self.ours: set[int] = set()
@@ -82,7 +83,8 @@ class Troubles:
             yield from self._warned(said, now)
 
     def _warned(self, seen: PodSeen | ObjectSaid, now: float, place: int | None = None) -> Iterator[Told]:
-        if self._is_new(f"{place} {key(seen)}") and len(self._told) <= MOST:
+        if self._num_warned < MOST and self._is_new(f"{place} {key(seen)}"):
+            self._num_warned += 1
             yield {"kind": "warning", **warning(seen), "at": now}
 
     def _is_new(self, what: str) -> bool:
