@@ -89,11 +89,7 @@ class PodNode(Told):
     def _send(self, number: signal.Signals) -> None:
         pod = self.attempt.pods.pod(self.place)
         client = self.attempt.client
-        name = (
-            f"{layout.attempt_name(self.attempt.run_id, self.attempt.number)}-{self.place}"
-            if pod is None
-            else pod["metadata"]["name"]
-        )
+        name = "" if pod is None else pod["metadata"]["name"]
         is_to_end = number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
         try:
             if pod is not None and number is not signal.SIGKILL and container_state(pod)[0] == "running":
@@ -107,7 +103,10 @@ class PodNode(Told):
             self.attempt.troubles.ours.add(self.place)
             for _ in PAUSES:
                 try:
-                    client.delete("v1", "Pod", name, grace=grace)
+                    if pod is None:
+                        self.attempt.pods.end()
+                    else:
+                        client.delete("v1", "Pod", name, grace=grace)
                     return
                 except Unreachable:
                     time.sleep(1.0)

@@ -21,6 +21,8 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 CONNECT_SECONDS: Final = 5.0
 READ_SECONDS: Final = 30.0
+FOLLOW_SECONDS: Final = 300.0
+"""How long a log that is followed may be silent until it is asked for anew: a connection may be dead and not say so."""
 MANAGER: Final = "windlass"
 """Who our fields belong to, as `kubectl get --show-managed-fields` tells."""
 APPLY: Final = "application/apply-patch+yaml"
@@ -122,7 +124,9 @@ class Client:
         """The lines of a container, each with its time in front. Raises Refused, Unreachable."""
         query = {"container": container, "timestamps": "true", **({"follow": "true"} if follow else {}),
                  **({"sinceTime": since} if since else {})}  # fmt: skip
-        return self.lines(f"{self.path('v1', 'Pod', pod)}/log", query, silence=None if follow else READ_SECONDS)
+        # A kubelet that is busy may begin to follow and never send anything: then it is asked again.
+        silence = FOLLOW_SECONDS if follow and since is not None else READ_SECONDS
+        return self.lines(f"{self.path('v1', 'Pod', pod)}/log", query, silence=silence)
 
     def execute(self, pod: str, container: str, command: list[str], *, seconds: float = 10.0) -> str:
         """What a command printed that was run in a container. Raises EngineError."""

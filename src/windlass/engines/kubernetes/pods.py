@@ -40,6 +40,7 @@ class PodWatch:
         self._pods: dict[int, Pod] = {}
         self._gone: set[int] = set()
         self._closed = False
+        self._is_ended = False
         self.is_over: str | None = None
         """Why no more pods will come of it, once that is known."""
         self.ends: list[ObjectSaid] = []
@@ -103,8 +104,18 @@ class PodWatch:
             self._gone.add(place)
         self._changed()
 
+    def end(self) -> None:
+        """Delete what makes the pods, which never made some: no more will come. Raises EngineError."""
+        api, kind = self._owner
+        self._is_ended = True
+        self._client.delete(api, kind, self._name)
+        self.is_over = f"{kind} {self._name} was deleted before it had made all pods"
+        self._changed()
+
     def _look_at_owner(self) -> None:
         api, kind = self._owner
+        if self._is_ended:
+            return
         try:
             owner = self._client.get(api, kind, self._name)
         except Refused as error:
