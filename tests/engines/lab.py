@@ -93,9 +93,9 @@ class Run:
         assert status.phase.is_terminal, f"{self.id} is {status.phase} after {patience:g} s\n{self.text()}"
         return status
 
-    def until(self, happened: Callable[[Run], object]) -> Run:
-        """Wait until something can be seen."""
-        give_up = time.monotonic() + self.lab.way.patience_seconds
+    def until(self, happened: Callable[[Run], object], seconds: float | None = None) -> Run:
+        """Wait until something can be seen; without `seconds`, for as long as the way is waited for."""
+        give_up = time.monotonic() + (seconds or self.lab.way.patience_seconds)
         while not happened(self):
             assert time.monotonic() < give_up, f"waited in vain; {self.status}\n{self.text()}"
             time.sleep(0.02)
