@@ -109,11 +109,11 @@ def judged(row: Fault, at: Scene, folder: Path, record_property: Any) -> Diagnos
 
 
 def end(at: Scene) -> None:
-    """Stop the run, whatever has become of it."""
+    """Stop the run, whatever has become of it, which must be possible."""
     assert at.engine is not None
     if at.run_id in {status.id for status in at.engine.store.statuses()}:
         at.engine.stop(at.run_id, now=True)
-        at.engine.wait(at.run_id, PATIENCE_SECONDS)
+        assert at.engine.wait(at.run_id, PATIENCE_SECONDS).phase.is_terminal
 
 
 @pytest.mark.parametrize("row", params(FAULTS))

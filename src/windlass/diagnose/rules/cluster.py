@@ -110,9 +110,10 @@ def oom(case: Case) -> Iterator[Verdict]:
     if cluster is None or case.first is None or case.signal != "SIGKILL" or "node_lost" in case.cause:
         return
     for pod in cluster.pods:
-        if pod.node == case.first.node and pod.reason == "OOMKilled":
+        if pod.node == case.first.node and (pod.reason == "OOMKilled" or case.facts.get("oom_kills_of_group")):
             code, summary, fix = ENDS["OOMKilled"]
-            evidence = (f"{_pod_name(pod)}: OOMKilled", f"{case.who} was ended by SIGKILL", *_asked(case, "memory"))
+            counted = "OOMKilled" if pod.reason == "OOMKilled" else "the kernel has killed a process of it for memory"
+            evidence = (f"{_pod_name(pod)}: {counted}", f"{case.who} was ended by SIGKILL", *_asked(case, "memory"))
             yield Verdict(code, summary.format(it=_pod_name(pod)), case.first.rank, evidence, fix, 101)
 
 

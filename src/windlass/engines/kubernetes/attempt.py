@@ -5,6 +5,7 @@ To whoever keeps the run it is what an attempt on one's own machine is: nodes th
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import signal
@@ -18,7 +19,7 @@ from typing import Any, Final
 from windlass.engines.keeping.told import Told
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.mirror import Mirror
+from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.pods import PAUSES, PodWatch, container_state, has_ended, why_it_ended
 from windlass.engines.kubernetes.seeing import claims_of
 from windlass.engines.kubernetes.troubles import Troubles
@@ -27,9 +28,6 @@ from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
 from windlass.plan.plan import Plan
 
-BATCH_LINES: Final = 512
-BATCH_SECONDS: Final = 0.05
-"""How long lines may gather before they are written."""
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
 """Signals after which a node is to end, soon or at once."""
 AGAIN_SECONDS: Final = 5.0
@@ -47,15 +45,20 @@ class PodNode(Told):
         self.all_read = False
         """Whether all that its pod has written is in our files."""
         self.closed = False
+        self._intake: Intake | None = None
         self._sent: dict[signal.Signals, float] = {}
         """When each signal was last sent: whoever ends a node says so at every turn."""
         threading.Thread(target=self._follow, name=f"log of node {number}", daemon=True).start()
 
     def news(self) -> Iterator[dict[str, Any]]:
         """What it has said since the last call, after what is seen of its pod."""
+        intake = self._intake
+        if intake is not None:
+            with contextlib.suppress(OSError):  # a full disk, or closed meanwhile: who reads the log sees to it
+                intake.flush()  # the last lines of many that came at once
+        yield from self.attempt.troubles.of_pod(self.place, self.number)
         if self.place == 0:
             yield from self.attempt.troubles.of_objects()
-        yield from self.attempt.troubles.of_pod(self.place, self.number)
         yield from super().news()
 
     def lives(self) -> bool:
@@ -118,7 +121,7 @@ class PodNode(Told):
     def _follow(self) -> None:
         """Read the log to its end, however often the connection breaks."""
         try:
-            mirror = Mirror(self.folder, self.number, self.ranks)
+            intake = self._intake = Intake(self.folder, self.number, self.ranks)
         except OSError as error:
             self.attempt.trouble = f"the log of node {self.number} cannot be written: {error.strerror}"
             return
@@ -134,7 +137,7 @@ class PodNode(Told):
                 continue
             ended = gone or has_ended(pod)
             try:
-                self._read(mirror, pod, follow=not ended)
+                self._read(intake, pod, follow=not ended)
                 failed = 0
             except (Refused, Unreachable) as error:
                 if isinstance(error, Refused) and gone:
@@ -146,41 +149,27 @@ class PodNode(Told):
                 continue
             except OSError:
                 time.sleep(1.0)  # a full disk: the cursor knows where to go on
-                mirror.close()
-                mirror = Mirror(self.folder, self.number, self.ranks)
                 continue
             if ended:
                 break
             time.sleep(0.1)  # the log ends a moment before the pod's status says so
-        mirror.close()
+        self._intake = None
+        intake.close()
         self.all_read = True
         self.attempt.wake()
 
-    def _read(self, mirror: Mirror, pod: Mapping[str, Any], *, follow: bool) -> None:
-        since = mirror.begin()
+    def _read(self, intake: Intake, pod: Mapping[str, Any], *, follow: bool) -> None:
+        since = intake.begin()
         lines = self.attempt.client.logs(
             pod["metadata"]["name"], container=layout.CONTAINER, follow=follow, since=since
         )
-        for batch in _batches(lines):
-            if mirror.take(batch):
+        for line in lines:
+            if intake.put(line):
                 self.attempt.wake()
             if self.closed:
                 return
-
-
-def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Lines as they come, many at once where they come fast."""
-    batch: list[bytes] = []
-    begun = time.monotonic()
-    for line in lines:
-        batch.append(line)
-        now = time.monotonic()
-        if len(batch) >= BATCH_LINES or now - begun >= BATCH_SECONDS:
-            yield batch
-            batch = []
-        begun = now
-    if batch:
-        yield batch
+        if intake.flush():
+            self.attempt.wake()
 
 
 class Attempt:

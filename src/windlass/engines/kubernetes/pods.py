@@ -87,9 +87,9 @@ class PodWatch:
     def _list(self) -> str:
         found = self._client.find("v1", "Pod", self._selector)
         seen = by_place(found["items"])
+        self._look_at_owner()  # first: who sees a pod that was deleted then knows whether all are
         self._gone |= self._pods.keys() - seen.keys()
         self._pods.update(seen)
-        self._look_at_owner()
         return str(found["metadata"]["resourceVersion"])
 
     def _take(self, event: Mapping[str, Any]) -> None:

@@ -1,0 +1,69 @@
+"""Takes the lines of a pod's log into its files, many at once where they come fast, and none of them late."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.kubernetes.mirror import Mirror
+
+BATCH_LINES: Final = 512
+BATCH_SECONDS: Final = 0.05
+"""How long lines may gather before they are written, while more come."""
+
+
+class Intake:
+    """The files of one node, between the thread that reads its log and the one that looks at what it said."""
+
+    def __init__(self, folder: Path, node: int, ranks: Iterable[int]) -> None:
+        """Raises OSError."""
+        self._of = (folder, node, tuple(ranks))
+        self._lock = threading.Lock()
+        self._mirror = Mirror(*self._of)
+        self._lines: list[bytes] = []
+        self._taken_at = 0.0
+        self._is_broken = False
+        """Whether lines could not be written: they have to be read anew."""
+
+    def begin(self) -> str | None:
+        """The log is read anew, from the time that this gives. Raises OSError."""
+        with self._lock:
+            if self._is_broken:
+                self._mirror = Mirror(*self._of)
+                self._is_broken = False
+            self._lines.clear()  # what was not taken comes again
+            return self._mirror.begin()
+
+    def put(self, line: bytes) -> bool:
+        """One more line; gives whether anything new was written. Raises OSError: then the log is to be read anew."""
+        with self._lock:
+            self._lines.append(line)
+            is_due = len(self._lines) >= BATCH_LINES or time.monotonic() - self._taken_at >= BATCH_SECONDS
+            return self._take() if is_due else False
+
+    def flush(self) -> bool:
+        """Write what has come; gives whether there was anything new. Raises OSError, as `put`."""
+        with self._lock:
+            return self._take()
+
+    def close(self) -> None:
+        """Close the files; what has come and was not written is read anew by whoever goes on."""
+        with self._lock:
+            self._mirror.close()
+
+    def _take(self) -> bool:
+        if self._is_broken:
+            raise OSError("the log is to be read anew")
+        lines, self._lines = self._lines, []
+        self._taken_at = time.monotonic()
+        try:
+            return self._mirror.take(lines) if lines else False
+        except OSError:
+            self._is_broken = True
+            with contextlib.suppress(OSError):
+                self._mirror.close()
+            raise
