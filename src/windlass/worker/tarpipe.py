@@ -180,13 +180,19 @@ def main(argv: list[str]) -> int:
             found = receive(_AsItComes(), argv[1], argv[2])
             print(json.dumps(vars(found)), flush=True)
     except FileNotFoundError as error:
-        print(f"{error.filename} is not there", file=sys.stderr)
-        return 3
+        return _complain(f"{error.filename} is not there", argv[0])
     except (OSError, tarfile.TarError) as error:
         where, why = getattr(error, "filename", None) or argv[1], getattr(error, "strerror", None) or error
-        print(f"{where}: {why}", file=sys.stderr)
-        return 3
+        return _complain(f"{where}: {why}", argv[0])
     return 0
+
+
+def _complain(text: str, what: str) -> int:
+    print(text, file=sys.stderr, flush=True)
+    # Whoever sends stops when this is read. The end of a process that leaves its input unread may never be told.
+    while what == "receive" and os.read(0, 1 << 16):
+        pass
+    return 3
 
 
 if __name__ == "__main__":

@@ -89,7 +89,9 @@ def put(plan: Plan, status: Status, node: int, local: Path, path: str, told: Tol
 
             def feed() -> None:
                 try:
-                    tarpipe.send(str(local), _Counted(stream, told))  # type: ignore[arg-type]
+                    tarpipe.send(str(local), _Counted(stream, output, told))  # type: ignore[arg-type]
+                    stream.end_input()
+                except _NotWanted:
                     stream.end_input()
                 except (EngineError, OSError) as error:
                     broken.append(error)
@@ -108,19 +110,28 @@ def put(plan: Plan, status: Status, node: int, local: Path, path: str, told: Tol
             return found
 
 
-class _Counted(Input):
-    """Tells how much was sent."""
+class _NotWanted(Exception):
+    """Who was to receive has complained."""
 
-    def __init__(self, stream: Stream, told: Told) -> None:
+
+class _Counted(Input):
+    """Tells how much was sent, and stops where nobody wants it."""
+
+    def __init__(self, stream: Stream, answer: Output, told: Told) -> None:
         super().__init__(stream)
+        self._answer = answer
         self._told = told
         self._bytes = 0
 
     def write(self, data: bytes) -> int:
-        """Send it all. Raises Unreachable."""
+        """Send it all. Raises Unreachable, _NotWanted."""
+        for at in range(0, len(data), streams.CHUNK_BYTES):
+            if self._answer.complaint:
+                raise _NotWanted
+            super().write(data[at : at + streams.CHUNK_BYTES])
         self._bytes += len(data)
         self._told(self._bytes)
-        return super().write(data)
+        return len(data)
 
 
 def _failed(output: Output, path: str, otherwise: str) -> EngineError:
@@ -152,7 +163,8 @@ def _pods(client: Client, status: Status) -> dict[int, Mapping[str, Any]]:
 @contextlib.contextmanager
 def _pod(client: Client, plan: Plan, status: Status, node: int, path: str) -> Iterator[str]:
     """The name of a running pod that has what is at `path`; made for it where none is left."""
-    pods = {number: pod for number, pod in _pods(client, status).items() if container_state(pod)[0] == "running"}
+    there = {} if status.phase.is_terminal else _pods(client, status)  # the API is late to tell that they have ended
+    pods = {number: pod for number, pod in there.items() if container_state(pod)[0] == "running"}
     kept = _claim(plan) if _is_result(path) else None
     if node in pods or (kept is not None and pods):
         yield (pods.get(node) or next(iter(pods.values())))["metadata"]["name"]
