@@ -12,6 +12,7 @@ from windlass.runs.record import Phase
 
 EFFECTS: Final = frozenset({
     "exception", "native-abort", "connection-lost", "exit-code", "exit-without-a-word", "collective-stuck", "bus-error",
+    "pods-not-made", "not-scheduled", "pods-waiting",
 })  # fmt: skip
 """How a cause shows itself."""
 
