@@ -30,6 +30,7 @@ GPU_LABELS: Final = (
 )
 """Where clusters say which GPU a machine has: NVIDIA's own discovery, Karpenter on EKS, GKE."""
 
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """What a cluster has and lets us do."""
