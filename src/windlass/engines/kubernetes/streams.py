@@ -78,7 +78,8 @@ class Stream:
         import websocket
 
         with contextlib.suppress(*self._broken):
-            if self._socket.getsubprotocol() == "v5.channel.k8s.io":
+            # Of the protocols that were offered as a plain header, the socket itself does not know which was chosen.
+            if (self._socket.getheaders() or {}).get("sec-websocket-protocol") == "v5.channel.k8s.io":
                 self._socket.send(bytes([CLOSE, STDIN]), opcode=websocket.ABNF.OPCODE_BINARY)
 
     def close(self) -> None:
