@@ -86,7 +86,7 @@ def test_every_command_has_help_with_an_example_that_is_right(name: str, windlas
         found = re.match(r" +(?:source <\()?windlass ([a-z]+)(.*)", line)
         if found is None:
             continue
-        words = re.split(r"   +|[>)]", re.sub(r"\$\(.*\)", "RUN", found[2]))[0].split()
+        words = re.split(r"   +|[>)|]", re.sub(r"\$\(.*\)", "RUN", found[2]))[0].split()
         command = cli.get_command(click.Context(cli), found[1])
         assert command is not None
         command.make_context(found[1], words)

@@ -258,8 +258,13 @@ ROWS: dict[str, Row] = {
     "targets that are no YAML": Row(files={"targets.yaml": "lab: [\n"}, says=("targets.yaml:",)),
     "a target of another kind": Row(
         ("run", "--on", "lab"),
-        files={"targets.yaml": "lab: {kind: kubernetes, context: x}\n"},
-        says=("lab", "kubernetes"),
+        files={"targets.yaml": "lab: {kind: sagemaker, region: us-east-1, role: training}\n"},
+        says=("lab", "sagemaker"),
+    ),
+    "a cluster without a kubeconfig": Row(
+        ("run", "--on", "lab"),
+        files={"targets.yaml": "lab: {kind: kubernetes, context: paddock}\n"},
+        says=("paddock", "kubeconfig"),
     ),
     "what this machine cannot do": Row(
         files=job(volumes=[{"claim": "c", "path": "/c"}], outputs="s3://b/x"),

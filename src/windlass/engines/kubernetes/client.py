@@ -244,7 +244,7 @@ def _configuration(context: str, where: str) -> Any:
         known = _contexts(where)
         if known is None:
             raise UsageError(
-                f"there is no kubeconfig at {where}", "aws eks update-kubeconfig --name CLUSTER"
+                f"context {context}: there is no kubeconfig at {where}", "aws eks update-kubeconfig --name CLUSTER"
             ) from error
         if context not in known:
             raise UsageError(f"the kubeconfig {where} has no context '{context}'",
