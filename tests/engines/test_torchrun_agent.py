@@ -43,6 +43,7 @@ class TestAgents(Case):
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
         assert [line.text for line in run.lines(ranks=[3])][-1] == "step 5 sum 46"
 
+    @pytest.mark.slow
     def test_ranks_are_numbered_node_by_node_whatever_the_agents_agreed_upon(self, lab: Lab) -> None:
         found = lab.finish("environment", nodes=2, procs_per_node=2).json_of_ranks()
         names = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
@@ -53,6 +54,7 @@ class TestAgents(Case):
         assert all("TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in env for env in found.values())
         assert all(env["TORCHELASTIC_USE_AGENT_STORE"] == "False" for env in found.values())
 
+    @pytest.mark.slow
     def test_a_killed_rank_is_the_first_cause_and_the_run_starts_again(self, lab: Lab) -> None:
         run = lab.start("killed_once", "3", nodes=2, procs_per_node=2, restarts=1)
         status = run.wait()
@@ -88,6 +90,7 @@ class TestAgents(Case):
         assert (run.status.phase, run.text()) == (Phase.FAILED, "")
         assert "no-such-log" in (run.status.cause or {})["traceback"]
 
+    @pytest.mark.slow
     def test_warm_ranks_and_agents_go_together(self, lab: Lab) -> None:
         run = lab.finish("environment", local={"agent": "torchrun"}, warm=["torch"])
         assert [event.data["start"] for event in run.events if event.kind == "node"] == ["warm"]

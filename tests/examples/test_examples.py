@@ -59,6 +59,7 @@ def test_digits_reach_97_percent_on_two_nodes_of_two_ranks(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("launcher", "world_size"), [("python", 1), ("torchrun --standalone --nproc-per-node 2", 2)])
+@pytest.mark.slow
 def test_digits_reach_97_percent_without_windlass(launcher: str, world_size: int, tmp_path: Path) -> None:
     program, *options = launcher.split()
     command = [str(Path(sys.executable).with_name(program)), *options, str(EXAMPLES / "01-digits" / "train.py")]

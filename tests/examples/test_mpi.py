@@ -41,6 +41,7 @@ def test_mpi_digits_reach_97_percent(tmp_path: Path) -> None:
     assert accuracy(windlass_run("03-mpi-digits"), tmp_path, 4) >= 97
 
 
+@pytest.mark.slow
 def test_mpi_digits_reach_97_percent_under_bare_mpirun(tmp_path: Path) -> None:
     script = str(EXAMPLES / "03-mpi-digits" / "train.py")
     assert (

@@ -41,6 +41,7 @@ def ranks(store: Store, run: str) -> list[int]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_kills_and_a_stop_leave_the_model_as_it_would_have_been(machine: Machine) -> None:
     job = str(EXAMPLE / "job.yaml")
     undisturbed = machine.windlass("run", job)
@@ -68,6 +69,7 @@ def test_kills_and_a_stop_leave_the_model_as_it_would_have_been(machine: Machine
     assert model(machine) == expected
 
 
+@pytest.mark.slow
 def test_it_goes_on_without_windlass_too(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
     command = [sys.executable, str(EXAMPLE / "train.py"), "--epochs"]

@@ -106,6 +106,7 @@ def cases(seed: int) -> list[Case]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_every_record_ends_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("WINDLASS_TEST_SEED") or secrets.randbits(32))
     planned = cases(seed)

@@ -69,7 +69,7 @@ def under_windlass(
 
 
 @pytest.mark.parametrize("loader", ["sampler", "stateful"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_kills_under_windlass_leave_no_trace_in_the_weights(
     seed: int, loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_rank_that_leaves_is_told_with_how_far_it_came(lab: Lab, tmp_path: Pat
     assert "flight recorder: rank 1 came to #5" in found.evidence
 
 
+@pytest.mark.slow
 def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(lab: Lab, tmp_path: Path) -> None:
     run = start(lab, tmp_path, "skips", env={"PATIENCE": "4"})
     run.wait()
@@ -111,6 +112,7 @@ def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
     assert "flight recorder: rank 1 came to #5, all_reduce [4] Float" in found.evidence
 
 
+@pytest.mark.slow
 def test_without_a_recorder_the_stacks_say_it_as_before(lab: Lab, tmp_path: Path) -> None:
     run = start(lab, tmp_path, "skips", env={"PATIENCE": "4", "TORCH_FR_BUFFER_SIZE": "0"})
     run.wait()
