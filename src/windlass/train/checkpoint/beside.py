@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,19 @@ FEWEST_BYTES_OF_A_TENSOR = 1 << 20
 _STRIDE_BYTES = 4 << 20
 """How much is copied before it is looked again whether the tensor still has its memory: a third of a millisecond."""
 _PAGE_BYTES = mmap.PAGESIZE
+
+
+def is_worth_it(environ: Mapping[str, str]) -> bool:
+    """Whether there is a core for the copy: where all of them train, it only moves the wait, and takes longer in all.
+
+    `$WINDLASS_CHECKPOINT_COPY` says it for whoever knows better: `beside` or `at-once`.
+    """
+    asked = environ.get("WINDLASS_CHECKPOINT_COPY")
+    if asked in ("beside", "at-once"):
+        return asked == "beside"
+    ranks = environ.get("LOCAL_WORLD_SIZE", "")
+    training = torch.get_num_threads() * (int(ranks) if ranks.isdigit() else 1)
+    return hasattr(os, "sched_getaffinity") and training < len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
