@@ -31,6 +31,7 @@ from windlass.plan.plan import Plan
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
 """Signals after which a node is to end, soon or at once."""
 AGAIN_SECONDS: Final = 5.0
+"""Between two signals of one kind to one node."""
 SENDERS: Final = 16
 """Signals that are sent at once."""
 
@@ -93,7 +94,6 @@ class PodNode(Told):
         pod = self.attempt.pods.pod(self.place)
         client = self.attempt.client
         name = "" if pod is None else pod["metadata"]["name"]
-        is_to_end = number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
         try:
             if pod is not None and number is not signal.SIGKILL and container_state(pod)[0] == "running":
                 words = [self.attempt.python, "-c", f"import os; os.kill(1, {int(number)})"]
@@ -101,7 +101,7 @@ class PodNode(Told):
                 return
         except EngineError:
             pass
-        if is_to_end:
+        if number in ENDING:
             grace = None if number is signal.SIGTERM else 0
             self.attempt.troubles.ours.add(self.place)
             for _ in PAUSES:

@@ -13,6 +13,7 @@ from windlass.plan import arguments
 from windlass.plan.launch import torchrun_request
 from windlass.plan.placement import Place, job_environment, known_at_start, place, rank_environment
 from windlass.plan.plan import Note, Plan, Step
+from windlass.plan.policy import policy
 from windlass.plan.price import price
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
@@ -44,15 +45,6 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         num_pieces=num_pieces(facts),
         gpu_label=_gpu_label(job, facts),
     )
-    policy = {
-        "timeout_seconds": job.timeout,
-        "grace_seconds": job.grace,
-        "hang_seconds": job.hang,
-        "max_restarts": job.restarts.max,
-        "restart_on": list(job.restarts.on),
-        "min_nodes": num_nodes if job.launcher == "mpi" else job.nodes.min,
-        "node_back_seconds": job.local.back_after,
-    }
     return Plan(
         run_id=run_id,
         name=job.name,
@@ -61,7 +53,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         output_dir=_output(job, run_id),
         num_nodes=num_nodes,
         procs_per_node=procs,
-        policy=policy,
+        policy=policy(job),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(
             Step("cluster", f"{why}: {WAYS.get(via, via)} in namespace {shape.namespace} of context {target.context}", {

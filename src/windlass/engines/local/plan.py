@@ -13,6 +13,7 @@ from windlass.errors import PlanError, Problem
 from windlass.plan import arguments
 from windlass.plan.placement import Place, job_environment, known_at_start, place, rank_environment
 from windlass.plan.plan import Note, Plan, Step
+from windlass.plan.policy import policy
 from windlass.plan.price import price
 from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget
@@ -47,16 +48,8 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
     run_dir = f"{facts.home}/runs/{run_id}"
     output_dir = _output_dir(job, facts, run_id, run_dir)
-    policy = {
-        "timeout_seconds": job.timeout,
-        "grace_seconds": job.grace,
-        "hang_seconds": job.hang,
-        "max_restarts": job.restarts.max,
-        "restart_on": list(job.restarts.on),
-        "min_nodes": num_nodes if job.launcher == "mpi" else job.nodes.min,
-        "node_back_seconds": job.local.back_after,
-        "port": None if job.local.netns else job.local.port,  # the ports of a network of its own are all free
-    }
+    # The ports of a network of its own are all free.
+    kept = {**policy(job), "port": None if job.local.netns else job.local.port}
     common = _environment(job, target, facts, run_id, num_nodes, procs, output_dir, run_dir)
     places = place(num_nodes, procs)
     steps = [Step("folder", f"make {output_dir}", {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints"})]
@@ -77,7 +70,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=num_nodes,
         procs_per_node=procs,
-        policy=policy,
+        policy=kept,
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=tuple(steps),
         notes=(
