@@ -15,8 +15,10 @@ import sys
 import xml.etree.ElementTree as tree
 
 for case in tree.parse(sys.argv[1]).iter("testcase"):
-    if case.find("failure") is not None or case.find("error") is not None:
-        print(case.get("classname", ""), case.get("name", ""), sep="::")
+    for found in (*case.iter("failure"), *case.iter("error")):
+        said = " ".join(found.get("message", "").split())[:300]
+        print(f"{case.get('classname', '')}::{case.get('name', '')}: {said}")
+        break
 PY
 )
 if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt "$again" ]; then

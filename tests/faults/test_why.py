@@ -147,7 +147,8 @@ def test_the_page_names_every_verdict() -> None:
 def test_the_command_says_it_in_json(world: World, tmp_path: Path) -> None:
     play(FAULTS[0], world, tmp_path)
     environ = {**os.environ, "WINDLASS_HOME": str(world.home)}
-    done = subprocess.run([str(WINDLASS), "why", "-o", "json"], env=environ, capture_output=True, check=True)
+    done = subprocess.run([str(WINDLASS), "why", "-o", "json"], env=environ, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
     said = json.loads(done.stdout)
     assert set(said) == {"id", "phase", "verdict", "summary", "rank", "evidence", "fix", "others", "restarts"}
-    assert (said["verdict"], said["rank"], said["phase"]) == ("exception", 2, "failed")
+    assert (said["verdict"], said["rank"], said["phase"]) == ("exception", 2, "failed"), done.stdout.decode()
