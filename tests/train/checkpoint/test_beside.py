@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from windlass.train.checkpoint import Checkpoint
-from windlass.train.checkpoint.beside import FEWEST_BYTES, CopyBeside, Piece, is_worth_it, pages_of, watched
+from windlass.train.checkpoint.beside import FEWEST_BYTES, CopyBeside, Piece, is_wanted, pages_of, watched
 from windlass.train.checkpoint.files import list_checkpoints, verify
 from windlass.train.checkpoint.to_torch import read_tensors
 from windlass.train.checkpoint.watch import Watch
@@ -37,28 +37,9 @@ def _can_watch() -> bool:
 pytestmark = pytest.mark.skipif(not _can_watch(), reason="this kernel cannot watch memory: it takes Linux 6.7")
 
 
-@pytest.fixture(autouse=True)
-def _a_core_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as the saves know: whatever machine runs the tests."""
-    monkeypatch.setenv("WINDLASS_CHECKPOINT_COPY", "beside")
-
-
-@pytest.mark.parametrize(
-    ("environ", "threads", "beside"),
-    [
-        ({}, 1, True),
-        ({"LOCAL_WORLD_SIZE": "2"}, 1, False),
-        ({"LOCAL_WORLD_SIZE": "1"}, 2, False),
-        ({"LOCAL_WORLD_SIZE": "2", "WINDLASS_CHECKPOINT_COPY": "beside"}, 1, True),
-        ({"WINDLASS_CHECKPOINT_COPY": "at-once"}, 1, False),
-    ],
-)
-def test_it_is_worth_it_where_a_core_does_not_train(
-    environ: dict[str, str], threads: int, beside: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert is_worth_it(environ) is beside
+@pytest.mark.parametrize(("environ", "beside"), [({}, True), ({"WINDLASS_CHECKPOINT_COPY": "at-once"}, False)])
+def test_it_is_done_unless_told_otherwise(environ: dict[str, str], beside: bool) -> None:
+    assert is_wanted(environ) is beside
 
 
 def large() -> torch.Tensor:
@@ -251,7 +232,7 @@ def test_a_spoiled_copy_is_told_and_made_again_at_once(tmp_path: Path, capfd: py
 def test_ranks_agree_to_save_again_what_one_of_them_spoiled(tmp_path: Path) -> None:
     source = Path(__file__).parents[3] / "src"
     env = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS")}
-    env.update(PYTHONPATH=str(source), OMP_NUM_THREADS="1", WINDLASS_CHECKPOINT_COPY="beside")
+    env.update(PYTHONPATH=str(source), OMP_NUM_THREADS="1")
     words = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *words],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,17 +26,9 @@ _STRIDE_BYTES = 4 << 20
 _PAGE_BYTES = mmap.PAGESIZE
 
 
-def is_worth_it(environ: Mapping[str, str]) -> bool:
-    """Whether there is a core for the copy: where all of them train, it only moves the wait, and takes longer in all.
-
-    `$WINDLASS_CHECKPOINT_COPY` says it for whoever knows better: `beside` or `at-once`.
-    """
-    asked = environ.get("WINDLASS_CHECKPOINT_COPY")
-    if asked in ("beside", "at-once"):
-        return asked == "beside"
-    ranks = environ.get("LOCAL_WORLD_SIZE", "")
-    training = torch.get_num_threads() * (int(ranks) if ranks.isdigit() else 1)
-    return hasattr(os, "sched_getaffinity") and training < len(os.sched_getaffinity(0))
+def is_wanted(environ: Mapping[str, str]) -> bool:
+    """Whether to copy beside the training at all: `$WINDLASS_CHECKPOINT_COPY` may say `at-once`."""
+    return environ.get("WINDLASS_CHECKPOINT_COPY") != "at-once"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from windlass.train.checkpoint import agreement, buckets, files, rng
-from windlass.train.checkpoint.beside import CopyBeside, is_worth_it
+from windlass.train.checkpoint.beside import CopyBeside, is_wanted
 from windlass.train.checkpoint.parts import ModulePart, make_parts
 from windlass.train.checkpoint.restore import Loader, choose, choose_only
 from windlass.train.checkpoint.saving import Copier, Snapshot
@@ -118,7 +118,7 @@ class Checkpoint:
         self._distrusted: list[str] = []
         self._part_failed = False
         self._beside: CopyBeside | None = None
-        self._copies_beside = self._world.talks and is_worth_it(self._environ)
+        self._copies_beside = self._world.talks and is_wanted(self._environ)
         self._spoiled = False
         self._hook: Any = None
         self._stop_asked = False
