@@ -1,0 +1,66 @@
+"""Laboratories of the engine contract whose runs take place in a namespace of a cluster."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.bed.cluster import Cluster
+from tests.engines.lab import Can, Lab, Run, Way
+
+from windlass.actions import inside
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.facts import boot_program, read_facts
+from windlass.engines.kubernetes.plan import plan
+from windlass.plan.plan import Plan
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+
+CAN = frozenset({Can.SCRIPTS, Can.TORCH, Can.PROGRAMS})
+ADDED = ("KUBERNETES_", "HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "WINDLASS_CODE_DIGEST", "JOBSET_")
+"""How the names begin of variables that a cluster gives to every container."""
+PATIENCE_SECONDS = 600.0
+"""Each pod of several imports torch before its first rank starts, and all pods share the cores of one machine."""
+
+
+def plan_on(target: KubernetesTarget, kubeconfig: str, job: Job, base: Path, home: Path, run_id: str) -> Plan:
+    """The plan of a run on the cluster under test."""
+    facts = read_facts(job, target, base=base, environ={"KUBECONFIG": kubeconfig})
+    return plan(job, target, facts, run_id, boot_program())
+
+
+def way_on(cluster: Cluster, namespace: str, name: str, fields: Mapping[str, Any]) -> Way:
+    """Runs in a namespace."""
+    target = KubernetesTarget(
+        name="bed", context=cluster.context, namespace=namespace, image=cluster.image, python=cluster.python
+    )
+    plan_here = functools.partial(plan_on, target, cluster.kubeconfig)
+    return Way(name, KubernetesEngine, plan_here, CAN, fields, adds=ADDED, patience_seconds=PATIENCE_SECONDS)
+
+
+def lab_on(cluster: Cluster, namespace: str, home: Path, **fields: Any) -> Lab:
+    """A laboratory in a namespace; `fields` are those of all its jobs."""
+    return Lab(way_on(cluster, namespace, "kubernetes", fields), home)
+
+
+def result(run: Run, name: str, folder: Path) -> Path:
+    """A file of the run's results, brought here as `windlass cp` does."""
+    path = folder / f"{run.id}-{name}"
+    inside.copy(f"{run.id}:output/{name}", str(path), run.lab.store, folder)
+    return path
+
+
+def digest(run: Run, name: str, folder: Path) -> str:
+    """SHA-256 of a file of the run's results."""
+    return hashlib.sha256(result(run, name, folder).read_bytes()).hexdigest()
+
+
+def pods(cluster: Cluster, namespace: str, run: Run, attempt: int) -> list[dict[str, Any]]:
+    """The pods of an attempt, by place."""
+    selector = f"windlass.dev/run={run.id},windlass.dev/attempt={attempt}"
+    found = json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
+    return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
