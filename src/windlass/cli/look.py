@@ -17,18 +17,31 @@ from windlass.runs.record import EXIT_CODES
 @click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the unfinished and the newest.")
 @click.option("--last", "-n", type=click.IntRange(1), default=20, show_default=True, help="How many of the newest.")
 @click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
+@click.option("--on", metavar="TARGET", help="All runs on this cluster, also those that another machine started.")
+@click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="With --on: in all namespaces of the cluster.")
 @options.output
-def ps(every: bool, last: int, quiet: bool, form: str) -> int:
+def ps(every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, form: str) -> int:
     """List runs: the unfinished ones and the newest.
 
     \b
     Example:
       windlass ps
       windlass ps --all -o json
+      windlass ps --on lab              what runs on a cluster, whoever started it
     """
     from windlass.actions import runs
     from windlass.actions.edge import here
 
+    if on is not None:
+        from windlass.actions.elsewhere import there
+        from windlass.cli.elsewhere import print_list
+
+        with here().store() as store:
+            shown = there(on, store, here(), everywhere=everywhere)
+        print_list(shown, on, form, quiet=quiet, everywhere=everywhere)
+        return 0
+    if everywhere:
+        raise click.UsageError("--all-namespaces is of a cluster: name it by --on")
     with here().store() as store:
         found = runs.statuses(store, last=None if every else last)
         hidden = 0 if every else store.count() - len(found)
@@ -40,9 +53,10 @@ def ps(every: bool, last: int, quiet: bool, form: str) -> int:
 @options.run_argument
 @click.option("--watch", "-w", is_flag=True, help="Follow it until it ends.")
 @click.option("--exit-code", is_flag=True, help="End with the run's code: 0, 100, 103, or 101 while it goes on.")
+@options.on_cluster
 @options.output
 @options.verbose
-def status(run: str | None, watch: bool, exit_code: bool, form: str, verbose: int) -> int:
+def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: str, verbose: int) -> int:
     """Show one run: its phase, progress, ranks, where its time went, and what broke first.
 
     \b
@@ -56,6 +70,15 @@ def status(run: str | None, watch: bool, exit_code: bool, form: str, verbose: in
 
     code = 0
     with here().store() as store:
+        if on is not None:
+            from windlass.actions import elsewhere
+            from windlass.cli.elsewhere import print_one
+
+            run, is_ours = elsewhere.find(run, on, store, here())
+            if not is_ours:
+                there = elsewhere.one(run, on, here())
+                print_one(there, form)
+                return EXIT_CODES.get(there.seen.phase, RunNotFinished.exit_code) if exit_code else 0
         found = runs.status(run, store)
         if watch and not found.phase.is_terminal:
             from windlass.cli.follow import watch as watch_run

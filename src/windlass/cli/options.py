@@ -48,6 +48,12 @@ def job_arguments(command: Command) -> Command:
     return command
 
 
+def on_cluster(command: Command) -> Command:
+    """`--on TARGET`, of commands that look at runs or end them."""
+    text = "A run on this cluster, whichever machine started it."
+    return click.option("--on", metavar="TARGET", help=text)(command)
+
+
 def run_argument(command: Command) -> Command:
     """`[RUN]`: an id, a unique prefix of one, or nothing for the newest run."""
     return click.argument("run", required=False, shell_complete=_complete_run)(command)

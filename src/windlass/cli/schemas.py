@@ -125,6 +125,29 @@ WHY: Final = _object({
     "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
 })  # fmt: skip
 STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK})
+_SEEN: Final[dict[str, Schema]] = {
+    "id": TEXT,
+    "name": TEXT,
+    "target": TEXT,
+    "namespace": TEXT,
+    "phase": PHASE,
+    "attempt": {**WHOLE, "description": "The newest for which pods were made; 0 before the first"},
+    "pods_ready": WHOLE,
+    "pods_total": WHOLE,
+    "created_at": TIME,
+    "waits_for": TEXT,
+    "kept": {"enum": ["here", "elsewhere"], "description": "Whether this machine has its record"},
+}
+POD: Final = _object({
+    "node": WHOLE,
+    "name": TEXT,
+    "state": {"enum": ["missing", "queued", "pulling", "running", "ended", "gone"]},
+    "reason": TEXT,
+    "message": TEXT,
+    "machine": TEXT,
+    "exit_code": _or_null(WHOLE),
+})  # fmt: skip
+SEEN: Final = _object({**_SEEN, "pods": _list(POD)})
 MONEY: Final[Schema] = {"type": "number", "minimum": 0}
 COST: Final = _object({
     "per_node_hour": MONEY,
@@ -191,8 +214,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "description": "With --detach the id alone, at once; else the last status, at the end",
         "anyOf": [_object({"id": TEXT}), STATUS],
     },
-    "status": STATUS,
-    "stop": STATUS,
+    "status": {"description": "The second with --on, of a run that another machine keeps", "anyOf": [STATUS, SEEN]},
+    "stop": {"description": "The second with --on, of a run that another machine keeps", "anyOf": [STATUS, SEEN]},
     "cost": _object({
         "id": TEXT,
         "phase": PHASE,
@@ -200,7 +223,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "cost": {**_or_null(COST), "description": "null where the target has no price"},
     }),
     "why": WHY,
-    "ps": _list(_object(_RUN)),
+    "ps": {"description": "The second with --on", "anyOf": [_list(_object(_RUN)), _list(_object(_SEEN))]},
     "events": {
         "description": "Of each line",
         **_object({"seq": WHOLE, "time": TIME, "kind": TEXT}, more=True),

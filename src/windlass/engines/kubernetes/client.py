@@ -6,6 +6,7 @@ login is renewed (EKS and other exec plugins), is the business of the `kubernete
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import threading
@@ -27,6 +28,11 @@ MANAGER: Final = "windlass"
 """Who our fields belong to, as `kubectl get --show-managed-fields` tells."""
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
+JSON: Final = "application/json"
+TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
+"""A list as the rows that kubectl prints: a fraction of the objects, which a list of thousands would mostly be."""
+PAGE: Final = "5000"
+"""Rows of one answer: a server that is asked for all at once has to hold all at once."""
 PLURALS: Final = {
     "ConfigMap": "configmaps", "Service": "services", "Pod": "pods", "Event": "events", "Node": "nodes",
     "PersistentVolumeClaim": "persistentvolumeclaims", "Secret": "secrets", "Job": "jobs", "JobSet": "jobsets",
@@ -71,6 +77,12 @@ class Client:
         """The address of the API server."""
         return str(self._configuration.host)
 
+    def within(self, namespace: str) -> Client:
+        """The same client, with the same connections, in another namespace."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
+
     def close(self) -> None:
         """Give the connections back."""
         self._rest.close()
@@ -85,6 +97,21 @@ class Client:
         """The list with all objects of a kind that have these labels. Raises Refused, Unreachable."""
         wanted = {**({"labelSelector": selector} if selector else {}), **query}
         return self.call("GET", self.path(api, kind), query=wanted)
+
+    def pages(
+        self, api: str, kind: str, selector: str, *, everywhere: bool = False, **query: str
+    ) -> Iterator[dict[str, Any]]:
+        """The same list as tables, one for each page; `everywhere` is in all namespaces. Raises as `find`.
+
+        Refused with status 410 means that the list took so long that the server has forgotten how it began.
+        """
+        wanted = {"limit": PAGE, "labelSelector": selector, **query}
+        while True:
+            page = self.call("GET", self.path(api, kind, everywhere=everywhere), query=wanted, accept=TABLE)
+            yield page
+            if not page["metadata"].get("continue"):
+                return
+            wanted["continue"] = page["metadata"]["continue"]
 
     def create(self, manifest: Json, *, dry_run: bool = False) -> dict[str, Any]:
         """Make an object. Raises Refused (409 where it is there already), Unreachable."""
@@ -110,11 +137,15 @@ class Client:
             return False
         return True
 
-    def watch(self, api: str, kind: str, selector: str, since: str, seconds: int) -> Iterator[dict[str, Any]]:
+    def watch(
+        self, api: str, kind: str, selector: str, since: str, seconds: int, *, accept: str = JSON,
+        everywhere: bool = False, **more: str,
+    ) -> Iterator[dict[str, Any]]:  # fmt: skip
         """Changes after resource version `since`, for at most so many seconds. Raises Refused (410), Unreachable."""
         query = {"watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
-                 **({"labelSelector": selector} if selector else {})}  # fmt: skip
-        for line in self.lines(self.path(api, kind), query, silence=seconds + CONNECT_SECONDS):
+                 **({"labelSelector": selector} if selector else {}), **more}  # fmt: skip
+        path = self.path(api, kind, everywhere=everywhere)
+        for line in self.lines(path, query, silence=seconds + CONNECT_SECONDS, accept=accept):
             event = json.loads(line)
             if event["type"] == "ERROR":
                 raise _refused(int(event["object"].get("code", 500)), event["object"], self)
@@ -162,29 +193,31 @@ class Client:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def path(self, api: str, kind: str, name: str = "") -> str:
-        """The address of an object or, without a name, of all of a kind in the namespace."""
+    def path(self, api: str, kind: str, name: str = "", *, everywhere: bool = False) -> str:
+        """The address of an object or, without a name, of all of a kind in the namespace, or in all of them."""
         root = f"/api/{api}" if "/" not in api else f"/apis/{api}"
-        place = "" if kind in CLUSTER_WIDE else f"/namespaces/{self.namespace}"
+        place = "" if kind in CLUSTER_WIDE or everywhere else f"/namespaces/{self.namespace}"
         return f"{root}{place}/{PLURALS[kind]}" + (f"/{name}" if name else "")
 
     def call(
         self, method: Method, path: str, body: object = None, query: Mapping[str, str] | None = None,
-        *, content: str = "application/json",
+        *, content: str = JSON, accept: str = JSON,
     ) -> dict[str, Any]:  # fmt: skip
         """One request, one JSON answer. Raises Refused, Unreachable."""
-        response = self._request(method, path, body, query, content, READ_SECONDS)
+        response = self._request(method, path, body, query, content, READ_SECONDS, accept)
         data = response.data
         answer = _json_of(data)
         if response.status >= 400:
             raise _refused(response.status, answer, self)
         return answer
 
-    def lines(self, path: str, query: Mapping[str, str], silence: float | None) -> Iterator[bytes]:
+    def lines(
+        self, path: str, query: Mapping[str, str], silence: float | None, *, accept: str = JSON
+    ) -> Iterator[bytes]:
         """An answer that goes on, line by line; `silence` is the most seconds without one. Raises as `call`."""
         import urllib3
 
-        response = self._request("GET", path, None, query, "application/json", silence)
+        response = self._request("GET", path, None, query, JSON, silence, accept)
         if response.status >= 400:
             raise _refused(response.status, _json_of(response.data), self)
         rest = b""
@@ -201,15 +234,16 @@ class Client:
             yield rest
 
     def _request(
-        self, method: str, path: str, body: object, query: Mapping[str, str] | None, content: str, read: float | None
-    ) -> Any:
+        self, method: str, path: str, body: object, query: Mapping[str, str] | None, content: str, read: float | None,
+        accept: str = JSON,
+    ) -> Any:  # fmt: skip
         import urllib3
         from kubernetes.client.exceptions import ApiException
 
         url = f"{self.server}{path}" + (f"?{urlencode(query)}" if query else "")
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read)
         data = None if body is None else json.dumps(body)
-        headers = {**self._headers(), "Accept": "application/json", "Content-Type": content}
+        headers = {**self._headers(), "Accept": accept, "Content-Type": content}
         try:
             return self._rest.pool_manager.request(
                 method, url, body=data, headers=headers, timeout=timeout, retries=False, preload_content=False

@@ -22,6 +22,9 @@ RENDEZVOUS_PORT: Final = 29400
 RUN_LABEL: Final = "windlass.dev/run"
 ATTEMPT_LABEL: Final = "windlass.dev/attempt"
 JOB_LABEL: Final = "windlass.dev/job"
+CODE_LABEL: Final = "windlass.dev/code"
+"""Pieces of code have it, so that lists of runs can leave them out."""
+MARK_LABEL: Final = "windlass.dev/mark"
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 DIGEST_ANNOTATION: Final = "windlass.dev/code-digest"
@@ -49,6 +52,11 @@ def master_addr(run_id: str, number: int, via: str, num_nodes: int) -> str:
 def piece_name(run_id: str, digest: str, number: int) -> str:
     """The object that holds a piece of the code."""
     return f"{run_id}-code-{digest[:8]}-{number}"
+
+
+def mark_name(run_id: str, mark: str) -> str:
+    """The object that says something of a run as a whole: `stop` that it is to end, `end` that it has."""
+    return f"{run_id}-{mark}"
 
 
 def selector(run_id: str) -> str:

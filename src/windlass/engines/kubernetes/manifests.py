@@ -76,7 +76,7 @@ def piece(shape: Shape, job: Job, number: int) -> Manifest:
         "metadata": {
             "name": layout.piece_name(shape.run_id, shape.code_digest, number),
             "namespace": shape.namespace,
-            "labels": labels(shape, job),
+            "labels": {**labels(shape, job), layout.CODE_LABEL: shape.code_digest[:8]},
         },
     }
 
@@ -134,7 +134,14 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": shape.run_id, "publishNotReadyAddresses": True},
             "failurePolicy": {"maxRestarts": 0},
-            "replicatedJobs": [{"name": layout.REPLICATED, "replicas": 1, "template": {"spec": job_spec}}],
+            "replicatedJobs": [
+                {
+                    "name": layout.REPLICATED,
+                    "replicas": 1,
+                    # The Job that it makes is found as one that is made without it.
+                    "template": {"metadata": {"labels": labels(shape, job, number)}, "spec": job_spec},
+                }
+            ],
         },
     }
 

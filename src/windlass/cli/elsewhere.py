@@ -1,0 +1,86 @@
+"""Shows runs on a cluster that another machine started, which have no record here: what `--on` adds to commands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from windlass.cli.render import emit, print_data
+from windlass.cli.statustext import exit_words, labelled, phase_word
+from windlass.cli.words import Paint, duration, painter, table, visible
+
+if TYPE_CHECKING:
+    from windlass.actions.elsewhere import There
+
+POD_ROWS = 16
+
+
+def print_list(found: Sequence[There], on: str, form: str, *, quiet: bool, everywhere: bool) -> None:
+    """Print the runs on a cluster."""
+    if form != "table":
+        print_data([one.to_json() for one in found], form, "")
+    elif quiet:
+        print_data((), form, [one.seen.id for one in found])
+    elif not found:
+        click.echo(f"No run on {on}. Start one: windlass run train.py --on {on}", err=True)
+    else:
+        emit(list_lines(found, time.time(), painter(sys.stdout), everywhere=everywhere))
+
+
+def list_lines(found: Sequence[There], now: float, paint: Paint, *, everywhere: bool = False) -> list[str]:
+    """What `windlass ps --on` shows."""
+    titles = ["ID", "NAME", *(["NAMESPACE"] if everywhere else []), "PHASE", "PODS", "ATTEMPT", "AGE", "KEPT"]
+    waits = any(one.seen.waits_for for one in found)
+    rows = [[paint(title, dim=True) for title in (*titles, *(["WAITS FOR"] if waits else []))]]
+    for one in found:
+        seen = one.seen
+        rows.append([
+            seen.id,
+            seen.name,
+            *([seen.namespace] if everywhere else []),
+            phase_word(seen.phase, paint),
+            f"{seen.pods_ready}/{seen.pods_total}",
+            str(seen.attempt or "–"),
+            duration(now - seen.created_at),
+            "here" if one.is_ours else paint("elsewhere", dim=True),
+            *([visible(seen.waits_for)] if waits else []),
+        ])  # fmt: skip
+    return table(rows)
+
+
+def print_one(found: There, form: str) -> None:
+    """Print one run that another machine keeps."""
+    lines = status_lines(found, time.time(), painter(sys.stdout)) if form == "table" else ()
+    print_data(found.to_json(whole=True), form, lines)
+
+
+def status_lines(found: There, now: float, paint: Paint) -> list[str]:
+    """What `windlass status --on` shows of it: what its objects tell, for the record is elsewhere."""
+    seen = found.seen
+    head = [paint(seen.id, bold=True), phase_word(seen.phase, paint), f"begun {duration(now - seen.created_at)} ago"]
+    lines = ["  ".join([*head, f"on {found.target}, kept elsewhere"])]
+    if seen.waits_for:
+        lines += labelled("waits", [paint(visible(seen.waits_for), "yellow")], paint)
+    if seen.attempt > 1:
+        lines += labelled("attempt", [str(seen.attempt)], paint)
+    lines += labelled("pods", [f"{seen.pods_ready} of {seen.pods_total} ready", *_pod_rows(found, paint)], paint)
+    what = "what the ranks said" if seen.phase.is_terminal else "what the ranks say"
+    command = f"windlass logs {'' if seen.phase.is_terminal else '-f '}{seen.id} --on {found.target}"
+    return [*lines, *labelled("next", [f"{paint(command, bold=True)}   {paint(what, dim=True)}"], paint)]
+
+
+def _pod_rows(found: There, paint: Paint) -> list[str]:
+    if not found.pods:
+        return []
+    rows = [[paint(title, dim=True) for title in ("NODE", "POD", "MACHINE", "STATE")]]
+    for pod in found.pods[:POD_ROWS]:
+        why = ": ".join(part for part in (pod.reason, pod.message) if part)
+        ended = exit_words(pod.exit_code) if pod.exit_code else ""
+        said = "  ".join(word for word in (pod.state, ended, visible(why)) if word)
+        rows.append([str(pod.node), pod.name, pod.machine or "–", said])
+    hidden = len(found.pods) - POD_ROWS
+    return [*table(rows), *([f"and {hidden} more"] if hidden > 0 else [])]

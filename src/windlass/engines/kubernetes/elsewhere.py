@@ -1,0 +1,320 @@
+"""Turns the objects of a namespace into the runs that they are of, whichever machine started them. No record is needed.
+
+What is known of all runs comes from three lists, of anchors, Jobs and pods, each as a table: rows that kubectl would
+print, since the pods of a thousand runs as objects are tens of megabytes. `watched.py` keeps the same up to date.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from windlass.diagnose.observations import PodSeen
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.helpers import STUCK
+from windlass.engines.kubernetes.pods import by_place
+from windlass.engines.kubernetes.seeing import ON_THE_WAY, pod_seen
+from windlass.errors import NoSuchRun
+from windlass.runs.record import Phase
+
+Json = Mapping[str, Any]
+
+OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
+STOP: Final = "stop"
+END: Final = "end"
+"""The two marks that a run may have, see `marks.py`."""
+ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
+ENDED_BADLY: Final = ("Failed", "FailureTarget")
+"""What a Job's row says of one that has ended."""
+PULLING: Final = frozenset((*ON_THE_WAY, *STUCK))
+LIVE: Final = ("queued", "pulling", "running", "ending")
+MAKING_SECONDS: Final = 60.0
+"""How long after its anchor the first Job of a run may be made."""
+UNSAID: Final = "it has failed, and whoever keeps it has not said what follows"
+
+GONE: Final = "its pods and what makes them were deleted"
+
+
+class Table(NamedTuple):
+    """One of the lists."""
+
+    api: str
+    kind: str
+    selector: str
+    columns: tuple[str, ...]
+    """What of each row is of interest; a column that the server does not have is empty."""
+    include: str
+    """What comes with each row: its `Metadata`, or `None`."""
+
+
+TABLES: Final = (
+    Table("v1", "ConfigMap", f"{OURS},!{layout.ATTEMPT_LABEL},!{layout.CODE_LABEL}", ("Name",), "Metadata"),
+    Table("batch/v1", "Job", OURS, ("Name", "Status", "Completions"), "None"),
+    Table("v1", "Pod", OURS, ("Name", "Ready", "Status"), "None"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A run, as far as its objects show it."""
+
+    id: str
+    name: str
+    """Of the job."""
+    namespace: str
+    phase: Phase
+    """`training` where all its pods run: what is said in them is not looked at."""
+    attempt: int
+    """The newest for which pods were made; 0 before the first."""
+    pods_ready: int
+    pods_total: int
+    created_at: float
+    """Unix seconds."""
+    waits_for: str = ""
+    """Why it does not go on, in the words of the cluster; empty where nothing is in its way."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What belongs to one run."""
+
+    name: str
+    created_at: float
+    marks: set[str] = field(default_factory=set)
+    jobs: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """By attempt, how a Job is and how many pods it is to have."""
+    pods: dict[int, list[tuple[bool, str]]] = field(default_factory=dict)
+    """By attempt, whether each pod is ready, and what its row says."""
+
+
+class Board:
+    """All rows of a namespace, by kind; rows may come and go."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._rows: dict[str, dict[str, tuple[str, ...]]] = {table.kind: {} for table in TABLES}
+        self._meta: dict[str, Json] = {}
+        self._places: dict[str, list[int | None]] = {}
+
+    def fill(self, table: Table, pages: Iterable[Json]) -> str:
+        """Take a whole list in place of what is known; gives its resource version."""
+        version = ""
+        fresh: dict[str, tuple[str, ...]] = {}
+        for page in pages:
+            version = str(page["metadata"]["resourceVersion"])
+            fresh.update(self._read(table, page))
+        self._rows[table.kind] = fresh
+        return version
+
+    def change(self, table: Table, kind: str, page: Json) -> None:
+        """Take a change that a watch tells: `ADDED`, `MODIFIED` or `DELETED`."""
+        for name, cells in self._read(table, page):
+            if kind == "DELETED":
+                self._rows[table.kind].pop(name, None)
+            else:
+                self._rows[table.kind][name] = cells
+
+    def _read(self, table: Table, page: Json) -> Iterator[tuple[str, tuple[str, ...]]]:
+        if page.get("columnDefinitions"):  # the changes of a watch carry them with the first alone
+            names = [column["name"] for column in page["columnDefinitions"]]
+            self._places[table.kind] = [names.index(name) if name in names else None for name in table.columns]
+        places = self._places[table.kind]
+        for row in page.get("rows") or ():
+            cells = row["cells"]
+            found = tuple("" if place is None else str(cells[place]) for place in places)
+            if row.get("object"):
+                self._meta[found[0]] = row["object"]["metadata"]
+            yield found[0], found
+
+    def runs(self, now: float) -> list[Seen]:
+        """All runs, the newest first."""
+        found = self._anchors()
+        for name, status, completions in self._rows["Job"].values():
+            if (of := _run_of(name, found)) is not None:
+                found[of[0]].jobs[of[1]] = (status, _whole(completions))
+        for name, ready, status in self._rows["Pod"].values():
+            if (of := _run_of(name, found)) is not None:
+                found[of[0]].pods.setdefault(of[1], []).append((_is_ready(ready), status))
+        seen = [_seen(run_id, self._namespace, parts, now) for run_id, parts in found.items()]
+        return sorted(seen, key=lambda one: (-one.created_at, one.id))
+
+    def _anchors(self) -> dict[str, _Parts]:
+        found: dict[str, _Parts] = {}
+        marks = []
+        for name in self._rows["ConfigMap"]:
+            meta = self._meta[name]
+            labels = meta.get("labels", {})
+            if layout.MARK_LABEL in labels:
+                marks.append((labels[layout.RUN_LABEL], labels[layout.MARK_LABEL]))
+            elif labels[layout.RUN_LABEL] == name:
+                found[name] = _Parts(labels.get(layout.JOB_LABEL, ""), seconds_of(meta["creationTimestamp"]))
+        for run_id, mark in marks:
+            if run_id in found:
+                found[run_id].marks.add(mark)
+        return found
+
+
+def _run_of(name: str, runs: Mapping[str, _Parts]) -> tuple[str, int] | None:
+    """The run and attempt of a Job or pod, whose maker has put more behind their name: `digits-7f3k2-1-0-x8z4q`."""
+    at = name.rfind("-")
+    while at > 0:
+        if name[:at] in runs:
+            number = name[at + 1 :].partition("-")[0]
+            return (name[:at], int(number)) if number.isdigit() else None
+        at = name.rfind("-", 0, at)
+    return None
+
+
+def _seen(run_id: str, namespace: str, parts: _Parts, now: float) -> Seen:
+    number = max((*parts.jobs, *parts.pods), default=0)
+    job, wanted = parts.jobs.get(number, ("", 0))
+    pods = parts.pods.get(number, [])
+    states = Counter(_state(word) for _, word in pods)
+    phase = _phase(job, states, max(wanted, len(pods)), parts.marks, is_fresh=now - parts.created_at < MAKING_SECONDS)
+    ready = sum(is_ready for is_ready, _ in pods)
+    waits = ""
+    if phase in (Phase.QUEUED, Phase.PULLING):
+        waits = next((word for _, word in pods if word in STUCK), job if job == "Suspended" else "")
+    elif phase in (Phase.RESTARTING, Phase.LOST):
+        waits = UNSAID if phase is Phase.RESTARTING else GONE
+    return Seen(run_id, parts.name, namespace, phase, number, ready, max(wanted, len(pods)), parts.created_at, waits)
+
+
+def _state(word: str) -> str:
+    """Where a pod is, from the word that its row has for it."""
+    if word in ("Running", "NotReady"):
+        return "running"
+    if word in ("Completed", "Succeeded"):
+        return "done"
+    if word in ("Pending", "SchedulingGated"):
+        return "queued"
+    if word == "Terminating":
+        return "ending"
+    return "pulling" if word in PULLING or word.startswith("Init:") else "failed"
+
+
+def _phase(job: str, states: Mapping[str, int], total: int, marks: Iterable[str], *, is_fresh: bool) -> Phase:
+    """Where a run is, from how its newest Job and its pods are, and what was said of it as a whole."""
+    is_live = any(states.get(state) for state in LIVE)
+    if STOP in marks:
+        return Phase.STOPPING if is_live else Phase.STOPPED
+    if job in ENDED_WELL:
+        return Phase.SUCCEEDED
+    if job in ENDED_BADLY or (not job and states.get("failed") and not is_live):
+        return Phase.FAILED if END in marks else Phase.RESTARTING
+    if not job and not is_live:
+        if states.get("done"):
+            return Phase.SUCCEEDED
+        return Phase.QUEUED if is_fresh else Phase.LOST
+    if states.get("queued") or sum(states.values()) < total:
+        return Phase.QUEUED
+    return Phase.PULLING if states.get("pulling") else Phase.TRAINING
+
+
+def _is_ready(cell: str) -> bool:
+    """Whether all containers of a pod are: `1/1`."""
+    ready, _, total = cell.partition("/")
+    return ready == total
+
+
+def _whole(cell: str) -> int:
+    """How many pods a Job is to have: `0/8`."""
+    total = cell.rpartition("/")[2]
+    return int(total) if total.isdigit() else 0
+
+
+def seconds_of(stamp: str) -> float:
+    """Unix seconds of a time as the API server writes it."""
+    return float(calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ")))
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+def look(client: Client, run_id: str = "") -> Board:
+    """What is in the namespace now, of all runs or of one. Raises Refused, Unreachable."""
+    board = Board(client.namespace)
+    with ThreadPoolExecutor(len(TABLES)) as pool:
+        list(pool.map(lambda table: fill(board, client, table, run_id), TABLES))
+    return board
+
+
+def fill(board: Board, client: Client, table: Table, run_id: str = "") -> str:
+    """Put a whole list on the board, of all runs or of one; gives its resource version. Raises Refused, Unreachable."""
+    while True:
+        try:
+            return board.fill(table, client.pages(table.api, table.kind, selecting(table, run_id),
+                                                  includeObject=table.include))  # fmt: skip
+        except Refused as error:
+            if error.status != 410:  # its pages took so long that the server has forgotten the first
+                raise
+
+
+def selecting(table: Table, run_id: str) -> str:
+    """The selector of a list of all runs, or of one."""
+    return table.selector.replace(OURS, f"{OURS}={run_id}") if run_id else table.selector
+
+
+def everywhere(client: Client, now: float) -> list[Seen]:
+    """The runs of all namespaces, the newest first. Raises Refused where they may not all be listed, Unreachable."""
+    anchors = TABLES[0]
+    pages = client.pages(anchors.api, anchors.kind, anchors.selector, everywhere=True, includeObject=anchors.include)
+    namespaces = {row["object"]["metadata"]["namespace"] for page in pages for row in page["rows"] or ()}
+    found = [seen for namespace in sorted(namespaces) for seen in look(client.within(namespace)).runs(now)]
+    return sorted(found, key=lambda one: (-one.created_at, one.id))
+
+
+def find(client: Client, prefix: str | None, where: str) -> str:
+    """The id of the run in the namespace that `prefix` stands for; the newest's without one. Raises NoSuchRun.
+
+    `where` is how a person calls the place. Raises Refused, Unreachable.
+    """
+    if prefix and _is_there(client, prefix):
+        return prefix
+    board = Board(client.namespace)
+    fill(board, client, TABLES[0])
+    ids = [seen.id for seen in board.runs(time.time()) if seen.id.startswith(prefix or "")]
+    hint = f"windlass ps --on {where} lists them"
+    if prefix == "":  # from a script whose variable is not set
+        raise NoSuchRun("the id that was given is empty", hint)
+    if not ids:
+        said = f"no run on {where} has the id '{prefix}'" if prefix else f"there is no run on {where}"
+        raise NoSuchRun(said, hint)
+    if prefix and len(ids) > 1:
+        raise NoSuchRun(f"several runs on {where} begin with '{prefix}': {', '.join(ids[:5])}",
+                        "give more letters of the id")  # fmt: skip
+    return ids[0]
+
+
+def _is_there(client: Client, run_id: str) -> bool:
+    """Whether this is the id of a run, and not only the beginning of one."""
+    if "/" in run_id:
+        return False
+    try:
+        anchor = client.get("v1", "ConfigMap", run_id)
+    except Refused as error:
+        if error.status == 403:
+            raise
+        return False
+    labels = anchor["metadata"].get("labels", {})
+    return bool(labels.get(layout.RUN_LABEL) == run_id)
+
+
+def one(client: Client, run_id: str) -> Seen:
+    """One run, as it is now. Raises NoSuchRun, Refused, Unreachable."""
+    for seen in look(client, run_id).runs(time.time()):
+        return seen
+    raise NoSuchRun(f"{run_id} is no longer in namespace {client.namespace}", "its objects were deleted")
+
+
+def pods(client: Client, seen: Seen) -> tuple[PodSeen, ...]:
+    """The pods of a run's newest attempt, by place. Raises Refused, Unreachable."""
+    selector = f"{layout.selector(seen.id)},{layout.ATTEMPT_LABEL}={seen.attempt}"
+    found = by_place(client.find("v1", "Pod", selector)["items"]) if seen.attempt else {}
+    return tuple(pod_seen(place, pod) for place, pod in sorted(found.items()))
