@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.bed import host
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.labs import digest, lab_on
-from tests.engines.lab import Can, Lab, Run, Way
+from tests.cluster.labs import digest, lab_on, pods
+from tests.engines.lab import SCRIPTS, Can, Lab, Run, Way
 from tests.engines.test_local import plan_local
 
 from windlass.engines.local.engine import LocalEngine
@@ -17,15 +23,32 @@ from windlass.runs.record import Phase
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = EXAMPLES / "01-digits"
+RESUMABLE = EXAMPLES / "08-resumable-digits"
 SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
-CLAIM = {"size": "1GiB", "storage_class": "bed"}
+LOST_SECONDS = 5
+"""How long pods stay on a silent machine; the cluster takes 10 s to call it so."""
+EPOCHS = "10"
+NUM_RUNS = 20
+OUTAGE_SECONDS = 6
+"""Time for whoever keeps a run to ask in vain, in all ways."""
+NUM_LINES = 2000
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def results(bed: Bed | Cluster, **more: Any) -> dict[str, Any]:
+def results(cluster: Cluster, **more: Any) -> dict[str, Any]:
     """What a job says of a claim for its results."""
-    return {"kubernetes": {"results": CLAIM if isinstance(bed, Bed) else {"size": "1GiB"}, **more}}
+    claim = {"size": "1GiB"} | ({"storage_class": "bed"} if isinstance(cluster, Bed) else {})
+    return {"kubernetes": {"results": claim, **more}}
+
+
+@contextlib.contextmanager
+def opened(lab: Lab) -> Iterator[Lab]:
+    """The laboratory, closed at the end."""
+    try:
+        yield lab
+    finally:
+        lab.close()
 
 
 def accuracy(run: Run) -> str:
@@ -33,20 +56,148 @@ def accuracy(run: Run) -> str:
     return str(said)
 
 
+def succeeded(run: Run) -> Run:
+    status = run.wait()
+    assert status.phase is Phase.SUCCEEDED, f"{status}\n{run.text()}"
+    return run
+
+
+def told(run: Run, kind: str) -> list[dict[str, Any]]:
+    """What the events of a kind carry."""
+    return [dict(event.data) for event in run.events if event.kind == kind]
+
+
 def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accuracy_of_this_machine(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    lab = lab_on(cluster, namespace, tmp_path / "home")
-    here = Lab(Way("local", LocalEngine, plan_local, frozenset(Can)), tmp_path / "local")
-    try:
-        words = ("train.py", "--epochs", "5")
+    words = ("train.py", "--epochs", "5")
+    here = Way("local", LocalEngine, plan_local, frozenset(Can))
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab, opened(Lab(here, tmp_path / "local")) as local:
         runs = {via: lab.start(*words, base=DIGITS, **SHAPE, **results(cluster, via=via)) for via in ("job", "jobset")}
-        local = here.start(*words, base=DIGITS, **SHAPE)
-        for run in (*runs.values(), local):
-            assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        at_home = local.start(*words, base=DIGITS, **SHAPE)
+        for run in (*runs.values(), at_home):
+            succeeded(run)
         weights = {via: digest(run, "model.pt", tmp_path) for via, run in runs.items()}
         assert weights["job"] == weights["jobset"]
-        assert accuracy(runs["job"]) == accuracy(runs["jobset"]) == accuracy(local)
-    finally:
-        lab.close()
-        here.close()
+        assert accuracy(runs["job"]) == accuracy(runs["jobset"]) == accuracy(at_home)
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the weights of a resumable run that nothing happens to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with cluster.namespace("undisturbed") as namespace, opened(lab_on(cluster, namespace, folder / "home")) as lab:
+        return digest(succeeded(resumable(lab, cluster)), "model.safetensors", folder)
+
+
+def resumable(lab: Lab, cluster: Cluster, **more: Any) -> Run:
+    """The digits with two ranks on each of two nodes, which save often and may lose anything."""
+    fields = {
+        "restarts": {"max": 10, "on": ["failure", "preemption", "node-loss"]},
+        "checkpoint": {"every": "20 steps"},
+    }
+    kept = results(cluster, lost_after=LOST_SECONDS, **more)
+    return lab.start("train.py", "--epochs", EPOCHS, base=RESUMABLE, grace=10, **SHAPE, **fields, **kept)
+
+
+def until_saved(run: Run, attempt: int) -> None:
+    """Wait until attempt `attempt` has left a checkpoint."""
+
+    def saved(run: Run) -> bool:
+        assert not run.status.phase.is_terminal, run.status
+        begun = [event.seq for event in run.events if event.kind == "attempt"]
+        after = begun[attempt - 1] if len(begun) >= attempt else None
+        return after is not None and any(
+            event.kind == "checkpoint" and event.data["action"] == "saved" and event.seq > after for event in run.events
+        )
+
+    run.until(saved)
+
+
+def went_on(run: Run, reasons: list[str]) -> None:
+    """Each attempt after the first began for this reason, and restored what an earlier one had saved."""
+    assert [one["reason"] for one in told(run, "attempt")] == ["first", *reasons], told(run, "attempt-end")
+    restored = [one.restored_step for one in run.status.attempts]
+    assert restored[0] is None
+    assert all(step is not None and step >= 20 for step in restored[1:]), restored
+
+
+def test_killed_pods_resume_from_the_claim_with_the_same_weights(
+    bed: Bed, namespace: str, tmp_path: Path, undisturbed: str
+) -> None:
+    with opened(lab_on(bed, namespace, tmp_path / "home")) as lab:
+        run = resumable(lab, bed, via="job")
+        until_saved(run, 1)
+        name = pods(bed, namespace, run, 1)[1]["metadata"]["name"]
+        bed.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
+        until_saved(run, 2)
+        kill_processes(bed, pods(bed, namespace, run, 2)[0])
+        succeeded(run)
+        went_on(run, ["preemption", "node-loss"])
+        assert digest(run, "model.safetensors", tmp_path) == undisturbed
+
+
+def kill_processes(bed: Bed, pod: dict[str, Any]) -> None:
+    """kill -9 of all that runs in a pod."""
+    found = [folder for folder in host.cgroup_folders(bed.node(pod["spec"]["nodeName"]).cgroup)
+             if pod["metadata"]["uid"] in str(folder)]  # fmt: skip
+    for folder in found:
+        with contextlib.suppress(OSError):
+            for line in (folder / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(line), signal.SIGKILL)
+
+
+def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weights(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path, undisturbed: str
+) -> None:
+    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
+        run = resumable(lab, lone_bed, via="jobset")
+        until_saved(run, 1)
+        lone_bed.kubectl("drain", "node2", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
+        until_saved(run, 2)
+        assert {pod["spec"]["nodeName"] for pod in pods(lone_bed, lone_namespace, run, 2)} == {"node1"}
+        lone_bed.kubectl("uncordon", "node2")
+        lone_bed.kill_node("node1")
+        try:
+            succeeded(run)
+        finally:
+            lone_bed.start_node("node1")
+        assert {pod["spec"]["nodeName"] for pod in pods(lone_bed, lone_namespace, run, 3)} == {"node2"}
+        went_on(run, ["preemption", "node-loss"])
+        assert "DeletionByTaintManager" in told(run, "lost-node")[-1]["why"]
+        assert digest(run, "model.safetensors", tmp_path) == undisturbed
+
+
+# -- many runs, and a cluster that does not answer --------------------------------------------------------------------
+
+
+def test_twenty_runs_at_once_all_end_right(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    small = {"memory": "128MiB", "cpus": 0.1}
+    with opened(lab_on(cluster, namespace, tmp_path / "home", resources=small, kubernetes={"via": "job"})) as lab:
+        runs = [lab.start("environment") for _ in range(NUM_RUNS)]
+        for run in runs:
+            succeeded(run)
+            [env] = run.json_of_ranks().values()
+            assert (env["WINDLASS_RUN_ID"], env["WORLD_SIZE"], len(run.status.attempts)) == (run.id, "1", 1)
+
+
+def test_an_api_server_that_is_killed_and_restarted_changes_nothing(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
+        run = lab.start("count.py", str(NUM_LINES), base=SCRIPTS, restarts=3, **SHAPE)
+        run.until(lambda run: len({line.rank for line in run.lines() if line.text.startswith("line 100 ")}) == 4)
+        lone_bed.kill_api_server()
+        time.sleep(OUTAGE_SECONDS)
+        lone_bed.start_api_server()
+        assert not run.status.phase.is_terminal
+        succeeded(run)
+        for rank in range(4):
+            expected = [f"line {number} of rank {rank}" for number in range(NUM_LINES)]
+            assert [line.text for line in run.lines(ranks=[rank])] == expected
+        assert [one.phase for one in run.status.attempts] == [Phase.SUCCEEDED]
+        assert told(run, "lost-node") == told(run, "notice") == []

@@ -278,6 +278,9 @@ class KubernetesOptions(Part):
     """Keeps outputs and checkpoints when pods are gone: `{claim: NAME}` or `{size: 20GiB}`. Default: nothing does."""
     service_account: Label | None = None
     """Service account of the pods. Default: the namespace's own; its token is not mounted either way."""
+    lost_after: Annotated[Duration, Field(ge=0)] | None = None
+    """Seconds that a machine may be silent, once its cluster has noticed, until its pods are given up. Default: 30
+    where `restarts` or a range of nodes lets the job go on without them, else the cluster's own, mostly 300."""
 
 
 class SageMakerOptions(Part):

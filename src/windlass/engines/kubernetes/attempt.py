@@ -64,7 +64,7 @@ class PodNode(Told):
 
     def lives(self) -> bool:
         """Whether more may come of it."""
-        return not self.all_read
+        return not self.all_read and not self.attempt.pods.is_lost(self.place)
 
     @property
     def exit_code(self) -> int:

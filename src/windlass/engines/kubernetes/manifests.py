@@ -27,6 +27,10 @@ HOST_LABEL: Final = "kubernetes.io/hostname"
 END_SECONDS: Final = 15
 """How much longer than its ranks a pod may take to end."""
 BOOT_FILE: Final = "boot.py"
+SILENT: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+"""What a cluster marks a machine with that it does not hear; after some time it deletes the pods there."""
+LOST_SECONDS: Final = 30
+"""How long a job that can go on without it waits for such a machine: a kubelet that is restarted is back by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +186,8 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
         wanted[INSTANCE_LABEL] = job.resources.instance
     if wanted:
         found["nodeSelector"] = wanted
-    if job.resources.gpus:
-        found["tolerations"] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+    if tolerations := _tolerations(job):
+        found["tolerations"] = tolerations
     if num_nodes > 1:  # where there is room: what one machine takes with it should be one node
         found["topologySpreadConstraints"] = [
             {
@@ -193,6 +197,19 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
                 "labelSelector": {"matchLabels": {layout.RUN_LABEL: shape.run_id}},
             }
         ]
+    return found
+
+
+def _tolerations(job: Job) -> list[Manifest]:
+    """The machines that pods may go to although others may not, and how long they stay on one that is silent."""
+    found: list[Manifest] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if job.resources.gpus else []
+    seconds = job.kubernetes.lost_after
+    can_go_on = job.nodes.min < job.nodes.max or (job.restarts.max > 0 and "node-loss" in job.restarts.on)
+    if seconds is None and can_go_on:
+        seconds = LOST_SECONDS
+    if seconds is not None:  # else the cluster adds its own
+        stay = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": round(seconds)}
+        found += [{"key": key, **stay} for key in SILENT]
     return found
 
 

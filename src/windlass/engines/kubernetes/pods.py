@@ -21,6 +21,8 @@ PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 GONE_SECONDS: Final = 10.0
 """How much longer than its grace a pod may take to go before its machine is taken for lost."""
+TAINTED: Final = "DeletionByTaintManager"
+"""Why a pod is deleted whose machine the cluster has not heard for as long as the pod puts up with."""
 
 Pod = Mapping[str, Any]
 
@@ -62,7 +64,12 @@ class PodWatch:
         pod = self._pods.get(place)
         if pod is None:
             return self.is_over is not None
-        return place in self._gone or _is_past_its_end(pod)
+        return place in self._gone or is_lost(pod)
+
+    def is_lost(self, place: int) -> bool:
+        """Whether the machine of the pod at a place is given up: nothing more is to be heard of it."""
+        pod = self._pods.get(place)
+        return pod is not None and is_lost(pod)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -141,11 +148,15 @@ def _place(pod: Pod) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _is_past_its_end(pod: Pod) -> bool:
-    """Whether it should long have ended: then its machine does not answer."""
+def is_lost(pod: Pod) -> bool:
+    """Whether a pod that was deleted is on a machine that does not answer: nobody will ever say how it ended."""
     deleted = pod["metadata"].get("deletionTimestamp")
-    if deleted is None:
+    if deleted is None or has_ended(pod):
         return False
+    conditions = {one["type"]: one for one in pod.get("status", {}).get("conditions", ())}
+    is_silent = conditions.get("Ready", {}).get("status") == "False" and container_state(pod)[0] == "running"
+    if is_silent and conditions.get("DisruptionTarget", {}).get("reason") == TAINTED:
+        return True  # to wait for its grace would be to wait for nobody
     return time.time() > calendar.timegm(time.strptime(deleted, "%Y-%m-%dT%H:%M:%SZ")) + GONE_SECONDS
 
 
@@ -178,9 +189,5 @@ def why_it_ended(pod: Pod) -> str:
         said = data.get("message") or ""
         return f"pod {name} ended with exit code {data.get('exitCode')} ({data.get('reason', 'Error')}) {said}".strip()
     if pod["metadata"].get("deletionTimestamp"):
-        return (
-            f"pod {name} was deleted, and its machine does not answer"
-            if _is_past_its_end(pod)
-            else f"pod {name} was deleted"
-        )
+        return f"pod {name} was deleted, and its machine does not answer" if is_lost(pod) else f"pod {name} was deleted"
     return f"pod {name} is gone"

@@ -1,0 +1,9 @@
+"""Writes so many numbered lines, some of them a second."""
+
+import os
+import sys
+import time
+
+for number in range(int(sys.argv[1])):
+    print(f"line {number} of rank {os.environ['RANK']}", flush=True)
+    time.sleep(0.02)
