@@ -6,7 +6,7 @@ A run of which this machine has the record is that of every other command; all t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from windlass.actions.clusters import connect
 from windlass.actions.edge import Edge
 from windlass.actions.targets import find_target
 from windlass.errors import NoSuchRun, UsageError, WindlassError
+from windlass.runs.record import Phase
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
@@ -101,3 +102,52 @@ def one(run_id: str, on: str, edge: Edge) -> There:
     with connected(on, edge) as client:
         seen = elsewhere.one(client, run_id)
         return There(seen, on, is_ours=False, pods=elsewhere.pods(client, seen))
+
+
+def stop(
+    run_id: str, on: str, edge: Edge, *, now: bool = False, wait: bool = True,
+    told: Callable[[float], None] = lambda _grace: None,
+) -> There:  # fmt: skip
+    """End a run that another machine keeps; its keeper takes it for a wish. `told` gets the ranks' grace in seconds.
+
+    One that has ended stays as it is. Raises NoSuchRun, UsageError, EngineError.
+    """
+    from windlass.engines.kubernetes import elsewhere, ending
+
+    with connected(on, edge) as client:
+        seen = elsewhere.one(client, run_id)
+        if seen.phase not in ending.FINAL:
+            grace = 0.0 if now else ending.grace_seconds(client, run_id)
+            ending.stop(client, run_id, now=now)
+            told(grace)
+            seen = ending.wait(client, run_id, grace) if wait else elsewhere.one(client, run_id)
+        return There(seen, on, is_ours=False, pods=elsewhere.pods(client, seen))
+
+
+def require_removable(run_id: str, on: str, edge: Edge) -> None:
+    """Raise UsageError for a run that goes on, or with which what it could be resumed from would go."""
+    from windlass.engines.kubernetes import elsewhere, ending
+
+    with connected(on, edge) as client:
+        seen = elsewhere.one(client, run_id)
+        claim = None if seen.phase is Phase.SUCCEEDED else ending.claim_of(client, run_id)
+    if not seen.phase.is_terminal:
+        raise UsageError(
+            f"{run_id} has not ended: it is {seen.phase}", f"windlass stop {run_id} --on {on}, then remove it"
+        )
+    if claim is not None:
+        raise UsageError(f"{run_id} has ended as {seen.phase}; with it would go claim {claim}, and what was saved in "
+                         "it", f"windlass rm --force {run_id} --on {on}")  # fmt: skip
+
+
+def remove(run_id: str, on: str, edge: Edge, *, force: bool = False) -> None:
+    """Remove all that was made for a run there; its record is that of another machine.
+
+    With `force`, one that goes on is stopped first, without grace. Raises NoSuchRun, UsageError, EngineError.
+    """
+    from windlass.engines.kubernetes import ending
+
+    if force:
+        stop(run_id, on, edge, now=True)
+    with connected(on, edge) as client:
+        ending.remove(client, run_id)

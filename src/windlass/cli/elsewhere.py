@@ -14,6 +14,7 @@ from windlass.cli.statustext import exit_words, labelled, phase_word
 from windlass.cli.words import Paint, duration, painter, table, visible
 
 if TYPE_CHECKING:
+    from windlass.actions.edge import Edge
     from windlass.actions.elsewhere import There
 
 POD_ROWS = 16
@@ -68,6 +69,8 @@ def status_lines(found: There, now: float, paint: Paint) -> list[str]:
     if seen.attempt > 1:
         lines += labelled("attempt", [str(seen.attempt)], paint)
     lines += labelled("pods", [f"{seen.pods_ready} of {seen.pods_total} ready", *_pod_rows(found, paint)], paint)
+    if not found.pods:  # nobody has kept what they said
+        return lines
     what = "what the ranks said" if seen.phase.is_terminal else "what the ranks say"
     command = f"windlass logs {'' if seen.phase.is_terminal else '-f '}{seen.id} --on {found.target}"
     return [*lines, *labelled("next", [f"{paint(command, bold=True)}   {paint(what, dim=True)}"], paint)]
@@ -84,3 +87,22 @@ def _pod_rows(found: There, paint: Paint) -> list[str]:
         rows.append([str(pod.node), pod.name, pod.machine or "–", said])
     hidden = len(found.pods) - POD_ROWS
     return [*table(rows), *([f"and {hidden} more"] if hidden > 0 else [])]
+
+
+def stop(run_id: str, on: str, edge: Edge, *, now: bool, wait: bool, form: str) -> int:
+    """`windlass stop RUN --on TARGET`."""
+    from windlass.actions import elsewhere
+    from windlass.cli.run import say_stopping
+
+    begun: list[float] = []
+
+    def told(grace_seconds: float) -> None:
+        begun.append(grace_seconds)
+        if wait and form == "table":
+            say_stopping(run_id, grace_seconds)
+
+    found = elsewhere.stop(run_id, on, edge, now=now, wait=wait, told=told)
+    if form == "table" and not begun:
+        click.echo("it had ended already:")
+    print_one(found, form)
+    return 0

@@ -134,7 +134,8 @@ def _hang(data: Data) -> str:
 
 
 def _stop(data: Data) -> str:
-    who = {"asked": "asked by a person", "SIGTERM": "asked by the machine (SIGTERM)"}
+    who = {"asked": "asked by a person", "SIGTERM": "asked by the machine (SIGTERM)",
+           "elsewhere": "asked on another machine", "removed": "removed from the cluster"}  # fmt: skip
     reason = who.get(str(data.get("reason")), str(data.get("reason", "")))
     return f"stop: {reason}{', without grace' if data.get('now') else ''}"
 

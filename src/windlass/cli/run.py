@@ -109,8 +109,9 @@ def run(
 @options.run_argument
 @click.option("--now", is_flag=True, help="SIGKILL at once, without the grace period.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the run has ended.")
+@options.on_cluster
 @options.output
-def stop(run: str | None, now: bool, no_wait: bool, form: str) -> int:
+def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -> int:
     """End a run: SIGTERM to every rank, the job's grace period, then SIGKILL.
 
     \b
@@ -122,14 +123,22 @@ def stop(run: str | None, now: bool, no_wait: bool, form: str) -> int:
     from windlass.actions.edge import here
 
     with here().store() as store:
+        if on is not None:
+            from windlass.actions import elsewhere
+
+            if run is None:  # whose it is that is the newest there, nobody can be sure of
+                raise click.UsageError("with --on, name the run")
+            run, is_ours = elsewhere.find(run, on, store, here())
+            if not is_ours:
+                from windlass.cli.elsewhere import stop as stop_there
+
+                return stop_there(run, on, here(), now=now, wait=not no_wait, form=form)
         run_id = store.find(run)
         plan = store.plan(run_id)
         over = runs.status(run_id, store).phase.is_terminal
         runs.stop(run_id, store, now=now)
         if not (over or no_wait) and form == "table":
-            grace = 0 if now else plan["policy"].get("grace_seconds", 0)
-            patience = f"the ranks have {duration(grace)} to leave" if grace else "the ranks are killed"
-            click.echo(f"{run_id}: stopping; {patience}", err=True)
+            say_stopping(run_id, 0 if now else plan["policy"].get("grace_seconds", 0))
         status = runs.status(run_id, store) if no_wait else runs.wait(run_id, store)
         if form == "table":
             from windlass.cli.statustext import summary_lines
@@ -141,11 +150,18 @@ def stop(run: str | None, now: bool, no_wait: bool, form: str) -> int:
     return 0
 
 
+def say_stopping(run_id: str, grace_seconds: float) -> None:
+    """A line on what happens now."""
+    patience = f"the ranks have {duration(grace_seconds)} to leave" if grace_seconds else "the ranks are killed"
+    click.echo(f"{run_id}: stopping; {patience}", err=True)
+
+
 @click.command()
 @options.run_arguments
 @click.option("--force", "-f", is_flag=True, help="Stop it first where it has not ended; remove its checkpoints too.")
+@options.on_cluster
 @options.output
-def rm(runs: tuple[str, ...], force: bool, form: str) -> int:
+def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
     """Remove ended runs with their logs and the results inside their folders.
 
     Refused, unless forced: a run that goes on, and one that failed, was stopped or was lost and whose folder holds the
@@ -156,17 +172,26 @@ def rm(runs: tuple[str, ...], force: bool, form: str) -> int:
       windlass rm digits-7f3k2 digits-9x2mm
       windlass rm --force $(windlass ps -q)
     """
+    from windlass.actions import elsewhere
     from windlass.actions import runs as actions
     from windlass.actions.edge import here
 
     with here().store() as store:
-        ids = [store.find(run) for run in runs]  # all names are looked up before the first is removed
-        for run_id in ids if not force else ():
-            actions.require_removable(actions.status(run_id, store), store)
-        for run_id in ids:
+        # All names are looked up before the first is removed.
+        found = [(store.find(run), True) if on is None else elsewhere.find(run, on, store, here()) for run in runs]
+        for run_id, is_ours in found if not force else ():
+            if is_ours:
+                actions.require_removable(actions.status(run_id, store), store)
+            else:
+                elsewhere.require_removable(run_id, str(on), here())
+        for run_id, is_ours in found:
+            if not is_ours:
+                elsewhere.remove(run_id, str(on), here(), force=force)
+                continue
             if force:
                 actions.stop(run_id, store, now=True)
                 actions.wait(run_id, store)
             actions.remove(run_id, store, force=True)
+        ids = [run_id for run_id, _ in found]
         print_data({"removed": ids}, form, "\n".join(f"{run_id} removed" for run_id in ids))
     return 0

@@ -20,6 +20,7 @@ from windlass.engines.keeping.told import Told
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.intake import Intake
+from windlass.engines.kubernetes.marks import Ear
 from windlass.engines.kubernetes.pods import PAUSES, PodWatch, container_state, has_ended, why_it_ended
 from windlass.engines.kubernetes.seeing import claims_of
 from windlass.engines.kubernetes.troubles import Troubles
@@ -60,7 +61,11 @@ class PodNode(Told):
         yield from self.attempt.troubles.of_pod(self.place, self.number)
         if self.place == 0:
             yield from self.attempt.troubles.of_objects()
-        yield from super().news()
+        for event in super().news():
+            if event["kind"] == "notice":  # the machine goes, or somebody elsewhere has asked for the end
+                with contextlib.suppress(EngineError):
+                    self.attempt.ear.listen()
+            yield event
 
     def lives(self) -> bool:
         """Whether more may come of it."""
@@ -195,7 +200,9 @@ class Attempt:
         self._wake = wake
         self.senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
         made = plan.requests("attempt")[0]
-        self.pods = PodWatch(client, plan.run_id, number, (made["apiVersion"], made["kind"]), self.wake)
+        self.ear = Ear(client, plan.run_id, folder.parent)
+        owner = (made["apiVersion"], made["kind"])
+        self.pods = PodWatch(client, plan.run_id, number, owner, self.wake, self.ear.listen)
         claims = claims_of(made)
         self.troubles = Troubles(client, plan.run_id, number, self.pods, claims, len(requests), self.wake)
         self.nodes = tuple(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from windlass.engines.keeping.engine import KeptEngine
 from windlass.engines.keeping.supervisor import Supervisor
+from windlass.engines.kubernetes import marks
 from windlass.engines.kubernetes.ground import ClusterGround
 from windlass.plan.plan import Plan
 
@@ -46,6 +47,8 @@ class KubernetesEngine(KeptEngine):
     def _prepare(self, plan: Plan) -> None:
         with contextlib.closing(ClusterGround(plan, self.store.run_dir(plan.run_id))) as ground:
             ground.lay()
+            if self.store.status(plan.run_id).attempts:
+                marks.forget(ground.client, plan.run_id)
 
     def _undo(self, plan: Plan) -> None:
         self._clean_up(plan)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from windlass.engines.keeping.membership import composed
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.requests import completed
-from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes import layout, manifests, marks
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.facts import pack_code
@@ -115,6 +115,7 @@ class ClusterGround:
 
     def clear(self, record: Recording) -> None:
         """See `Ground`. The pods stay until the run is removed, so that `kubectl logs` shows what they said."""
+        marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested)
 
     def end_others(self, number: int) -> None:
         """Delete what is left of the attempts before: no pod of them may train on. Raises EngineError."""

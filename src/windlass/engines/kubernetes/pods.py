@@ -31,14 +31,19 @@ class PodWatch:
     """What is known of the pods of one attempt; by place, from 0."""
 
     def __init__(
-        self, client: Client, run_id: str, number: int, owner: tuple[str, str], changed: Callable[[], None]
-    ) -> None:
-        """`owner` is the API and kind of the object that makes the pods; `changed` is called at each change."""
+        self, client: Client, run_id: str, number: int, owner: tuple[str, str], changed: Callable[[], None],
+        listen: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`owner` is the API and kind of the object that makes the pods; `changed` is called at each change.
+
+        `listen` is called now and then, and before anybody can see that a pod was taken away.
+        """
         self._client = client
         self._selector = f"{layout.RUN_LABEL}={run_id},{layout.ATTEMPT_LABEL}={number}"
         self._name = layout.attempt_name(run_id, number)
         self._owner = owner
         self._changed = changed
+        self._listen = listen
         self._pods: dict[int, Pod] = {}
         self._gone: set[int] = set()
         self._closed = False
@@ -120,6 +125,7 @@ class PodWatch:
         self._changed()
 
     def _look_at_owner(self) -> None:
+        self._listen()
         api, kind = self._owner
         if self._is_ended:
             return
