@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.bed.cluster import Cluster
+from tests.cluster import objects
+from tests.cluster.bed.cluster import Bed, Cluster
 from tests.engines.lab import Can, Lab, Run, Way
 
 from windlass.actions import inside
@@ -40,6 +41,15 @@ def way_on(cluster: Cluster, namespace: str, name: str, fields: Mapping[str, Any
     )
     plan_here = functools.partial(plan_on, target, cluster.kubeconfig)
     return Way(name, KubernetesEngine, plan_here, CAN, fields, adds=ADDED, patience_seconds=PATIENCE_SECONDS)
+
+
+def claimed(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """A claim in the namespace, as a job names it: with it ranks on several nodes see each other's files."""
+    claim = objects.claim("results")
+    if not isinstance(cluster, Bed):
+        del claim["spec"]["storageClassName"]
+    cluster.apply(claim, namespace=namespace)
+    return {"results": {"claim": "results"}}
 
 
 def lab_on(cluster: Cluster, namespace: str, home: Path, **fields: Any) -> Lab:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.labs import ADDED, CAN, lab_on
+from tests.cluster.labs import ADDED, CAN, claimed, lab_on
 from tests.engines.contract import Contract
 from tests.engines.lab import Lab, Way
 
@@ -27,7 +27,8 @@ class OnCluster(Contract):
     @classmethod
     def lab(cls, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         with cluster.namespace(f"contract-{cls.via}") as namespace:
-            lab = lab_on(cluster, namespace, tmp_path_factory.mktemp("home"), kubernetes={"via": cls.via})
+            here = {"via": cls.via, **claimed(cluster, namespace)}
+            lab = lab_on(cluster, namespace, tmp_path_factory.mktemp("home"), kubernetes=here)
             yield lab
             lab.close()
 

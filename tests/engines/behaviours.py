@@ -212,7 +212,13 @@ def odd_bytes(rank: Rank) -> None:
 
 
 def fail_until(rank: Rank, attempt: str) -> int:
-    names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "WINDLASS_ATTEMPT", "MASTER_PORT")
+    names = (
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "WINDLASS_ATTEMPT",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    )
     rank.print(json.dumps({name: rank.env[name] for name in names}))
     return 7 if rank.attempt < int(attempt) and rank.rank == 0 else 0
 

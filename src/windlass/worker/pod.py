@@ -1,9 +1,10 @@
-"""The process of a pod: plays one node of an attempt, and tells on its own output all that a node tells in files.
+r"""The process of a pod: plays one node of an attempt, and tells on its own output all that a node tells in files.
 
 A pod shares no folder with whoever keeps the run; what it has is its log, which every cluster carries. One line of it:
 
     [3] epoch 2 loss 0.41          a line that rank 3 has written
     [3]+ 45%|####5                 a piece of one: the line goes on in the next piece of rank 3
+    [3]r 45%|####5\r.              one, or a piece, with a carriage return at its end, and a full stop to keep it
     [n] {"kind": "end", …}         what the node says, see `node.py`
     [w] waiting for digits-0 …     what this process and its launcher say
 
@@ -55,7 +56,10 @@ class Outlet:
             for at in range(0, len(line), PIECE_BYTES):
                 piece = line[at : at + PIECE_BYTES]
                 is_end = piece.endswith(b"\n")
-                out += b"[%s]%s %s%s" % (tag.encode(), b"" if is_end else b"+", piece, b"" if is_end else b"\n")
+                piece = piece[:-1] if is_end else piece
+                # Container runtimes drop a carriage return at the end of a line.
+                marks, guard = (b"r", b".") if piece.endswith(b"\r") else (b"", b"")
+                out += b"[%s]%s%s %s%s\n" % (tag.encode(), b"" if is_end else b"+", marks, piece, guard)
         self._write(out)
 
     def say(self, text: str) -> None:

@@ -93,11 +93,14 @@ class Exits(Case):
                 assert env["TORCHELASTIC_MAX_RESTARTS"] == "2"
         assert Phase.RESTARTING in run.status.phases
 
-    def test_each_attempt_meets_at_a_port_of_its_own(self, lab: Lab) -> None:
+    def test_each_attempt_meets_at_a_place_of_its_own(self, lab: Lab) -> None:
         run = lab.finish("fail_until", "3", nodes=2, restarts=2)
-        ports = [{env["MASTER_PORT"] for env in run.json_of_ranks(attempt=number).values()} for number in (1, 2, 3)]
-        assert [len(of_attempt) for of_attempt in ports] == [1, 1, 1]
-        assert len(set().union(*ports)) > 1
+        places = [
+            {(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in run.json_of_ranks(attempt=number).values()}
+            for number in (1, 2, 3)
+        ]
+        assert [len(of_attempt) for of_attempt in places] == [1, 1, 1]
+        assert len(set().union(*places)) > 1
 
     def test_restarts_end_with_the_last_failure(self, lab: Lab) -> None:
         run = lab.finish("fail_until", "9", restarts=1)

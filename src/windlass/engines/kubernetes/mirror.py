@@ -21,7 +21,7 @@ from windlass.worker.logfile import LogFile
 from windlass.worker.node import NODE_TAG
 from windlass.worker.pod import POD
 
-LINE: Final = re.compile(rb"\[(\d+|n|w)\](\+?) (.*)", re.DOTALL)
+LINE: Final = re.compile(rb"\[(\d+|n|w)\](\+?)(r?) (.*)", re.DOTALL)
 STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
@@ -92,7 +92,8 @@ class Mirror:
         found = LINE.fullmatch(text)
         if found is None:  # of no process of ours: the image's own entry point, the runtime
             return _nanoseconds(at), POD, text + b"\n"
-        return _nanoseconds(at), found[1].decode(), found[3] + (b"" if found[2] else b"\n")
+        data = found[4][:-1] if found[3] else found[4]
+        return _nanoseconds(at), found[1].decode(), data if found[2] else data + b"\n"
 
     def begin(self) -> str | None:
         """The stream is read anew, from the second of the last line on: what was taken of it comes again."""
