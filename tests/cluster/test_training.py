@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import json
 import os
 import re
 import signal
@@ -14,20 +16,25 @@ from typing import Any
 import pytest
 from tests.cluster.bed import host
 from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import wait_for
 from tests.cluster.labs import digest, lab_on, pods
 from tests.engines.lab import SCRIPTS, Can, Lab, Run, Way
 from tests.engines.test_local import plan_local
 
+from windlass.actions import inside
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.record import Phase
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = EXAMPLES / "01-digits"
+ELASTIC = Path(__file__).parents[1] / "elastic"
 RESUMABLE = EXAMPLES / "08-resumable-digits"
 SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
 LOST_SECONDS = 5
 """How long pods stay on a silent machine; the cluster takes 10 s to call it so."""
 EPOCHS = "10"
+NUM_SAMPLES = 101
+"""Of the elastic job's data."""
 NUM_RUNS = 20
 OUTAGE_SECONDS = 6
 """Time for whoever keeps a run to ask in vain, in all ways."""
@@ -170,6 +177,57 @@ def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weig
         went_on(run, ["preemption", "node-loss"])
         assert "DeletionByTaintManager" in told(run, "lost-node")[-1]["why"]
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
+
+
+def test_an_elastic_job_shrinks_when_its_node_goes_and_grows_when_it_is_back(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    """Each node takes all GPUs of a machine: there is room for two only while both machines are there."""
+    fields = {"nodes": {"min": 1, "max": 2}, "checkpoint": {"every": "20 steps"}, "resources": {"gpus": 2}}
+    kept = results(lone_bed, lost_after=LOST_SECONDS, via="job")
+    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
+        run = lab.start("train.py", base=ELASTIC, procs_per_node=1, grace=10, restarts=0, **fields, **kept)
+        until_saved(run, 1)
+        assert [one["members"] for one in told(run, "attempt")] == [[0, 1]]
+        [lost] = [pod["spec"]["nodeName"] for pod in pods(lone_bed, lone_namespace, run, 1)[1:]]
+        lone_bed.kill_node(lost)
+        try:
+            until_saved(run, 2)
+            wait_for(lambda: room(lone_bed, lone_namespace, run) == ["Pending"], "a pod that asks for room", 120)
+            assert [one["members"] for one in told(run, "attempt")] == [[0, 1], [0]]
+        finally:
+            lone_bed.start_node(lost)
+        until_saved(run, 3)
+        assert [one["members"] for one in told(run, "attempt")] == [[0, 1], [0], [0, 1]]
+        assert [one["reason"] for one in told(run, "attempt")] == ["first", "node-loss", "resize"]
+        assert room(lone_bed, lone_namespace, run) == []
+        enough = tmp_path / "enough"
+        enough.touch()
+        inside.copy(str(enough), f"{run.id}:output/enough", lab.store, tmp_path)
+        succeeded(run)
+        inside.copy(f"{run.id}:output", str(tmp_path / "output"), lab.store, tmp_path)
+        assert_exact(tmp_path / "output", run)
+
+
+def room(cluster: Cluster, namespace: str, run: Run) -> list[str]:
+    """The phases of the pods that ask for room."""
+    chosen = ("-n", namespace, "-l", f"windlass.dev/helper={run.id}-room")
+    return cluster.kubectl("get", "pods", *chosen, "-o", "jsonpath={.items[*].status.phase}").split()
+
+
+def assert_exact(output: Path, run: Run) -> None:
+    """In every epoch each sample counts once, by the steps that were not trained again later."""
+    lines = [line for path in sorted(output.glob("**/seen-*.jsonl")) for line in path.read_text().splitlines()]
+    notes = [json.loads(line) for line in lines if line.endswith("}")]
+    first = {one.number: min(n["step"] for n in notes if n["attempt"] == one.number) for one in run.status.attempts}
+    epochs: dict[int, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    for note in notes:
+        if not any(number > note["attempt"] and step <= note["step"] for number, step in first.items()):
+            epochs[note["epoch"]].update(note["samples"])
+    assert epochs
+    for epoch, counter in epochs.items():
+        assert set(counter.values()) == {1}, (epoch, counter)
+        assert len(counter) == NUM_SAMPLES, (epoch, sorted(counter))
 
 
 # -- many runs, and a cluster that does not answer --------------------------------------------------------------------

@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.facts import pack_code
 from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_manifest
+from windlass.engines.kubernetes.room import Room
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 
@@ -34,6 +35,7 @@ class ClusterGround:
         [cluster] = plan.requests("cluster")
         self.client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
         self.via = cluster["via"]
+        self.room = Room(self.client, plan)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -107,18 +109,22 @@ class ClusterGround:
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`."""
+        self.room.begin(members)
         return Attempt(self.client, self.plan, number, composed(self.plan, members), folder, _waker(wake))
 
     def unplugged(self) -> set[int]:
-        """See `Ground`. Whether there is room for a pod, the scheduler finds out."""
-        return set()
+        """See `Ground`. Of those that are away, the ones for whose pods there is no room."""
+        return self.room.missing()
 
     def clear(self, record: Recording) -> None:
         """See `Ground`. The pods stay until the run is removed, so that `kubectl logs` shows what they said."""
+        with contextlib.suppress(EngineError):  # they end by themselves
+            self.room.leave()
         marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested)
 
     def end_others(self, number: int) -> None:
         """Delete what is left of the attempts before: no pod of them may train on. Raises EngineError."""
+        self.room.leave()
         kind = self.plan.requests("attempt")[0]["kind"]
         self._delete_attempts(kind, f"{layout.ATTEMPT_LABEL}!={number}")
 

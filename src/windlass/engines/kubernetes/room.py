@@ -1,0 +1,104 @@
+"""Finds out whether there is room for the nodes of an elastic run that are away: by pods that ask for as much.
+
+Whether a pod fits, the scheduler knows alone: requests, quota, taints, priorities, machines that an autoscaler could
+bring. So it is asked in its own way, by pods that do nothing. One that runs has found a place and holds it, until the
+run has saved and begins an attempt in which a node takes it over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from windlass.engines.kubernetes import helpers, layout, manifests
+from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.pods import container_state
+from windlass.errors import EngineError
+from windlass.plan.plan import Plan
+
+LOOK_SECONDS: Final = 2.0
+HOLD_SECONDS: Final = 3600
+"""How long such pods live at most: should nobody keep the run any more, they are not to hold machines for ever."""
+WAIT: Final = "import signal; signal.pause()"
+LIKE_A_NODE: Final = ("nodeSelector", "tolerations", "priorityClassName", "serviceAccountName", "securityContext",
+                      "automountServiceAccountToken", "enableServiceLinks")  # fmt: skip
+"""What of a pod's spec decides where it may go, and whether it is admitted."""
+
+
+class Room:
+    """Of one run."""
+
+    def __init__(self, client: Client, plan: Plan) -> None:
+        self._client = client
+        self._plan = plan
+        self._name = f"{plan.run_id}-room"
+        self._is_elastic = plan.policy.get("min_nodes", plan.num_nodes) < plan.num_nodes
+        self._away: tuple[int, ...] = ()
+        self._found = 0
+        """For how many of the nodes that are away there is room."""
+        self._done = threading.Event()
+        self._is_asking = False
+
+    def begin(self, members: Sequence[int]) -> None:
+        """An attempt of these nodes goes on."""
+        self._away = tuple(node for node in range(self._plan.num_nodes) if node not in members)
+
+    def missing(self) -> set[int]:
+        """The nodes that are away for which there is no room, as far as is known by now. Asks for it from now on."""
+        if not (self._is_elastic and self._away):
+            return set()
+        if not self._is_asking:
+            self._is_asking, self._done = True, threading.Event()
+            threading.Thread(
+                target=self._ask, args=(self._away, self._done), name=f"room for {self._plan.run_id}", daemon=True
+            ).start()
+        return set(self._away[self._found :])
+
+    def leave(self) -> None:
+        """Give the places back: they are taken, or nobody wants them any more. Raises EngineError."""
+        self._done.set()
+        if self._is_elastic:
+            self._client.delete(manifests.BATCH, "Job", self._name)
+        self._is_asking, self._found = False, 0
+
+    def _ask(self, away: tuple[int, ...], done: threading.Event) -> None:
+        while not done.is_set():
+            with contextlib.suppress(EngineError):  # the cluster does not answer: nothing new is known
+                self._make(len(away))
+                pods = self._client.find("v1", "Pod", f"{helpers.LABEL}={self._name}")["items"]
+                running = sum(container_state(pod)[0] == "running" for pod in pods)
+                if not done.is_set():
+                    self._found = running
+            done.wait(LOOK_SECONDS)
+
+    def _make(self, num_pods: int) -> None:
+        """Make the pods, or leave those that are there."""
+        [made] = self._plan.requests("attempt")
+        try:
+            owner = self._client.get("v1", "ConfigMap", self._plan.run_id)
+            self._client.create(manifests.owned(waiting(made, self._name, num_pods), owner))
+        except Refused as error:
+            if error.status != 409:
+                raise
+
+
+def waiting(made: Mapping[str, Any], name: str, num_pods: int) -> manifests.Manifest:
+    """A Job of so many pods that ask for what the pods of an attempt ask for, and do nothing. Pure."""
+    spec = made["spec"]
+    spec = spec if "template" in spec else spec["replicatedJobs"][0]["template"]["spec"]
+    like = spec["template"]["spec"]
+    [container] = like["containers"]
+    asks = {key: container[key] for key in ("name", "image", "securityContext", "resources") if key in container}
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        **{key: like[key] for key in LIKE_A_NODE if key in like},
+        "containers": [{**asks, "command": [container["command"][0], "-c", WAIT]}],
+    }
+    found = helpers.job(name, HOLD_SECONDS, num_pods, pod, namespace=made["metadata"]["namespace"])
+    queue = made["metadata"]["labels"].get(layout.QUEUE_LABEL)
+    if queue is not None:
+        found["metadata"]["labels"][layout.QUEUE_LABEL] = queue
+    return found
