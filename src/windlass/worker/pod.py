@@ -7,16 +7,21 @@ A pod shares no folder with whoever keeps the run; what it has is its log, which
     [3]r 45%|####5\r.              one, or a piece, with a carriage return at its end, and a full stop to keep it
     [n] {"kind": "end", …}         what the node says, see `node.py`
     [w] waiting for digits-0 …     what this process and its launcher say
+    [a] 2                          from here on it is attempt 2; `[a] over`: the last one is told, and the pod stays
 
 so `kubectl logs` is readable, and the keeper makes of it the same files that a node on its own machine writes.
+
+Where ranks have failed, the pod may stay for the next attempt (`staying.py`): then this process begins anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -27,7 +32,7 @@ from typing import Any
 if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from windlass.worker import resume
+from windlass.worker import resume, staying
 from windlass.worker.hosted import HostedNode
 from windlass.worker.node import Node
 from windlass.worker.start import ColdStart
@@ -36,6 +41,8 @@ PIECE_BYTES = 8 << 10
 """Container runtimes cut lines at 16 KiB, and the API puts a time into the middle of a line that was cut."""
 POD = "w"
 """The tag of what is neither a rank nor the node; see above."""
+ATTEMPT = "a"
+"""The tag of what parts one attempt from the next."""
 NAME_SECONDS = 600.0
 """How long the name of the first pod may take to be known: until it has an address, which may wait for an image."""
 NAME_PAUSE_SECONDS = 0.2
@@ -73,15 +80,21 @@ class Outlet:
 
 
 def main(argv: list[str]) -> int:
-    """`FOLDER NODES`: play the node of this pod, whose spec is in the file NODES; 0 if all its ranks succeeded."""
+    """`FOLDER NODES`: play the node of this pod, whose spec is in the file NODES; 0 if all its ranks succeeded.
+
+    FOLDER is for files of the attempt; beside it is where orders for the next one come in.
+    """
     folder, nodes = argv
     outlet = Outlet(os.dup(1))
     signal.signal(signal.SIGTERM, _leave)
     try:
-        return _play(folder, nodes, outlet)
+        code, seconds = _play(folder, nodes, outlet)
+        if seconds:
+            _stay(os.path.dirname(folder), seconds, outlet)
     except Exception:
         outlet.say(traceback.format_exc().rstrip())
         return 1
+    return code
 
 
 def _leave(_number: int, _frame: object) -> None:
@@ -89,8 +102,11 @@ def _leave(_number: int, _frame: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _play(folder: str, nodes: str, outlet: Outlet) -> int:
-    spec = _spec(folder, nodes, int(os.environ.get("JOB_COMPLETION_INDEX", "0")))
+def _play(folder: str, nodes: str, outlet: Outlet) -> tuple[int, float]:
+    """Play one attempt; gives the exit code, and the seconds that the pod is to stay for another one."""
+    told = os.path.join(os.path.dirname(folder), staying.TOLD)
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt before
+    spec = _spec(folder, nodes, os.environ.get("JOB_COMPLETION_INDEX", "0"))
     words = os.path.join(folder, f"node-{spec['node']}.out")
     with open(words, "wb", buffering=0) as file:  # what a launcher prints, and what breaks
         os.dup2(file.fileno(), 1)
@@ -104,15 +120,35 @@ def _play(folder: str, nodes: str, outlet: Outlet) -> int:
     with open(words, "rb") as said:
         said.seek(max(0, os.fstat(said.fileno()).st_size - QUOTED_BYTES))
         outlet.put(POD, said.read())
-    return code
+    goes_away = node.ended_by == "stop" and not os.path.exists(told)
+    return code, 0.0 if code == 0 or goes_away else spec.get("stay_seconds", 0.0)
 
 
-def _spec(folder: str, nodes: str, index: int) -> dict[str, Any]:
-    """What the node at place `index` of this attempt was asked for, its files being in `folder`."""
+def _stay(folder: str, seconds: float, outlet: Outlet) -> None:
+    """Wait for an order and become the process that carries it out; come back where none is given."""
+    outlet.put(ATTEMPT, b"over\n")
+    path = staying.wait(folder, seconds)
+    if path is None:
+        return
+    with gzip.open(path) as file:
+        number = json.load(file)["attempt"]
+    nodes = os.path.join(folder, f"attempt-{number}.json.gz")
+    os.rename(path, nodes)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, staying.TOLD))
+    outlet.put(ATTEMPT, b"%d\n" % number)
+    for descriptor in (1, 2):
+        os.dup2(outlet.descriptor, descriptor)
+    program = os.path.abspath(__file__)
+    os.execv(sys.executable, [sys.executable, "-I", "-S", program, os.path.join(folder, "attempt"), nodes])
+
+
+def _spec(folder: str, nodes: str, place: str) -> dict[str, Any]:
+    """What the node at this place of the attempt was asked for, its files being in `folder`."""
     with gzip.open(nodes) as file:
         asked = json.load(file)
-    spec = {**asked["common"], **asked["nodes"][index]}
-    spec["env"] = {**asked["common"]["env"], **asked["nodes"][index]["env"]}
+    spec = {**asked["common"], **asked["nodes"][place]}
+    spec["env"] = {**asked["common"]["env"], **asked["nodes"][place]["env"]}
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"node-{spec['node']}")
     spec |= {"folder": folder, "path": path + ".json", "events": path + ".events"}

@@ -93,3 +93,32 @@ def test_reconnects_and_crashes_change_nothing(tmp_path: Path, seed: int) -> Non
     mirror.close()
     for tag, name in (("0", "rank-0.log"), ("1", "rank-1.log"), ("n", "node-0.events")):
         assert (attempt(tmp_path) / name).read_bytes() == b"".join(data for who, data in told if who == tag)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_attempts_in_one_pod_are_told_apart(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    told = [
+        ("0", b"first\n"), ("a", b"over\n"), ("a", b"2\n"), ("0", b"second\n"), ("n", b"{}\n"), ("a", b"over\n"),
+        ("a", b"4\n"), ("0", b"fourth\n"),
+    ]  # fmt: skip
+    lines = stream(*told, same_time=chance.randrange(1, 9))
+    found = {}
+    for number in (1, 2, 4):
+        folder = tmp_path / f"attempt-{number}"
+        mirror = Mirror(folder, 0, [0], number, 1)
+        done = 0
+        while done < len(lines):
+            since = mirror.begin()
+            start = (
+                0 if since is None else next(at for at, line in enumerate(lines) if line[:19] >= since[:19].encode())
+            )
+            done = chance.randrange(max(start, done), len(lines)) + 1
+            mirror.take(lines[start:done])
+            if chance.random() < 0.5:
+                mirror.close()
+                mirror = Mirror(folder, 0, [0], number, 1)
+                done = 0 if mirror.since is None else done
+        found[number] = (folder / "rank-0.log").read_text(), mirror.is_told
+        mirror.close()
+    assert found == {1: ("first\n", True), 2: ("second\n", True), 4: ("fourth\n", False)}

@@ -174,8 +174,8 @@ def test_nodes_are_sent_what_they_are_to_do_and_where_they_meet() -> None:
     asked = json.loads(gzip.decompress(node_specs(made, 2, made.requests("node"), "jobset", 5.0)))
     assert asked["common"]["env"]["MASTER_ADDR"] == "digits-7f3k2-2-n-0-0.digits-7f3k2"
     assert asked["common"]["env"]["WINDLASS_ATTEMPT"] == "2"
-    assert [node["ranks"][0]["rank"] for node in asked["nodes"]] == [0, 2]
-    words = asked["nodes"][1]["launch"]["argv"]
+    assert [node["ranks"][0]["rank"] for node in asked["nodes"].values()] == [0, 2]
+    words = asked["nodes"]["1"]["launch"]["argv"]
     assert words[words.index("--rdzv-endpoint") + 1] == "digits-7f3k2-2-n-0-0.digits-7f3k2:29400"
     assert words[words.index("--local-addr") + 1] == "digits-7f3k2-2-n-0-1.digits-7f3k2"
     assert words[words.index("--rdzv-conf") + 1].startswith("is_host=false,")

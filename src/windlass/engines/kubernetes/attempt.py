@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.keeping.told import Told
-from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes import layout, staying
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.marks import Ear
@@ -58,6 +58,7 @@ class PodNode(Told):
         if intake is not None:
             with contextlib.suppress(OSError):  # a full disk, or closed meanwhile: who reads the log sees to it
                 intake.flush()  # the last lines of many that came at once
+            self.all_read = self.all_read or intake.is_told
         yield from self.attempt.troubles.of_pod(self.place, self.number)
         if self.place == 0:
             yield from self.attempt.troubles.of_objects()
@@ -101,8 +102,9 @@ class PodNode(Told):
         name = "" if pod is None else pod["metadata"]["name"]
         try:
             if pod is not None and number is not signal.SIGKILL and container_state(pod)[0] == "running":
-                words = [self.attempt.python, "-c", f"import os; os.kill(1, {int(number)})"]
-                client.execute(name, layout.CONTAINER, words)
+                client.execute(
+                    name, layout.CONTAINER, staying.signalling(self.attempt.python, number, self.attempt.number)
+                )
                 return
         except EngineError:
             pass
@@ -126,7 +128,9 @@ class PodNode(Told):
     def _follow(self) -> None:
         """Read the log to its end, however often the connection breaks."""
         try:
-            intake = self._intake = Intake(self.folder, self.number, self.ranks)
+            intake = self._intake = Intake(
+                self.folder, self.number, self.ranks, self.attempt.number, self.attempt.made_for
+            )
         except OSError as error:
             self.attempt.trouble = f"the log of node {self.number} cannot be written: {error.strerror}"
             return
@@ -155,7 +159,7 @@ class PodNode(Told):
             except OSError:
                 time.sleep(1.0)  # a full disk: the cursor knows where to go on
                 continue
-            if ended:
+            if ended or intake.is_told:
                 break
             time.sleep(0.1)  # the log ends a moment before the pod's status says so
         self._intake = None
@@ -171,7 +175,7 @@ class PodNode(Told):
         for line in lines:
             if intake.put(line):
                 self.attempt.wake()
-            if self.closed:
+            if self.closed or intake.is_told:
                 return
         if intake.flush():
             self.attempt.wake()
@@ -192,6 +196,7 @@ class Attempt:
         self.client = client
         self.run_id = plan.run_id
         self.number = number
+        self.made_for = staying.made_for(folder, number)
         self.folder = folder
         self.python = requests[0]["worker_python"]
         self.refusals: list[str] = []
@@ -202,9 +207,9 @@ class Attempt:
         made = plan.requests("attempt")[0]
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
-        self.pods = PodWatch(client, plan.run_id, number, owner, self.wake, self.ear.listen)
+        self.pods = PodWatch(client, plan.run_id, self.made_for, owner, self.wake, self.ear.listen)
         claims = claims_of(made)
-        self.troubles = Troubles(client, plan.run_id, number, self.pods, claims, len(requests), self.wake)
+        self.troubles = Troubles(client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.wake)
         self.nodes = tuple(
             PodNode(request["node"], place, tuple(rank["rank"] for rank in request["ranks"]), folder, self)
             for place, request in enumerate(requests)
@@ -251,18 +256,25 @@ class Attempt:
         self.senders.shutdown(wait=False)
 
 
-def node_specs(plan: Plan, number: int, requests: Iterable[Mapping[str, Any]], via: str, since: float) -> bytes:
-    """What the pods of an attempt are asked to do, compressed: all nodes in one object."""
-    nodes = []
-    requests = list(requests)
-    master = layout.master_addr(plan.run_id, number, via, len(requests))
+def node_specs(
+    plan: Plan, number: int, requests: Iterable[Mapping[str, Any]], via: str, since: float, made_for: int = 0
+) -> bytes:
+    """What the pods of an attempt are asked to do, compressed: all nodes in one object, by place.
+
+    `made_for` is the attempt for which the pods were made, where that is another.
+    """
+    requests, pods = list(requests), made_for or number
+    master = layout.master_addr(plan.run_id, pods, via, len(requests))
     env = attempt_environment(number, master, layout.MASTER_PORT)
+    nodes = {}
     for place, request in enumerate(requests):
         spec = {**request, "folder": f"{layout.WORK}/attempt", "since": since, "env": {**env, **request["env"]}}
         if "launch" in spec:
-            spec["launch"] = fill_in(spec, layout.RENDEZVOUS_PORT, layout.host_name(plan.run_id, number, via, place))
-        nodes.append(spec)
-    common = {name: value for name, value in nodes[0]["env"].items() if all(n["env"].get(name) == value for n in nodes)}
-    for spec in nodes:
+            spec["launch"] = fill_in(spec, layout.RENDEZVOUS_PORT, layout.host_name(plan.run_id, pods, via, place))
+        nodes[str(place)] = spec
+    first = nodes["0"]["env"]
+    common = {name: value for name, value in first.items() if all(n["env"].get(name) == value for n in nodes.values())}
+    for spec in nodes.values():
         spec["env"] = {name: value for name, value in spec["env"].items() if name not in common}
-    return gzip.compress(json.dumps({"common": {"env": common}, "nodes": nodes}).encode(), mtime=0)
+    whole = {"attempt": number, "common": {"env": common}, "nodes": nodes}
+    return gzip.compress(json.dumps(whole).encode(), mtime=0)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from windlass.engines.keeping.membership import composed
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.requests import completed
-from windlass.engines.kubernetes import layout, manifests, marks
+from windlass.engines.kubernetes import layout, manifests, marks, staying
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.facts import pack_code
@@ -24,14 +24,17 @@ from windlass.plan.plan import Plan
 
 SENDERS: Final = 8
 """Objects that are sent at once."""
+PODS_ARE_WELL: Final = ("failure", "hang")
+"""Why attempts end without harm to their pods."""
 
 
 class ClusterGround:
     """A namespace of a cluster, for one run."""
 
-    def __init__(self, plan: Plan, _run_dir: Path) -> None:
+    def __init__(self, plan: Plan, run_dir: Path) -> None:
         """Raises UsageError for a context that is not there, EngineError for a login that cannot be used."""
         self.plan = plan
+        self._run_dir = run_dir
         [cluster] = plan.requests("cluster")
         self.client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
         self.via = cluster["via"]
@@ -90,22 +93,42 @@ class ClusterGround:
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def start(self, record: Recording, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
-        """See `Ground`. Makes the pods of attempt `number`. Raises EngineError, UsageError."""
+        """See `Ground`. In the pods of the attempt before if they stay, else in new ones. Raises EngineError."""
+        requests = [completed(request, record) for request in composed(self.plan, members)]
+        if not self._go_on(record, folder, number, requests):
+            self._make_pods(record, number, requests)
+        return self.adopt(folder, number, members, wake)
+
+    def _go_on(self, record: Recording, folder: Path, number: int, requests: Sequence[Mapping[str, Any]]) -> bool:
+        """Play the attempt in the pods of the one before; False where they do not stay."""
+        if number == 1 or not requests[0].get("stay_seconds"):
+            return False
+        before, now = record.status.attempts[-2:]
+        if before.members != now.members or before.reason not in PODS_ARE_WELL:
+            return False
+        made = staying.made_for(folder.with_name(f"attempt-{number - 1}"), number - 1)
+        asked = node_specs(self.plan, number, requests, self.via, record.status.created_at, made)
+        staying.keep_made_for(folder, made)  # first: whoever takes the run up is to find the pods
+        with contextlib.suppress(EngineError):
+            if staying.order(self.client, self.plan.run_id, made, requests[0]["worker_python"], asked):
+                return True
+        staying.forget_made_for(folder)
+        return False
+
+    def _make_pods(self, record: Recording, number: int, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Make the pods of attempt `number`, and delete those of all before. Raises EngineError."""
         owner = self.lay()
         self.end_others(number)
-        requests = [completed(request, record) for request in composed(self.plan, members)]
-        name = layout.attempt_name(self.plan.run_id, number)
         asked = node_specs(self.plan, number, requests, self.via, record.status.created_at)
         made = attempt_manifest(self.plan, number, len(requests))
         spec = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {**made["metadata"], "name": name},
+            "metadata": {**made["metadata"], "name": layout.attempt_name(self.plan.run_id, number)},
             "binaryData": {layout.NODES_FILE: base64.b64encode(asked).decode()},
         }
         self._make(manifests.owned(spec, owner))
         self._make(manifests.owned(made, owner))
-        return self.adopt(folder, number, members, wake)
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`."""
@@ -117,10 +140,16 @@ class ClusterGround:
         return self.room.missing()
 
     def clear(self, record: Recording) -> None:
-        """See `Ground`. The pods stay until the run is removed, so that `kubectl logs` shows what they said."""
+        """See `Ground`. The pods are there until the run is removed, so that `kubectl logs` shows what they said."""
         with contextlib.suppress(EngineError):  # they end by themselves
             self.room.leave()
         marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested)
+        node = self.plan.requests("node")[0]
+        status = record.status
+        if status.attempts and node.get("stay_seconds") and any(rank.exit_code != 0 for rank in status.ranks):
+            number = status.attempts[-1].number
+            made = staying.made_for(self._run_dir / f"attempt-{number}", number)
+            staying.release(self.client, self.plan.run_id, made, node["worker_python"])
 
     def end_others(self, number: int) -> None:
         """Delete what is left of the attempts before: no pod of them may train on. Raises EngineError."""

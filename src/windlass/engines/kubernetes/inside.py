@@ -150,14 +150,20 @@ def _program(plan: Plan, *words: str) -> list[str]:
 
 
 def _pods(client: Client, status: Status) -> dict[int, Mapping[str, Any]]:
-    """The pods of the newest attempt, by the number of the node."""
+    """The newest pods, by the number of the node; the newest attempt may be in those of one before."""
     if not status.attempts:
         return {}
     newest = status.attempts[-1]
-    found = client.find("v1", "Pod", f"{layout.selector(status.id)},{layout.ATTEMPT_LABEL}={newest.number}")["items"]
+    every = client.find("v1", "Pod", layout.selector(status.id))["items"]
+    made_for = max((_made_for(pod) for pod in every), default=0)
+    found = [pod for pod in every if _made_for(pod) == made_for]
     pods = {int(pod["metadata"].get("annotations", {}).get(INDEX, 0)): pod for pod in found}
     members = newest.members or tuple(range(len(pods)))
     return {members[place]: pod for place, pod in pods.items() if place < len(members)}
+
+
+def _made_for(pod: Mapping[str, Any]) -> int:
+    return int(pod["metadata"]["labels"].get(layout.ATTEMPT_LABEL, 0))
 
 
 @contextlib.contextmanager

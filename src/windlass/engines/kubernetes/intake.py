@@ -19,9 +19,9 @@ BATCH_SECONDS: Final = 0.05
 class Intake:
     """The files of one node, between the thread that reads its log and the one that looks at what it said."""
 
-    def __init__(self, folder: Path, node: int, ranks: Iterable[int]) -> None:
-        """Raises OSError."""
-        self._of = (folder, node, tuple(ranks))
+    def __init__(self, folder: Path, node: int, ranks: Iterable[int], number: int = 1, first: int = 1) -> None:
+        """As `Mirror`. Raises OSError."""
+        self._of = (folder, node, tuple(ranks), number, first)
         self._lock = threading.Lock()
         self._mirror = Mirror(*self._of)
         self._lines: list[bytes] = []
@@ -49,6 +49,11 @@ class Intake:
         """Write what has come; gives whether there was anything new. Raises OSError, as `put`."""
         with self._lock:
             return self._take()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether all has come that the pod says of this attempt, while it says more of another."""
+        return self._mirror.is_told
 
     def close(self) -> None:
         """Close the files; what has come and was not written is read anew by whoever goes on."""

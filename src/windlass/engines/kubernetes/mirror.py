@@ -19,17 +19,20 @@ from typing import Any, BinaryIO, Final
 
 from windlass.worker.logfile import LogFile
 from windlass.worker.node import NODE_TAG
-from windlass.worker.pod import POD
+from windlass.worker.pod import ATTEMPT, POD
 
-LINE: Final = re.compile(rb"\[(\d+|n|w)\](\+?)(r?) (.*)", re.DOTALL)
+LINE: Final = re.compile(rb"\[(\d+|n|w|a)\](\+?)(r?) (.*)", re.DOTALL)
 STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
 class Mirror:
     """The files of one node of one attempt, as far as its pod has told."""
 
-    def __init__(self, folder: Path, node: int, ranks: Iterable[int]) -> None:
-        """Open the files, cut back to what the cursor knows. Raises OSError."""
+    def __init__(self, folder: Path, node: int, ranks: Iterable[int], number: int = 1, first: int = 1) -> None:
+        """Open the files, cut back to what the cursor knows. Raises OSError.
+
+        They are of attempt `number`; attempt `first` is the one for which the pod was made.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._cursor_path = folder / f"node-{node}.cursor"
@@ -40,6 +43,11 @@ class Mirror:
         """Lines with exactly that time that were taken."""
         self._seen_again = 0
         """Of these, how many this stream has shown."""
+        self._number = number
+        self._now: int = known.get("attempt", first)
+        """The attempt of which the line to come is."""
+        self.is_told: bool = known.get("told", False)
+        """Whether all has come that the pod says of this attempt, while it says more of another."""
         self._names = {NODE_TAG: f"node-{node}.events", POD: f"node-{node}.out"}
         self._ranks = tuple(ranks)
         for name in self._all_names():
@@ -58,7 +66,7 @@ class Mirror:
 
     def take(self, lines: Iterable[bytes]) -> bool:
         """Write lines of the log, each with its time in front; gives whether there was a new one. Raises OSError."""
-        fresh = [found for line in lines if (found := self._fresh(line)) is not None]
+        fresh = [found for line in lines if (found := self._fresh(line)) is not None and self._is_ours(found)]
         stamped: dict[str, int] = {}
         for moment, tag, data in fresh:
             if tag in self._logs:
@@ -95,6 +103,15 @@ class Mirror:
         data = found[4][:-1] if found[3] else found[4]
         return _nanoseconds(at), found[1].decode(), data if found[2] else data + b"\n"
 
+    def _is_ours(self, line: tuple[int, str, bytes]) -> bool:
+        """Whether a line is of this attempt; what parts one from another is of none."""
+        if line[1] != ATTEMPT:
+            return self._now == self._number
+        self.is_told = self.is_told or self._now == self._number
+        word = line[2].strip()
+        self._now = int(word) if word.isdigit() else 0
+        return False
+
     def begin(self) -> str | None:
         """The stream is read anew, from the second of the last line on: what was taken of it comes again."""
         self._seen_again = 0
@@ -114,8 +131,12 @@ class Mirror:
 
     def _write_cursor(self) -> None:
         lengths = {name: (self._folder / name).stat().st_size for name in self._all_names()}
+        known = {
+            "time": self.since, "lines": self._num_at_since, "lengths": lengths,
+            "attempt": self._now, "told": self.is_told,
+        }  # fmt: skip
         fresh = self._cursor_path.with_suffix(".fresh")
-        fresh.write_text(json.dumps({"time": self.since, "lines": self._num_at_since, "lengths": lengths}))
+        fresh.write_text(json.dumps(known))
         fresh.replace(self._cursor_path)
 
     def _cut(self, name: str, length: int) -> None:

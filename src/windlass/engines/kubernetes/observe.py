@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from windlass.diagnose.observations import ClusterSeen, ObjectSaid, Observations, PodSeen
 from windlass.engines import observing
-from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes import layout, staying
 from windlass.engines.kubernetes.client import Client, Unreachable
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.seeing import (
@@ -55,17 +55,19 @@ def look(store: Store, status: Status, plan: Plan) -> ClusterSeen:
     members = (status.attempts[-1].members if status.attempts else ()) or range(plan.num_nodes)
     if status.phase is Phase.SUCCEEDED or not status.attempts:
         return ClusterSeen(tuple(known.values()), tuple(said))
-    answers, unreachable = _ask(plan, len(status.attempts))
+    number = len(status.attempts)
+    made_for = staying.made_for(store.run_dir(status.id) / f"attempt-{number}", number)
+    answers, unreachable = _ask(plan, made_for)
     if unreachable:
         return ClusterSeen(tuple(known.values()), tuple(said), unreachable=unreachable)
-    return _merged(status, plan, answers, known, said, tuple(members))
+    return _merged(status, plan, made_for, answers, known, said, tuple(members))
 
 
 def _merged(
-    status: Status, plan: Plan, answers: Answers, known: Mapping[int, PodSeen], said: Iterable[ObjectSaid],
+    status: Status, plan: Plan, number: int, answers: Answers, known: Mapping[int, PodSeen], said: Iterable[ObjectSaid],
     members: tuple[int, ...],
 ) -> ClusterSeen:  # fmt: skip
-    number, [made] = len(status.attempts), plan.requests("attempt")
+    [made] = plan.requests("attempt")
     there = by_place(_items(answers, "pods"))
     pods = [
         _newer(pod_seen(node, there.get(place)), known.get(node), is_over=status.phase.is_terminal)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
 from windlass.plan import arguments
@@ -65,7 +65,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         ),
         notes=(
             *_refusals(job, target, facts, via),
-            *_warnings(job, facts),
+            *_warnings(job, target, facts),
             *arguments.left_over(_words(job), _places()),
         ),
         price=price(target.price_per_hour, target.currency, num_nodes, f"target {target.name}"),
@@ -203,6 +203,7 @@ def _node(shape: Shape, job: Job, common: dict[str, str], places: tuple[Place, .
         ],
         "grace_seconds": job.grace,
         "progress": job.progress,
+        "stay_seconds": staying.SECONDS if job.restarts.max else 0.0,
         **arguments.resume_request(job, common, layout.CODE),
     }
 
@@ -304,15 +305,15 @@ def _cluster_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         )
 
 
-def _warnings(job: Job, facts: Facts) -> Iterator[Note]:
+def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:
     if job.kubernetes.results is None:
         yield Note(
             "results-lost",
             "outputs and checkpoints go with the pods: nothing says where to keep them",
             "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}",
         )
-    if job.image is None:
-        yield Note("image-default", f"no image is named: {IMAGE}, or the target's, is used", "set image:")
+    if job.image is None and target.image is None:
+        yield Note("image-default", f"no image is named: {IMAGE} is used", "set image:, in the job or the target")
     if job.resources.gpu_type is not None and facts.cluster is not None and not facts.cluster.gpu_labels:
         yield Note("gpu-type-unknown", f"no node says which GPU it has: {job.resources.gpu_type} is not asked for",
                    "set resources.instance")  # fmt: skip

@@ -1,0 +1,97 @@
+"""How a pod stays when its ranks have failed, and is told to play another attempt: by files in a folder of its own.
+
+| file | made by | means |
+|---|---|---|
+| `told` | whoever keeps the run, before it signals | the signal is its own, and not that of a machine that goes away |
+| `stays` | the pod | an order would be heard |
+| `next.json.gz` | whoever keeps the run | the order: what the node is to do, as for a pod that begins |
+
+`python -I -S staying.py FOLDER order BASE64` and `… leave`, run in the pod, are how that is done from outside.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import sys
+import time
+
+TOLD, STAYS, NEXT = "told", "stays", "next.json.gz"
+PAUSE_SECONDS = 0.02
+STILL_ENDING_SECONDS = 5.0
+"""How long the process of a pod may take from the last word of its node until it stays."""
+HEARD, NOT_HEARD = 0, 3
+"""Exit codes: the order was taken, or the pod does not stay."""
+
+
+class _Left(BaseException):
+    """The pod is to end: a signal says so."""
+
+
+def wait(folder: str, seconds: float) -> str | None:
+    """Wait in the pod for an order; gives its file, or None where none came or the pod is to end."""
+    path, stays, told = (os.path.join(folder, name) for name in (NEXT, STAYS, TOLD))
+
+    def hear(_number: int, _frame: object) -> None:
+        if not _remove(told):
+            raise _Left
+        # Meant for the attempt that is over: whoever keeps the run did not know yet that it was.
+
+    _remove(told)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, hear)
+    signal.set_wakeup_fd(-1)
+    give_up = time.monotonic() + seconds
+    try:
+        with open(stays, "w"):
+            pass
+        while time.monotonic() < give_up and not os.path.exists(path):
+            time.sleep(PAUSE_SECONDS)
+    except _Left:
+        return None
+    finally:
+        _remove(stays)
+    return path if os.path.exists(path) else None
+
+
+def _remove(path: str) -> bool:
+    """Remove a file; gives whether it was there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def order(folder: str, data: bytes) -> int:
+    """Tell a pod to go on; gives `HEARD` or `NOT_HEARD`."""
+    stays, path = os.path.join(folder, STAYS), os.path.join(folder, NEXT)
+    give_up = time.monotonic() + STILL_ENDING_SECONDS
+    while not os.path.exists(stays):
+        if time.monotonic() > give_up:
+            return NOT_HEARD
+        time.sleep(PAUSE_SECONDS)
+    with open(f"{path}.part", "wb") as file:
+        file.write(data)
+    os.rename(f"{path}.part", path)
+    return HEARD
+
+
+def leave(folder: str, pid: int = 1) -> int:
+    """End a pod that stays; gives `HEARD`, or `NOT_HEARD` where it does not."""
+    if not os.path.exists(os.path.join(folder, STAYS)):
+        return NOT_HEARD
+    _remove(os.path.join(folder, TOLD))
+    os.kill(pid, signal.SIGTERM)
+    return HEARD
+
+
+def main(argv: list[str]) -> int:
+    """`FOLDER order BASE64` or `FOLDER leave`."""
+    folder, what, *data = argv
+    return order(folder, base64.b64decode(data[0])) if what == "order" else leave(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

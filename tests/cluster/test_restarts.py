@@ -1,0 +1,99 @@
+"""Restarts on a real cluster: in the same pods where they are well, in new ones where they are not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.labs import lab_on, pods
+from tests.engines.lab import Run
+
+from windlass.engines.keeping.keeper import keeper_pid
+from windlass.runs.record import Phase
+
+SCRIPT = """
+import os, time
+attempt, rank = os.environ["WINDLASS_ATTEMPT"], os.environ["RANK"]
+print(f"attempt {attempt} of rank {rank}", flush=True)
+if attempt in os.environ["BREAKS"] and rank == "1":
+    raise RuntimeError(f"broken {attempt}")
+while attempt in os.environ["BREAKS"] + os.environ["WAITS"]:
+    time.sleep(0.1)
+"""
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "script.py").write_text(SCRIPT)
+    return tmp_path / "job"
+
+
+def names(cluster: Cluster, namespace: str, run: Run) -> set[str]:
+    """Every pod of the run that is there."""
+    words = ("-l", f"windlass.dev/run={run.id}", "-o", "jsonpath={.items[*].metadata.name}")
+    return set(cluster.kubectl("get", "pods", "-n", namespace, *words).split())
+
+
+@pytest.mark.parametrize(("via", "launcher"), [("job", "plain"), ("jobset", "plain"), ("job", "torchrun")])
+def test_a_rank_that_fails_is_restarted_with_all_others_in_the_same_pods(
+    cluster: Cluster, namespace: str, tmp_path: Path, via: str, launcher: str
+) -> None:
+    lab = lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts={"max": 3})
+    fields = {"nodes": 2, "launcher": launcher, "env": {"BREAKS": "12", "WAITS": ""}}
+    run = lab.start("script.py", base=script(tmp_path), **fields)
+    run.until(lambda run: "broken 1" in run.text())
+    before = names(cluster, namespace, run)
+    status = run.wait()
+    assert status.phase is Phase.SUCCEEDED, run.text()
+    assert len(status.attempts) == 3
+    assert names(cluster, namespace, run) == before
+    for attempt in (1, 2, 3):
+        for rank in (0, 1):
+            said = [line.text for line in run.lines(attempt=attempt, ranks=[rank])]
+            assert said.count(f"attempt {attempt} of rank {rank}") == 1, said
+    lab.close()
+
+
+def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})
+    run = lab.start("script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"})
+    run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
+    before = names(cluster, namespace, run)
+    lost = pods(cluster, namespace, run, 1)[0]["metadata"]["name"]
+    cluster.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert not names(cluster, namespace, run) & before
+    assert [one.reason for one in run.status.attempts][:1] == ["failure"]
+    lab.close()
+
+
+def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})
+    run = lab.start("script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "12", "WAITS": ""})
+    assert run.wait().phase is Phase.FAILED
+    words = ("--for=jsonpath={.status.phase}=Failed", "--timeout=30s", "-l", f"windlass.dev/run={run.id}")
+    cluster.kubectl("wait", "pod", "-n", namespace, *words)  # they would stay for a minute
+    lab.close()
+
+
+def test_a_new_keeper_follows_an_attempt_in_the_pods_of_another(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})
+    run = lab.start("script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"})
+    run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
+    keeper = keeper_pid(run.dir)
+    assert keeper is not None
+    os.kill(keeper, signal.SIGKILL)
+    run.until(lambda run: run.status and keeper_pid(run.dir) not in (None, keeper))
+    lab.engine.stop(run.id)
+    status = run.wait()
+    assert (status.phase, len(status.attempts)) == (Phase.STOPPED, 2)
+    for rank in (0, 1):
+        assert [line.text for line in run.lines(attempt=2, ranks=[rank])] == [f"attempt 2 of rank {rank}"]
+    lab.close()
