@@ -6,15 +6,17 @@ A run of which this machine has the record is that of every other command; all t
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windlass.actions import runs
 from windlass.actions.clusters import connect
 from windlass.actions.edge import Edge
 from windlass.actions.targets import find_target
-from windlass.errors import NoSuchRun, UsageError, WindlassError
+from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.record import Phase
 from windlass.runs.store import Store
 
@@ -102,6 +104,27 @@ def one(run_id: str, on: str, edge: Edge) -> There:
     with connected(on, edge) as client:
         seen = elsewhere.one(client, run_id)
         return There(seen, on, is_ours=False, pods=elsewhere.pods(client, seen))
+
+
+@contextlib.contextmanager
+def logs(run_id: str, on: str, edge: Edge, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
+    """The logs of a run that another machine keeps, in a folder for a while, with `follow` filled on and on.
+
+    Beside it, what tells whether all has come; None without `follow`. Raises UsageError, EngineError.
+    """
+    from windlass.engines.kubernetes.reading import Reader
+
+    with tempfile.TemporaryDirectory(prefix="windlass-logs-") as folder, connected(on, edge) as client:
+        reader = Reader(client, run_id, Path(folder))
+        try:
+            if not reader.read() and not follow:
+                raise EngineError(f"{run_id} has no pod that anything could be read of",
+                                  "the logs of runs whose pods are gone are where the run was started")  # fmt: skip
+            if follow:
+                reader.follow()
+            yield Path(folder), reader.is_over if follow else None
+        finally:
+            reader.close()
 
 
 def stop(

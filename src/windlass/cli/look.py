@@ -95,10 +95,12 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
 @click.option("--follow", "-f", is_flag=True, help="Go on with what arrives, until the run ends.")
 @click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option("--since", metavar="10min", help="Only lines of the last 10min.")
+@options.on_cluster
 @options.debug
 def logs(
-    run: str | None, ranks: tuple[int, ...], attempt: int | None, follow: bool, tail: int | None, since: str | None
-) -> int:
+    run: str | None, ranks: tuple[int, ...], attempt: int | None, follow: bool, tail: int | None, since: str | None,
+    on: str | None,
+) -> int:  # fmt: skip
     """Show what the ranks wrote, in the order of time; each line begins with its rank unless one rank is asked for.
 
     \b
@@ -111,10 +113,22 @@ def logs(
     from windlass.cli.logs import write_logs
 
     edge = here()
+    age = options.seconds(since, "--since", "write it as 30s, 10min or 2h") if since else None
+    since_ns = None if age is None else int((edge.now() - age) * 1e9)
     with edge.store() as store:
+        if on is not None:
+            from windlass.actions import elsewhere
+            from windlass.cli.hands import tidy
+
+            run, is_ours = elsewhere.find(run, on, store, edge)
+            if not is_ours:
+                with tidy(), elsewhere.logs(run, on, edge, follow=follow) as (folder, is_all):
+                    write_logs(
+                        folder, sys.stdout.buffer, ranks=ranks, attempt=attempt, tail=tail, since_ns=since_ns,
+                        is_over=is_all, terminal=coloured(sys.stdout),
+                    )  # fmt: skip
+                return 0
         run_id = store.find(run)
-        age = options.seconds(since, "--since", "write it as 30s, 10min or 2h") if since else None
-        since_ns = None if age is None else int((edge.now() - age) * 1e9)
         engine = runs.engine_for(run_id, store)
         is_over = (lambda: engine.status(run_id).phase.is_terminal) if follow else None
         write_logs(

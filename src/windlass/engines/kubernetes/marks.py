@@ -31,7 +31,7 @@ def put(client: Client, anchor: dict[str, Any], mark: str, *, now: bool = False)
     `now` is of a wish: without the ranks' grace period.
     """
     meta = anchor["metadata"]
-    made = {
+    made: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {

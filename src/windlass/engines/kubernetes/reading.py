@@ -1,0 +1,150 @@
+"""Brings what the pods of a run say into files on this machine, by the run's objects alone, whoever keeps it.
+
+What the nodes of an attempt are asked for lies in the cluster beside its pods: the code that reads them is a keeper's.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes import elsewhere, layout
+from windlass.engines.kubernetes.attempt import Attempt
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.intake import Intake
+from windlass.engines.kubernetes.manifests import BATCH, JOBSET
+from windlass.engines.kubernetes.pods import by_place, container_state, has_ended
+from windlass.errors import NoSuchRun
+from windlass.plan.plan import Plan, Step
+
+READERS: Final = 16
+"""Logs that are read at once."""
+TURN_SECONDS: Final = 1.0
+"""How often a run that is followed is asked for another attempt, and whether it has ended."""
+MAKERS: Final = ((BATCH, "Job"), (JOBSET, "JobSet"))
+Request = Mapping[str, Any]
+
+
+class Reader:
+    """The logs of one run in a folder, laid out as in the record: those of the attempts whose pods are there."""
+
+    def __init__(self, client: Client, run_id: str, folder: Path) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._folder = folder
+        self._attempts: dict[int, Attempt] = {}
+        self._over = threading.Event()
+        self._closed = threading.Event()
+
+    def read(self) -> bool:
+        """Read what was said until now; gives whether there was any pod to read of. Raises EngineError, OSError."""
+        pods = self._client.find("v1", "Pod", layout.selector(self._run_id))["items"]
+        wanted = []
+        for number in sorted({int(pod["metadata"]["labels"][layout.ATTEMPT_LABEL]) for pod in pods}):
+            requests = self._requests(number)
+            of = [pod for pod in pods if pod["metadata"]["labels"][layout.ATTEMPT_LABEL] == str(number)]
+            for place, pod in by_place(of).items():
+                if place < len(requests) and (container_state(pod)[0] != "waiting" or has_ended(pod)):
+                    wanted.append((number, requests[place], pod["metadata"]["name"]))
+        with ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(lambda one: self._read(*one), wanted))
+        return bool(wanted)
+
+    def follow(self) -> None:
+        """Go on with what is said from now on, in a thread, also of attempts to come; nothing is read twice."""
+        threading.Thread(target=self._run, name=f"logs of {self._run_id}", daemon=True).start()
+
+    def is_over(self) -> bool:
+        """Whether the run has ended, and all that it said is in the folder."""
+        return self._over.is_set()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed.set()
+        for attempt in self._attempts.values():
+            attempt.close()
+
+    # -- one attempt --------------------------------------------------------------------------------------------------
+
+    def _read(self, number: int, request: Request, pod: str) -> None:
+        """What a pod has said until now. A log that nobody keeps any more is none."""
+        intake = Intake(self._attempt_dir(number), request["node"], _ranks(request))
+        with contextlib.closing(intake), contextlib.suppress(Refused):
+            since = intake.begin()
+            for line in self._client.logs(pod, container=layout.CONTAINER, follow=False, since=since):
+                intake.put(line)
+            intake.flush()
+
+    def _begin(self, number: int) -> None:
+        """Follow the pods of an attempt, if what makes them is still there. Raises EngineError."""
+        made = self._maker(number)
+        if made is None:
+            return
+        requests = self._requests(number)
+        plan = Plan(
+            run_id=self._run_id, name="", target="", engine="kubernetes", output_dir="", num_nodes=len(requests),
+            procs_per_node=len(_ranks(requests[0])), policy={}, job={}, steps=(Step("attempt", "", made),),
+        )  # fmt: skip
+        folder = self._attempt_dir(number)
+        self._attempts[number] = Attempt(self._client, plan, number, requests, folder, lambda: None)
+
+    def _attempt_dir(self, number: int) -> Path:
+        return self._folder / f"attempt-{number}"
+
+    def _requests(self, number: int) -> Sequence[Request]:
+        """What the nodes of an attempt were asked for, by place. Raises EngineError."""
+        name = layout.attempt_name(self._run_id, number)
+        whole = json.loads(gzip.decompress(base64.b64decode(
+            self._client.get("v1", "ConfigMap", name)["binaryData"][layout.NODES_FILE]
+        )))  # fmt: skip
+        nodes = whole["nodes"]
+        return [nodes[str(place)] for place in range(len(nodes))] if isinstance(nodes, dict) else list(nodes)
+
+    def _maker(self, number: int) -> dict[str, Any] | None:
+        for api, kind in MAKERS:
+            try:
+                found = self._client.get(api, kind, layout.attempt_name(self._run_id, number))
+                return {**found, "apiVersion": api, "kind": kind}
+            except Refused as error:
+                if error.status not in (403, 404):
+                    raise
+        return None
+
+    # -- all that come ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(Unreachable, Refused):  # it may answer by the next turn
+                if self._turn():
+                    break
+            self._closed.wait(TURN_SECONDS)
+        self._over.set()
+
+    def _turn(self) -> bool:
+        """Begin what is new; gives whether nothing more will come."""
+        try:
+            phase = elsewhere.one(self._client, self._run_id).phase  # asked first: nothing begins after its end
+        except NoSuchRun:
+            return True
+        for number in self._numbers():
+            if number > max(self._attempts, default=0):
+                self._begin(number)
+        is_read = all(not node.lives() for attempt in self._attempts.values() for node in attempt.nodes)
+        return phase.is_terminal and is_read
+
+    def _numbers(self) -> list[int]:
+        """The attempts that the cluster knows of."""
+        selector = f"{layout.selector(self._run_id)},{layout.ATTEMPT_LABEL}"
+        found = self._client.find("v1", "ConfigMap", selector)["items"]
+        return sorted(int(one["metadata"]["labels"][layout.ATTEMPT_LABEL]) for one in found)
+
+
+def _ranks(request: Request) -> tuple[int, ...]:
+    return tuple(rank["rank"] for rank in request["ranks"])
