@@ -78,7 +78,8 @@ def test_a_run_is_seen_and_followed_from_another_machine(
     assert ended(run, WAY_SECONDS).exit_code == 0
     [seen] = elsewhere("ps", "-o", "json").json
     hold("ps", [seen])
-    assert (seen["id"], seen["name"], seen["phase"], seen["attempt"]) == (run, "wait", "succeeded", 2)
+    assert (seen["id"], seen["name"], seen["phase"]) == (run, "wait", "succeeded")
+    assert seen["attempt"] in (1, 2), "the second may be in the pods of the first"
     assert (seen["pods_total"], seen["kept"]) == (2, "elsewhere")
     one = elsewhere("status", run[:6], "-o", "json").json
     hold("status", one)

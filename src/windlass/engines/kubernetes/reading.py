@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes import elsewhere, layout
+from windlass.engines.kubernetes import elsewhere, layout, staying
 from windlass.engines.kubernetes.attempt import Attempt
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.intake import Intake
@@ -47,12 +47,11 @@ class Reader:
         """Read what was said until now; gives whether there was any pod to read of. Raises EngineError, OSError."""
         pods = self._client.find("v1", "Pod", layout.selector(self._run_id))["items"]
         wanted = []
-        for number in sorted({int(pod["metadata"]["labels"][layout.ATTEMPT_LABEL]) for pod in pods}):
-            requests = self._requests(number)
-            of = [pod for pod in pods if pod["metadata"]["labels"][layout.ATTEMPT_LABEL] == str(number)]
-            for place, pod in by_place(of).items():
+        for made in sorted({_made_for(pod) for pod in pods}):
+            requests = self._requests(made)
+            for place, pod in by_place([pod for pod in pods if _made_for(pod) == made]).items():
                 if place < len(requests) and (container_state(pod)[0] != "waiting" or has_ended(pod)):
-                    wanted.append((number, requests[place], pod["metadata"]["name"]))
+                    wanted.append((made, requests[place], pod["metadata"]["name"]))
         with ThreadPoolExecutor(READERS) as pool:
             list(pool.map(lambda one: self._read(*one), wanted))
         return bool(wanted)
@@ -73,27 +72,48 @@ class Reader:
 
     # -- one attempt --------------------------------------------------------------------------------------------------
 
-    def _read(self, number: int, request: Request, pod: str) -> None:
-        """What a pod has said until now. A log that nobody keeps any more is none."""
-        intake = Intake(self._attempt_dir(number), request["node"], _ranks(request))
+    def _read(self, made: int, request: Request, pod: str) -> None:
+        """What a pod has said until now, of all attempts that it has played."""
+        number = made
+        while self._read_attempt(number, made, request, pod):
+            number += 1
+
+    def _read_attempt(self, number: int, made: int, request: Request, pod: str) -> bool:
+        """What it has said of one; gives whether it has said more of another. A log that is kept no more is none."""
+        intake = Intake(self._attempt_dir(number), request["node"], _ranks(request), number, made)
         with contextlib.closing(intake), contextlib.suppress(Refused):
             since = intake.begin()
             for line in self._client.logs(pod, container=layout.CONTAINER, follow=False, since=since):
                 intake.put(line)
             intake.flush()
+        return intake.is_told
 
-    def _begin(self, number: int) -> None:
-        """Follow the pods of an attempt, if what makes them is still there. Raises EngineError."""
-        made = self._maker(number)
-        if made is None:
+    def _begin(self, number: int, made: int) -> None:
+        """Follow an attempt in the pods made for it, or for one before, if their maker is there. Raises EngineError."""
+        maker = self._maker(made)
+        if maker is None:
             return
-        requests = self._requests(number)
+        folder = self._attempt_dir(number)
+        if number == made:
+            staying.forget_made_for(folder)
+        else:
+            staying.keep_made_for(folder, made)
+        requests = self._requests(made)
         plan = Plan(
             run_id=self._run_id, name="", target="", engine="kubernetes", output_dir="", num_nodes=len(requests),
-            procs_per_node=len(_ranks(requests[0])), policy={}, job={}, steps=(Step("attempt", "", made),),
+            procs_per_node=len(_ranks(requests[0])), policy={}, job={}, steps=(Step("attempt", "", maker),),
         )  # fmt: skip
-        folder = self._attempt_dir(number)
+        if number in self._attempts:  # it was begun in pods of which not all have stayed
+            self._attempts[number].close()
         self._attempts[number] = Attempt(self._client, plan, number, requests, folder, lambda: None)
+
+    def _has_more(self, attempt: Attempt) -> bool:
+        """Whether the pods of an attempt, of which all was read, have played another one."""
+        for node in attempt.nodes:
+            with contextlib.closing(Intake(attempt.folder, node.number, node.ranks, attempt.number)) as intake:
+                if intake.is_told:
+                    return True
+        return False
 
     def _attempt_dir(self, number: int) -> Path:
         return self._folder / f"attempt-{number}"
@@ -134,16 +154,25 @@ class Reader:
         except NoSuchRun:
             return True
         for number in self._numbers():
-            if number > max(self._attempts, default=0):
-                self._begin(number)
-        is_read = all(not node.lives() for attempt in self._attempts.values() for node in attempt.nodes)
-        return phase.is_terminal and is_read
+            if number > max((attempt.made_for for attempt in self._attempts.values()), default=0):
+                self._begin(number, number)
+        if any(node.lives() for attempt in self._attempts.values() for node in attempt.nodes):
+            return False
+        newest = self._attempts.get(max(self._attempts, default=0))
+        if newest is not None and self._has_more(newest):
+            self._begin(newest.number + 1, newest.made_for)
+            return False
+        return phase.is_terminal
 
     def _numbers(self) -> list[int]:
-        """The attempts that the cluster knows of."""
+        """The attempts for which pods were made."""
         selector = f"{layout.selector(self._run_id)},{layout.ATTEMPT_LABEL}"
         found = self._client.find("v1", "ConfigMap", selector)["items"]
-        return sorted(int(one["metadata"]["labels"][layout.ATTEMPT_LABEL]) for one in found)
+        return sorted(_made_for(one) for one in found)
+
+
+def _made_for(one: Mapping[str, Any]) -> int:
+    return int(one["metadata"]["labels"][layout.ATTEMPT_LABEL])
 
 
 def _ranks(request: Request) -> tuple[int, ...]:
