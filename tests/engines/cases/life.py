@@ -187,5 +187,4 @@ class Life(Case):
     def test_a_blocked_plan_leaves_nothing(self, lab: Lab) -> None:
         with pytest.raises(PlanError):
             lab.start("not-there.py")
-        lab.runs.pop()
-        assert not (lab.home / "runs" / f"case-{len(lab.runs)}").exists()
+        assert not lab.runs.pop().dir.exists()

@@ -16,6 +16,7 @@ class Logs(Case):
     def test_a_million_lines_of_eight_ranks_are_kept_in_order(self, lab: Lab) -> None:
         per_write = "1" if Can.PROCESSES in lab.way.can else "125"
         run = lab.finish("lines", str(LINES_PER_RANK), per_write, nodes=2, procs_per_node=NUM_RANKS // 2)
+        assert run.status.phase is Phase.SUCCEEDED, run.events
         for rank in range(NUM_RANKS):
             expected = b"".join(b"%d line %d of this rank\n" % (rank, number) for number in range(LINES_PER_RANK))
             assert run.raw(rank) == expected
