@@ -112,7 +112,6 @@ def commands(bed: Bed, num_runs: int) -> dict[str, list[str | Path]]:
     windlass = BIN / "windlass"
     return {
         "kubectl get pods": [*kubectl, *every],
-        "kubectl get pods -o json": [*kubectl, *every, "-o", "json"],
         "windlass ps": [windlass, "ps", "--on", "bed"],
         "windlass ps -o json": [windlass, "ps", "--on", "bed", "-o", "json"],
         "kubectl get pods, one run": [*kubectl, *one],
