@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from windlass.diagnose.observations import PodSeen
     from windlass.engines.kubernetes.client import Client
     from windlass.engines.kubernetes.elsewhere import Seen
+    from windlass.engines.kubernetes.watched import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,19 @@ def there(on: str, store: Store, edge: Edge, *, everywhere: bool = False) -> lis
     with connected(on, edge) as client:
         found = elsewhere.everywhere(client, edge.now()) if everywhere else elsewhere.look(client).runs(edge.now())
     return known(found, on, store)
+
+
+@contextlib.contextmanager
+def watched(on: str, edge: Edge, run_id: str = "") -> Iterator[Watched]:
+    """The runs in the target's namespace, or one, kept up to date by one watch of each kind. Raises as `there`."""
+    from windlass.engines.kubernetes.watched import Watched
+
+    with connected(on, edge) as client:
+        watching = Watched(client, run_id)
+        try:
+            yield watching
+        finally:
+            watching.close()
 
 
 def known(found: list[Seen], on: str, store: Store) -> list[There]:

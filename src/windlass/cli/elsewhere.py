@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from windlass.cli.hands import Hands, Wish
 from windlass.cli.render import emit, print_data
 from windlass.cli.statustext import exit_words, labelled, phase_word
 from windlass.cli.words import Paint, duration, painter, table, visible
@@ -16,8 +17,10 @@ from windlass.cli.words import Paint, duration, painter, table, visible
 if TYPE_CHECKING:
     from windlass.actions.edge import Edge
     from windlass.actions.elsewhere import There
+    from windlass.runs.store import Store
 
 POD_ROWS = 16
+TICK_SECONDS = 0.25
 
 
 def print_list(found: Sequence[There], on: str, form: str, *, quiet: bool, everywhere: bool) -> None:
@@ -51,6 +54,44 @@ def list_lines(found: Sequence[There], now: float, paint: Paint, *, everywhere: 
             *([visible(seen.waits_for)] if waits else []),
         ])  # fmt: skip
     return table(rows)
+
+
+def watch(on: str, store: Store, edge: Edge, form: str, *, run_id: str = "") -> int:
+    """Print what is there, then a line for each run that changes, until Ctrl-C or the end of the one that is named.
+
+    Of one for a program, nothing is printed before its end, which is for the caller to print.
+    All runs together need one connection for each kind of object. Gives the exit code.
+    """
+    from windlass.actions import elsewhere
+
+    shown: dict[str, There] = {}
+    trouble: str | None = None
+    with elsewhere.watched(on, edge, run_id) as board, Hands(can_ask=False) as hands:
+        while hands.wish is not Wish.LEAVE:
+            if board.has_changed():
+                found = {one.seen.id: one for one in elsewhere.known(board.runs(), on, store)}
+                for there in reversed(list(found.values())):
+                    if there != shown.get(there.seen.id) and (form == "table" or not run_id):
+                        _print_change(there, form)
+                for gone in shown.keys() - found.keys():
+                    print_data({"id": gone, "removed": True}, form, f"{gone}  removed")
+                shown = found
+                sys.stdout.flush()
+                if run_id and all(one.seen.phase.is_terminal for one in found.values()):
+                    return 0
+            if board.trouble != trouble:
+                trouble = board.trouble
+                click.echo(trouble or "the cluster answers again", err=True)
+            hands.listen(TICK_SECONDS)
+    return hands.exit_code
+
+
+def _print_change(there: There, form: str) -> None:
+    seen = there.seen
+    words = [seen.id, phase_word(seen.phase, painter(sys.stdout)), f"{seen.pods_ready}/{seen.pods_total}"]
+    words += [f"attempt {seen.attempt}"] if seen.attempt > 1 else []
+    data = [there.to_json()] if form == "yaml" else there.to_json()
+    print_data(data, form, "  ".join([*words, visible(seen.waits_for)]).rstrip())
 
 
 def print_one(found: There, form: str) -> None:

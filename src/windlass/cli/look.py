@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import click
+from click.core import ParameterSource
 
 from windlass.cli import options
 from windlass.cli.render import print_event, print_status, print_statuses
@@ -19,8 +20,11 @@ from windlass.runs.record import EXIT_CODES
 @click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
 @click.option("--on", metavar="TARGET", help="All runs on this cluster, also those that another machine started.")
 @click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="With --on: in all namespaces of the cluster.")
+@click.option("--watch", "-w", is_flag=True, help="With --on: go on with a line for each change, until Ctrl-C.")
 @options.output
-def ps(every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, form: str) -> int:
+def ps(
+    every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, watch: bool, form: str
+) -> int:  # fmt: skip
     """List runs: the unfinished ones and the newest.
 
     \b
@@ -35,13 +39,20 @@ def ps(every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, fo
     if on is not None:
         from windlass.actions.elsewhere import there
         from windlass.cli.elsewhere import print_list
+        from windlass.cli.elsewhere import watch as watch_all
 
+        if watch and (everywhere or quiet):
+            raise click.UsageError("--watch shows one namespace, with what changes in it")
         with here().store() as store:
+            if watch:
+                return watch_all(on, store, here(), form)
             shown = there(on, store, here(), everywhere=everywhere)
+        if click.get_current_context().get_parameter_source("last") is not ParameterSource.DEFAULT:
+            shown = shown[:last]
         print_list(shown, on, form, quiet=quiet, everywhere=everywhere)
         return 0
-    if everywhere:
-        raise click.UsageError("--all-namespaces is of a cluster: name it by --on")
+    if everywhere or watch:
+        raise click.UsageError(f"--{'watch' if watch else 'all-namespaces'} is of a cluster: name it by --on")
     with here().store() as store:
         found = runs.statuses(store, last=None if every else last)
         hidden = 0 if every else store.count() - len(found)
@@ -73,9 +84,12 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
         if on is not None:
             from windlass.actions import elsewhere
             from windlass.cli.elsewhere import print_one
+            from windlass.cli.elsewhere import watch as watch_there
 
             run, is_ours = elsewhere.find(run, on, store, here())
             if not is_ours:
+                if watch and (code := watch_there(on, store, here(), form, run_id=run)):
+                    return code
                 there = elsewhere.one(run, on, here())
                 print_one(there, form)
                 return EXIT_CODES.get(there.seen.phase, RunNotFinished.exit_code) if exit_code else 0

@@ -223,7 +223,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "cost": {**_or_null(COST), "description": "null where the target has no price"},
     }),
     "why": WHY,
-    "ps": {"description": "The second with --on", "anyOf": [_list(_object(_RUN)), _list(_object(_SEEN))]},
+    "ps": {
+        "description": "The second with --on; with --watch one line for each run that is there, changes or is removed",
+        "anyOf": [
+            _list(_object(_RUN)), _list(_object(_SEEN)), _object(_SEEN), _object({"id": TEXT, "removed": FLAG}),
+        ],
+    },
     "events": {
         "description": "Of each line",
         **_object({"seq": WHOLE, "time": TIME, "kind": TEXT}, more=True),

@@ -127,7 +127,8 @@ def test_pages_of_a_list_are_one_list_and_a_new_list_takes_its_place() -> None:
     board = Board("team-a")
     board.fill(ANCHORS, [anchors(RUN), anchors("other-7f3k2")])
     assert len(board.runs(BEGAN_AT)) == 2
-    assert board.fill(ANCHORS, [anchors(RUN)]) == "7"
+    board.fill(ANCHORS, [anchors(RUN)])
+    assert board.versions["ConfigMap"] == "7"
     assert [one.id for one in board.runs(BEGAN_AT)] == [RUN]
 
 
@@ -141,6 +142,17 @@ def test_changes_of_a_watch_have_no_columns_after_the_first() -> None:
     assert board.runs(BEGAN_AT)[0].phase is Phase.TRAINING
     board.change(PODS, "DELETED", change)
     assert board.runs(BEGAN_AT)[0].pods_ready == 1
+
+
+def test_a_bookmark_moves_the_version_alone_and_a_list_may_take_the_place_of_another() -> None:
+    board, fresh = Board("team-a"), Board("team-a")
+    board.fill(ANCHORS, [anchors(RUN)])
+    empty = {"metadata": {"resourceVersion": "9"}, "rows": [{"cells": [""], "object": None}]}
+    board.change(ANCHORS, "BOOKMARK", empty)
+    assert (board.versions["ConfigMap"], len(board.runs(BEGAN_AT))) == ("9", 1)
+    fresh.fill(ANCHORS, [anchors("other-7f3k2")])
+    board.take(ANCHORS, fresh)
+    assert [one.id for one in board.runs(BEGAN_AT)] == ["other-7f3k2"]
 
 
 def test_one_run_is_selected_by_its_label() -> None:

@@ -101,22 +101,31 @@ class Board:
         self._rows: dict[str, dict[str, tuple[str, ...]]] = {table.kind: {} for table in TABLES}
         self._meta: dict[str, Json] = {}
         self._places: dict[str, list[int | None]] = {}
+        self.versions: dict[str, str] = {}
+        """By kind, the resource version of what was last told."""
 
-    def fill(self, table: Table, pages: Iterable[Json]) -> str:
-        """Take a whole list in place of what is known; gives its resource version."""
-        version = ""
+    def fill(self, table: Table, pages: Iterable[Json]) -> None:
+        """Take a whole list in place of what is known."""
         fresh: dict[str, tuple[str, ...]] = {}
         for page in pages:
-            version = str(page["metadata"]["resourceVersion"])
+            self.versions[table.kind] = str(page["metadata"]["resourceVersion"])
             fresh.update(self._read(table, page))
         self._rows[table.kind] = fresh
-        return version
+
+    def take(self, table: Table, other: Board) -> None:
+        """Take the list of another board in place of what is known."""
+        self._rows[table.kind] = other._rows[table.kind]
+        self._meta |= other._meta
+        self.versions[table.kind] = other.versions[table.kind]
 
     def change(self, table: Table, kind: str, page: Json) -> None:
-        """Take a change that a watch tells: `ADDED`, `MODIFIED` or `DELETED`."""
-        for name, cells in self._read(table, page):
+        """Take a change that a watch tells: `ADDED`, `MODIFIED` or `DELETED`; at a `BOOKMARK` nothing has changed."""
+        self.versions[table.kind] = str(page["metadata"].get("resourceVersion") or self.versions[table.kind])
+        for name, cells in self._read(table, page) if kind != "BOOKMARK" else ():
             if kind == "DELETED":
                 self._rows[table.kind].pop(name, None)
+                if table.kind == "ConfigMap":
+                    self._meta.pop(name, None)
             else:
                 self._rows[table.kind][name] = cells
 
@@ -237,20 +246,20 @@ def seconds_of(stamp: str) -> float:
 # -- asking -----------------------------------------------------------------------------------------------------------
 
 
-def look(client: Client, run_id: str = "") -> Board:
-    """What is in the namespace now, of all runs or of one. Raises Refused, Unreachable."""
-    board = Board(client.namespace)
+def look(client: Client, run_id: str = "", board: Board | None = None) -> Board:
+    """What is in the namespace now, of all runs or of one, on a new board or `board`. Raises Refused, Unreachable."""
+    found = Board(client.namespace) if board is None else board
     with ThreadPoolExecutor(len(TABLES)) as pool:
-        list(pool.map(lambda table: fill(board, client, table, run_id), TABLES))
-    return board
+        list(pool.map(lambda table: fill(found, client, table, run_id), TABLES))
+    return found
 
 
-def fill(board: Board, client: Client, table: Table, run_id: str = "") -> str:
-    """Put a whole list on the board, of all runs or of one; gives its resource version. Raises Refused, Unreachable."""
+def fill(board: Board, client: Client, table: Table, run_id: str = "") -> None:
+    """Put a whole list on the board, of all runs or of one. Raises Refused, Unreachable."""
     while True:
+        pages = client.pages(table.api, table.kind, selecting(table, run_id), includeObject=table.include)
         try:
-            return board.fill(table, client.pages(table.api, table.kind, selecting(table, run_id),
-                                                  includeObject=table.include))  # fmt: skip
+            return board.fill(table, pages)
         except Refused as error:
             if error.status != 410:  # its pages took so long that the server has forgotten the first
                 raise
