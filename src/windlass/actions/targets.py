@@ -69,14 +69,21 @@ def plan_for(ready: ReadyJob, target: Target, run_id: str, edge: Edge) -> Plan:
 
 def _plan_for_cluster(ready: ReadyJob, target: KubernetesTarget, run_id: str, edge: Edge) -> Plan:
     """The plan, with what the cluster itself says of it: it is asked, and makes nothing."""
-    from windlass.engines.kubernetes.facts import boot_program, dry_run, read_facts
+    from windlass.engines.kubernetes.facts import WAY_UNFIT, boot_program, dry_run, read_facts
     from windlass.engines.kubernetes.plan import plan
 
     facts = read_facts(ready.job, target, base=ready.base, environ=edge.environ)
     made = plan(ready.job, target, facts, run_id, boot_program())
     if facts.cluster is None or any(note.blocks for note in made.notes):
         return made
-    return dataclasses.replace(made, notes=(*made.notes, *dry_run(made)))
+    said = dry_run(made)
+    unfit = [note.message for note in said if note.code == WAY_UNFIT]
+    if unfit:  # another way may do, unless this one was asked for
+        cluster = dataclasses.replace(facts.cluster, unfit=unfit[0])
+        other = plan(ready.job, target, dataclasses.replace(facts, cluster=cluster), run_id, boot_program())
+        if other.requests("cluster")[0]["via"] != made.requests("cluster")[0]["via"]:
+            made, said = other, dry_run(other)
+    return dataclasses.replace(made, notes=(*made.notes, *said))
 
 
 def engine_of(name: str, store: Store) -> Engine:

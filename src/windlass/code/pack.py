@@ -57,7 +57,7 @@ def pack(folders: Mapping[str, Path], limit: int) -> Packed:
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, path, root in found:
             _add(archive, name, path, root)
-    data = gzip.compress(tar.getvalue(), compresslevel=9, mtime=0)
+    data = gzip.compress(tar.getvalue(), compresslevel=6, mtime=0)
     return Packed(data, hashlib.sha256(data).hexdigest(), len(found), largest)
 
 

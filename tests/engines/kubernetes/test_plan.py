@@ -120,6 +120,14 @@ def test_the_way_is_the_jobs_then_the_targets_then_what_the_cluster_has(
     assert not blockers(made)
 
 
+def test_a_jobset_that_cannot_be_used_is_passed_over_unless_it_was_asked_for() -> None:
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, unfit="unknown field spec.network"))
+    [way] = planned(facts, nodes=2).requests("cluster")
+    assert way["via"] == "job"
+    assert "unknown field spec.network" in way["why"]
+    assert planned(facts, nodes=2, kubernetes={"via": "jobset"}).requests("cluster")[0]["via"] == "jobset"
+
+
 def test_a_way_that_the_cluster_does_not_have_is_refused() -> None:
     facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, groups=frozenset({"batch/v1"})))
     assert "jobset-missing" in blockers(planned(facts, kubernetes={"via": "jobset"}))

@@ -45,8 +45,11 @@ class KeptEngine(Engine):
     def _ground(self, plan: Plan, run_dir: Path) -> Ground:
         """Where the attempts of a run take place."""
 
-    def _prepare(self, plan: Plan) -> None:
-        """Make what all attempts share. Raises EngineError, StoreError; what it made then is removed by `_undo`."""
+    def _prepare(self, plan: Plan, writer: RunWriter) -> None:
+        """Make what all attempts share, and what can be made by now of the first one.
+
+        Raises EngineError, StoreError; what it made then is removed by `_undo`.
+        """
 
     def _undo(self, plan: Plan) -> None:
         """Remove what `_prepare` made. Raises EngineError."""
@@ -76,7 +79,7 @@ class KeptEngine(Engine):
             time=self._clock(), restarts=plan.policy.get("max_restarts"),
         )  # fmt: skip
         try:
-            self._prepare(plan)
+            self._prepare(plan, writer)
             self._start_keeper(writer)
         except BaseException as error:
             with contextlib.suppress(WindlassError):  # what is left is tied to a run that nobody knows
@@ -130,7 +133,7 @@ class KeptEngine(Engine):
             raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
                              f"windlass logs -f {run_id}")  # fmt: skip
         try:
-            self._prepare(plan or Plan.from_json(self.store.plan(run_id)))
+            self._prepare(plan or Plan.from_json(self.store.plan(run_id)), writer)
             run_dir = self.store.run_dir(run_id)
             reopen(writer, run_dir, plan, checkpoint)
             if (log := run_dir / "supervisor.log").exists():  # what broke before is no reason not to try again

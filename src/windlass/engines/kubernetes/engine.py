@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.engines.keeping.engine import KeptEngine
+from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.supervisor import Supervisor
 from windlass.engines.kubernetes import marks
 from windlass.engines.kubernetes.ground import ClusterGround
+from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
@@ -44,11 +47,15 @@ class KubernetesEngine(KeptEngine):
         """Pods are looked at by their keeper alone: of two who read a log, each would write what it has read."""
         return supervisor.settle_unseen()
 
-    def _prepare(self, plan: Plan) -> None:
+    def _prepare(self, plan: Plan, writer: RunWriter) -> None:
         with contextlib.closing(ClusterGround(plan, self.store.run_dir(plan.run_id))) as ground:
-            ground.lay()
-            if self.store.status(plan.run_id).attempts:
+            owner = ground.lay()
+            if writer.status.attempts:
                 marks.forget(ground.client, plan.run_id)
+                return
+            # A keeper takes a moment to start. What is refused now is refused again then, and goes into the record.
+            with contextlib.suppress(EngineError):
+                ground.begin(Recording(writer), owner)
 
     def _undo(self, plan: Plan) -> None:
         self._clean_up(plan)

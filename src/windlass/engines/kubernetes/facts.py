@@ -23,6 +23,9 @@ MAX_BYTES: Final = 64 << 20
 """Code before it is compressed."""
 TRAVELLING: Final = ("__init__.py", "worker", "train")
 """What of the package goes with a job, under its own name."""
+UNFIT: Final = ("unknown field", "cannot create resource")
+"""What an API server says of an object of which its version lacks a part, or which the login may not make."""
+WAY_UNFIT: Final = "way-unfit"
 GPU_LABELS: Final = (
     "nvidia.com/gpu.product",
     "karpenter.k8s.aws/instance-gpu-name",
@@ -41,6 +44,8 @@ class Cluster:
     """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
     missing: tuple[str, ...] = ()
     """Rights that are needed and not had, as `create jobs.batch`."""
+    unfit: str = ""
+    """Why JobSet, though installed, cannot be used: a field that its version lacks, a right that is not had."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
     """Labels of nodes that name a GPU type, each once."""
     secrets: frozenset[str] | None = None
@@ -72,9 +77,11 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     """What a plan for `job` on `target` depends on. Raises UsageError for a context or login that cannot be used."""
     code_dir = (base / job.code).absolute()
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
-    code, problem = _pack(code_dir) if found else (None, None)
     kubeconfig = find_kubeconfig(environ)
-    cluster, unreachable = _look(job, target, kubeconfig)
+    with ThreadPoolExecutor(1) as pool:  # one compresses while the other waits for answers
+        packing = pool.submit(_pack, code_dir) if found else None
+        cluster, unreachable = _look(job, target, kubeconfig)
+        code, problem = packing.result() if packing is not None else (None, None)
     return Facts(
         code_dir=str(code_dir),
         code_dir_found=found,
@@ -93,7 +100,18 @@ def pack_code(code_dir: Path) -> Packed:
     """What travels with a job: its folder, and what of this package its pods need. Raises UsageError, MissingPart."""
     package = Path(__file__).parents[2]
     ours = {f"travel/windlass/{name}": package / name for name in TRAVELLING}
-    return pack({"code": code_dir, **ours}, MAX_BYTES)
+    packed = pack({"code": code_dir, **ours}, MAX_BYTES)
+    _last[:] = [packed]
+    return packed
+
+
+_last: list[Packed] = []
+"""What was packed last: a command that plans a run sends what it has planned."""
+
+
+def planned_code(digest: str) -> Packed | None:
+    """The archive with this digest, if it is the one that this process has packed last."""
+    return next((packed for packed in _last if packed.digest == digest), None)
 
 
 def _pack(code_dir: Path) -> tuple[Packed | None, tuple[str, str] | None]:
@@ -186,12 +204,21 @@ def dry_run(plan: Plan) -> list[Note]:
         except Unreachable:
             return None
         except Refused as error:
+            if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
+                fix = f"kubectl --context {client.context} create namespace {client.namespace}"
+                return Note(
+                    "namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix, blocks=True
+                )
             what = f"{manifest['kind']} {manifest['metadata']['name']}"
+            if manifest["kind"] != "Job" and any(words in error.message for words in UNFIT):
+                return Note(
+                    WAY_UNFIT, f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
+                )
             return Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
         return None
 
     try:
         with ThreadPoolExecutor(len(objects)) as pool:
-            return [note for note in pool.map(ask, objects) if note is not None]
+            return list(dict.fromkeys(note for note in pool.map(ask, objects) if note is not None))
     finally:
         client.close()

@@ -16,7 +16,7 @@ from windlass.engines.keeping.requests import completed
 from windlass.engines.kubernetes import layout, manifests, marks, staying
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused
-from windlass.engines.kubernetes.facts import pack_code
+from windlass.engines.kubernetes.facts import pack_code, planned_code
 from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_manifest
 from windlass.engines.kubernetes.room import Room
 from windlass.errors import EngineError
@@ -82,7 +82,7 @@ class ClusterGround:
 
     def _pieces(self, code: Mapping[str, Any]) -> list[manifests.Manifest]:
         """The pieces with what they hold. Raises EngineError where the folder is not what it was when planned."""
-        packed = pack_code(Path(code["folder"]))
+        packed = planned_code(code["digest"]) or pack_code(Path(code["folder"]))
         if packed.digest != code["digest"]:
             raise EngineError(f"the code in {code['folder']} has changed since the plan was made", "make it again")
         return [
@@ -92,11 +92,19 @@ class ClusterGround:
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
+    def begin(self, record: Recording, owner: Mapping[str, Any]) -> None:
+        """Make the pods of the first attempt, if all nodes take part: with a range, the room decides. As `start`."""
+        if self.plan.policy.get("min_nodes", self.plan.num_nodes) == self.plan.num_nodes:
+            requests = composed(self.plan, range(self.plan.num_nodes))
+            self._make_pods(record, 1, [completed(request, record) for request in requests], owner)
+
     def start(self, record: Recording, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`. In the pods of the attempt before if they stay, else in new ones. Raises EngineError."""
         requests = [completed(request, record) for request in composed(self.plan, members)]
         if not self._go_on(record, folder, number, requests):
-            self._make_pods(record, number, requests)
+            owner = self.lay()
+            self.end_others(number)
+            self._make_pods(record, number, requests, owner)
         return self.adopt(folder, number, members, wake)
 
     def _go_on(self, record: Recording, folder: Path, number: int, requests: Sequence[Mapping[str, Any]]) -> bool:
@@ -115,10 +123,10 @@ class ClusterGround:
         staying.forget_made_for(folder)
         return False
 
-    def _make_pods(self, record: Recording, number: int, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Make the pods of attempt `number`, and delete those of all before. Raises EngineError."""
-        owner = self.lay()
-        self.end_others(number)
+    def _make_pods(
+        self, record: Recording, number: int, requests: Sequence[Mapping[str, Any]], owner: Mapping[str, Any]
+    ) -> None:
+        """Have the objects made of which the pods of an attempt come. Raises EngineError."""
         asked = node_specs(self.plan, number, requests, self.via, record.status.created_at)
         made = attempt_manifest(self.plan, number, len(requests))
         spec = {
@@ -146,7 +154,9 @@ class ClusterGround:
         marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested)
         node = self.plan.requests("node")[0]
         status = record.status
-        if status.attempts and node.get("stay_seconds") and any(rank.exit_code != 0 for rank in status.ranks):
+        if not status.attempts:  # stopped before its keeper had come to the pods that are made with the run
+            self._delete_attempts(self.plan.requests("attempt")[0]["kind"])
+        elif node.get("stay_seconds") and any(rank.exit_code != 0 for rank in status.ranks):
             number = status.attempts[-1].number
             made = staying.made_for(self._run_dir / f"attempt-{number}", number)
             staying.release(self.client, self.plan.run_id, made, node["worker_python"])

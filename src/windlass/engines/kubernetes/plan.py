@@ -79,6 +79,8 @@ def choose(job: Job, target: KubernetesTarget, facts: Facts) -> tuple[str, str]:
     if target.via != "auto":
         return target.via, f"via of target {target.name}"
     if job.nodes.max > 1 and facts.cluster is not None and manifests.JOBSET in facts.cluster.groups:
+        if facts.cluster.unfit:
+            return "job", f"JobSet is installed and cannot be used ({facts.cluster.unfit})"
         return "jobset", "several nodes, and JobSet is installed"
     return "job", "needs no operator"
 
@@ -277,17 +279,17 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
     if job.outputs is not None:
         yield _blocker("outputs", "outputs: a cluster keeps results in a claim",
                        "write kubernetes: {results: {size: 20GiB}} instead")  # fmt: skip
-    yield from _cluster_refusals(job, facts)
+    yield from _cluster_refusals(job, target, facts)
 
 
-def _cluster_refusals(job: Job, facts: Facts) -> Iterator[Note]:
+def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:
     cluster = facts.cluster
     if cluster is None:
         yield _blocker("cluster-unreachable", facts.unreachable, "is it the right context, and is it up?")
         return
     if cluster.missing:
         yield _blocker("rights-missing", f"this login may not {', '.join(cluster.missing)}",
-                       "have a role with these rights bound to it")  # fmt: skip
+                       f"windlass check --on {target.name} --role prints the role that grants these")  # fmt: skip
     for name in job.secrets:
         if cluster.secrets is not None and name not in cluster.secrets:
             yield _blocker("secret-missing", f"secret {name} is not in the namespace",

@@ -14,6 +14,7 @@ from windlass.engines.local import waiting
 from windlass.engines.local.ground import LocalGround
 from windlass.errors import StoreError
 from windlass.plan.plan import Plan
+from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
@@ -42,7 +43,7 @@ class LocalEngine(KeptEngine):
     def _hand_over(self, run_id: str, lock: int, log: int) -> bool:
         return waiting.hand_over(self.store.home, run_id, lock, log)
 
-    def _prepare(self, plan: Plan) -> None:
+    def _prepare(self, plan: Plan, writer: RunWriter) -> None:
         """Lay out the folder that is put on PYTHONPATH for interpreters that do not have this package."""
         package = Path(__file__).parents[2]
         folder = self.store.home / "travel" / "windlass"

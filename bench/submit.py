@@ -1,0 +1,181 @@
+"""From a command to an object that the cluster has accepted, and from an edited line to its first output in a pod.
+
+    .venv/bin/python bench/submit.py [TIMES]
+
+The peer is kubectl with the manifests that Windlass makes, ready in a file: it neither packs code, nor asks what the
+cluster has, nor has the objects tried before any is made, nor keeps the run. The cluster is a test bed of this machine,
+so this needs root. In the first part pods find no machine: nothing but the submission is at work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common import BIN, fresh_home, in_turn, machine, measure, report
+from tests.cluster.bed.cluster import Bed
+from tests.cluster.bed.sharing import alone
+from tests.cluster.labs import plan_on
+
+from windlass.engines.kubernetes.ground import ClusterGround
+from windlass.runs.record import Phase, Status
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+
+NAMESPACE = "wl-bench-submit"
+WINDLASS, KUBECTL = "windlass run", "kubectl apply"
+PEER = KUBECTL
+NOWHERE = {"resources": {"instance": "none-such"}}
+
+
+class Catcher:
+    """In place of a client: keeps what would be made."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+
+    def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        found = json.loads(json.dumps(manifest))
+        found["metadata"].pop("ownerReferences", None)  # that owner will never be there
+        self.made.append(found)
+        return {**manifest, "metadata": {**manifest["metadata"], "uid": "0"}}
+
+    def find(self, *_: object, **__: object) -> dict[str, Any]:
+        return {"items": []}
+
+
+class Record:
+    """As much of a run's record as its objects are made from."""
+
+    def __init__(self, run_id: str) -> None:
+        now = time.time()
+        self.status = Status(
+            id=run_id, name="bench", target="bed", created_at=now, phase=Phase.STARTING, phase_since=now, output_dir=""
+        )
+        self.writer = self
+
+    def events(self) -> list[Any]:
+        return []
+
+
+class Bench:
+    """One bed, one folder with a job."""
+
+    def __init__(self, bed: Bed, home: Path) -> None:
+        self.bed, self.home = bed, home
+        self.number = 0
+        target = {"kind": "kubernetes", "context": bed.context, "namespace": NAMESPACE, "image": bed.image,
+                  "python": bed.python}  # fmt: skip
+        self.target = KubernetesTarget(name="bed", **{key: value for key, value in target.items() if key != "kind"})
+        (home / "targets.yaml").write_text(json.dumps({"bed": target}))
+        self.before: Path | None = None
+
+    def job(self, **fields: Any) -> Job:
+        """The job, in its file too, with a script that says something new."""
+        self.number += 1
+        (self.home / "code").mkdir(exist_ok=True)
+        (self.home / "code" / "script.py").write_text(f"print('line {self.number} of the script', flush=True)\n")
+        told = {"name": "bench", "run": "script.py", "code": "code", "kubernetes": {"via": "job"}, **fields}
+        (self.home / "job.yaml").write_text(json.dumps(told))
+        return Job(**told)
+
+    def manifests(self, job: Job) -> Path:
+        """A file with the objects of a run of the job."""
+        run_id = f"bench-k{self.number:04}"
+        plan = plan_on(self.target, self.bed.kubeconfig, job, self.home, self.home, run_id)
+        ground = ClusterGround(plan, self.home)
+        ground.close()
+        ground.client = catcher = Catcher()  # type: ignore[assignment]
+        ground.begin(Record(run_id), ground.lay())  # type: ignore[arg-type]
+        path = self.home / f"{run_id}.json"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": catcher.made}))
+        return path
+
+    def kubectl(self, *words: str | Path) -> list[str | Path]:
+        return [self.bed.program, f"--context={self.bed.context}", "-n", NAMESPACE, *words]
+
+    def jobs(self) -> int:
+        return len(self.bed.kubectl("get", "jobs", "-n", NAMESPACE, "-o", "name").split())
+
+    def clear(self) -> None:
+        """Between two trials nothing of the last one goes on."""
+        windlass = str(BIN / "windlass")
+        listed = subprocess.run([windlass, "ps", "-a", "-o", "json"], cwd=self.home, capture_output=True, text=True)
+        for run in json.loads(listed.stdout):
+            subprocess.run([windlass, "stop", run["id"], "--now"], cwd=self.home, capture_output=True)
+            subprocess.run([windlass, "rm", "--force", run["id"]], cwd=self.home, capture_output=True)
+        self.bed.kubectl("delete", "jobs,configmaps,services", "-n", NAMESPACE, "-l", "windlass.dev/run")
+        self.bed.kubectl("wait", "--for=delete", "pods", "-n", NAMESPACE, "-l", "windlass.dev/run", "--timeout=60s")
+
+    # -- trials -------------------------------------------------------------------------------------------------------
+
+    def accepted_windlass(self) -> float:
+        self.job(nodes=2, launcher="plain", **NOWHERE)
+        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home)
+        assert self.jobs() == 1, "the command has ended, and there is no Job"
+        self.clear()
+        return cost.wall_seconds
+
+    def accepted_kubectl(self) -> float:
+        path = self.manifests(self.job(nodes=2, launcher="plain", **NOWHERE))
+        cost = measure(self.kubectl("apply", "-f", path), cwd=self.home)
+        assert self.jobs() == 1
+        self.clear()
+        return cost.wall_seconds
+
+    def edited_windlass(self) -> float:
+        self.job()
+        began = time.monotonic()
+        return self._first_line([BIN / "windlass", "run", "job.yaml", "--on", "bed"]) - began
+
+    def edited_kubectl(self) -> float:
+        path = self.manifests(self.job())
+        began = time.monotonic()
+        if self.before is not None:
+            subprocess.run(self.kubectl("delete", "-f", self.before), check=True, capture_output=True)
+        subprocess.run(self.kubectl("apply", "-f", path), check=True, capture_output=True)
+        self.before = path
+        name = f"job/bench-k{self.number:04}-1"
+        return self._first_line(self.kubectl("logs", "-f", name, "--pod-running-timeout=60s")) - began
+
+    def _first_line(self, words: list[str | Path]) -> float:
+        """When the command showed the script's line; it is let end."""
+        at = None
+        while at is None:  # kubectl logs fails where the container has not started
+            with subprocess.Popen(
+                words, cwd=self.home, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            ) as one:
+                for line in _lines(one):
+                    if f"line {self.number} of the script" in line:
+                        at = at or time.monotonic()
+        return at
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    assert process.stdout is not None
+    yield from process.stdout
+
+
+def main(times: int) -> None:
+    with alone() as bed, fresh_home() as home:
+        os.environ["KUBECONFIG"] = bed.kubeconfig
+        bed.kubectl("create", "namespace", NAMESPACE)
+        bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=60s")
+        bench = Bench(bed, home)
+        accepted = in_turn({KUBECTL: bench.accepted_kubectl, WINDLASS: bench.accepted_windlass}, times)
+        edited = in_turn({KUBECTL: partial(bench.edited_kubectl), WINDLASS: bench.edited_windlass}, times)
+    report(accepted, peer=PEER, title=f"from the command to a Job that is accepted ({machine()})", figure="s")
+    report(edited, peer=PEER, title="from an edited line to its output (kubectl: delete, apply, logs -f)", figure="s")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

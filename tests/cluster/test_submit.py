@@ -1,0 +1,172 @@
+"""A submission on a real cluster: refused before anything is made, or killed at any moment, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.bed import users
+from tests.cluster.bed.cluster import Bed, Cluster
+
+WINDLASS = Path(sys.executable).with_name("windlass")
+NUM_KILLS = 12
+JOBSETS = "jobsets.jobset.x-k8s.io"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class User:
+    """Somebody with a job and a target, at a shell."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster, self.namespace, self.folder = cluster, namespace, folder
+        self.env = {**os.environ, "WINDLASS_HOME": str(folder / "home"), "KUBECONFIG": cluster.kubeconfig}
+        folder.mkdir(exist_ok=True)
+        (folder / "code").mkdir(exist_ok=True)
+        (folder / "code" / "script.py").write_text("print('hello', flush=True)\n")
+
+    def write(self, target: Mapping[str, Any] | None = None, job: Mapping[str, Any] | None = None) -> None:
+        """The target and the job, each as it should be but for what is given."""
+        there = {"kind": "kubernetes", "context": self.cluster.context, "namespace": self.namespace,
+                 "image": self.cluster.image, "python": self.cluster.python}  # fmt: skip
+        (self.folder / "targets.yaml").write_text(json.dumps({"bed": {**there, **(target or {})}}))
+        asked = {"name": "case", "run": "script.py", "code": "code", "kubernetes": {"via": "job"}, **(job or {})}
+        (self.folder / "job.yaml").write_text(json.dumps(asked))
+
+    def start(self) -> subprocess.Popen[str]:
+        words = [str(WINDLASS), "run", "job.yaml", "--on", "bed", "--detach"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True)
+
+    def windlass(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([WINDLASS, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What `ps` says, which is the next command after whatever happened."""
+        answer = self.windlass("ps", "-a", "-o", "json")
+        assert answer.returncode == 0, answer.stderr
+        found: list[dict[str, Any]] = json.loads(answer.stdout)
+        return found
+
+    def made(self) -> set[str]:
+        """The runs of which there is anything in the namespace."""
+        words = ("get", "configmaps,services,jobs,pods,pvc", "-n", self.namespace, "-l", "windlass.dev/run")
+        items = json.loads(self.cluster.kubectl(*words, "-o", "json"))["items"]
+        return {item["metadata"]["labels"]["windlass.dev/run"] for item in items}
+
+
+@pytest.fixture
+def user(cluster: Cluster, namespace: str, tmp_path: Path) -> User:
+    return User(cluster, namespace, tmp_path / "user")
+
+
+def large_code(user: User) -> None:
+    for number in range(5):
+        (user.folder / "code" / f"noise-{number}.bin").write_bytes(os.urandom(2_000_000))
+
+
+def as_it_is(_user: User) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("target", "job", "before", "exit_code", "message", "hint"),
+    [
+        ({"context": "nosuch"}, {}, as_it_is, 2, "has no context 'nosuch'", "known are: "),
+        ({"namespace": "no-such-namespace"}, {}, as_it_is, 2, "namespace no-such-namespace is not in the cluster",
+         "create namespace no-such-namespace"),
+        ({}, {"name": "x" * 70}, as_it_is, 2, "name", "at most"),
+        ({}, {}, large_code, 2, "MB travel in objects of the cluster", ".windlassignore"),
+        ({}, {"kubernetes": {"via": "job", "results": {"claim": "nosuch"}}}, as_it_is, 2,
+         "the claim nosuch is not in the namespace", "kubectl get pvc"),
+        ({}, {"secrets": ["nosuch"]}, as_it_is, 2, "secret nosuch is not in the namespace", "kubectl create secret"),
+    ],
+    ids=["context", "namespace", "long name", "large code", "claim", "secret"],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_one_message_before_anything_is_made(
+    user: User, target: Any, job: Any, before: Callable[[User], None], exit_code: int, message: str, hint: str
+) -> None:
+    before(user)
+    user.write(target, job)
+    refused(user, exit_code, message, hint)
+
+
+@pytest.mark.parametrize(
+    ("login", "exit_code", "message", "hint"),
+    [
+        (users.NOBODY, 2, "this login may not create configmaps", "--role prints the role"),
+        (users.EXPIRED, 1, "Unauthorized", "the login has run out or was never valid"),
+    ],
+)
+def test_a_login_that_is_not_enough_is_refused_before_anything_is_made(
+    user: User, bed: Bed, login: str, exit_code: int, message: str, hint: str
+) -> None:
+    user.write({"context": users.context(login)})
+    refused(user, exit_code, message, hint)
+
+
+def refused(user: User, exit_code: int, message: str, hint: str) -> None:
+    answer = user.windlass("run", "job.yaml", "--on", "bed", "--detach")
+    said = answer.stderr
+    errors = [line for line in said.splitlines() if line.startswith("error:")]
+    assert (answer.returncode, len(errors)) == (exit_code, 1), said
+    assert message in said
+    assert hint in said
+    assert "Traceback" not in said
+    assert user.runs() == []
+    assert user.made() == set()
+
+
+def test_a_field_that_the_clusters_jobset_lacks_is_refused_before_anything_is_made(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    definition = json.loads(lone_bed.kubectl("get", "crd", JOBSETS, "-o", "json"))
+    for version in definition["spec"]["versions"]:
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        del spec["network"]["properties"]["publishNotReadyAddresses"]
+    lone_bed.kubectl("replace", "-f", "-", stdin=json.dumps(definition))
+    user = User(lone_bed, lone_namespace, tmp_path / "user")
+    user.write(job={"kubernetes": {"via": "jobset"}, "nodes": 2})
+    give_up = time.monotonic() + 60  # the server takes a moment to take a schema in
+    while user.windlass("plan", "job.yaml", "--on", "bed").returncode == 0:
+        assert time.monotonic() < give_up, "the server has not taken the schema in"
+    refused(user, 2, "publishNotReadyAddresses", "via: job")
+    user.write(job={"kubernetes": {}, "nodes": 2})  # where the way is left open, the other one is taken
+    plan = user.windlass("plan", "job.yaml", "--on", "bed")
+    assert plan.returncode == 0, plan.stderr
+    assert "JobSet is installed and cannot be used" in plan.stdout
+
+
+def test_a_submission_that_is_killed_at_any_moment_is_gone_on_with_by_the_next_command_or_never_was(
+    user: User, cluster: Cluster
+) -> None:
+    user.write()
+    began = time.monotonic()
+    first = user.start()
+    first.communicate()
+    assert first.returncode == 0
+    whole = time.monotonic() - began
+    known = 0
+    for number in range(NUM_KILLS):
+        process = user.start()
+        time.sleep(whole * (number + 0.5) / NUM_KILLS)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        runs = {run["id"] for run in user.runs()}
+        assert user.made() <= runs
+        known = max(known, len(runs))
+    assert known > 1, "none was killed after it had begun to make anything"
+    while any(run["phase"] not in ("succeeded", "failed", "lost") for run in user.runs()):
+        time.sleep(0.2)
+    for run in user.runs():
+        assert run["phase"] == "succeeded", user.windlass("why", run["id"]).stdout
+        assert user.windlass("rm", run["id"]).returncode == 0
+    assert user.made() == set()
