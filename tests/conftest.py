@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.engines import matrix
 from tests.faults.machine import Machine, machine_in
 
 # A busy machine is slow, not wrong: examples have no time limit of their own.
@@ -20,8 +21,6 @@ for number, action in (
 ):  # fmt: skip
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)
-
-MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
 
 for module in ("placement", "exits", "logs", "life", "interpreter", "mpi"):
     pytest.register_assert_rewrite(f"tests.engines.cases.{module}")
@@ -54,19 +53,12 @@ def _lacks(item: pytest.Item) -> bool:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Cases × ways: passed, failed, or – where a case makes no sense for a way (`Can` in tests/engines/lab.py)."""
-    cells: dict[str, dict[str, str]] = {}
-    for outcome, mark in MARKS.items():
-        for report in terminalreporter.stats.get(outcome, ()):
-            parts = report.nodeid.split("::")
-            if len(parts) != 3 or not parts[0].startswith("tests/engines/test_") or not parts[1].startswith("Test"):
-                continue
-            cells.setdefault(parts[2].removeprefix("test_"), {})[parts[1].removeprefix("Test")] = mark
-    if not cells:
+    stats = {outcome: terminalreporter.stats.get(outcome, []) for outcome in matrix.MARKS}
+    found = [one for outcome, reports in stats.items() for one in matrix.results(reports, outcome)]
+    if not found:
         return
-    ways = sorted({way for row in cells.values() for way in row})
-    width = max(len(case) for case in cells)
+    nodeids = [report.nodeid for reports in stats.values() for report in reports]
+    matrix.keep(matrix.gathered([*matrix.left_out(nodeids), *found]))
     terminalreporter.section("contract: cases × ways")
-    terminalreporter.write_line(f"{'':{width}}  {'  '.join(ways)}")
-    for case, row in sorted(cells.items()):
-        marks = "  ".join(f"{row.get(way, '–'):^{len(way)}}" for way in ways)
-        terminalreporter.write_line(f"{case:{width}}  {marks}".rstrip())
+    for line in matrix.table(matrix.gathered(found)):
+        terminalreporter.write_line(line)

@@ -32,8 +32,10 @@ class OnCluster(Contract):
             yield lab
             lab.close()
 
-    way = Way("kubernetes", KubernetesEngine, lambda *_: _never(), CAN, {}, adds=ADDED)
-    """What a way can is asked before there is a cluster."""
+
+def way(via: str) -> Way:
+    """What a way can is asked before there is a cluster; it is the fixture's way that makes plans."""
+    return Way(f"kubernetes {via}", KubernetesEngine, lambda *_: _never(), CAN, {}, adds=ADDED)
 
 
 def _never() -> Plan:
@@ -42,7 +44,9 @@ def _never() -> Plan:
 
 class TestJob(OnCluster):
     via = "job"
+    way = way("job")
 
 
 class TestJobset(OnCluster):
     via = "jobset"
+    way = way("jobset")

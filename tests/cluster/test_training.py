@@ -30,6 +30,7 @@ DIGITS = EXAMPLES / "01-digits"
 ELASTIC = Path(__file__).parents[1] / "elastic"
 RESUMABLE = EXAMPLES / "08-resumable-digits"
 SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
+LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"local": {"start": "cold"}})
 LOST_SECONDS = 5
 """How long pods stay on a silent machine; the cluster takes 10 s to call it so."""
 EPOCHS = "10"
@@ -78,8 +79,7 @@ def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accu
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     words = ("train.py", "--epochs", "5")
-    here = Way("local", LocalEngine, plan_local, frozenset(Can))
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab, opened(Lab(here, tmp_path / "local")) as local:
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab, opened(Lab(LOCAL, tmp_path / "local")) as local:
         runs = {via: lab.start(*words, base=DIGITS, **SHAPE, **results(cluster, via=via)) for via in ("job", "jobset")}
         at_home = local.start(*words, base=DIGITS, **SHAPE)
         for run in (*runs.values(), at_home):
@@ -93,20 +93,19 @@ def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accu
 
 
 @pytest.fixture(scope="module")
-def undisturbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the weights of a resumable run that nothing happens to."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the weights of a resumable run that nothing happens to; a bed is on this machine, and so is it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with cluster.namespace("undisturbed") as namespace, opened(lab_on(cluster, namespace, folder / "home")) as lab:
-        return digest(succeeded(resumable(lab, cluster)), "model.safetensors", folder)
+    with opened(Lab(LOCAL, folder / "home")) as lab:
+        return digest(succeeded(resumable(lab)), "model.safetensors", folder)
 
 
-def resumable(lab: Lab, cluster: Cluster, **more: Any) -> Run:
+def resumable(lab: Lab, **kept: Any) -> Run:
     """The digits with two ranks on each of two nodes, which save often and may lose anything."""
     fields = {
         "restarts": {"max": 10, "on": ["failure", "preemption", "node-loss"]},
         "checkpoint": {"every": "20 steps"},
     }
-    kept = results(cluster, lost_after=LOST_SECONDS, **more)
     return lab.start("train.py", "--epochs", EPOCHS, base=RESUMABLE, grace=10, **SHAPE, **fields, **kept)
 
 
@@ -136,7 +135,7 @@ def test_killed_pods_resume_from_the_claim_with_the_same_weights(
     bed: Bed, namespace: str, tmp_path: Path, undisturbed: str
 ) -> None:
     with opened(lab_on(bed, namespace, tmp_path / "home")) as lab:
-        run = resumable(lab, bed, via="job")
+        run = resumable(lab, **results(bed, lost_after=LOST_SECONDS, via="job"))
         until_saved(run, 1)
         name = pods(bed, namespace, run, 1)[1]["metadata"]["name"]
         bed.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
@@ -162,7 +161,7 @@ def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weig
     lone_bed: Bed, lone_namespace: str, tmp_path: Path, undisturbed: str
 ) -> None:
     with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
-        run = resumable(lab, lone_bed, via="jobset")
+        run = resumable(lab, **results(lone_bed, lost_after=LOST_SECONDS, via="jobset"))
         until_saved(run, 1)
         lone_bed.kubectl("drain", "node2", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
         until_saved(run, 2)

@@ -1,0 +1,148 @@
+"""The matrix of the contract: each case in each way passed, failed, or makes no sense there, and why.
+
+Every run of pytest prints what it knows and adds it to `.cache/contract.json`. `python -m tests.engines.matrix` makes
+`docs/reference/contract-matrix.md` of that, once all ways have been run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+KNOWN = ROOT / ".cache" / "contract.json"
+PAGE = ROOT / "docs" / "reference" / "contract-matrix.md"
+COLUMNS = ("fake", "local cold", "local warm", "kubernetes job", "kubernetes jobset")
+"""Ways of the page."""
+MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
+LEFT_OUT = "–"
+Row = dict[str, str]
+Cells = dict[str, Row]
+"""By way and case: a mark, or why the case was left out."""
+HEAD = """<!-- Made by `python -m tests.engines.matrix` from the results of the tests. -->
+
+# The contract of the engines
+
+Every engine passes the same cases, written once (`tests/engines/contract.py`), in every way that it has to run a job:
+✓ passed, ✗ failed. Where a case makes no sense for a way, a letter says what the way lacks: see below the table.
+
+The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in real pods. `make test`,
+`make test-slow` and `make test-cluster` print the part of it that they run.
+"""
+
+
+def results(reports: Iterable[Any], outcome: str) -> Iterator[tuple[str, str, str]]:
+    """Way, case and mark of the reports on cases of the contract."""
+    for report in reports:
+        path, _, rest = report.nodeid.partition("::")
+        owner, _, case = rest.partition("::")
+        if (found := _class(path, owner)) is not None and hasattr(_contract(), case.partition("[")[0]):
+            yield found.way.name, case.removeprefix("test_"), MARKS[outcome]
+
+
+def left_out(nodeids: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Way, case and reason of the cases that make no sense for the ways of these tests."""
+    owners = {tuple(nodeid.split("::")[:2]) for nodeid in nodeids if nodeid.count("::") == 2}
+    for path, owner in sorted(owners):
+        found = _class(path, owner)
+        for name in dir(found) if found is not None else ():
+            marks = getattr(getattr(found, name), "pytestmark", ()) if name.startswith("test_") else ()
+            lacks = [one for mark in marks if mark.name == "needs" for one in mark.args if one not in found.way.can]
+            if lacks:
+                yield found.way.name, name.removeprefix("test_"), f"no {lacks[0].value}"
+
+
+def _class(path: str, owner: str) -> Any:
+    """The class of a way, if this is one."""
+    if not path.startswith(("tests/engines/test_", "tests/cluster/test_contract")) or not owner.startswith("Test"):
+        return None
+    found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), owner, None)
+    return found if isinstance(found, type) and issubclass(found, _contract()) else None
+
+
+def _contract() -> type:
+    """All cases; imported late, since pytest looks into the modules with cases before anybody imports them."""
+    from tests.engines.contract import Contract
+
+    return Contract
+
+
+def gathered(found: Iterable[tuple[str, str, str]]) -> Cells:
+    """By way and case."""
+    cells: Cells = {}
+    for way, case, mark in found:
+        cells.setdefault(way, {})[case] = mark
+    return cells
+
+
+def table(cells: Cells) -> Iterator[str]:
+    """What is printed: cases × ways."""
+    ways, cases = sorted(cells), sorted({case for row in cells.values() for case in row})
+    width = max(map(len, cases))
+    yield f"{'':{width}}  {'  '.join(ways)}"
+    for case in cases:
+        marks = (cells[way].get(case, LEFT_OUT) for way in ways)
+        shown = ((mark if mark in MARKS.values() else LEFT_OUT, way) for mark, way in zip(marks, ways, strict=True))
+        yield f"{case:{width}}  {'  '.join(f'{mark:^{len(way)}}' for mark, way in shown)}".rstrip()
+
+
+def keep(cells: Cells) -> None:
+    """Add these results to those that are known."""
+    known = read()
+    for way, row in cells.items():
+        known[way] = {**known.get(way, {}), **row}
+    KNOWN.parent.mkdir(exist_ok=True)
+    KNOWN.write_text(json.dumps(known, indent=1, sort_keys=True))
+
+
+def read() -> Cells:
+    """What is known."""
+    try:
+        found: Cells = json.loads(KNOWN.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def page(cells: Mapping[str, Row]) -> str:
+    """The page of the documentation. Cases with several parameters are one row, which passes if all do."""
+    merged = {way: _merged(cells.get(way, {})) for way in COLUMNS}
+    cases = sorted({case for row in merged.values() for case in row})
+    whys = sorted({mark for row in merged.values() for mark in row.values() if mark not in MARKS.values()})
+    letters = dict(zip(whys, "abcdefghijklmnopqrstuvwxyz", strict=False))
+    lines = [f"| case | {' | '.join(COLUMNS)} |", f"|---|{':-:|' * len(COLUMNS)}"]
+    for case in cases:
+        marks = (merged[way].get(case, "") for way in COLUMNS)
+        lines.append(f"| {case.replace('_', ' ')} | {' | '.join(letters.get(mark, mark) for mark in marks)} |")
+    notes = [f"- **{letter}**: this way has {why}" for why, letter in letters.items()]
+    return "\n".join([HEAD, *lines, "", *notes, ""])
+
+
+def _merged(row: Mapping[str, str]) -> Row:
+    found: Row = {}
+    for case, mark in row.items():
+        name = case.partition("[")[0]
+        found[name] = mark if found.get(name) != MARKS["failed"] else found[name]
+    return found
+
+
+def main() -> int:
+    """Make the page; 1 where a way has not been run."""
+    known = read()
+    missing = [way for way in COLUMNS if way not in known]
+    if missing:
+        print(f"not known yet: {', '.join(missing)}; run their tests first", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(known))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
