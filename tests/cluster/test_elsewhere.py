@@ -25,7 +25,7 @@ TALK = """
 import os, signal, sys, time
 rank, attempt = os.environ["RANK"], os.environ["WINDLASS_ATTEMPT"]
 for number in range(20):
-    print("attempt", attempt, "line", number, flush=True)
+    print(f"step {number}/20 loss {attempt}", flush=True)
     time.sleep(0.1)
 if (rank, attempt) == ("1", "1"):
     sys.exit(3)
@@ -73,7 +73,7 @@ def test_a_run_is_seen_and_followed_from_another_machine(
     lines = followed.out.splitlines()
     for rank in "01":
         of = [line.removeprefix(f"[{rank}] ") for line in lines if line.startswith(f"[{rank}]")]
-        assert of == [f"attempt {attempt} line {number}" for attempt in "12" for number in range(20)]
+        assert of == [f"step {number}/20 loss {attempt}" for attempt in "12" for number in range(20)]
 
     assert ended(run, WAY_SECONDS).exit_code == 0
     [seen] = elsewhere("ps", "-o", "json").json
@@ -83,9 +83,10 @@ def test_a_run_is_seen_and_followed_from_another_machine(
     assert (seen["pods_total"], seen["kept"]) == (2, "elsewhere")
     one = elsewhere("status", run[:6], "-o", "json").json
     hold("status", one)
+    assert one["progress"]["total"] == 20
     assert [(pod["node"], pod["state"]) for pod in one["pods"]] == [(0, "ended"), (1, "ended")]
     assert elsewhere("status", run, "--exit-code").code == 0
-    assert elsewhere("logs", run, "--rank", "1", "--tail", "1").out == "attempt 2 line 19\n"
+    assert elsewhere("logs", run, "--rank", "1", "--tail", "1").out == "step 19/20 loss 2\n"
 
     # the one who keeps it asks the record
     assert windlass("ps", "--on", "bed", "-o", "json").json[0]["kept"] == "here"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +36,14 @@ class There:
     is_ours: bool
     pods: tuple[PodSeen, ...] = ()
     """Those of its newest attempt; only where one run is looked at."""
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """What its first node has last told of it; likewise."""
 
     def to_json(self, *, whole: bool = False) -> dict[str, Any]:
         """As `ps --on` prints it, or with its pods as `status --on` does."""
-        pods = {"pods": [asdict(pod) for pod in self.pods]} if whole else {}
+        more = {"pods": [asdict(pod) for pod in self.pods], "progress": dict(self.progress)} if whole else {}
         kept = "here" if self.is_ours else "elsewhere"
-        return {**asdict(self.seen), "phase": self.seen.phase.value, "target": self.target, "kept": kept, **pods}
+        return {**asdict(self.seen), "phase": self.seen.phase.value, "target": self.target, "kept": kept, **more}
 
 
 @contextlib.contextmanager
@@ -117,7 +119,8 @@ def one(run_id: str, on: str, edge: Edge) -> There:
 
     with connected(on, edge) as client:
         seen = elsewhere.one(client, run_id)
-        return There(seen, on, is_ours=False, pods=elsewhere.pods(client, seen))
+        pods = elsewhere.pods(client, seen)
+        return There(seen, on, is_ours=False, pods=pods, progress=elsewhere.progress(client, pods))
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ import click
 
 from windlass.cli.hands import Hands, Wish
 from windlass.cli.render import emit, print_data
-from windlass.cli.statustext import exit_words, labelled, phase_word
+from windlass.cli.statustext import advance_lines, exit_words, labelled, phase_word
 from windlass.cli.words import Paint, duration, painter, table, visible
+from windlass.runs.record import Status
 
 if TYPE_CHECKING:
     from windlass.actions.edge import Edge
@@ -109,12 +110,20 @@ def status_lines(found: There, now: float, paint: Paint) -> list[str]:
         lines += labelled("waits", [paint(visible(seen.waits_for), "yellow")], paint)
     if seen.attempt > 1:
         lines += labelled("attempt", [str(seen.attempt)], paint)
+    lines += labelled("progress", advance_lines(_as_status(found), now), paint)
     lines += labelled("pods", [f"{seen.pods_ready} of {seen.pods_total} ready", *_pod_rows(found, paint)], paint)
     if not found.pods:  # nobody has kept what they said
         return lines
     what = "what the ranks said" if seen.phase.is_terminal else "what the ranks say"
     command = f"windlass logs {'' if seen.phase.is_terminal else '-f '}{seen.id} --on {found.target}"
     return [*lines, *labelled("next", [f"{paint(command, bold=True)}   {paint(what, dim=True)}"], paint)]
+
+
+def _as_status(found: There) -> Status:
+    """As much of a status as says how far a run is."""
+    seen = found.seen
+    return Status(seen.id, seen.name, found.target, seen.phase, seen.created_at, seen.created_at, "",
+                  progress=found.progress)  # fmt: skip
 
 
 def _pod_rows(found: There, paint: Paint) -> list[str]:

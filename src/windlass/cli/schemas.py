@@ -147,7 +147,7 @@ POD: Final = _object({
     "machine": TEXT,
     "exit_code": _or_null(WHOLE),
 })  # fmt: skip
-SEEN: Final = _object({**_SEEN, "pods": _list(POD)})
+SEEN: Final = _object({**_SEEN, "pods": _list(POD), "progress": ANY})
 MONEY: Final[Schema] = {"type": "number", "minimum": 0}
 COST: Final = _object({
     "per_node_hour": MONEY,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.elsewhere import GONE, TABLES, UNSAID, Board, Seen, selecting
+from windlass.engines.kubernetes.elsewhere import GONE, TABLES, UNSAID, Board, Seen, progress_in, selecting
 from windlass.runs.record import Phase
 
 ANCHORS, JOBS, PODS = TABLES
@@ -153,6 +153,18 @@ def test_a_bookmark_moves_the_version_alone_and_a_list_may_take_the_place_of_ano
     fresh.fill(ANCHORS, [anchors("other-7f3k2")])
     board.take(ANCHORS, fresh)
     assert [one.id for one in board.runs(BEGAN_AT)] == ["other-7f3k2"]
+
+
+def test_the_newest_progress_in_a_log_is_found_between_what_ranks_say() -> None:
+    lines = [
+        b'2026-11-21T15:00:01Z [n] {"kind": "progress", "at": 1.0, "progress": {"step": 1, "total": 9}}',
+        b"2026-11-21T15:00:01Z [0] progress",
+        b'2026-11-21T15:00:02Z [n] {"kind": "progress", "at": 2.0, "progress": {"step": 2}}',
+        b'2026-11-21T15:00:02Z [n] {"kind": "progress", "at": 3.0',
+        b'2026-11-21T15:00:03Z [0] a rank may say [n] {"progress": 7}',
+    ]
+    assert progress_in(lines) == {"step": 2, "total": 9, "at": 2.0}
+    assert progress_in([b"2026-11-21T15:00:01Z [0] hi"]) == {}
 
 
 def test_one_run_is_selected_by_its_label() -> None:

@@ -151,10 +151,13 @@ class Client:
                 raise _refused(int(event["object"].get("code", 500)), event["object"], self)
             yield event
 
-    def logs(self, pod: str, *, container: str, follow: bool, since: str | None = None) -> Iterator[bytes]:
-        """The lines of a container, each with its time in front. Raises Refused, Unreachable."""
+    def logs(
+        self, pod: str, *, container: str, follow: bool, since: str | None = None, tail: int | None = None
+    ) -> Iterator[bytes]:
+        """The lines of a container, or the last of them, each with its time in front. Raises Refused, Unreachable."""
         query = {"container": container, "timestamps": "true", **({"follow": "true"} if follow else {}),
-                 **({"sinceTime": since} if since else {})}  # fmt: skip
+                 **({"sinceTime": since} if since else {}),
+                 **({"tailLines": str(tail)} if tail is not None else {})}  # fmt: skip
         # A kubelet that is busy may begin to follow and never send anything: then it is asked again.
         silence = FOLLOW_SECONDS if follow and since is not None else READ_SECONDS
         return self.lines(f"{self.path('v1', 'Pod', pod)}/log", query, silence=silence)

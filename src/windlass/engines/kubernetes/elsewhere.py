@@ -7,6 +7,8 @@ print, since the pods of a thousand runs as objects are tens of megabytes. `watc
 from __future__ import annotations
 
 import calendar
+import contextlib
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +18,13 @@ from typing import Any, Final, NamedTuple
 
 from windlass.diagnose.observations import PodSeen
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.helpers import STUCK
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.seeing import ON_THE_WAY, pod_seen
 from windlass.errors import NoSuchRun
 from windlass.runs.record import Phase
+from windlass.worker.node import NODE_TAG
 
 Json = Mapping[str, Any]
 
@@ -36,6 +39,8 @@ PULLING: Final = frozenset((*ON_THE_WAY, *STUCK))
 LIVE: Final = ("queued", "pulling", "running", "ending")
 MAKING_SECONDS: Final = 60.0
 """How long after its anchor the first Job of a run may be made."""
+TAIL_LINES: Final = 400
+NODE_SAYS: Final = f" [{NODE_TAG}] ".encode()
 UNSAID: Final = "it has failed, and whoever keeps it has not said what follows"
 
 GONE: Final = "its pods and what makes them were deleted"
@@ -320,6 +325,28 @@ def one(client: Client, run_id: str) -> Seen:
     for seen in look(client, run_id).runs(time.time()):
         return seen
     raise NoSuchRun(f"{run_id} is no longer in namespace {client.namespace}", "its objects were deleted")
+
+
+def progress(client: Client, pods: Iterable[PodSeen]) -> dict[str, Any]:
+    """How far a run is, as its first node has last told; empty where it has not, or nobody can be asked."""
+    first = next((pod.name for pod in pods if pod.node == 0), "")
+    try:
+        lines = list(client.logs(first, container=layout.CONTAINER, follow=False, tail=TAIL_LINES)) if first else []
+    except (Refused, Unreachable):
+        return {}
+    return progress_in(lines)
+
+
+def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
+    """The newest progress among the last lines of a pod's log."""
+    found: dict[str, Any] = {}
+    for line in lines:
+        _, is_node, event = line.partition(NODE_SAYS)
+        if is_node and b'"progress"' in event:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                told = json.loads(event)
+                found |= told["progress"] | {"at": told["at"]}
+    return found
 
 
 def pods(client: Client, seen: Seen) -> tuple[PodSeen, ...]:
