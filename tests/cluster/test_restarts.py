@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -96,4 +97,24 @@ def test_a_new_keeper_follows_an_attempt_in_the_pods_of_another(
     assert (status.phase, len(status.attempts)) == (Phase.STOPPED, 2)
     for rank in (0, 1):
         assert [line.text for line in run.lines(attempt=2, ranks=[rank])] == [f"attempt 2 of rank {rank}"]
+    lab.close()
+
+
+def test_a_pod_that_starts_its_ranks_itself_imports_ahead_while_it_stays(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    job = script(tmp_path)
+    (job / "script.py").write_text("import torch\n" + SCRIPT)
+    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})
+    run = lab.start("script.py", base=job, procs_per_node=2, env={"BREAKS": "12", "WAITS": ""})
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    events = [
+        [json.loads(line) for line in (run.dir / f"attempt-{number}" / "node-0.events").read_text().splitlines()]
+        for number in (1, 2, 3)
+    ]
+    assert [[one["start"] for one in told if one["kind"] == "node"] for told in events] == [
+        ["cold"],
+        ["warm"],
+        ["warm"],
+    ]
     lab.close()

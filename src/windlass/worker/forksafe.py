@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 PER_RANK = frozenset({
@@ -20,12 +21,26 @@ PER_RANK = frozenset({
 })  # fmt: skip
 PER_RANK_PREFIXES = ("WINDLASS_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
 """Variables of one rank, or of one run: a module that reads one while it is imported cannot be shared."""
+PER_TERMINAL = frozenset({
+    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID",
+    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TMUX", "TMUX_PANE", "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE",
+})  # fmt: skip
+"""Variables that no import reads. Any other that differs means another warm process."""
 OVERWRITTEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE)
 """Signals that a node worker takes for itself, before its ranks get back what the imports had set."""
 THREAD_PATIENCE_SECONDS = 0.5
 """How long a thread that an import has started may take to end."""
 TRIAL_SECONDS = 10
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
+def lasting(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are the same for every rank and in every terminal."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in PER_RANK and name not in PER_TERMINAL and not name.startswith(PER_RANK_PREFIXES)
+    }
 
 
 class Imports:

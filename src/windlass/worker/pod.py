@@ -11,12 +11,12 @@ A pod shares no folder with whoever keeps the run; what it has is its log, which
 
 so `kubectl logs` is readable, and the keeper makes of it the same files that a node on its own machine writes.
 
-Where ranks have failed, the pod may stay for the next attempt (`staying.py`): then this process begins anew.
+Where ranks have failed, the pod may stay for the next attempt (`staying.py`): then this process begins anew. Where it
+starts the ranks itself, it imports what they will while it waits, and forks them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
@@ -32,10 +32,11 @@ from typing import Any
 if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from windlass.worker import resume, staying
+from windlass.worker import forksafe, resume, staying, warm
 from windlass.worker.hosted import HostedNode
+from windlass.worker.likeness import Likeness
 from windlass.worker.node import Node
-from windlass.worker.start import ColdStart
+from windlass.worker.start import ColdStart, Start, WarmStart
 
 PIECE_BYTES = 8 << 10
 """Container runtimes cut lines at 16 KiB, and the API puts a time into the middle of a line that was cut."""
@@ -48,6 +49,8 @@ NAME_SECONDS = 600.0
 NAME_PAUSE_SECONDS = 0.2
 SAY_SECONDS = 5.0
 QUOTED_BYTES = 64 << 10
+PADDING = "." * 4000
+"""Room for the command lines of ranks that are forked."""
 
 
 class Outlet:
@@ -82,19 +85,20 @@ class Outlet:
 def main(argv: list[str]) -> int:
     """`FOLDER NODES`: play the node of this pod, whose spec is in the file NODES; 0 if all its ranks succeeded.
 
-    FOLDER is for files of the attempt; beside it is where orders for the next one come in.
+    `FOLDER stay STATE`: wait for an order first; `STATE` is a descriptor of what `_become` has written. FOLDER is for
+    files of the attempt; beside it is where orders come in.
     """
-    folder, nodes = argv
     outlet = Outlet(os.dup(1))
     signal.signal(signal.SIGTERM, _leave)
     try:
-        code, seconds = _play(folder, nodes, outlet)
-        if seconds:
-            _stay(os.path.dirname(folder), seconds, outlet)
+        folder, nodes = argv[:2]
+        if nodes != "stay":
+            return _play(folder, nodes, outlet, ColdStart())
+        with open(int(argv[2])) as file:
+            return _stay(folder, json.load(file), outlet)
     except Exception:
         outlet.say(traceback.format_exc().rstrip())
         return 1
-    return code
 
 
 def _leave(_number: int, _frame: object) -> None:
@@ -102,9 +106,8 @@ def _leave(_number: int, _frame: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _play(folder: str, nodes: str, outlet: Outlet) -> tuple[int, float]:
-    """Play one attempt; gives the exit code, and the seconds that the pod is to stay for another one."""
-    told = os.path.join(os.path.dirname(folder), staying.TOLD)
+def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
+    """Play one attempt; gives the exit code, unless the pod is to stay for another one."""
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt before
     spec = _spec(folder, nodes, os.environ.get("JOB_COMPLETION_INDEX", "0"))
     words = os.path.join(folder, f"node-{spec['node']}.out")
@@ -115,40 +118,88 @@ def _play(folder: str, nodes: str, outlet: Outlet) -> tuple[int, float]:
         os.makedirs(spec["env"][name], exist_ok=True)
     _wait_for_name(spec["env"]["MASTER_ADDR"], outlet)
     spec = _gone_on(spec)
-    node = (HostedNode if "launch" in spec else Node)(spec, None, ColdStart(), outlet.put)
+    node = (HostedNode if "launch" in spec else Node)(spec, None, start, outlet.put)
     code = node.run()
     with open(words, "rb") as said:
         said.seek(max(0, os.fstat(said.fileno()).st_size - QUOTED_BYTES))
         outlet.put(POD, said.read())
-    goes_away = node.ended_by == "stop" and not os.path.exists(told)
-    return code, 0.0 if code == 0 or goes_away else spec.get("stay_seconds", 0.0)
+    staying.block()
+    goes_away = not staying.forget_told(os.path.dirname(folder)) and node.ended_by == "stop"
+    if code and not goes_away and spec.get("stay_seconds"):
+        outlet.put(ATTEMPT, b"over\n")
+        _become(folder, spec, code, outlet)
+    return code
 
 
-def _stay(folder: str, seconds: float, outlet: Outlet) -> None:
-    """Wait for an order and become the process that carries it out; come back where none is given."""
-    outlet.put(ATTEMPT, b"over\n")
-    path = staying.wait(folder, seconds)
-    if path is None:
-        return
-    with gzip.open(path) as file:
-        number = json.load(file)["attempt"]
-    nodes = os.path.join(folder, f"attempt-{number}.json.gz")
-    os.rename(path, nodes)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(folder, staying.TOLD))
-    outlet.put(ATTEMPT, b"%d\n" % number)
+def _become(folder: str, spec: dict[str, Any], code: int, outlet: Outlet) -> None:
+    """Begin this process anew, with nothing of the attempt that is over, as one that stays for the next."""
+    modules = [] if "launch" in spec else spec.get("warm", [])
+    env = {**os.environ, **spec["env"]} if modules else dict(os.environ)
+    state = {
+        "code": code,
+        "seconds": spec["stay_seconds"],
+        "modules": modules,
+        "env": dict(os.environ),
+        "warm_env": env,
+    }
+    file = os.memfd_create("state")
+    os.write(file, json.dumps(state).encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    os.set_inheritable(file, True)
     for descriptor in (1, 2):
         os.dup2(outlet.descriptor, descriptor)
-    program = os.path.abspath(__file__)
-    os.execv(sys.executable, [sys.executable, "-I", "-S", program, os.path.join(folder, "attempt"), nodes])
+    words = [os.path.abspath(__file__), folder, "stay", str(file)]
+    # An interpreter that is to import ahead has to find what those of the ranks find, and room for their names.
+    options = [*words, PADDING] if modules else ["-I", "-S", *words]
+    os.execve(sys.executable, [sys.executable, *options], forksafe.lasting(env) if modules else env)
 
 
-def _spec(folder: str, nodes: str, place: str) -> dict[str, Any]:
-    """What the node at this place of the attempt was asked for, its files being in `folder`."""
+def _stay(folder: str, state: dict[str, Any], outlet: Outlet) -> int:
+    """Wait for an order and play what it says; where none comes, end as the attempt before has."""
+    likeness: list[Likeness] = []
+
+    def import_ahead() -> None:
+        found, why_unsafe = warm.import_ahead(state["modules"])
+        likeness.extend([] if why_unsafe else [found])
+
+    base = os.path.dirname(folder)
+    path = staying.wait(base, state["seconds"], import_ahead if state["modules"] else None)
+    os.environ.clear()
+    os.environ.update(state["env"])
+    if path is None:
+        return int(state["code"])
+    with gzip.open(path) as file:
+        number = json.load(file)["attempt"]
+    nodes = os.path.join(base, f"attempt-{number}.json.gz")
+    os.rename(path, nodes)
+    staying.forget_told(base)
+    outlet.put(ATTEMPT, b"%d\n" % number)
+    signal.signal(signal.SIGTERM, _leave)
+    return _play(folder, nodes, outlet, _start(likeness, nodes, state))
+
+
+def _start(likeness: list[Likeness], nodes: str, state: dict[str, Any]) -> Start:
+    """By forks where they are as good as new interpreters for what the attempt asks."""
+    if not likeness:
+        return ColdStart()
+    spec = _asked(nodes, os.environ.get("JOB_COMPLETION_INDEX", "0"))
+    other = forksafe.lasting({**os.environ, **spec["env"]}) != forksafe.lasting(state["warm_env"])
+    if other or forksafe.why_unsafe() or forksafe.shadowed(spec["script"]):
+        return ColdStart()
+    return WarmStart(likeness[0])
+
+
+def _asked(nodes: str, place: str) -> dict[str, Any]:
+    """What the node at this place of the attempt was asked for."""
     with gzip.open(nodes) as file:
         asked = json.load(file)
     spec = {**asked["common"], **asked["nodes"][place]}
-    spec["env"] = {**asked["common"]["env"], **asked["nodes"][place]["env"]}
+    return {**spec, "env": {**asked["common"]["env"], **asked["nodes"][place]["env"]}}
+
+
+def _spec(folder: str, nodes: str, place: str) -> dict[str, Any]:
+    """The same, with the files of the node in `folder`."""
+    spec = _asked(nodes, place)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"node-{spec['node']}")
     spec |= {"folder": folder, "path": path + ".json", "events": path + ".events"}

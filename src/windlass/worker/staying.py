@@ -16,11 +16,13 @@ import os
 import signal
 import sys
 import time
+from typing import Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 TOLD, STAYS, NEXT = "told", "stays", "next.json.gz"
 PAUSE_SECONDS = 0.02
 STILL_ENDING_SECONDS = 5.0
 """How long the process of a pod may take from the last word of its node until it stays."""
+HEARD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 HEARD, NOT_HEARD = 0, 3
 """Exit codes: the order was taken, or the pod does not stay."""
 
@@ -29,8 +31,11 @@ class _Left(BaseException):
     """The pod is to end: a signal says so."""
 
 
-def wait(folder: str, seconds: float) -> str | None:
-    """Wait in the pod for an order; gives its file, or None where none came or the pod is to end."""
+def wait(folder: str, seconds: float, meanwhile: Callable[[], None] | None = None) -> str | None:
+    """Wait in the pod for an order; gives its file, or None where none came or the pod is to end.
+
+    `meanwhile` is called once the order would be taken, and waited for; it finds no handlers of signals.
+    """
     path, stays, told = (os.path.join(folder, name) for name in (NEXT, STAYS, TOLD))
 
     def hear(_number: int, _frame: object) -> None:
@@ -38,14 +43,18 @@ def wait(folder: str, seconds: float) -> str | None:
             raise _Left
         # Meant for the attempt that is over: whoever keeps the run did not know yet that it was.
 
-    _remove(told)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, hear)
-    signal.set_wakeup_fd(-1)
+    block()  # what is imported meanwhile must not find handlers of ours
+    for number in HEARD_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     give_up = time.monotonic() + seconds
     try:
         with open(stays, "w"):
             pass
+        if meanwhile is not None:
+            meanwhile()
+        for number in HEARD_SIGNALS:
+            signal.signal(number, hear)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD_SIGNALS)
         while time.monotonic() < give_up and not os.path.exists(path):
             time.sleep(PAUSE_SECONDS)
     except _Left:
@@ -53,6 +62,16 @@ def wait(folder: str, seconds: float) -> str | None:
     finally:
         _remove(stays)
     return path if os.path.exists(path) else None
+
+
+def block() -> None:
+    """Have signals wait until `wait` hears them, also in the program that this process may become."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD_SIGNALS)
+
+
+def forget_told(folder: str) -> bool:
+    """Whether the last signal came from whoever keeps the run; what comes from now on is another."""
+    return _remove(os.path.join(folder, TOLD))
 
 
 def _remove(path: str) -> bool:

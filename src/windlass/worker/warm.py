@@ -28,7 +28,10 @@ import socket
 import struct
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windlass.worker.likeness import Likeness
 
 ACCEPT_SECONDS = 2.0
 """How often an idle process looks whether it is still wanted: its socket's file may have been removed with its home."""
@@ -68,18 +71,10 @@ class WarmProcess:
 
     def warm_up(self) -> None:
         """Import the modules, and find out whether a fork is then as good as a new interpreter."""
-        from windlass.worker.forksafe import Imports, fingerprint
-        from windlass.worker.likeness import Likeness
+        from windlass.worker.forksafe import fingerprint
 
         began = time.time_ns()
-        imports = Imports()
-        broken = _import_all(self.modules)
-        imports.close()
-        sys.stdout.flush()
-        sys.stderr.flush()  # or every fork would write what is left in it
-        _flush_c_streams()
-        self.unsafe = broken or imports.why_unsafe()
-        self.likeness = Likeness(imports)
+        self.likeness, self.unsafe = import_ahead(self.modules)
         self.files = fingerprint()
         if any(changed > began for changed, _ in self.files.values()):
             self.stale = True  # something was installed meanwhile: one part of it may be old, another new
@@ -234,6 +229,39 @@ class WarmProcess:
         return run_node(request["spec"], kept[0] if kept else None, WarmStart(self.likeness))
 
 
+def import_ahead(modules: list[str]) -> tuple[Likeness, str]:
+    """Import as a script would that has not begun, in a process that has done nothing else.
+
+    Gives what forks have to undo, and why none may be made, which is empty where all is well.
+    """
+    from windlass.worker.forksafe import Imports
+    from windlass.worker.likeness import Likeness
+
+    # What the forks need of us, while this folder can still be imported from.
+    for name in ("main", "start"):
+        importlib.import_module(f"windlass.worker.{name}")
+    rank = importlib.import_module("windlass.worker.rank")
+    _without_own_folders()
+    sys.argv = [""]
+    # An import that keeps `__main__` is to keep the one that will be the script's.
+    rank.prepare_main(rank.NOWHERE)
+    held = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else the import of NumPy starts a thread
+    try:
+        imports = Imports()
+        broken = _import_all(modules)
+        imports.close()
+        sys.stdout.flush()
+        sys.stderr.flush()  # or every fork would write what is left in it
+        _flush_c_streams()
+        return Likeness(imports), broken or imports.why_unsafe()
+    finally:
+        if held is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+        else:
+            os.environ["OPENBLAS_NUM_THREADS"] = held
+
+
 def _import_all(modules: list[str]) -> str:
     """Import them. One that is not there is left to the script, which will say it better; gives which one broke."""
     for name in modules:
@@ -313,25 +341,11 @@ def main(argv: list[str]) -> int:
     listener = socket.socket(fileno=int(argv[0]))
     listener.set_inheritable(False)
     settings = json.loads(argv[1])
-    # What the forks need of us, while this folder can still be imported from.
-    for name in ("main", "start", "likeness"):
-        importlib.import_module(f"windlass.worker.{name}")
-    rank = importlib.import_module("windlass.worker.rank")
-    _without_own_folders()
-    sys.argv = [""]
-    # An import that keeps `__main__` is to keep the one that will be the script's.
-    rank.prepare_main(rank.NOWHERE)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warm = WarmProcess(
         settings["socket"], settings["modules"], settings["idle_seconds"], settings["max_resident_bytes"]
     )
-    held = os.environ.get("OPENBLAS_NUM_THREADS")
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else the import of NumPy starts a thread
     warm.warm_up()
-    if held is None:
-        del os.environ["OPENBLAS_NUM_THREADS"]
-    else:
-        os.environ["OPENBLAS_NUM_THREADS"] = held
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # node workers are reaped by the kernel
     warm.serve(listener)
     return 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from windlass.code.imports import script_imports
 from windlass.code.pack import Packed, pack
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.rights import NEEDED, missing
@@ -71,6 +72,8 @@ class Facts:
     """Path of the file that knows the context, absolute: whoever follows the run later may have another."""
     unreachable: str = ""
     """Why it does not."""
+    script_imports: tuple[str, ...] = ()
+    """Top-level names of the modules that the script, and what lies beside it, imports."""
 
 
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
@@ -93,6 +96,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
         cluster=cluster,
         kubeconfig=kubeconfig,
         unreachable=unreachable,
+        script_imports=script_imports(job, code_dir) if found else (),
     )
 
 

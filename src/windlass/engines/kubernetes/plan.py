@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from windlass.code.imports import ahead
 from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
@@ -145,7 +146,7 @@ def _nodes(
 ) -> Iterator[Step]:
     common = _environment(shape, job, target, num_nodes, procs)
     for places in place(num_nodes, procs):
-        request = _node(shape, job, common, places)
+        request = {**_node(shape, job, common, places), "warm": ahead(job, facts.script_imports)}
         if num_nodes > 1 and job.launcher == "torchrun":
             request["launch"] = torchrun_request(
                 python=shape.python,
@@ -319,5 +320,5 @@ def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note
     if job.resources.gpu_type is not None and facts.cluster is not None and not facts.cluster.gpu_labels:
         yield Note("gpu-type-unknown", f"no node says which GPU it has: {job.resources.gpu_type} is not asked for",
                    "set resources.instance")  # fmt: skip
-    if job.warm or job.local != type(job.local)():
-        yield Note("local-unused", "warm: and local: have no meaning on a cluster", "they are kept for other targets")
+    if job.local != type(job.local)():
+        yield Note("local-unused", "local: has no meaning on a cluster", "it is kept for other targets")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from windlass.code.imports import script_imports
 from windlass.engines.local import netns
-from windlass.engines.local.imports import script_imports
 from windlass.spec.job import Job
 
 LAUNCHERS = ("mpirun", "torchrun")

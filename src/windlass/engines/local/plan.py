@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from windlass.code.imports import ahead
 from windlass.engines.local import launch, netns
 from windlass.engines.local.facts import Facts
 from windlass.errors import PlanError, Problem
@@ -18,12 +19,6 @@ from windlass.plan.price import price
 from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget
 
-PRELOADED = ("numpy", "torch", "torchvision", "scipy", "sklearn", "pandas", "transformers", "datasets", "accelerate",
-             "torchdata", "timm", "einops")  # fmt: skip
-"""What is imported ahead if the script imports it: slow to import, widely used, and known to bear a fork.
-
-Lightning and torchmetrics are not: they keep the rank that they find while they are imported.
-"""
 NOT_HERE = {
     "image": "ranks run under the interpreter of this machine",
     "queue": "runs start at once",
@@ -195,9 +190,7 @@ def _network_summary(network: Mapping[str, Any]) -> str:
 
 def _warm_modules(job: Job, facts: Facts) -> list[str]:
     """What a warm process for this job has imported; empty where the ranks are to start cold."""
-    if job.script_kind == "program" or job.local.start == "cold":
-        return []
-    return list(job.warm) or [name for name in PRELOADED if name in facts.script_imports]
+    return [] if job.local.start == "cold" else ahead(job, facts.script_imports)
 
 
 def _program(job: Job, facts: Facts) -> list[str]:

@@ -34,17 +34,12 @@ from typing import Any, Final
 
 import windlass.worker
 from windlass.worker import process
-from windlass.worker.forksafe import PER_RANK, PER_RANK_PREFIXES
+from windlass.worker.forksafe import lasting
 from windlass.worker.likeness import inheritance
 
 PROGRAM: Final = Path(windlass.worker.__file__).with_name("warm.py")
 PADDING: Final = "." * 4000
 """Room for the command lines of ranks; a longer one shows as the warm process's."""
-PER_TERMINAL: Final = frozenset({
-    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID",
-    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TMUX", "TMUX_PANE", "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE",
-})  # fmt: skip
-"""Variables that no import reads. Any other that differs means another warm process."""
 SPACES: Final = ("mnt", "net", "pid", "uts", "user", "ipc")
 RIGHTS: Final = ("Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
                  "Mems_allowed_list")  # fmt: skip
@@ -214,7 +209,7 @@ class WarmPool:
             log = os.open(self._path(name, "log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 popen = subprocess.Popen(
-                    command, env=_lasting(env), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    command, env=lasting(env), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     start_new_session=True, pass_fds=[listener.fileno()],
                 )  # fmt: skip
             except BaseException:
@@ -394,7 +389,7 @@ def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
     identity = {
         "python": str(Path(python).absolute()),  # not resolved: an environment is known by the name of its interpreter
         "modules": list(modules),
-        "env": _lasting(env),
+        "env": lasting(env),
         "user": [os.getuid(), os.getgid()],
         "rights": [rights.get(name) for name in RIGHTS],
         # A limit can be lowered but not raised again, and the stack's is looked at when a program starts.
@@ -413,15 +408,6 @@ def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
 def inherited_limits() -> list[int]:
     """The numbers of all resource limits."""
     return sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
-
-
-def _lasting(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are the same for every rank and in every terminal."""
-    return {
-        name: value
-        for name, value in env.items()
-        if name not in PER_RANK and name not in PER_TERMINAL and not name.startswith(PER_RANK_PREFIXES)
-    }
 
 
 def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from windlass.spec.job import Job
 
+PRELOADED: Final = ("numpy", "torch", "torchvision", "scipy", "sklearn", "pandas", "transformers", "datasets",
+                    "accelerate", "torchdata", "timm", "einops")  # fmt: skip
+"""What is imported ahead if the script imports it: slow to import, widely used, and known to bear a fork.
+
+Lightning and torchmetrics are not: they keep the rank that they find while they are imported.
+"""
 MAX_FILES: Final = 64
 MAX_BYTES: Final = 1 << 20
 
@@ -32,6 +38,13 @@ def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
             found.add(name.split(".")[0])
             waiting += _files(name, folders)
     return tuple(sorted(found))
+
+
+def ahead(job: Job, imported: Collection[str]) -> list[str]:
+    """What is to be imported before the ranks of a job are forked, of what its script imports; empty for a program."""
+    if job.script_kind == "program":
+        return []
+    return list(job.warm) or [name for name in PRELOADED if name in imported]
 
 
 def _imports(path: Path) -> Iterator[str]:
