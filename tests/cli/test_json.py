@@ -46,6 +46,7 @@ def test_output_of_a_run_is_as_its_schemas_say(windlass: Call, ended: Callable[.
     status = windlass("status", "-o", "json").json
     hold("status", status)
     assert status["restarts_left"] == 2, "none was used"
+    assert status["waits_for"] is None
     hold("ps", windlass("ps", "-o", "json").json)
     ended()
     hold("run", windlass("run", "-o", "json", "--", "true").json)

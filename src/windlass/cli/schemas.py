@@ -82,6 +82,7 @@ _RUN: Final[dict[str, Schema]] = {
     "cause": _or_null(CAUSE),
     "checkpoint": _or_null(CHECKPOINT),
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
+    "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
     "output_dir": TEXT,
 }
 

@@ -340,5 +340,6 @@ def status_to_json(status: Status, now: float) -> dict[str, Any]:
         "cause": dict(status.cause) if status.cause is not None else None,
         "checkpoint": dict(status.checkpoint) if status.checkpoint is not None else None,
         "restarts_left": status.restarts_left,
+        "waits_for": status.waits_for,
         "output_dir": status.output_dir,
     }

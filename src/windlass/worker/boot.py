@@ -5,6 +5,7 @@ The first thing that runs there, alone: the standard library of any Python from 
 
 import hashlib
 import os
+import signal
 import sys
 import tarfile
 
@@ -13,6 +14,8 @@ PIECES, WORK, ATTEMPT = "/windlass/code.d", "/windlass/work", "/windlass/attempt
 
 def main() -> int:
     """Check the digest, unpack, and hand over. Gives an exit code only where it cannot."""
+    # The first process of a container ignores what it has no handler for: the stop of a pod would wait for its grace.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     names = sorted(name for name in os.listdir(PIECES) if not name.startswith("."))
     archive = os.path.join(WORK, "code.tar.gz")
     found = hashlib.sha256()
@@ -31,6 +34,7 @@ def main() -> int:
     os.chdir(os.path.join(WORK, "code"))
     program = os.path.join(WORK, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(WORK, "attempt"), ATTEMPT]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until that one hears it
     return os.execv(sys.executable, argv)
 
 

@@ -93,6 +93,7 @@ def main(argv: list[str]) -> int:
     try:
         folder, nodes = argv[:2]
         if nodes != "stay":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one that came while we were not there yet
             return _play(folder, nodes, outlet, ColdStart())
         with open(int(argv[2])) as file:
             return _stay(folder, json.load(file), outlet)

@@ -30,17 +30,17 @@ def test_a_silent_machine_is_given_up_as_soon_as_its_cluster_deletes_the_pod() -
 
 
 @pytest.mark.parametrize(
-    "found",
+    "seen",
     [
-        pod(ready="False"),  # it may be back: the cluster waits, and so do we
-        pod(deleted_for=-60, ready="True", why=TAINTED),  # its kubelet hears, and ends it with its grace
-        pod(deleted_for=-60, ready="False", why="EvictionByEvictionAPI"),
-        pod(deleted_for=-60),
-        pod(deleted_for=3600, state="terminated"),
+        {"ready": "False"},  # it may be back: the cluster waits, and so do we
+        {"deleted_for": -60, "ready": "True", "why": TAINTED},  # its kubelet hears, and ends it with its grace
+        {"deleted_for": -60, "ready": "False", "why": "EvictionByEvictionAPI"},
+        {"deleted_for": -60},
+        {"deleted_for": 3600, "state": "terminated"},
     ],
 )
-def test_a_pod_that_may_still_tell_its_end_is_waited_for(found: Any) -> None:
-    assert not is_lost(found)
+def test_a_pod_that_may_still_tell_its_end_is_waited_for(seen: dict[str, Any]) -> None:
+    assert not is_lost(pod(**seen))
 
 
 def test_a_pod_that_should_long_have_ended_is_on_a_lost_machine() -> None:
