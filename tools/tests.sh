@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs pytest with the given arguments. Up to three tests that failed are run once more, by themselves: on a machine
+# Runs pytest with the given arguments. Up to three tests, or $RUN_AGAIN, that failed are run once more, by themselves: on a machine
 # that was taken away for seconds, a test of processes may fail for no fault of the code. One that passes then is named,
 # loudly: it is a defect of the test, or a race of ours, and is to be mended. One that fails again fails the chore.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-again=3
+again=${RUN_AGAIN:-3}
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 .venv/bin/pytest "$@" -n 2 --dist worksteal --junit-xml="$report"

@@ -49,15 +49,27 @@ NAME_SECONDS = 600.0
 NAME_PAUSE_SECONDS = 0.2
 SAY_SECONDS = 5.0
 QUOTED_BYTES = 64 << 10
+FLOOD_BYTES = 4 << 20
+"""What may come at once."""
+FLOOD_BYTES_A_SECOND = 1 << 20
+STAMP_BYTES = 45
+"""What a container runtime puts before each line in its file."""
 PADDING = "." * 4000
 """Room for the command lines of ranks that are forked."""
 
 
 class Outlet:
-    """Writes tagged lines to the output of the pod."""
+    """Writes tagged lines to the output of the pod, and no faster than they are surely read.
+
+    A node of the cluster rotates the log of a container (by default at 10 MiB, which it looks for each 10 seconds), and
+    whoever follows it and is two rotations behind loses what is between. So a flood waits: ranks that print more than
+    some 12,000 lines a second are held up by their pipes.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self._room = float(FLOOD_BYTES)
+        self._looked_at = time.monotonic()
 
     def put(self, tag: str, data: bytes) -> None:
         """Write what `tag` has said: whole lines, and a piece where the last one has no end yet."""
@@ -77,6 +89,12 @@ class Outlet:
         self.put(POD, text.encode(errors="replace") + b"\n")
 
     def _write(self, data: bytes | bytearray) -> None:
+        now = time.monotonic()
+        self._room = min(FLOOD_BYTES, self._room + (now - self._looked_at) * FLOOD_BYTES_A_SECOND)
+        self._looked_at = now
+        self._room -= len(data) + data.count(b"\n") * STAMP_BYTES
+        if self._room < 0:
+            time.sleep(-self._room / FLOOD_BYTES_A_SECOND)
         left = memoryview(data)
         while left:
             left = left[os.write(self.descriptor, left) :]

@@ -95,7 +95,7 @@ class Life(Case):
         assert run.status.ended_at - run.status.created_at >= 1
 
     def test_the_time_limit_is_no_cause_for_a_restart(self, lab: Lab) -> None:
-        assert len(lab.finish("sleep", "600", timeout=1, restarts=3).status.attempts) == 1
+        assert len(lab.finish("sleep", "600", timeout=5, restarts=3).status.attempts) == 1
 
     def test_another_engine_object_sees_and_stops_the_run(self, lab: Lab) -> None:
         run = lab.start("sleep", "60", nodes=2).until_ready(2)

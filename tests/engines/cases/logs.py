@@ -19,7 +19,8 @@ class Logs(Case):
         assert run.status.phase is Phase.SUCCEEDED, run.events
         for rank in range(NUM_RANKS):
             expected = b"".join(b"%d line %d of this rank\n" % (rank, number) for number in range(LINES_PER_RANK))
-            assert run.raw(rank) == expected
+            got = run.raw(rank)
+            assert got == expected, difference(got.splitlines(), expected.splitlines())
 
     def test_the_merged_stream_has_every_line_of_every_rank(self, lab: Lab) -> None:
         per_write = "1" if Can.PROCESSES in lab.way.can else "125"
@@ -78,3 +79,9 @@ class Logs(Case):
         status = lab.finish("fail_until", "3", nodes=2, restarts=2).status
         assert status.ended_at is not None
         assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
+
+
+def difference(got: list[bytes], expected: list[bytes]) -> str:
+    """Where two logs part: how many lines are missing or too many, and the lines about the place."""
+    at = next((at for at, (one, other) in enumerate(zip(got, expected, strict=False)) if one != other), len(got))
+    return f"{len(got)} lines of {len(expected)}; at {at}: {got[at - 1 : at + 3]}, not {expected[at - 1 : at + 3]}"

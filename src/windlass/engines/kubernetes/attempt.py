@@ -35,6 +35,8 @@ AGAIN_SECONDS: Final = 5.0
 """Between two signals of one kind to one node."""
 SENDERS: Final = 16
 """Signals that are sent at once."""
+REASON_SECONDS: Final = 5.0
+"""How long a pod that was taken away may take to be shown as ended, and why: it says so only then."""
 
 
 class PodNode(Told):
@@ -47,6 +49,10 @@ class PodNode(Told):
         self.all_read = False
         """Whether all that its pod has written is in our files."""
         self.closed = False
+        self.is_taken_away = False
+        """Whether its pod was ended, and not by us."""
+        self.is_explained = False
+        """Whether it was told what the cluster says of a pod that has ended."""
         self._intake: Intake | None = None
         self._sent: dict[signal.Signals, float] = {}
         """When each signal was last sent: whoever ends a node says so at every turn."""
@@ -59,10 +65,15 @@ class PodNode(Told):
             with contextlib.suppress(OSError):  # a full disk, or closed meanwhile: who reads the log sees to it
                 intake.flush()  # the last lines of many that came at once
             self.all_read = self.all_read or intake.is_told
+        pod = self.attempt.pods.pod(self.place)
+        ended = pod is None or has_ended(pod) or self.attempt.pods.is_gone(self.place)
         yield from self.attempt.troubles.of_pod(self.place, self.number)
+        self.is_explained = ended
         if self.place == 0:
             yield from self.attempt.troubles.of_objects()
         for event in super().news():
+            if event["kind"] == "notice" and event.get("source") == "sigterm" and signal.SIGTERM not in self._sent:
+                self.is_taken_away = True
             if event["kind"] == "notice":  # the machine goes, or somebody elsewhere has asked for the end
                 with contextlib.suppress(EngineError):
                     self.attempt.ear.listen()
@@ -199,6 +210,7 @@ class Attempt:
         self.made_for = staying.made_for(folder, number)
         self.folder = folder
         self.python = requests[0]["worker_python"]
+        self._over_at: float | None = None
         self.refusals: list[str] = []
         self.trouble = ""
         self.changed = threading.Event()
@@ -222,8 +234,15 @@ class Attempt:
 
     @property
     def over(self) -> bool:
-        """Whether all nodes have ended."""
-        return all(node.over for node in self.nodes)
+        """Whether all nodes have ended, and of those whose pods were taken away it is known, or late enough, why."""
+        if not all(node.over for node in self.nodes):
+            return False
+        self._over_at = self._over_at or time.monotonic()
+        return time.monotonic() - self._over_at > REASON_SECONDS or not any(map(self._is_unexplained, self.nodes))
+
+    @staticmethod
+    def _is_unexplained(node: PodNode) -> bool:
+        return node.is_taken_away and not node.is_explained
 
     def live_nodes(self) -> list[PodNode]:
         """Nodes that have not ended."""

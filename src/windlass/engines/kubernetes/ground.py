@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,15 +16,23 @@ from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.requests import completed
 from windlass.engines.kubernetes import layout, manifests, marks, staying
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
-from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.facts import pack_code, planned_code
 from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_manifest
 from windlass.engines.kubernetes.room import Room
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.runs.wish import read_wish
 
 SENDERS: Final = 8
 """Objects that are sent at once."""
+AWAY_SECONDS: Final = 300.0
+"""How long an API server may be away when the pods of an attempt are to be made."""
+BUSY_SECONDS: Final = 20.0
+"""How long it may refuse them for a reason that may pass."""
+START_PAUSE_SECONDS: Final = 1.0
+PASSING: Final = (429, 500, 502, 503, 504)
+"""Answers of an API server that is busy, or whose webhooks are not there yet."""
 PODS_ARE_WELL: Final = ("failure", "hang")
 """Why attempts end without harm to their pods."""
 
@@ -101,11 +110,32 @@ class ClusterGround:
     def start(self, record: Recording, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`. In the pods of the attempt before if they stay, else in new ones. Raises EngineError."""
         requests = [completed(request, record) for request in composed(self.plan, members)]
-        if not self._go_on(record, folder, number, requests):
+
+        def make() -> None:
             owner = self.lay()
             self.end_others(number)
             self._make_pods(record, number, requests, owner)
+
+        if not self._go_on(record, folder, number, requests):
+            self._patiently(make, record)
         return self.adopt(folder, number, members, wake)
+
+    def _patiently(self, make: Callable[[], None], record: Recording) -> None:
+        """Try again while the cluster cannot answer: a run does not fail for an API server that starts again.
+
+        Raises EngineError, at once where somebody waits for the run to stop.
+        """
+        began, told = time.monotonic(), False
+        while True:
+            try:
+                return make()
+            except EngineError as error:
+                if time.monotonic() - began > _patience(error) or read_wish(self._run_dir) is not None:
+                    raise
+                if not told:
+                    record.note("warning", {"message": f"waits for the cluster: {error.message}"})
+                told = True
+            time.sleep(START_PAUSE_SECONDS)
 
     def _go_on(self, record: Recording, folder: Path, number: int, requests: Sequence[Mapping[str, Any]]) -> bool:
         """Play the attempt in the pods of the one before; False where they do not stay."""
@@ -185,6 +215,13 @@ class ClusterGround:
             name = f"{manifest['kind']} {manifest['metadata']['name']}"
             raise EngineError(f"{name} is there already, and is not of this run", "remove it, or run again")
         return there
+
+
+def _patience(error: EngineError) -> float:
+    """Seconds for which it is worth trying again."""
+    if isinstance(error, Refused):
+        return BUSY_SECONDS if error.status in PASSING else 0.0
+    return AWAY_SECONDS if isinstance(error, Unreachable) else 0.0
 
 
 def _waker(wake: int) -> Callable[[], None]:
