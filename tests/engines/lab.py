@@ -132,7 +132,7 @@ class Lab:
         self.store = Store(home)
         self.engine = way.connect(self.store)
         self.runs: list[Run] = []
-        self._num_begun = 0
+        self._num_planned = 0
         """An id is never used twice: in a cluster, what a removed run has made goes some time later."""
         self._finished: dict[str, Run] = {}
 
@@ -141,11 +141,11 @@ class Lab:
         if not fields.get("command") and not words[0].endswith(".py") and words[0] != "-m":
             words = (BEHAVIOURS.name, *words)
         fields = {"name": "case", **({"run": shlex.join(words)} if words else {}), **self.way.fields, **fields}
-        return self.way.plan(Job(**fields), base, self.home, f"case-{self._num_begun}")
+        self._num_planned += 1
+        return self.way.plan(Job(**fields), base, self.home, f"case-{self._num_planned}")
 
     def start(self, *words: str, **fields: Any) -> Run:
         plan = self.plan(*words, **fields)
-        self._num_begun += 1
         run = Run(self, plan.run_id)
         self.runs.append(run)
         with pytest.MonkeyPatch.context() as patch:
