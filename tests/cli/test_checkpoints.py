@@ -213,6 +213,7 @@ def test_export_to_what_cannot_be_is_refused(windlass: Call, failed: Failed, pat
     assert (result.code, said in result.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, failed: Failed) -> None:
     import torch
 

@@ -78,6 +78,7 @@ class TestAgents(Case):
         assert "torch.distributed" not in run.text()
         assert "ChildFailedError" in (run.dir / "attempt-1" / "node-0.out").read_text()
 
+    @pytest.mark.slow
     def test_an_agent_that_dies_takes_its_ranks_with_it(self, lab: Lab) -> None:
         run = lab.start("sleep", "60", nodes=2).until_ready(2)
         os.kill(agents(run)[0], signal.SIGKILL)

@@ -37,6 +37,7 @@ def windlass_run(name: str) -> list[str]:
     return [str(Path(sys.executable).with_name("windlass")), "run", str(EXAMPLES / name / "job.yaml")]
 
 
+@pytest.mark.slow
 def test_mpi_digits_reach_97_percent(tmp_path: Path) -> None:
     assert accuracy(windlass_run("03-mpi-digits"), tmp_path, 4) >= 97
 

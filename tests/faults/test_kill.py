@@ -396,6 +396,7 @@ def test_a_process_that_has_taken_over_a_nodes_pid_is_not_signalled(
     assert bystander.poll() is None
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_signal_who_has_taken_over_the_supervisors_pid(
     machine: Machine, bystander: subprocess.Popen[bytes]
 ) -> None:

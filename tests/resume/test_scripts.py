@@ -139,6 +139,7 @@ def test_checkpoints_of_an_earlier_run_are_none_of_this_one(lab: Lab, tmp_path: 
     assert steps(run, 2)[0] == 6
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_from_the_checkpoint_that_is_named_or_not_at_all(lab: Lab) -> None:
     run = bare(lab, "--pause", "0.05", "--steps", "20", restarts=0).until(lambda run: "step 12\n" in run.text())
     kill(run)

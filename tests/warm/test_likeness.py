@@ -70,6 +70,7 @@ def test_a_forked_rank_sees_what_a_new_interpreter_sees(cold: Lab, warm: Lab) ->
         assert differences(started["seen"], forked["seen"]) == {}
 
 
+@pytest.mark.slow
 def test_a_module_with_other_settings_too(cold: Lab, warm: Lab) -> None:
     """Buffered output, a fixed hash seed, the locale of C, another time zone, more threads, warnings as errors."""
     env = {"PYTHONUNBUFFERED": "", "PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Asia/Tokyo", "OMP_NUM_THREADS": "2",

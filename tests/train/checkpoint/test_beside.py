@@ -229,6 +229,7 @@ def test_a_spoiled_copy_is_told_and_made_again_at_once(tmp_path: Path, capfd: py
     assert "was written to while it was copied" in said
 
 
+@pytest.mark.slow
 def test_ranks_agree_to_save_again_what_one_of_them_spoiled(tmp_path: Path) -> None:
     source = Path(__file__).parents[3] / "src"
     env = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS")}
