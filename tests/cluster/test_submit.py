@@ -129,20 +129,25 @@ def test_a_field_that_the_clusters_jobset_lacks_is_refused_before_anything_is_ma
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     definition = json.loads(lone_bed.kubectl("get", "crd", JOBSETS, "-o", "json"))
+    whole = json.dumps(definition["spec"])
     for version in definition["spec"]["versions"]:
         spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
         del spec["network"]["properties"]["publishNotReadyAddresses"]
     lone_bed.kubectl("replace", "-f", "-", stdin=json.dumps(definition))
-    user = User(lone_bed, lone_namespace, tmp_path / "user")
-    user.write(job={"kubernetes": {"via": "jobset"}, "nodes": 2})
-    give_up = time.monotonic() + 60  # the server takes a moment to take a schema in
-    while user.windlass("plan", "job.yaml", "--on", "bed").returncode == 0:
-        assert time.monotonic() < give_up, "the server has not taken the schema in"
-    refused(user, 2, "publishNotReadyAddresses", "via: job")
-    user.write(job={"kubernetes": {}, "nodes": 2})  # where the way is left open, the other one is taken
-    plan = user.windlass("plan", "job.yaml", "--on", "bed")
-    assert plan.returncode == 0, plan.stderr
-    assert "JobSet is installed and cannot be used" in plan.stdout
+    try:
+        user = User(lone_bed, lone_namespace, tmp_path / "user")
+        user.write(job={"kubernetes": {"via": "jobset"}, "nodes": 2})
+        give_up = time.monotonic() + 60  # the server takes a moment to take a schema in
+        while user.windlass("plan", "job.yaml", "--on", "bed").returncode == 0:
+            assert time.monotonic() < give_up, "the server has not taken the schema in"
+        refused(user, 2, "publishNotReadyAddresses", "via: job")
+        user.write(job={"kubernetes": {}, "nodes": 2})  # where the way is left open, the other one is taken
+        plan = user.windlass("plan", "job.yaml", "--on", "bed")
+        assert plan.returncode == 0, plan.stderr
+        assert "JobSet is installed and cannot be used" in plan.stdout
+    finally:
+        words = ("patch", "crd", JOBSETS, "--type=merge", "--patch-file=/dev/stdin")
+        lone_bed.kubectl(*words, stdin=f'{{"spec": {whole}}}')
 
 
 def test_a_submission_that_is_killed_at_any_moment_is_gone_on_with_by_the_next_command_or_never_was(

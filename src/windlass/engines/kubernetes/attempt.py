@@ -66,7 +66,9 @@ class PodNode(Told):
                 intake.flush()  # the last lines of many that came at once
             self.all_read = self.all_read or intake.is_told
         pod = self.attempt.pods.pod(self.place)
-        ended = pod is None or has_ended(pod) or self.attempt.pods.is_gone(self.place)
+        # Not only its container: what a machine has to say of a pod comes with the end of the pod.
+        phase = "" if pod is None else pod.get("status", {}).get("phase")
+        ended = pod is None or phase in ("Succeeded", "Failed") or self.attempt.pods.is_gone(self.place)
         yield from self.attempt.troubles.of_pod(self.place, self.number)
         self.is_explained = ended
         if self.place == 0:
