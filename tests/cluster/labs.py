@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ def claimed(cluster: Cluster, namespace: str) -> dict[str, Any]:
 def lab_on(cluster: Cluster, namespace: str, home: Path, **fields: Any) -> Lab:
     """A laboratory in a namespace; `fields` are those of all its jobs."""
     return Lab(way_on(cluster, namespace, "kubernetes", fields), home)
+
+
+@contextlib.contextmanager
+def opened(lab: Lab) -> Iterator[Lab]:
+    """The laboratory, closed at the end."""
+    try:
+        yield lab
+    finally:
+        lab.close()
 
 
 def result(run: Run, name: str, folder: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.labs import lab_on, pods
+from tests.cluster.labs import lab_on, opened, pods
 from tests.engines.lab import Run
 
 from windlass.engines.keeping.keeper import keeper_pid
@@ -44,60 +44,62 @@ def names(cluster: Cluster, namespace: str, run: Run) -> set[str]:
 def test_a_rank_that_fails_is_restarted_with_all_others_in_the_same_pods(
     cluster: Cluster, namespace: str, tmp_path: Path, via: str, launcher: str
 ) -> None:
-    lab = lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts={"max": 3})
-    fields = {"nodes": 2, "launcher": launcher, "env": {"BREAKS": "12", "WAITS": ""}}
-    run = lab.start("script.py", base=script(tmp_path), **fields)
-    run.until(lambda run: "broken 1" in run.text())
-    before = names(cluster, namespace, run)
-    status = run.wait()
-    assert status.phase is Phase.SUCCEEDED, run.text()
-    assert len(status.attempts) == 3
-    assert names(cluster, namespace, run) == before
-    for attempt in (1, 2, 3):
-        for rank in (0, 1):
-            said = [line.text for line in run.lines(attempt=attempt, ranks=[rank])]
-            assert said.count(f"attempt {attempt} of rank {rank}") == 1, said
-    lab.close()
+    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts={"max": 3})) as lab:
+        fields = {"nodes": 2, "launcher": launcher, "env": {"BREAKS": "12", "WAITS": ""}}
+        run = lab.start("script.py", base=script(tmp_path), **fields)
+        run.until(lambda run: "broken 1" in run.text())
+        before = names(cluster, namespace, run)
+        status = run.wait()
+        assert status.phase is Phase.SUCCEEDED, run.text()
+        assert len(status.attempts) == 3
+        assert names(cluster, namespace, run) == before
+        for attempt in (1, 2, 3):
+            for rank in (0, 1):
+                said = [line.text for line in run.lines(attempt=attempt, ranks=[rank])]
+                assert said.count(f"attempt {attempt} of rank {rank}") == 1, said
 
 
 def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})
-    run = lab.start("script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"})
-    run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
-    before = names(cluster, namespace, run)
-    lost = pods(cluster, namespace, run, 1)[0]["metadata"]["name"]
-    cluster.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
-    assert run.wait().phase is Phase.SUCCEEDED, run.text()
-    assert not names(cluster, namespace, run) & before
-    assert [one.reason for one in run.status.attempts][:1] == ["failure"]
-    lab.close()
+    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as lab:
+        run = lab.start(
+            "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"}
+        )
+        run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
+        before = names(cluster, namespace, run)
+        lost = pods(cluster, namespace, run, 1)[0]["metadata"]["name"]
+        cluster.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        assert not names(cluster, namespace, run) & before
+        assert [one.reason for one in run.status.attempts][:1] == ["failure"]
 
 
 def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})
-    run = lab.start("script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "12", "WAITS": ""})
-    assert run.wait().phase is Phase.FAILED
-    words = ("--for=jsonpath={.status.phase}=Failed", "--timeout=30s", "-l", f"windlass.dev/run={run.id}")
-    cluster.kubectl("wait", "pod", "-n", namespace, *words)  # they would stay for a minute
-    lab.close()
+    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})) as lab:
+        run = lab.start(
+            "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "12", "WAITS": ""}
+        )
+        assert run.wait().phase is Phase.FAILED
+        words = ("--for=jsonpath={.status.phase}=Failed", "--timeout=30s", "-l", f"windlass.dev/run={run.id}")
+        cluster.kubectl("wait", "pod", "-n", namespace, *words)  # they would stay for a minute
 
 
 def test_a_new_keeper_follows_an_attempt_in_the_pods_of_another(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})
-    run = lab.start("script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"})
-    run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
-    keeper = keeper_pid(run.dir)
-    assert keeper is not None
-    os.kill(keeper, signal.SIGKILL)
-    run.until(lambda run: run.status and keeper_pid(run.dir) not in (None, keeper))
-    lab.engine.stop(run.id)
-    status = run.wait()
-    assert (status.phase, len(status.attempts)) == (Phase.STOPPED, 2)
-    for rank in (0, 1):
-        assert [line.text for line in run.lines(attempt=2, ranks=[rank])] == [f"attempt 2 of rank {rank}"]
-    lab.close()
+    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as lab:
+        run = lab.start(
+            "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"}
+        )
+        run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
+        keeper = keeper_pid(run.dir)
+        assert keeper is not None
+        os.kill(keeper, signal.SIGKILL)
+        run.until(lambda run: run.status and keeper_pid(run.dir) not in (None, keeper))
+        lab.engine.stop(run.id)
+        status = run.wait()
+        assert (status.phase, len(status.attempts)) == (Phase.STOPPED, 2)
+        for rank in (0, 1):
+            assert [line.text for line in run.lines(attempt=2, ranks=[rank])] == [f"attempt 2 of rank {rank}"]
 
 
 def test_a_pod_that_starts_its_ranks_itself_imports_ahead_while_it_stays(
@@ -105,16 +107,15 @@ def test_a_pod_that_starts_its_ranks_itself_imports_ahead_while_it_stays(
 ) -> None:
     job = script(tmp_path)
     (job / "script.py").write_text("import torch\n" + SCRIPT)
-    lab = lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})
-    run = lab.start("script.py", base=job, procs_per_node=2, env={"BREAKS": "12", "WAITS": ""})
-    assert run.wait().phase is Phase.SUCCEEDED, run.text()
-    events = [
-        [json.loads(line) for line in (run.dir / f"attempt-{number}" / "node-0.events").read_text().splitlines()]
-        for number in (1, 2, 3)
-    ]
-    assert [[one["start"] for one in told if one["kind"] == "node"] for told in events] == [
-        ["cold"],
-        ["warm"],
-        ["warm"],
-    ]
-    lab.close()
+    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as lab:
+        run = lab.start("script.py", base=job, procs_per_node=2, env={"BREAKS": "12", "WAITS": ""})
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        events = [
+            [json.loads(line) for line in (run.dir / f"attempt-{number}" / "node-0.events").read_text().splitlines()]
+            for number in (1, 2, 3)
+        ]
+        assert [[one["start"] for one in told if one["kind"] == "node"] for told in events] == [
+            ["cold"],
+            ["warm"],
+            ["warm"],
+        ]

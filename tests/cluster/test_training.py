@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from tests.cluster.bed import host
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.labs import digest, lab_on, pods
+from tests.cluster.labs import digest, lab_on, opened, pods
 from tests.engines.lab import SCRIPTS, Can, Lab, Run, Way
 from tests.engines.test_local import plan_local
 
@@ -48,15 +47,6 @@ def results(cluster: Cluster, **more: Any) -> dict[str, Any]:
     """What a job says of a claim for its results."""
     claim = {"size": "1GiB"} | ({"storage_class": "bed"} if isinstance(cluster, Bed) else {})
     return {"kubernetes": {"results": claim, **more}}
-
-
-@contextlib.contextmanager
-def opened(lab: Lab) -> Iterator[Lab]:
-    """The laboratory, closed at the end."""
-    try:
-        yield lab
-    finally:
-        lab.close()
 
 
 def accuracy(run: Run) -> str:
