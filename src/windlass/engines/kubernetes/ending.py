@@ -12,7 +12,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes import elsewhere, layout, marks
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.elsewhere import Seen
-from windlass.engines.kubernetes.manifests import BATCH, END_SECONDS, JOBSET
+from windlass.engines.kubernetes.manifests import END_SECONDS, MAKERS
 from windlass.errors import NoSuchRun
 from windlass.runs.record import Phase
 
@@ -60,7 +60,7 @@ def remove(client: Client, run_id: str) -> None:
 
 def delete_makers(client: Client, run_id: str) -> None:
     """Delete what makes the pods of a run, and with it the pods. Raises Refused, Unreachable."""
-    for api, kind in ((JOBSET, "JobSet"), (BATCH, "Job")):
+    for api, kind in MAKERS:
         for one in _found(client, api, kind, run_id):
             client.delete(api, kind, one["metadata"]["name"])
 

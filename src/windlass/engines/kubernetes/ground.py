@@ -14,7 +14,7 @@ from typing import Any, Final
 from windlass.engines.keeping.membership import composed
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.requests import completed
-from windlass.engines.kubernetes import layout, manifests, marks, staying
+from windlass.engines.kubernetes import ending, layout, manifests, marks, staying
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.facts import pack_code, planned_code
@@ -69,10 +69,7 @@ class ClusterGround:
 
     def remove(self) -> None:
         """Delete all that the run has made, but a claim that is to be kept. Raises EngineError."""
-        self.client.delete("v1", "ConfigMap", self.plan.run_id)
-        for kind in ("Job", "JobSet"):  # at once, and not when somebody collects what has no owner
-            with contextlib.suppress(Refused):
-                self._delete_attempts(kind)
+        ending.remove(self.client, self.plan.run_id)
         for claim in self.plan.requests("claim"):
             if not self._is_kept():
                 self.client.delete("v1", "PersistentVolumeClaim", claim["metadata"]["name"])

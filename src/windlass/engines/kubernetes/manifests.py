@@ -21,6 +21,8 @@ Manifest = dict[str, Any]
 
 BATCH: Final = "batch/v1"
 JOBSET: Final = "jobset.x-k8s.io/v1alpha2"
+MAKERS: Final = ((JOBSET, "JobSet"), (BATCH, "Job"))
+"""API and kind of what makes pods: a JobSet first, which would make anew a Job of its own that was deleted."""
 GPU: Final = "nvidia.com/gpu"
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOST_LABEL: Final = "kubernetes.io/hostname"

@@ -19,7 +19,7 @@ from windlass.engines.kubernetes import elsewhere, layout, staying
 from windlass.engines.kubernetes.attempt import Attempt
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.intake import Intake
-from windlass.engines.kubernetes.manifests import BATCH, JOBSET
+from windlass.engines.kubernetes.manifests import MAKERS
 from windlass.engines.kubernetes.pods import by_place, container_state, has_ended
 from windlass.errors import NoSuchRun
 from windlass.plan.plan import Plan, Step
@@ -28,7 +28,6 @@ READERS: Final = 16
 """Logs that are read at once."""
 TURN_SECONDS: Final = 1.0
 """How often a run that is followed is asked for another attempt, and whether it has ended."""
-MAKERS: Final = ((BATCH, "Job"), (JOBSET, "JobSet"))
 Request = Mapping[str, Any]
 
 
@@ -124,8 +123,7 @@ class Reader:
         whole = json.loads(gzip.decompress(base64.b64decode(
             self._client.get("v1", "ConfigMap", name)["binaryData"][layout.NODES_FILE]
         )))  # fmt: skip
-        nodes = whole["nodes"]
-        return [nodes[str(place)] for place in range(len(nodes))] if isinstance(nodes, dict) else list(nodes)
+        return [whole["nodes"][str(place)] for place in range(len(whole["nodes"]))]
 
     def _maker(self, number: int) -> dict[str, Any] | None:
         for api, kind in MAKERS:
