@@ -29,7 +29,7 @@ from windlass.train.report import report, report_checkpoint
 
 Batch = TypeVar("Batch")
 EXIT_CODE = 128 + signal.SIGTERM
-_STOP, _DUE, _BUSY, _SPOILED = 0, 1, 2, 3
+_STOP, _DUE, _BUSY, _SPOILED, _UNPLANNED = range(5)
 _EXIT_SECONDS = 30.0
 """How long the end of a process waits for its part of a save that is under way."""
 _EXIT_COMMIT_SECONDS = 5.0
@@ -223,14 +223,18 @@ class Checkpoint:
         training goes on. Raises TypeError if a part's state cannot be kept.
         """
         self._hear_writer()
-        busy = bool(self._world.now(self._flag(_BUSY, self._writer.busy))[_BUSY])
+        snapshot = self._snapshot()
+        flags = self._flag(_UNPLANNED, not self._copier.is_planned(snapshot))
+        flags[_BUSY] = int(self._writer.busy)
+        agreed = self._world.now(flags)  # one exchange for both questions: each holds the training
+        busy = bool(agreed[_BUSY])
         if busy and not wait and not self._settings.waits_when_busy and self._world.talks:
             self._tell("skipped", reason="the save before it is still under way")
             return False
         if busy:
             self._await_writer()
         # Only the next step would see to it that a spoiled copy is made again.
-        self._begin(beside=not wait and self._prepared)
+        self._begin(snapshot, agreed, beside=not wait and self._prepared)
         return self._await_commit() if wait else self._writer.busy
 
     def _save_periodic(self, *, busy: bool) -> None:
@@ -240,13 +244,13 @@ class Checkpoint:
             if self._settings.every_steps is not None:
                 self._tell("skipped", reason="the save before it is still under way")
             return
-        self._begin(beside=True)
+        self._begin_together(beside=True)
 
     def _save_spoiled(self) -> None:
         """Save once more, at once: what was copied beside the training was not the state of one moment."""
         self._copies_beside = False
         self._await_writer()
-        self._begin()
+        self._begin_together()
 
     def _save_final(self) -> bool:
         """Have the present state on the disk; True where it is."""
@@ -254,22 +258,27 @@ class Checkpoint:
         safe = self._saved_at == (self.steps, self.epoch) and self._is_committed()
         if not self._world.now(self._flag(_BUSY, not safe))[_BUSY]:
             return True
-        self._begin()
+        self._begin_together()
         return self._await_commit()
 
-    def _begin(self, *, beside: bool = False) -> None:
+    def _begin_together(self, *, beside: bool = False) -> None:
+        """As `_begin`, of the state as it is now."""
+        snapshot = self._snapshot()
+        agreed = self._world.now(self._flag(_UNPLANNED, not self._copier.is_planned(snapshot)))
+        self._begin(snapshot, agreed, beside=beside)
+
+    def _begin(self, snapshot: Snapshot, agreed: list[int], *, beside: bool) -> None:
         """Copy the state and have it written; with `beside`, large tensors later. Ranks come here together."""
         self._finish_copy()
-        began_at, began = time.time(), time.perf_counter()
+        began_at, began = snapshot.begun_at
         self._due_from = time.monotonic()
         self._began_at_step = self.steps
-        snapshot = self._snapshot()
         again = self._saved_at is not None and self._saved_at[0] == self.steps
         self._again = self._again + 1 if again else 0
         name = files.name_of(self.steps, self._attempt, self._salt, self._again)
         self._saved_at, self._name = (self.steps, self.epoch), name
         try:
-            if self._world.now(self._flag(_BUSY, not self._copier.is_planned(snapshot)))[_BUSY]:
+            if agreed[_UNPLANNED]:
                 self._copier.plan(snapshot)
             self._writer.start()
             copied = self._copier.copy(snapshot, beside=beside and self._copies_beside)

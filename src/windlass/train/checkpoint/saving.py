@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ class Snapshot:
 
     def __init__(self, parts: Sequence[Part], progress: dict[str, Any], rank: int, *, allow_pickle: bool) -> None:
         """Raises TypeError that names what cannot be kept."""
+        self.begun_at = (time.time(), time.perf_counter())
+        """Since when the training is held for it: by the calendar, and by the clock that only goes forward."""
         self.tensors: dict[str, torch.Tensor] = {}
         self._rank = rank
         common = Encoder(self._keep_common, allow_pickle=allow_pickle)
