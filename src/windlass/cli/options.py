@@ -41,6 +41,7 @@ def job_arguments(command: Command) -> Command:
         click.option("--timeout", metavar="2h", help="End the run after this time."),
         click.option("--python", metavar="PATH", help="The script's interpreter."),
         click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
+        click.option("--via", metavar="WAY", help="What makes the pods on a cluster: job, jobset, trainjob, …"),
         click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field: --set grace=1min."),
     ]
     for option in reversed(options):
@@ -108,7 +109,7 @@ def seconds(text: str, option: str, hint: str) -> float:
 
 def overrides(
     *, name: str | None, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None,
-    python: str | None, cold: bool = False, settings: tuple[str, ...],
+    python: str | None, cold: bool = False, via: str | None = None, settings: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
     """Job fields from the options above. Raises UsageError for what does not read."""
     fields: dict[str, Any] = {}
@@ -117,6 +118,8 @@ def overrides(
         _assign(fields, f"--set {path}", path.split("."), _value(value))
     if cold:
         _assign(fields, "--cold", ("local", "start"), "cold")
+    if via is not None:
+        _assign(fields, "--via", ("kubernetes", "via"), via)
     given = {"name": name, "timeout": timeout, "python": python}
     fields |= {field: value for field, value in given.items() if value is not None}
     if nodes is not None:

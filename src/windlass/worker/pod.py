@@ -128,7 +128,7 @@ def _leave(_number: int, _frame: object) -> None:
 def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
     """Play one attempt; gives the exit code, unless the pod is to stay for another one."""
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt before
-    spec = _spec(folder, nodes, os.environ.get("JOB_COMPLETION_INDEX", "0"))
+    spec = _spec(folder, nodes, _place())
     words = os.path.join(folder, f"node-{spec['node']}.out")
     with open(words, "wb", buffering=0) as file:  # what a launcher prints, and what breaks
         os.dup2(file.fileno(), 1)
@@ -201,11 +201,16 @@ def _start(likeness: list[Likeness], nodes: str, state: dict[str, Any]) -> Start
     """By forks where they are as good as new interpreters for what the attempt asks."""
     if not likeness:
         return ColdStart()
-    spec = _asked(nodes, os.environ.get("JOB_COMPLETION_INDEX", "0"))
+    spec = _asked(nodes, _place())
     other = forksafe.lasting({**os.environ, **spec["env"]}) != forksafe.lasting(state["warm_env"])
     if other or forksafe.why_unsafe() or forksafe.shadowed(spec["script"]):
         return ColdStart()
     return WarmStart(likeness[0])
+
+
+def _place() -> str:
+    """Which of the attempt's pods this one is, as its maker has said."""
+    return os.environ.get("JOB_COMPLETION_INDEX") or os.environ.get("WINDLASS_PLACE") or "0"
 
 
 def _asked(nodes: str, place: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from windlass.engines.kubernetes import manifests, rights
 from windlass.engines.kubernetes.checks import amount, checks
 from windlass.engines.kubernetes.client import Refused, Unreachable
 from windlass.engines.kubernetes.survey import Survey
+from windlass.engines.kubernetes.ways import WAYS
 from windlass.errors import EngineError
 from windlass.spec.targets import KubernetesTarget
 
@@ -33,7 +34,7 @@ SEEN = Survey(
     "https://10.0.0.1", "lab", "team-a",
     {
         "version": {"gitVersion": "v1.34.4"},
-        "groups": served("batch/v1", manifests.JOBSET),
+        "groups": served("batch/v1", WAYS["jobset"].api),
         "user": {"status": {"userInfo": {"username": "ada"}}},
         "namespace": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}},
         "quotas": {"items": []},
@@ -85,7 +86,7 @@ def test_each_missing_right_is_named() -> None:
 
 def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
     assert found(rights={"missing": rights.CLAIMS})["rights"].level == "warn"
-    assert "via: job" in found(rights={"missing": rights.JOBSETS})["rights"].found
+    assert "via: job" in found(rights={"missing": rights.of_way(WAYS["jobset"])})["rights"].found
 
 
 def test_no_rights_at_all_are_one_message() -> None:
@@ -101,7 +102,7 @@ def test_what_may_not_be_looked_at_is_one_line_and_no_failure() -> None:
 
 
 def test_operators_are_named_with_their_versions() -> None:
-    groups = served(manifests.JOBSET, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2", "kubeflow.org/v1")
+    groups = served(WAYS["jobset"].api, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2", "kubeflow.org/v1")
     kinds = {"resources": [{"name": "pytorchjobs"}, {"name": "pytorchjobs/status"}]}
     text = found(TARGET, **{"groups": groups, "kubeflow.org/v1": kinds})["operators"].found
     assert text == "JobSet v1alpha2, Kueue v1beta1, v1beta2, PyTorchJob v1"

@@ -9,6 +9,7 @@ import pytest
 
 from windlass.engines.kubernetes.manifests import LOST_SECONDS, SILENT, Shape, attempt
 from windlass.engines.kubernetes.pods import GONE_SECONDS, TAINTED, is_lost
+from windlass.engines.kubernetes.ways.base import pod_spec
 from windlass.spec.job import Job
 
 SHAPE = Shape("r-1", "team", "job", "image", "python3", 1000, "0" * 64, 0)
@@ -21,8 +22,8 @@ def pod(*, deleted_for: float | None = None, ready: str = "True", why: str = "",
         meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - deleted_for))
     conditions = [{"type": "Ready", "status": ready}]
     conditions += [{"type": "DisruptionTarget", "status": "True", "reason": why}] if why else []
-    return {"metadata": meta, "status": {"conditions": conditions, "containerStatuses": [
-        {"name": "node", "state": {state: {}}}]}}  # fmt: skip
+    status = {"conditions": conditions, "containerStatuses": [{"name": "node", "state": {state: {}}}]}
+    return {"metadata": meta, "spec": {"containers": [{"name": "node"}]}, "status": status}
 
 
 def test_a_silent_machine_is_given_up_as_soon_as_its_cluster_deletes_the_pod() -> None:
@@ -49,7 +50,7 @@ def test_a_pod_that_should_long_have_ended_is_on_a_lost_machine() -> None:
 
 def tolerations(**fields: Any) -> dict[str, Any]:
     job = Job.model_validate({"name": "digits", "run": "train.py", **fields})
-    spec = attempt(SHAPE, job, 1, job.nodes.max)["spec"]["template"]["spec"]
+    spec = pod_spec(attempt(SHAPE, job, 1, job.nodes.max))
     return {one["key"]: one.get("tolerationSeconds") for one in spec.get("tolerations", ())}
 
 

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from windlass.code.pack import Packed
-from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.attempt import node_specs
 from windlass.engines.kubernetes.facts import Cluster, Facts
-from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_manifest, plan
+from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_objects, numbered, plan
+from windlass.engines.kubernetes.ways import WAYS, base
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
 TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
-CLUSTER = Cluster("v1.34.4", frozenset({"batch/v1", manifests.JOBSET}), secrets=frozenset(), claims=frozenset())
+CLUSTER = Cluster("v1.34.4", frozenset(way.api for way in WAYS.values()), secrets=frozenset(), claims=frozenset())
 CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, 3, (("code/train.py", 900),))
 FACTS = Facts("/home/ada/job", True, True, CODE, None, CLUSTER, "/home/ada/.kube/config")
 
@@ -30,11 +31,7 @@ def planned(facts: Facts = FACTS, target: KubernetesTarget = TARGET, **fields: A
 
 
 def pod_spec(made: Plan) -> dict[str, Any]:
-    [attempt] = made.requests("attempt")
-    spec = attempt["spec"]
-    job = spec["replicatedJobs"][0]["template"]["spec"] if attempt["kind"] == "JobSet" else spec
-    found: dict[str, Any] = job["template"]["spec"]
-    return found
+    return dict(base.pod_spec(attempt_objects(made)))
 
 
 def blockers(made: Plan) -> dict[str, str]:
@@ -57,8 +54,8 @@ def test_all_objects_are_tied_to_their_run() -> None:
 
 def test_no_name_is_longer_than_a_label_may_be() -> None:
     made = plan(Job(name="a" * 40, run="train.py", nodes=2), TARGET, FACTS, "a" * 40 + "-7f3k2", "boot")
-    for via in ("job", "jobset"):
-        host = layout.host_name(made.run_id, 99999, via, 99999)
+    for way in WAYS.values():
+        host = way.host(layout.attempt_name(made.run_id, 999), made.run_id, 9999)
         assert max(map(len, host.split("."))) <= 63
     assert max(len(piece["metadata"]["name"]) for piece in made.requests("code")[0]["pieces"]) <= 63
 
@@ -131,7 +128,7 @@ def test_a_jobset_that_cannot_be_used_is_passed_over_unless_it_was_asked_for() -
 def test_a_way_that_the_cluster_does_not_have_is_refused() -> None:
     facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, groups=frozenset({"batch/v1"})))
     assert "jobset-missing" in blockers(planned(facts, kubernetes={"via": "jobset"}))
-    assert "via-unknown" in blockers(planned(kubernetes={"via": "pytorchjob"}))
+    assert "via-unknown" in blockers(planned(kubernetes={"via": "mpijob"}))
 
 
 @pytest.mark.parametrize(
@@ -166,13 +163,19 @@ def test_secrets_that_may_not_be_looked_at_are_left_to_the_cluster() -> None:
 
 
 def test_an_attempt_is_the_first_one_with_its_own_number_and_size() -> None:
-    for via in ("job", "jobset"):
+    sizes = {
+        "job": '"completions": 2, "parallelism": 2',
+        "jobset": '"completions": 2, "parallelism": 2',
+        "trainjob": '"numNodes": 2',
+        "pytorchjob": '"replicas": 2',
+    }
+    for via, size in sizes.items():
         made = planned(nodes=4, kubernetes={"via": via})
-        first, third = attempt_manifest(made, 1, 4), attempt_manifest(made, 3, 2)
-        assert first == made.requests("attempt")[0]
-        assert third["metadata"]["name"] == "digits-7f3k2-3"
+        first, third = numbered(made, 1, 4), numbered(made, 3, 2)
+        assert first == attempt_objects(made)
+        assert {one["metadata"]["name"] for one in third} == {"digits-7f3k2-3"}
         text = json.dumps(third)
-        assert '"completions": 2' in text
+        assert size in text
         assert '"windlass.dev/attempt": "1"' not in text
         assert "digits-7f3k2-1" not in text
 

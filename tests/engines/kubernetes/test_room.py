@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from windlass.engines.kubernetes.manifests import Shape, attempt
 from windlass.engines.kubernetes.room import WAIT, waiting
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.base import pod_spec
 from windlass.spec.job import Job
 
 
@@ -13,11 +15,10 @@ def test_pods_that_ask_for_room_ask_for_what_a_node_asks_for() -> None:
         "secrets": ["token"], "resources": {"gpus": 4, "memory": "60GiB", "instance": "g5.12xlarge"},
         "kubernetes": {"results": {"size": "1GiB"}},
     })  # fmt: skip
-    for via in ("job", "jobset"):
+    for via in WAYS:
         made = attempt(Shape("r-1", "team", via, "image", "python3", 1000, "0" * 64, 1), job, 1, 4)
         found = waiting(made, "r-1-room", 2)
-        spec = made["spec"] if via == "job" else made["spec"]["replicatedJobs"][0]["template"]["spec"]
-        node, pod = spec["template"]["spec"], found["spec"]["template"]["spec"]
+        node, pod = pod_spec(made), found["spec"]["template"]["spec"]
         assert (found["kind"], found["spec"]["parallelism"]) == ("Job", 2)
         assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
         for field in ("nodeSelector", "tolerations", "priorityClassName", "securityContext"):

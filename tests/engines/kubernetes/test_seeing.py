@@ -26,7 +26,7 @@ def pod(*conditions: dict[str, Any], state: dict[str, Any] | None = None, delete
         **status: Any) -> dict[str, Any]:  # fmt: skip
     meta = {"name": "r-1-0-x", **({"deletionTimestamp": "2026-11-21T15:00:00Z"} if deleted else {})}
     containers = [{"name": "node", "state": state}] if state is not None else []
-    return {"metadata": meta, "spec": {"nodeName": machine} if machine else {},
+    return {"metadata": meta, "spec": {"containers": [{"name": "node"}], **({"nodeName": machine} if machine else {})},
             "status": {"conditions": list(conditions), "containerStatuses": containers, **status}}  # fmt: skip
 
 
@@ -106,9 +106,10 @@ def test_a_maker_that_ended_as_we_have_asked_is_no_trouble() -> None:
 
 
 def test_claims_are_found_in_either_kind_of_maker() -> None:
-    job = {"template": {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}, {"emptyDir": {}}]}}}
-    assert claims_of({"spec": job}) == ["data"]
-    assert claims_of({"spec": {"replicatedJobs": [{"template": {"spec": job}}]}}) == ["data"]
+    volumes = [{"persistentVolumeClaim": {"claimName": "data"}}, {"emptyDir": {}}]
+    job = {"template": {"spec": {"containers": [], "volumes": volumes}}}
+    assert claims_of([{"spec": job}]) == ["data"]
+    assert claims_of([{"spec": {"replicatedJobs": [{"template": {"spec": job}}]}}, {"spec": {}}]) == ["data"]
 
 
 def test_troubles_are_the_same_after_the_record() -> None:

@@ -18,6 +18,8 @@ from windlass.diagnose.verdict import Verdict
 from windlass.runs.record import Phase
 
 NOT_BEGUN: Final = ("missing", "queued", "pulling")
+MAKE_PODS: Final = ("Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob")
+"""Kinds without whose objects a run has no pods."""
 START_ERRORS: Final = ("StartError", "ContainerCannotRun", "RunContainerError")
 MAX_EVIDENCE: Final = 6
 _NAME: Final = re.compile(r"waiting for the name (\S+), (\d+) s by now|the name (\S+) is not known after (\d+) s")
@@ -91,7 +93,7 @@ def ended(case: Case) -> Iterator[Verdict]:
 def _object_ended(case: Case, said: Sequence[ObjectSaid]) -> Iterator[Verdict]:
     for one in said:
         name = f"{one.kind} {one.name}"
-        if one.kind not in ("Job", "JobSet"):
+        if one.kind not in MAKE_PODS:
             continue
         if one.reason == "Deleted":
             yield Verdict("job-deleted", f"somebody has deleted {name}, and with it all pods of the run", None,

@@ -21,9 +21,10 @@ from windlass.engines.kubernetes import layout, staying
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.marks import Ear
-from windlass.engines.kubernetes.pods import PAUSES, PodWatch, container_state, has_ended, why_it_ended
-from windlass.engines.kubernetes.seeing import claims_of
+from windlass.engines.kubernetes.pods import PAUSES, PodWatch, has_ended, why_it_ended
+from windlass.engines.kubernetes.seeing import claims_of, container_state
 from windlass.engines.kubernetes.troubles import Troubles
+from windlass.engines.kubernetes.ways import WAYS
 from windlass.errors import EngineError
 from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
@@ -115,9 +116,8 @@ class PodNode(Told):
         name = "" if pod is None else pod["metadata"]["name"]
         try:
             if pod is not None and number is not signal.SIGKILL and container_state(pod)[0] == "running":
-                client.execute(
-                    name, layout.CONTAINER, staying.signalling(self.attempt.python, number, self.attempt.number)
-                )
+                words = staying.signalling(self.attempt.python, number, self.attempt.number)
+                client.execute(name, layout.container_of(pod), words)
                 return
         except EngineError:
             pass
@@ -183,7 +183,7 @@ class PodNode(Told):
     def _read(self, intake: Intake, pod: Mapping[str, Any], *, follow: bool) -> None:
         since = intake.begin()
         lines = self.attempt.client.logs(
-            pod["metadata"]["name"], container=layout.CONTAINER, follow=follow, since=since
+            pod["metadata"]["name"], container=layout.container_of(pod), follow=follow, since=since
         )
         for line in lines:
             if intake.put(line):
@@ -222,7 +222,7 @@ class Attempt:
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
         self.pods = PodWatch(client, plan.run_id, self.made_for, owner, self.wake, self.ear.listen)
-        claims = claims_of(made)
+        claims = claims_of([*plan.requests("attempt-part"), made])
         self.troubles = Troubles(client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.wake)
         self.nodes = tuple(
             PodNode(request["node"], place, tuple(rank["rank"] for rank in request["ranks"]), folder, self)
@@ -285,13 +285,13 @@ def node_specs(
     `made_for` is the attempt for which the pods were made, where that is another.
     """
     requests, pods = list(requests), made_for or number
-    master = layout.master_addr(plan.run_id, pods, via, len(requests))
+    master = _master(plan.run_id, pods, via, len(requests))
     env = attempt_environment(number, master, layout.MASTER_PORT)
     nodes = {}
     for place, request in enumerate(requests):
         spec = {**request, "folder": f"{layout.WORK}/attempt", "since": since, "env": {**env, **request["env"]}}
         if "launch" in spec:
-            spec["launch"] = fill_in(spec, layout.RENDEZVOUS_PORT, layout.host_name(plan.run_id, pods, via, place))
+            spec["launch"] = fill_in(spec, layout.RENDEZVOUS_PORT, _host(plan.run_id, pods, via, place))
         nodes[str(place)] = spec
     first = nodes["0"]["env"]
     common = {name: value for name, value in first.items() if all(n["env"].get(name) == value for n in nodes.values())}
@@ -299,3 +299,13 @@ def node_specs(
         spec["env"] = {name: value for name, value in spec["env"].items() if name not in common}
     whole = {"attempt": number, "common": {"env": common}, "nodes": nodes}
     return gzip.compress(json.dumps(whole).encode(), mtime=0)
+
+
+def _host(run_id: str, attempt: int, via: str, place: int) -> str:
+    """The name by which the pods of an attempt find one of them."""
+    return WAYS[via].host(layout.attempt_name(run_id, attempt), run_id, place)
+
+
+def _master(run_id: str, attempt: int, via: str, num_nodes: int) -> str:
+    """Where the ranks of an attempt meet: on the first pod, whose name nobody needs who is alone."""
+    return _host(run_id, attempt, via, 0) if num_nodes > 1 else "127.0.0.1"

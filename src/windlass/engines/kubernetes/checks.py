@@ -10,8 +10,9 @@ from windlass.engines.checking import Check
 from windlass.engines.kubernetes import manifests, rights
 from windlass.engines.kubernetes.client import Refused, Unreachable
 from windlass.engines.kubernetes.facts import GPU_LABELS
-from windlass.engines.kubernetes.plan import IMAGE, PYTHON, WAYS
+from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.survey import Survey
+from windlass.engines.kubernetes.ways import WAYS
 from windlass.spec.targets import KubernetesTarget
 
 OPERATORS: Final = (
@@ -105,7 +106,8 @@ def _rights(seen: Survey, target: str) -> Iterator[Check]:
     elif lacking.intersection(rights.NEEDED):
         yield Check("rights", "fail", f"this login may not {_named(wanted, lacking)}", fix)
     else:
-        for some, why in ((rights.CLAIMS, "jobs that ask for a claim are refused"), (rights.JOBSETS, "set via: job")):
+        ways = [(rights.of_way(way), "set via: job") for way in WAYS.values() if way.name != "job"]
+        for some, why in ((rights.CLAIMS, "jobs that ask for a claim are refused"), *ways):
             if lacking.intersection(some):
                 yield Check("rights", "warn", f"this login may not {_named(some, lacking)}: {why}", fix)
 
@@ -137,7 +139,7 @@ def _operators(seen: Survey, target: KubernetesTarget) -> Check:
         if versions and (plural is None or plural in kinds):
             found.append(f"{name} {', '.join(version.rpartition('/')[2] for version in versions)}")
     text = ", ".join(found) or "none; an Indexed Job needs none"
-    api = WAYS.get(target.via)
+    api = WAYS[target.via].api if target.via in WAYS else None
     if target.via not in ("auto", *WAYS):
         fix = f"known are: auto, {', '.join(WAYS)}"
         return Check("operators", "fail", f"{text}; via: {target.via} of the target is not in this version", fix)

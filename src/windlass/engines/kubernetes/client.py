@@ -38,6 +38,7 @@ PLURALS: Final = {
     "PersistentVolumeClaim": "persistentvolumeclaims", "Secret": "secrets", "Job": "jobs", "JobSet": "jobsets",
     "CustomResourceDefinition": "customresourcedefinitions", "SelfSubjectAccessReview": "selfsubjectaccessreviews",
     "SelfSubjectRulesReview": "selfsubjectrulesreviews", "ResourceQuota": "resourcequotas",
+    "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "PyTorchJob": "pytorchjobs",
     "StorageClass": "storageclasses", "ServiceAccount": "serviceaccounts", "Namespace": "namespaces",
 }  # fmt: skip
 """What the kinds that we speak of are called in addresses."""

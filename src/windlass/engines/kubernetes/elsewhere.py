@@ -330,8 +330,11 @@ def one(client: Client, run_id: str) -> Seen:
 def progress(client: Client, pods: Iterable[PodSeen]) -> dict[str, Any]:
     """How far a run is, as its first node has last told; empty where it has not, or nobody can be asked."""
     first = next((pod.name for pod in pods if pod.node == 0), "")
+    if not first:
+        return {}
     try:
-        lines = list(client.logs(first, container=layout.CONTAINER, follow=False, tail=TAIL_LINES)) if first else []
+        container = layout.container_of(client.get("v1", "Pod", first))
+        lines = list(client.logs(first, container=container, follow=False, tail=TAIL_LINES))
     except (Refused, Unreachable):
         return {}
     return progress_in(lines)

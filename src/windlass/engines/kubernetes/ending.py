@@ -12,7 +12,9 @@ from typing import Any, Final
 from windlass.engines.kubernetes import elsewhere, layout, marks
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.elsewhere import Seen
-from windlass.engines.kubernetes.manifests import END_SECONDS, MAKERS
+from windlass.engines.kubernetes.manifests import END_SECONDS
+from windlass.engines.kubernetes.ways import MAKERS
+from windlass.engines.kubernetes.ways.job import BATCH
 from windlass.errors import NoSuchRun
 from windlass.runs.record import Phase
 
@@ -78,7 +80,7 @@ def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, A
     try:
         return list(client.find(api, kind, layout.selector(run_id))["items"])
     except Refused as error:
-        if kind == "JobSet" and error.status in (403, 404):  # not installed, or not ours to make
+        if api != BATCH and error.status in (403, 404):  # not installed, or not ours to make
             return []
         raise
 

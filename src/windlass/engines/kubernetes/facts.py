@@ -194,13 +194,19 @@ def boot_program() -> str:
     return (Path(__file__).parents[2] / "worker" / "boot.py").read_text()
 
 
+def _is_unfit(error: Refused) -> bool:
+    """Whether another way may do: the kind is not served, its version lacks a field, or the login may not make it."""
+    return error.status == 404 or any(words in error.message for words in UNFIT)
+
+
 def dry_run(plan: Plan) -> list[Note]:
     """What the API server says of the objects of a plan, without making them. Empty where it does not answer."""
     from windlass.plan.plan import Note
 
     [cluster] = plan.requests("cluster")
     client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
-    objects = [*plan.requests("object"), *plan.requests("claim"), *plan.requests("attempt")]
+    of_attempt = [*plan.requests("attempt-part"), *plan.requests("attempt")]
+    objects = [*plan.requests("object"), *plan.requests("claim"), *of_attempt]
 
     def ask(manifest: Mapping[str, Any]) -> Note | None:
         try:
@@ -213,8 +219,11 @@ def dry_run(plan: Plan) -> list[Note]:
                 return Note(
                     "namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix, blocks=True
                 )
-            what = f"{manifest['kind']} {manifest['metadata']['name']}"
-            if manifest["kind"] != "Job" and any(words in error.message for words in UNFIT):
+            name = manifest["metadata"]["name"]
+            what = f"{manifest['kind']} {name}"
+            if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
+                return None  # what it refers to is made before it, and is not there yet
+            if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
                 return Note(
                     WAY_UNFIT, f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
                 )

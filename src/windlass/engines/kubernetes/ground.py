@@ -18,8 +18,11 @@ from windlass.engines.kubernetes import ending, layout, manifests, marks, stayin
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.facts import pack_code, planned_code
-from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_manifest
+from windlass.engines.kubernetes.plan import PIECE_BYTES, numbered
+from windlass.engines.kubernetes.pods import why_over
 from windlass.engines.kubernetes.room import Room
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.wish import read_wish
@@ -33,6 +36,8 @@ BUSY_SECONDS: Final = 20.0
 START_PAUSE_SECONDS: Final = 1.0
 PASSING: Final = (429, 500, 502, 503, 504)
 """Answers of an API server that is busy, or whose webhooks are not there yet."""
+END_SECONDS: Final = 5.0
+"""How long what makes pods may take to say that it has ended after they have."""
 PODS_ARE_WELL: Final = ("failure", "hang")
 """Why attempts end without harm to their pods."""
 
@@ -86,7 +91,7 @@ class ClusterGround:
         there = {one["metadata"]["name"] for one in found["items"]}
         return any(piece["metadata"]["name"] not in there for piece in pieces)
 
-    def _pieces(self, code: Mapping[str, Any]) -> list[manifests.Manifest]:
+    def _pieces(self, code: Mapping[str, Any]) -> list[Manifest]:
         """The pieces with what they hold. Raises EngineError where the folder is not what it was when planned."""
         packed = planned_code(code["digest"]) or pack_code(Path(code["folder"]))
         if packed.digest != code["digest"]:
@@ -155,15 +160,15 @@ class ClusterGround:
     ) -> None:
         """Have the objects made of which the pods of an attempt come. Raises EngineError."""
         asked = node_specs(self.plan, number, requests, self.via, record.status.created_at)
-        made = attempt_manifest(self.plan, number, len(requests))
+        *parts, made = numbered(self.plan, number, len(requests))
         spec = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {**made["metadata"], "name": layout.attempt_name(self.plan.run_id, number)},
             "binaryData": {layout.NODES_FILE: base64.b64encode(asked).decode()},
         }
-        self._make(manifests.owned(spec, owner))
-        self._make(manifests.owned(made, owner))
+        for one in (spec, *parts, made):
+            self._make(manifests.owned(one, owner))
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`."""
@@ -181,8 +186,10 @@ class ClusterGround:
         marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested)
         node = self.plan.requests("node")[0]
         status = record.status
+        if WAYS[self.via].replaces_pods and status.attempts:
+            self._end_makers()
         if not status.attempts:  # stopped before its keeper had come to the pods that are made with the run
-            self._delete_attempts(self.plan.requests("attempt")[0]["kind"])
+            self._delete_attempts()
         elif node.get("stay_seconds") and any(rank.exit_code != 0 for rank in status.ranks):
             number = status.attempts[-1].number
             made = staying.made_for(self._run_dir / f"attempt-{number}", number)
@@ -191,14 +198,28 @@ class ClusterGround:
     def end_others(self, number: int) -> None:
         """Delete what is left of the attempts before: no pod of them may train on. Raises EngineError."""
         self.room.leave()
-        kind = self.plan.requests("attempt")[0]["kind"]
-        self._delete_attempts(kind, f"{layout.ATTEMPT_LABEL}!={number}")
+        self._delete_attempts(f"{layout.ATTEMPT_LABEL}!={number}")
 
-    def _delete_attempts(self, kind: str, which: str = "") -> None:
-        api = manifests.BATCH if kind == "Job" else manifests.JOBSET
+    def _delete_attempts(self, which: str = "") -> None:
+        way = WAYS[self.via]
         selector = ",".join(part for part in (layout.selector(self.plan.run_id), which) if part)
-        for one in self.client.find(api, kind, selector)["items"]:
-            self.client.delete(api, kind, one["metadata"]["name"])
+        for kind in (way.kind, *(kind for kind, _ in way.parts)):
+            for one in self.client.find(way.api, kind, selector)["items"]:
+                self.client.delete(way.api, kind, one["metadata"]["name"])
+
+    def _end_makers(self) -> None:
+        """See that no more pods come: what has ended by itself stays, so that `kubectl logs` shows what they said."""
+        way, give_up = WAYS[self.via], time.monotonic() + END_SECONDS
+        while True:
+            found = self.client.find(way.api, way.kind, layout.selector(self.plan.run_id))["items"]
+            going = [one["metadata"]["name"] for one in found if not why_over(one)]
+            if not going:
+                return
+            if time.monotonic() > give_up:
+                for name in going:
+                    self.client.delete(way.api, way.kind, name)
+                return
+            time.sleep(START_PAUSE_SECONDS)
 
     def _make(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Make an object, or give the one that is there and is ours. Raises EngineError."""

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.client import Client, Refused
-from windlass.engines.kubernetes.pods import container_state
+from windlass.engines.kubernetes.seeing import container_state
+from windlass.engines.kubernetes.ways.job import BATCH
 from windlass.errors import EngineError
 from windlass.worker import process
 
@@ -23,6 +24,7 @@ Manifest = dict[str, Any]
 Pod = Mapping[str, Any]
 
 LABEL: Final = "windlass.dev/helper"
+CONTAINER: Final = "node"
 MADE_BY: Final = "windlass.dev/made-by"
 KINDS: Final = (("batch/v1", "Job"), ("v1", "ConfigMap"))
 """What a helper is made of that nothing else owns."""
@@ -74,7 +76,7 @@ def job(name: str, seconds: int, num_pods: int, spec: Manifest, *, namespace: st
     """A Job whose pods the cluster ends, and removes, by itself after so many seconds. `spec` is that of its pods."""
     meta = {"name": name, "namespace": namespace, "labels": labels(name), "annotations": made_by(seconds)}
     return {
-        "apiVersion": manifests.BATCH,
+        "apiVersion": BATCH,
         "kind": "Job",
         "metadata": meta,
         "spec": {
@@ -106,7 +108,7 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
         },
         "containers": [
             {
-                "name": layout.CONTAINER,
+                "name": CONTAINER,
                 "image": image,
                 "command": command,
                 "env": [{"name": "HOME", "value": "/tmp"}],

@@ -17,8 +17,11 @@ from typing import IO, Any, Final
 
 from windlass.engines.kubernetes import helpers, layout, streams
 from windlass.engines.kubernetes.client import Client
-from windlass.engines.kubernetes.pods import INDEX, container_state
+from windlass.engines.kubernetes.plan import attempt_objects
+from windlass.engines.kubernetes.pods import by_place
+from windlass.engines.kubernetes.seeing import container_state
 from windlass.engines.kubernetes.streams import Input, Output, Stream
+from windlass.engines.kubernetes.ways.base import pod_spec
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
@@ -53,7 +56,7 @@ def execute(
         if pod is None or container_state(pod)[0] != "running":
             how = "is not there yet" if pod is None else f"is {container_state(pod)[0]}"
             raise EngineError(f"the pod of node {node} {how}", f"windlass status {status.id}")
-        stream = Stream(client, pod["metadata"]["name"], layout.CONTAINER, words, stdin=stdin is not None)
+        stream = Stream(client, pod["metadata"]["name"], layout.container_of(pod), words, stdin=stdin is not None)
         with contextlib.closing(stream):
             return streams.attach(stream, stdin, stdout, stderr)
 
@@ -61,7 +64,7 @@ def execute(
 def fetch(plan: Plan, status: Status, node: int, path: str, local: Path, told: Told) -> tarpipe.Received:
     """Copy what is at `path` of a node to this machine. Raises EngineError, UsageError, OSError."""
     with contextlib.closing(connect(plan)) as client, _pod(client, plan, status, node, path) as pod:
-        stream = Stream(client, pod, layout.CONTAINER, _program(plan, "send", path), silence_seconds=SILENCE_SECONDS)
+        stream = _stream(client, pod, _program(plan, "send", path))
         with contextlib.closing(stream):
             output = Output(stream)
             try:
@@ -82,7 +85,7 @@ def put(plan: Plan, status: Status, node: int, local: Path, path: str, told: Tol
     name = local.resolve().name
     with contextlib.closing(connect(plan)) as client, _pod(client, plan, status, node, path) as pod:
         command = _program(plan, "receive", path, name)
-        stream = Stream(client, pod, layout.CONTAINER, command, stdin=True, silence_seconds=SILENCE_SECONDS)
+        stream = _stream(client, pod, command, stdin=True)
         with contextlib.closing(stream):
             output = Output(stream)
             broken: list[Exception] = []
@@ -146,6 +149,12 @@ def _program(plan: Plan, *words: str) -> list[str]:
     return [python, "-I", "-S", "-c", Path(tarpipe.__file__).read_text(), *words]
 
 
+def _stream(client: Client, pod: Mapping[str, Any], words: list[str], *, stdin: bool = False) -> Stream:
+    """What a program in a pod takes and gives."""
+    name, container = pod["metadata"]["name"], layout.container_of(pod)
+    return Stream(client, name, container, words, stdin=stdin, silence_seconds=SILENCE_SECONDS)
+
+
 # -- which pod --------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +166,7 @@ def _pods(client: Client, status: Status) -> dict[int, Mapping[str, Any]]:
     every = client.find("v1", "Pod", layout.selector(status.id))["items"]
     made_for = max((_made_for(pod) for pod in every), default=0)
     found = [pod for pod in every if _made_for(pod) == made_for]
-    pods = {int(pod["metadata"].get("annotations", {}).get(INDEX, 0)): pod for pod in found}
+    pods = by_place(found)
     members = newest.members or tuple(range(len(pods)))
     return {members[place]: pod for place, pod in pods.items() if place < len(members)}
 
@@ -167,13 +176,13 @@ def _made_for(pod: Mapping[str, Any]) -> int:
 
 
 @contextlib.contextmanager
-def _pod(client: Client, plan: Plan, status: Status, node: int, path: str) -> Iterator[str]:
-    """The name of a running pod that has what is at `path`; made for it where none is left."""
+def _pod(client: Client, plan: Plan, status: Status, node: int, path: str) -> Iterator[Mapping[str, Any]]:
+    """A running pod that has what is at `path`; made for it where none is left."""
     there = {} if status.phase.is_terminal else _pods(client, status)  # the API is late to tell that they have ended
     pods = {number: pod for number, pod in there.items() if container_state(pod)[0] == "running"}
     kept = _claim(plan) if _is_result(path) else None
     if node in pods or (kept is not None and pods):
-        yield (pods.get(node) or next(iter(pods.values())))["metadata"]["name"]
+        yield pods.get(node) or next(iter(pods.values()))
         return
     if kept is None:
         if _is_result(path):
@@ -184,7 +193,7 @@ def _pod(client: Client, plan: Plan, status: Status, node: int, path: str) -> It
     name = f"{status.id}-cp-{secrets.token_hex(3)}"
     with helpers.made(client, _helper(plan, name, kept, client.namespace)):
         [pod] = helpers.running(client, name, 1, START_SECONDS, lambda _text: None)
-        yield pod["metadata"]["name"]
+        yield pod
 
 
 def _is_result(path: str) -> bool:
@@ -201,10 +210,7 @@ def _claim(plan: Plan) -> Mapping[str, Any] | None:
 
 def _spec(plan: Plan) -> Mapping[str, Any]:
     """What the pods of the run are."""
-    made = plan.requests("attempt")[0]["spec"]
-    job = made["replicatedJobs"][0]["template"]["spec"] if "replicatedJobs" in made else made
-    spec: Mapping[str, Any] = job["template"]["spec"]
-    return spec
+    return pod_spec(attempt_objects(plan))
 
 
 def _helper(plan: Plan, name: str, kept: Mapping[str, Any], namespace: str) -> helpers.Manifest:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 ROOT: Final = "/windlass"
 BOOT: Final = f"{ROOT}/boot"
@@ -13,8 +14,8 @@ RESULTS: Final = f"{ROOT}/results"
 CODE: Final = f"{WORK}/code"
 TRAVEL: Final = f"{WORK}/travel"
 NODES_FILE: Final = "nodes.json.gz"
-CONTAINER: Final = "node"
-"""What the container is called, as Kubeflow's trainer calls it."""
+CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
+"""Names the container that is ours: some operators want it called as they please, and others may stand beside it."""
 MASTER_PORT: Final = 29500
 RENDEZVOUS_PORT: Final = 29400
 """torch's own defaults; a pod has all ports to itself."""
@@ -28,30 +29,22 @@ MARK_LABEL: Final = "windlass.dev/mark"
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 DIGEST_ANNOTATION: Final = "windlass.dev/code-digest"
-REPLICATED: Final = "n"
-"""What a JobSet's one job is called; short, for it becomes part of host names."""
 
 
 def attempt_name(run_id: str, number: int) -> str:
-    """The Job or JobSet of an attempt."""
+    """What makes the pods of an attempt."""
     return f"{run_id}-{number}"
-
-
-def host_name(run_id: str, number: int, via: str, node: int) -> str:
-    """The name by which the pods of an attempt find one of them, in any namespace's search path."""
-    job = attempt_name(run_id, number)
-    pod = f"{job}-{REPLICATED}-0-{node}" if via == "jobset" else f"{job}-{node}"
-    return f"{pod}.{run_id}"
-
-
-def master_addr(run_id: str, number: int, via: str, num_nodes: int) -> str:
-    """Where the ranks of an attempt meet: on the first pod, whose name nobody needs who is alone."""
-    return host_name(run_id, number, via, 0) if num_nodes > 1 else "127.0.0.1"
 
 
 def piece_name(run_id: str, digest: str, number: int) -> str:
     """The object that holds a piece of the code."""
     return f"{run_id}-code-{digest[:8]}-{number}"
+
+
+def container_of(pod: Mapping[str, Any]) -> str:
+    """What the container of a pod is called in which a node runs."""
+    named = pod["metadata"].get("annotations", {}).get(CONTAINER_ANNOTATION)
+    return str(named or pod["spec"]["containers"][0]["name"])
 
 
 def mark_name(run_id: str, mark: str) -> str:

@@ -5,7 +5,7 @@ ConfigMap RUN            the anchor: owns all others, so that one delete removes
 ├── Service RUN          headless: gives pods their names
 ├── PersistentVolumeClaim RUN   where a claim was asked for
 ├── ConfigMap RUN-K      what the nodes of attempt K are asked to do
-└── Job or JobSet RUN-K  attempt K
+└── Job, JobSet, TrainJob … RUN-K  attempt K, see `ways/`
 """
 
 from __future__ import annotations
@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.spec.job import Job
 
-Manifest = dict[str, Any]
-
-BATCH: Final = "batch/v1"
-JOBSET: Final = "jobset.x-k8s.io/v1alpha2"
-MAKERS: Final = ((JOBSET, "JobSet"), (BATCH, "Job"))
-"""API and kind of what makes pods: a JobSet first, which would make anew a Job of its own that was deleted."""
 GPU: Final = "nvidia.com/gpu"
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOST_LABEL: Final = "kubernetes.io/hostname"
@@ -42,7 +38,7 @@ class Shape:
     run_id: str
     namespace: str
     via: str
-    """`job` or `jobset`."""
+    """The name of the way: `job`, `jobset`, …"""
     image: str
     python: str
     user: int
@@ -118,38 +114,13 @@ def claim(shape: Shape, job: Job) -> Manifest | None:
     }
 
 
-def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
-    """The object that makes the pods of one attempt. A pod that dies ends it: what follows, the run's policy says."""
+def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifest]:
+    """The objects of one attempt, the one that makes the pods last."""
     name = layout.attempt_name(shape.run_id, number)
     meta: Manifest = {"name": name, "namespace": shape.namespace, "labels": labels(shape, job, number)}
     if job.queue is not None:
         meta["labels"] = {**meta["labels"], layout.QUEUE_LABEL: job.queue}
-    job_spec = {
-        "completionMode": "Indexed",
-        "completions": num_nodes,
-        "parallelism": num_nodes,
-        "backoffLimit": 0,
-        "template": _template(shape, job, number, num_nodes),
-    }
-    if shape.via == "job":
-        return {"apiVersion": BATCH, "kind": "Job", "metadata": meta, "spec": job_spec}
-    return {
-        "apiVersion": JOBSET,
-        "kind": "JobSet",
-        "metadata": meta,
-        "spec": {
-            "network": {"enableDNSHostnames": True, "subdomain": shape.run_id, "publishNotReadyAddresses": True},
-            "failurePolicy": {"maxRestarts": 0},
-            "replicatedJobs": [
-                {
-                    "name": layout.REPLICATED,
-                    "replicas": 1,
-                    # The Job that it makes is found as one that is made without it.
-                    "template": {"metadata": {"labels": labels(shape, job, number)}, "spec": job_spec},
-                }
-            ],
-        },
-    }
+    return WAYS[shape.via].made(meta, _template(shape, job, number, num_nodes), num_nodes, job.nodes.min)
 
 
 def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
@@ -170,14 +141,13 @@ def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
         "containers": [_container(shape, job)],
         "volumes": _volumes(shape, job, number),
     }
-    if shape.via == "jobset":
-        del spec["subdomain"]  # JobSet gives each pod its host name and this one
     if job.kubernetes.service_account is not None:
         spec["serviceAccountName"] = job.kubernetes.service_account
     if job.priority is not None:
         spec["priorityClassName"] = job.priority
     spec |= _where(shape, job, num_nodes)
-    return {"metadata": {"labels": labels(shape, job, number)}, "spec": spec}
+    notes = {layout.CONTAINER_ANNOTATION: WAYS[shape.via].container}
+    return {"metadata": {"labels": labels(shape, job, number), "annotations": notes}, "spec": spec}
 
 
 def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
@@ -217,7 +187,7 @@ def _tolerations(job: Job) -> list[Manifest]:
 
 def _container(shape: Shape, job: Job) -> Manifest:
     container: Manifest = {
-        "name": layout.CONTAINER,
+        "name": WAYS[shape.via].container,
         "image": shape.image,
         "command": [shape.python, "-I", "-S", f"{layout.BOOT}/{BOOT_FILE}"],
         "workingDir": layout.WORK,

@@ -140,7 +140,7 @@ class _Pair:
         """What one pod answers."""
         isolated = ["-I", "-S"] if words[0] != "reduce" else []  # torch is where the image has it
         command = [self._python, *isolated, f"{layout.BOOT}/{PROGRAM}", *words]
-        _, out, complaint = streams.call(self._client, self.pods[at], layout.CONTAINER, command, seconds)
+        _, out, complaint = streams.call(self._client, self.pods[at], helpers.CONTAINER, command, seconds)
         try:
             answer = json.loads(out.splitlines()[-1])
         except (ValueError, IndexError):

@@ -16,6 +16,7 @@ from windlass.diagnose.observations import ClusterSeen, ObjectSaid, Observations
 from windlass.engines import observing
 from windlass.engines.kubernetes import layout, staying
 from windlass.engines.kubernetes.client import Client, Unreachable
+from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.seeing import (
     NOT_ORDINARY,
@@ -73,7 +74,7 @@ def _merged(
         _newer(pod_seen(node, there.get(place)), known.get(node), is_over=status.phase.is_terminal)
         for place, node in enumerate(members)
     ]
-    events = objects_said(_items(answers, "events"), plan.run_id, number, claims=claims_of(made))
+    events = objects_said(_items(answers, "events"), plan.run_id, number, claims=claims_of(attempt_objects(plan)))
     owner = answers["owner"]
     # One that is not there may not have been made yet: whether it was deleted, its keeper has seen.
     ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()

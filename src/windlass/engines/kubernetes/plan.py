@@ -10,6 +10,8 @@ from windlass.code.imports import ahead
 from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.plan import arguments
 from windlass.plan.launch import torchrun_request
 from windlass.plan.placement import Place, job_environment, known_at_start, place, rank_environment
@@ -24,8 +26,6 @@ PYTHON: Final = "python3"
 PIECE_BYTES: Final = 1_000_000
 """An object may hold 1 MiB."""
 MAX_PIECES: Final = 8
-WAYS: Final = {"job": manifests.BATCH, "jobset": manifests.JOBSET}
-"""The ways to run that this version has, and the API that each needs."""
 OUTPUT: Final = f"{layout.RESULTS}/output"
 CHECKPOINTS: Final = f"{layout.RESULTS}/checkpoints"
 
@@ -34,7 +34,8 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     """The plan of one run on a cluster. `boot` is the program that unpacks the code. What is against it is in notes."""
     num_nodes = job.nodes.max
     procs = max(1, job.resources.gpus) if job.procs_per_node == "auto" else job.procs_per_node
-    via, why = choose(job, target, facts)
+    asked, why = choose(job, target, facts)
+    via = asked if asked in WAYS else "job"  # of another there is no more to say than that it is not known
     shape = Shape(
         run_id=run_id,
         namespace=job.kubernetes.namespace or target.namespace,
@@ -57,7 +58,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         policy=policy(job),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(
-            Step("cluster", f"{why}: {WAYS.get(via, via)} in namespace {shape.namespace} of context {target.context}", {
+            Step("cluster", f"{why}: {WAYS[via].api} in namespace {shape.namespace} of context {target.context}", {
                 "context": target.context, "namespace": shape.namespace, "via": via, "why": why,
                 "kubeconfig": facts.kubeconfig,
             }),
@@ -65,7 +66,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *_nodes(shape, job, target, facts, num_nodes, procs),
         ),
         notes=(
-            *_refusals(job, target, facts, via),
+            *_refusals(job, target, facts, asked),
             *_warnings(job, target, facts),
             *arguments.left_over(_words(job), _places()),
         ),
@@ -79,7 +80,7 @@ def choose(job: Job, target: KubernetesTarget, facts: Facts) -> tuple[str, str]:
         return job.kubernetes.via, "kubernetes.via of the job"
     if target.via != "auto":
         return target.via, f"via of target {target.name}"
-    if job.nodes.max > 1 and facts.cluster is not None and manifests.JOBSET in facts.cluster.groups:
+    if job.nodes.max > 1 and facts.cluster is not None and WAYS["jobset"].api in facts.cluster.groups:
         if facts.cluster.unfit:
             return "job", f"JobSet is installed and cannot be used ({facts.cluster.unfit})"
         return "jobset", "several nodes, and JobSet is installed"
@@ -91,10 +92,18 @@ def num_pieces(facts: Facts) -> int:
     return -(-len(facts.code.data) // PIECE_BYTES) if facts.code is not None else 0
 
 
-def attempt_manifest(plan: Plan, number: int, num_nodes: int) -> manifests.Manifest:
-    """The object that makes the pods of one attempt, from a plan alone."""
-    [made] = plan.requests("attempt")
-    return _numbered(made, plan.run_id, number, num_nodes)
+def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
+    """The objects of the first attempt, the one that makes the pods last."""
+    return [*plan.requests("attempt-part"), *plan.requests("attempt")]
+
+
+def numbered(plan: Plan, number: int, num_nodes: int) -> list[Manifest]:
+    """The objects of attempt `number` on so many nodes, from a plan alone."""
+    way = WAYS[plan.requests("cluster")[0]["via"]]
+    found = [_numbered(one, plan.run_id, number) for one in attempt_objects(plan)]
+    for one in found:
+        way.resize(one, num_nodes)
+    return found
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------
@@ -118,12 +127,16 @@ def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
     if (claim := manifests.claim(shape, job)) is not None:
         kept = "kept" if job.kubernetes.results is not None and job.kubernetes.results.keep else "removed with the run"
         yield Step("claim", f"make PersistentVolumeClaim {shape.run_id}, {kept}", claim)
-    made = manifests.attempt(shape, job, 1, job.nodes.max)
+    *parts, made = manifests.attempt(shape, job, 1, job.nodes.max)
+    for part in parts:
+        yield Step(
+            "attempt-part", f"make {part['kind']} {part['metadata']['name']}, which the next one refers to", part
+        )
     yield Step("attempt", f"make {made['kind']} {made['metadata']['name']}, and one more for each restart", made)
 
 
-def _numbered(made: Mapping[str, Any], run_id: str, number: int, num_nodes: int) -> manifests.Manifest:
-    """The manifest of attempt 1 as that of attempt `number` on so many nodes."""
+def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
+    """The manifest of attempt 1 as that of attempt `number`."""
     first, name = layout.attempt_name(run_id, 1), layout.attempt_name(run_id, number)
 
     def changed(value: Any, key: str = "") -> Any:
@@ -131,13 +144,11 @@ def _numbered(made: Mapping[str, Any], run_id: str, number: int, num_nodes: int)
             return {name: changed(one, name) for name, one in value.items()}
         if isinstance(value, list):
             return [changed(one) for one in value]
-        if key in ("completions", "parallelism"):
-            return num_nodes
         if key == layout.ATTEMPT_LABEL:
             return str(number)
         return name if value == first and key == "name" else value
 
-    found: manifests.Manifest = changed(made)
+    found: Manifest = changed(made)
     return found
 
 
@@ -265,9 +276,12 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
         )
     if via not in WAYS:
         yield _blocker("via-unknown", f"via: {via} is not in this version", f"known are {', '.join(WAYS)}")
-    elif facts.cluster is not None and via == "jobset" and manifests.JOBSET not in facts.cluster.groups:
-        yield _blocker("jobset-missing", f"via: jobset, and the cluster serves no {manifests.JOBSET}",
+    elif facts.cluster is not None and via != "job" and WAYS[via].api not in facts.cluster.groups:
+        yield _blocker(f"{via}-missing", f"via: {via}, and the cluster serves no {WAYS[via].api}",
                        "via: job needs no operator")  # fmt: skip
+    if job.kubernetes.runtime is not None:
+        yield _blocker("runtime", "kubernetes.runtime: runs have a runtime of their own in this version",
+                       "leave it out")  # fmt: skip
     if job.launcher == "mpi":
         yield _blocker("mpi", "launcher: mpi needs MPIJob, which this version does not make", "--on local runs it")
     if "/" in (job.python or "") and not (job.python or "").startswith("/"):

@@ -11,7 +11,8 @@ from typing import Any, Final
 from windlass.diagnose.observations import ObjectSaid
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.seeing import ends_of
+from windlass.engines.kubernetes.seeing import container_state, ends_of
+from windlass.engines.kubernetes.ways.pytorchjob import REPLICA_INDEX
 from windlass.errors import EngineError
 
 WATCH_SECONDS: Final = 20
@@ -19,6 +20,8 @@ WATCH_SECONDS: Final = 20
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between two tries while the API server does not answer."""
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
+ENDED: Final = ("Failed", "Complete", "Completed", "Succeeded")
+"""Conditions by which one kind or another of what makes pods says that it has ended."""
 GONE_SECONDS: Final = 10.0
 """How much longer than its grace a pod may take to go before its machine is taken for lost."""
 TAINTED: Final = "DeletionByTaintManager"
@@ -101,7 +104,8 @@ class PodWatch:
         seen = by_place(found["items"])
         self._look_at_owner()  # first: who sees a pod that was deleted then knows whether all are
         self._gone |= self._pods.keys() - seen.keys()
-        self._pods.update(seen)
+        for place, pod in seen.items():
+            self._put(place, pod)
         return str(found["metadata"]["resourceVersion"])
 
     def _take(self, event: Mapping[str, Any]) -> None:
@@ -111,10 +115,18 @@ class PodWatch:
             return
         if pod["metadata"].get("deletionTimestamp") and self.is_over is None:
             self._look_at_owner()  # whoever deletes all pods has mostly deleted what makes them
-        self._pods[place] = pod
-        if event["type"] == "DELETED":
+        if self._put(place, pod) and event["type"] == "DELETED":
             self._gone.add(place)
         self._changed()
+
+    def _put(self, place: int, pod: Pod) -> bool:
+        """Take in how a pod is; False for one that was made in place of it, with whose loss the attempt is over."""
+        before = self._pods.get(place)
+        if before is not None and before["metadata"].get("uid") != pod["metadata"].get("uid"):
+            self._gone.add(place)
+            return False
+        self._pods[place] = pod
+        return True
 
     def end(self) -> None:
         """Delete what makes the pods, which never made some: no more will come. Raises EngineError."""
@@ -137,10 +149,16 @@ class PodWatch:
                 self.ends = list(ends_of(None, kind, self._name))
             return
         self.ends = list(ends_of(owner, kind, self._name))
-        for condition in owner.get("status", {}).get("conditions", ()):
-            if condition["type"] in ("Failed", "Complete", "Completed") and condition["status"] == "True":
-                said = f": {condition['message']}" if condition.get("message") else ""
-                self.is_over = f"{kind} {self._name} is {condition['type'].lower()}{said}"
+        if why := why_over(owner):
+            self.is_over = f"{kind} {self._name} is {why}"
+
+
+def why_over(maker: Mapping[str, Any]) -> str:
+    """How what makes pods has ended, in its own words; empty while it goes on."""
+    for condition in maker.get("status", {}).get("conditions", ()):
+        if condition["type"] in ENDED and condition["status"] == "True":
+            return str(condition["type"]).lower() + (f": {condition['message']}" if condition.get("message") else "")
+    return ""
 
 
 def by_place(pods: Iterable[Pod]) -> dict[int, Pod]:
@@ -150,7 +168,8 @@ def by_place(pods: Iterable[Pod]) -> dict[int, Pod]:
 
 
 def _place(pod: Pod) -> int | None:
-    text = pod["metadata"].get("annotations", {}).get(INDEX)
+    meta = pod["metadata"]
+    text = meta.get("annotations", {}).get(INDEX) or meta.get("labels", {}).get(REPLICA_INDEX)
     return int(text) if text is not None and text.isdigit() else None
 
 
@@ -164,15 +183,6 @@ def is_lost(pod: Pod) -> bool:
     if is_silent and conditions.get("DisruptionTarget", {}).get("reason") == TAINTED:
         return True  # to wait for its grace would be to wait for nobody
     return time.time() > calendar.timegm(time.strptime(deleted, "%Y-%m-%dT%H:%M:%SZ")) + GONE_SECONDS
-
-
-def container_state(pod: Pod) -> tuple[str, Mapping[str, Any]]:
-    """Whether its container is `waiting`, `running` or `terminated`, and what is known of that."""
-    for status in pod.get("status", {}).get("containerStatuses", ()):
-        if status["name"] == layout.CONTAINER:
-            for name, data in status["state"].items():
-                return name, data
-    return "waiting", {}
 
 
 def has_ended(pod: Pod) -> bool:

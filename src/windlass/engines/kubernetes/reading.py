@@ -19,8 +19,9 @@ from windlass.engines.kubernetes import elsewhere, layout, staying
 from windlass.engines.kubernetes.attempt import Attempt
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.intake import Intake
-from windlass.engines.kubernetes.manifests import MAKERS
-from windlass.engines.kubernetes.pods import by_place, container_state, has_ended
+from windlass.engines.kubernetes.pods import Pod, by_place, has_ended
+from windlass.engines.kubernetes.seeing import container_state
+from windlass.engines.kubernetes.ways import MAKERS
 from windlass.errors import NoSuchRun
 from windlass.plan.plan import Plan, Step
 
@@ -50,7 +51,7 @@ class Reader:
             requests = self._requests(made)
             for place, pod in by_place([pod for pod in pods if _made_for(pod) == made]).items():
                 if place < len(requests) and (container_state(pod)[0] != "waiting" or has_ended(pod)):
-                    wanted.append((made, requests[place], pod["metadata"]["name"]))
+                    wanted.append((made, requests[place], pod))
         with ThreadPoolExecutor(READERS) as pool:
             list(pool.map(lambda one: self._read(*one), wanted))
         return bool(wanted)
@@ -71,18 +72,19 @@ class Reader:
 
     # -- one attempt --------------------------------------------------------------------------------------------------
 
-    def _read(self, made: int, request: Request, pod: str) -> None:
+    def _read(self, made: int, request: Request, pod: Pod) -> None:
         """What a pod has said until now, of all attempts that it has played."""
         number = made
         while self._read_attempt(number, made, request, pod):
             number += 1
 
-    def _read_attempt(self, number: int, made: int, request: Request, pod: str) -> bool:
+    def _read_attempt(self, number: int, made: int, request: Request, pod: Pod) -> bool:
         """What it has said of one; gives whether it has said more of another. A log that is kept no more is none."""
         intake = Intake(self._attempt_dir(number), request["node"], _ranks(request), number, made)
         with contextlib.closing(intake), contextlib.suppress(Refused):
             since = intake.begin()
-            for line in self._client.logs(pod, container=layout.CONTAINER, follow=False, since=since):
+            name, container = pod["metadata"]["name"], layout.container_of(pod)
+            for line in self._client.logs(name, container=container, follow=False, since=since):
                 intake.put(line)
             intake.flush()
         return intake.is_told

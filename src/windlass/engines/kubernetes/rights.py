@@ -6,12 +6,17 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
-from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.base import Way
+from windlass.engines.kubernetes.ways.job import BATCH
 
 RBAC: Final = "rbac.authorization.k8s.io"
 REVIEWS: Final = "authorization.k8s.io/v1"
 ASKED_AT_ONCE: Final = 16
+MAKING: Final = ("create", "get", "list", "delete")
+"""What is done to the objects of which the pods of an attempt come."""
 
 
 class Right(NamedTuple):
@@ -38,18 +43,28 @@ NEEDED: Final = (
     # A command begins with a GET that is turned into a web socket, which servers from 1.35 on also ask `create` for.
     *_all("", "pods/exec", "get", "create"),
     *_all("", "events", "list"),
-    *_all("batch", "jobs", "create", "get", "list", "delete"),
+    *_all("batch", "jobs", *MAKING),
 )
 """Without these no run can be made or followed."""
 CLAIMS: Final = _all("", "persistentvolumeclaims", "create", "get", "delete")
 """For jobs that ask for a claim of their own."""
-JOBSETS: Final = _all(manifests.JOBSET.partition("/")[0], "jobsets", "create", "get", "list", "delete")
-"""Where JobSet is installed."""
+
+
+def of_way(way: Way) -> tuple[Right, ...]:
+    """For the objects of a way that needs more than every cluster has."""
+    plurals = [way.plural, *(plural for _, plural in way.parts)]
+    return tuple(right for plural in plurals for right in _all(group_of(way.api), plural, *MAKING))
+
+
+def group_of(api: str) -> str:
+    """The group of an API version; that of the core is empty."""
+    return api.rpartition("/")[0]
 
 
 def useful(groups: Collection[str]) -> tuple[Right, ...]:
     """All that is of use in a cluster that serves these API groups."""
-    return (*NEEDED, *CLAIMS, *(JOBSETS if manifests.JOBSET in groups else ()))
+    served = [way for way in WAYS.values() if way.api in groups and way.api != BATCH]
+    return (*NEEDED, *CLAIMS, *(right for way in served for right in of_way(way)))
 
 
 def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:

@@ -14,7 +14,10 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import helpers, layout, manifests
 from windlass.engines.kubernetes.client import Client, Refused
-from windlass.engines.kubernetes.pods import container_state
+from windlass.engines.kubernetes.plan import attempt_objects
+from windlass.engines.kubernetes.seeing import container_state
+from windlass.engines.kubernetes.ways.base import Manifest, pod_spec
+from windlass.engines.kubernetes.ways.job import BATCH
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 
@@ -60,7 +63,7 @@ class Room:
         """Give the places back: they are taken, or nobody wants them any more. Raises EngineError."""
         self._done.set()
         if self._is_elastic:
-            self._client.delete(manifests.BATCH, "Job", self._name)
+            self._client.delete(BATCH, "Job", self._name)
         self._is_asking, self._found = False, 0
 
     def _ask(self, away: tuple[int, ...], done: threading.Event) -> None:
@@ -75,7 +78,7 @@ class Room:
 
     def _make(self, num_pods: int) -> None:
         """Make the pods, or leave those that are there."""
-        [made] = self._plan.requests("attempt")
+        made = attempt_objects(self._plan)
         try:
             owner = self._client.get("v1", "ConfigMap", self._plan.run_id)
             self._client.create(manifests.owned(waiting(made, self._name, num_pods), owner))
@@ -84,11 +87,9 @@ class Room:
                 raise
 
 
-def waiting(made: Mapping[str, Any], name: str, num_pods: int) -> manifests.Manifest:
+def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Manifest:
     """A Job of so many pods that ask for what the pods of an attempt ask for, and do nothing. Pure."""
-    spec = made["spec"]
-    spec = spec if "template" in spec else spec["replicatedJobs"][0]["template"]["spec"]
-    like = spec["template"]["spec"]
+    like, meta = pod_spec(made), made[-1]["metadata"]
     [container] = like["containers"]
     asks = {key: container[key] for key in ("name", "image", "securityContext", "resources") if key in container}
     pod = {
@@ -97,8 +98,8 @@ def waiting(made: Mapping[str, Any], name: str, num_pods: int) -> manifests.Mani
         **{key: like[key] for key in LIKE_A_NODE if key in like},
         "containers": [{**asks, "command": [container["command"][0], "-c", WAIT]}],
     }
-    found = helpers.job(name, HOLD_SECONDS, num_pods, pod, namespace=made["metadata"]["namespace"])
-    queue = made["metadata"]["labels"].get(layout.QUEUE_LABEL)
+    found = helpers.job(name, HOLD_SECONDS, num_pods, pod, namespace=meta["namespace"])
+    queue = meta["labels"].get(layout.QUEUE_LABEL)
     if queue is not None:
         found["metadata"]["labels"][layout.QUEUE_LABEL] = queue
     return found

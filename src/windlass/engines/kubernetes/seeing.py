@@ -9,13 +9,16 @@ from typing import Any, Final
 
 from windlass.diagnose.observations import MachineSeen, ObjectSaid, PodSeen
 from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.ways.base import pod_spec
 
 Json = Mapping[str, Any]
 
 ON_THE_WAY: Final = frozenset({"ContainerCreating", "PodInitializing"})
 """Why a container waits where nothing is wrong."""
-OUR_POLICY: Final = frozenset({"BackoffLimitExceeded", "FailedJobs", "ReachedMaxRestarts"})
-"""How a Job or JobSet says that a pod of it has failed, which ends an attempt as we have asked."""
+OUR_POLICY: Final = frozenset(
+    {"BackoffLimitExceeded", "FailedJobs", "ReachedMaxRestarts", "PyTorchJobFailed", "JobSetFailed"}
+)
+"""How what makes pods says that one of it has failed, which ends an attempt as we have asked."""
 ORDINARY: Final = frozenset({
     "Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "SuccessfulDelete", "Completed",
     "SuccessfulAttachVolume", "BackOff", "Failed", "FailedScheduling", "Killing", "ProvisioningSucceeded",
@@ -36,7 +39,7 @@ def pod_seen(node: int, pod: Json | None) -> PodSeen:
     status, name = pod.get("status", {}), pod["metadata"]["name"]
     machine = pod.get("spec", {}).get("nodeName", "")
     conditions = {one["type"]: one for one in status.get("conditions", ())}
-    where, data = _container(status)
+    where, data = container_state(pod)
 
     def found(state: str, reason: str = "", message: str = "") -> PodSeen:
         return PodSeen(node, name, state, reason, message.strip()[:MAX_WORDS], machine, data.get("exitCode"))
@@ -66,12 +69,14 @@ def pod_seen(node: int, pod: Json | None) -> PodSeen:
     return found(state, why.get("reason", ""), why.get("message", ""))
 
 
-def _container(status: Json) -> tuple[str, Json]:
-    """The state of a pod's one container, and what is known of it."""
-    for one in status.get("containerStatuses", ()):
-        if one["name"] == layout.CONTAINER:
-            for name, data in one["state"].items():
-                return name, data or {}
+def container_state(pod: Json) -> tuple[str, Json]:
+    """Whether its container is `waiting`, `running` or `terminated`, and what is known of that."""
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    name = layout.container_of(pod) if statuses else ""
+    for one in statuses:
+        if one["name"] == name:
+            for state, data in one["state"].items():
+                return state, data or {}
     return "waiting", {}
 
 
@@ -104,11 +109,9 @@ def objects_said(
             yield said
 
 
-def claims_of(made: Json) -> list[str]:
-    """The claims that the pods of a Job or JobSet mount."""
-    spec = made["spec"]
-    spec = spec if "template" in spec else spec["replicatedJobs"][0]["template"]["spec"]
-    volumes = spec["template"]["spec"].get("volumes", ())
+def claims_of(made: Iterable[Json]) -> list[str]:
+    """The claims that the pods mount that these objects are made for."""
+    volumes = pod_spec(made).get("volumes", ())
     return [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
 
 
@@ -124,7 +127,7 @@ def machine_seen(node: Json) -> MachineSeen:
 
 
 def ends_of(owner: Json | None, kind: str, name: str) -> Iterator[ObjectSaid]:
-    """Why no more pods will come of a Job or JobSet; None is one that was deleted."""
+    """Why no more pods will come of what makes them; None is one that was deleted."""
     if owner is None:
         yield ObjectSaid(kind, name, "Deleted", f"{kind} {name} was deleted")
         return

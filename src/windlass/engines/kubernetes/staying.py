@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import layout, streams
 from windlass.engines.kubernetes.client import Client
-from windlass.engines.kubernetes.pods import Pod, by_place, container_state
+from windlass.engines.kubernetes.pods import Pod, by_place
+from windlass.engines.kubernetes.seeing import container_state
 from windlass.errors import EngineError
 from windlass.worker import staying
 
@@ -112,7 +113,9 @@ def _is_well(pod: Pod) -> bool:
 def _call(client: Client, pod: Mapping[str, Any], words: Sequence[str]) -> bool:
     """Whether the program in the pod took it."""
     try:
-        code, _, _ = streams.call(client, pod["metadata"]["name"], layout.CONTAINER, list(words), ANSWER_SECONDS)
+        code, _, _ = streams.call(
+            client, pod["metadata"]["name"], layout.container_of(pod), list(words), ANSWER_SECONDS
+        )
     except EngineError:
         return False
     return code == staying.HEARD

@@ -1,0 +1,58 @@
+"""What the ways to have pods made have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+Manifest = dict[str, Any]
+
+
+class Way(ABC):
+    """One kind of object that makes the pods of an attempt. Pure: it gives manifests, and sends nothing."""
+
+    name: ClassVar[str]
+    """As `via:` in job files and targets."""
+    api: ClassVar[str]
+    kind: ClassVar[str]
+    plural: ClassVar[str]
+    """What the kind is called in addresses, and in roles."""
+    parts: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Kind and plural of what it needs beside that, in the same API."""
+    replaces_pods: ClassVar[bool] = False
+    """Whether it makes a pod anew that was deleted, so that it has to be deleted itself where nobody wants that."""
+    container: ClassVar[str] = "node"
+    """What its pods' container has to be called."""
+
+    @abstractmethod
+    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+        """The objects of an attempt, the one that makes the pods last.
+
+        `meta` is that object's metadata, labels included, and `template` the pods'; the job may go on with `min_nodes`.
+        """
+
+    @abstractmethod
+    def host(self, name: str, subdomain: str, node: int) -> str:
+        """The name by which pods find the one of `node`; `name` is the object's, `subdomain` the run's Service."""
+
+    @abstractmethod
+    def resize(self, made: Manifest, num_nodes: int) -> None:
+        """Have an object that `made` gave make so many pods."""
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+def pod_spec(made: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The spec of the pods that these objects are made for, wherever it stands in them; empty where it does not."""
+    waiting: list[Any] = list(made)
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, Mapping):
+            if "containers" in one:
+                return one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return {}

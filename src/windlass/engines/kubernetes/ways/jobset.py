@@ -1,0 +1,38 @@
+"""A JobSet of one Job: what training operators of today are made of, and Kueue and schedulers know as a whole."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.engines.kubernetes.ways.base import Manifest, Way
+from windlass.engines.kubernetes.ways.job import indexed, unnamed
+
+REPLICATED: Final = "n"
+"""What its one job is called; short, for it becomes part of host names."""
+
+
+class JobSet(Way):
+    """JobSet gives each pod its host name, in the run's own subdomain."""
+
+    name, api, kind, plural = "jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
+
+    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+        """See `Way`."""
+        subdomain = template["spec"]["subdomain"]
+        # The Job that it makes is found as one that is made without it.
+        job = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": indexed(unnamed(template), num_nodes)}
+        spec = {
+            "network": {"enableDNSHostnames": True, "subdomain": subdomain, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [{"name": REPLICATED, "replicas": 1, "template": job}],
+        }
+        return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
+
+    def host(self, name: str, subdomain: str, node: int) -> str:
+        """See `Way`."""
+        return f"{name}-{REPLICATED}-0-{node}.{subdomain}"
+
+    def resize(self, made: Manifest, num_nodes: int) -> None:
+        """See `Way`."""
+        [replicated] = made["spec"]["replicatedJobs"]
+        replicated["template"]["spec"] |= {"completions": num_nodes, "parallelism": num_nodes}

@@ -1,0 +1,54 @@
+"""A PyTorchJob of Kubeflow's training-operator (v1), of Workers alone.
+
+With a Master every Worker would get an init container that waits for the Master's name, of an image that many clusters
+cannot pull; and the job would count as done when the Master is, its Workers ended in the middle of their last words.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.engines.kubernetes.ways.base import Manifest, Way
+
+REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
+"""The label by which pods of a replica type are numbered."""
+
+
+class PyTorchJob(Way):
+    """The operator makes a headless Service for each pod, with the pod's own name."""
+
+    name, api, kind, plural = "pytorchjob", "kubeflow.org/v1", "PyTorchJob", "pytorchjobs"
+    container = "pytorch"
+    replaces_pods = True
+
+    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+        """See `Way`."""
+        spec: Manifest = {
+            # What runs on when another has failed is ended, and what has ended stays for its log.
+            "runPolicy": {"cleanPodPolicy": "Running"},
+            "pytorchReplicaSpecs": {
+                "Worker": {"replicas": num_nodes, "restartPolicy": "Never", "template": _template(template)}
+            },
+        }
+        if min_nodes < num_nodes:
+            # It counts as done with its first Worker that is; the others are to come to their end all the same.
+            spec["runPolicy"] = {"cleanPodPolicy": "None"}
+            spec["elasticPolicy"] = {"minReplicas": min_nodes, "maxReplicas": num_nodes, "rdzvBackend": "c10d"}
+        return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
+
+    def host(self, name: str, subdomain: str, node: int) -> str:
+        """See `Way`."""
+        return f"{name}-worker-{node}"
+
+    def resize(self, made: Manifest, num_nodes: int) -> None:
+        """See `Way`."""
+        made["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = num_nodes
+
+
+def _template(template: Manifest) -> Manifest:
+    """The pods', but for what the operator wants to say itself, and told their number."""
+    spec = {key: value for key, value in template["spec"].items() if key not in ("subdomain", "restartPolicy")}
+    number = {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}}
+    [container] = spec["containers"]
+    env = [*container["env"], {"name": "WINDLASS_PLACE", "valueFrom": number}]
+    return {**template, "spec": {**spec, "containers": [{**container, "env": env}]}}
