@@ -31,7 +31,9 @@ Cause = Literal["failure", "preemption", "node-loss", "hang"]
 class Part(BaseModel):
     """What all parts of a job share: frozen, and closed to unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+    # What no command of the day needs is not made at its start: a model's own validator where it is but a part of
+    # another, and the descriptions of fields, which `schema.py` reads when it is asked for them.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class Document(Part):

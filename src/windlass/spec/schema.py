@@ -6,9 +6,14 @@ a pattern that does not compile) the parser says.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from windlass.spec.job import Job
+from windlass.spec.parts import Part
 from windlass.spec.targets import KINDS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -16,7 +21,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def job_schema() -> dict[str, Any]:
     """The schema of a job file."""
-    schema = Job.model_json_schema()
+    schema = _described(Job)
     schema["$schema"] = DRAFT
     schema["title"] = "Windlass job"
     schema["description"] = "A training job: the script, its size, and what it needs. Only name and run are required."
@@ -33,7 +38,7 @@ def targets_schema() -> dict[str, Any]:
     """The schema of a targets file."""
     definitions: dict[str, Any] = {}
     for kind, model in KINDS.items():
-        schema = model.model_json_schema()
+        schema = _described(model)
         definitions |= schema.pop("$defs", {})
         name = schema["properties"].pop("name")
         # In the file the name is the key, and the kind is always written.
@@ -49,3 +54,32 @@ def targets_schema() -> dict[str, Any]:
         "additionalProperties": {"oneOf": [{"$ref": f"#/$defs/{kind}"} for kind in KINDS]},
         "$defs": definitions,
     }
+
+
+def _described(model: type[Part]) -> dict[str, Any]:
+    """The schema of a model, its fields described by the strings that stand below them in the source."""
+    schema = model.model_json_schema()
+    parts = {part.__name__: part for part in _all(Part)}
+    for name, found in ((model.__name__, schema), *schema.get("$defs", {}).items()):
+        words = dict(_docstrings(parts[name])) if name in parts else {}
+        for field, one in found.get("properties", {}).items():
+            if field in words and "description" not in one:
+                one["description"] = words[field]
+    return schema
+
+
+def _all(part: type[Part]) -> Iterator[type[Part]]:
+    for one in part.__subclasses__():
+        yield one
+        yield from _all(one)
+
+
+def _docstrings(model: type[Part]) -> Iterator[tuple[str, str]]:
+    """Each field and the string below it, those of the classes that it inherits from first."""
+    for owner in reversed([one for one in model.__mro__ if issubclass(one, Part)]):
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in zip(tree.body, tree.body[1:], strict=False):
+            is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if is_field and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                yield field.target.id, inspect.cleandoc(str(below.value.value))  # type: ignore[attr-defined]
