@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.actions.edge import Edge, here
 from windlass.actions.jobs import ReadyJob
-from windlass.actions.targets import DEFAULT, engine_of, find_target, plan_for
+from windlass.actions.targets import DEFAULT, engine_of, find_target, find_targets, plan_for, plan_for_first
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.record import Event, Status
 from windlass.runs.store import Store
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 def make_plan(ready: ReadyJob, on: str, edge: Edge) -> Plan:
-    """The plan of a run of this job on the target called `on`. Touches nothing. Raises UsageError, JobFileError."""
-    return plan_for(ready, find_target(on, edge), f"{ready.job.name}-{edge.token()}", edge)
+    """The plan of a run of this job on the target called `on`, or on the first of several that can run it: `a,b`.
+
+    Touches nothing. Raises UsageError, JobFileError.
+    """
+    return plan_for_first(ready, find_targets(on, edge), f"{ready.job.name}-{edge.token()}", edge)
 
 
 def expected(on: str, edge: Edge) -> AbstractContextManager[None]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.edge import Edge
 from windlass.actions.jobs import ReadyJob, read_text
-from windlass.errors import UsageError
+from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
@@ -42,6 +43,43 @@ def find_target(name: str, edge: Edge) -> Target:
         names = ", ".join(sorted({DEFAULT, *known}))
         raise UsageError(f"no target is called '{name}'", f"known are: {names}; more are named in {FILE}")
     return known[name]
+
+
+def find_targets(names: str, edge: Edge) -> list[Target]:
+    """The targets of a list as `a,b`, in its order. Raises UsageError, JobFileError."""
+    return [find_target(name.strip(), edge) for name in names.split(",")]
+
+
+def plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, edge: Edge) -> Plan:
+    """The plan on the first of these targets that can run the job, with notes on why those before it cannot.
+
+    Where none can, it is that on the first, with notes on the others. Raises UsageError where there is but one target,
+    and it cannot be used at all.
+    """
+    from windlass.plan.plan import Note
+
+    if len(targets) == 1:
+        return plan_for(ready, targets[0], run_id, edge)
+    plans: list[Plan] = []
+    notes: list[Note] = []
+    errors: list[WindlassError] = []
+    for target in targets:
+        try:
+            made = plan_for(ready, target, run_id, edge)
+        except (UsageError, EngineError) as error:
+            errors.append(error)
+            notes.append(Note("target-passed-over", f"{target.name}: {error.message}", error.hint or ""))
+            continue
+        blocking = [note for note in made.notes if note.blocks]
+        if not blocking:
+            return dataclasses.replace(made, notes=(*notes, *made.notes))
+        plans.append(made)
+        why = "; ".join(note.message for note in blocking)
+        notes.append(Note("target-passed-over", f"{target.name} cannot run it: {why}", blocking[0].fix))
+    if not plans:
+        raise errors[0]
+    others = [note for note in notes if not note.message.startswith(f"{plans[0].target} cannot run it: ")]
+    return dataclasses.replace(plans[0], notes=(*plans[0].notes, *others))
 
 
 def plan_for(ready: ReadyJob, target: Target, run_id: str, edge: Edge) -> Plan:

@@ -31,7 +31,9 @@ def job_arguments(command: Command) -> Command:
     """The job, the target and what may be overridden."""
     options = [
         click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path()),
-        click.option("--on", default="local", metavar="TARGET", help="Where to run.", show_default=True),
+        click.option(
+            "--on", default="local", metavar="TARGET[,…]", help="Where to run: the first that can.", show_default=True
+        ),
         click.option("--name", help="Name of the job."),
         click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
         click.option("--procs-per-node", metavar="N|auto", help="Processes on each node."),

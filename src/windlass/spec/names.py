@@ -21,6 +21,8 @@ _NAME = r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?"
 _DATA_NAME = r"[a-z][-_a-z0-9]{0,39}"
 _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,254}"
 _LABEL = r"[A-Za-z0-9](?:[-._A-Za-z0-9]{0,251}[A-Za-z0-9])?"
+_LABEL_KEY = r"(?:[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_LABEL_VALUE = r"(?:[A-Za-z0-9](?:[-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?"
 _MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 
 CONTRACT_ENV = frozenset(
@@ -100,6 +102,18 @@ def _label(text: str) -> str:
     raise refuse(f"{found(text)} is not a legal name: it has letters, digits, '-', '_' and '.', no spaces or slashes")
 
 
+def _label_key(text: str) -> str:
+    if re.fullmatch(_LABEL_KEY, text):
+        return text
+    raise refuse(f"{found(text)} is not the name of a label", "write for example topology.kubernetes.io/zone")
+
+
+def _label_value(text: str) -> str:
+    if re.fullmatch(_LABEL_VALUE, text):
+        return text
+    raise refuse(f"{found(text)} is not the value of a label: it has 63 letters, digits, '-', '_' and '.' at most")
+
+
 def _module(text: str) -> str:
     if text.isascii() and re.fullmatch(_MODULE, text):
         return text
@@ -137,6 +151,8 @@ Name = Annotated[StrictStr, AfterValidator(_name), _pattern(_NAME)]
 DataName = Annotated[StrictStr, AfterValidator(_data_name), _pattern(_DATA_NAME)]
 SecretName = Annotated[StrictStr, AfterValidator(_secret_name), _pattern(_LABEL)]
 Label = Annotated[StrictStr, AfterValidator(_label), _pattern(_LABEL)]
+LabelKey = Annotated[StrictStr, AfterValidator(_label_key), _pattern(_LABEL_KEY)]
+LabelValue = Annotated[StrictStr, AfterValidator(_label_value), _pattern(_LABEL_VALUE)]
 Module = Annotated[StrictStr, AfterValidator(_module), _pattern(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")]
 Location = Annotated[Line, AfterValidator(_location)]
 Word = Annotated[Line, AfterValidator(_no_spaces)]

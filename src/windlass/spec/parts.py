@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from windlass.spec.names import DataName, Label, Line, Location, OnlyList
+from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList
 from windlass.spec.problems import Places, found, in_order, problems_of, refuse
 from windlass.spec.units import Duration, Interval, Size
 
@@ -280,6 +280,12 @@ class KubernetesOptions(Part):
     """Keeps outputs and checkpoints when pods are gone: `{claim: NAME}` or `{size: 20GiB}`. Default: nothing does."""
     service_account: Label | None = None
     """Service account of the pods. Default: the namespace's own; its token is not mounted either way."""
+    image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()
+    """Secrets of the namespace with logins of image registries, beside the target's. Default: none."""
+    node_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    """Labels that machines have to have for the pods to go there. Default: none."""
+    ttl: Annotated[Duration, Field(ge=0)] | None = None
+    """Seconds after their end for which the pods of an attempt are kept. Default: until the run is removed."""
     lost_after: Annotated[Duration, Field(ge=0)] | None = None
     """Seconds that a machine may be silent, once its cluster has noticed, until its pods are given up. Default: 30
     where `restarts` or a range of nodes lets the job go on without them, else the cluster's own, mostly 300."""

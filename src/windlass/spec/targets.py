@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictInt
 
-from windlass.spec.names import Env, Label, Line, Name, Word
+from windlass.spec.names import Env, Label, Line, Name, OnlyList, Word
 from windlass.spec.parts import Document
 
 __all__ = ["KINDS", "KubernetesTarget", "LocalTarget", "SageMakerTarget", "Target"]
@@ -58,6 +58,8 @@ class KubernetesTarget(Document):
     """Interpreter inside the image for jobs that name none. Default `python3`."""
     env: Env = Field(default_factory=dict)
     """Environment variables for every job here; the job's own win. Default: none."""
+    image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()
+    """Secrets of the namespace with logins of image registries, for every job here. Default: none."""
     user: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] = 1000
     """Number of the user that pods run as; never root's, so that namespaces of the strictest kind take them."""
     price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

@@ -39,10 +39,11 @@ PLURALS: Final = {
     "CustomResourceDefinition": "customresourcedefinitions", "SelfSubjectAccessReview": "selfsubjectaccessreviews",
     "SelfSubjectRulesReview": "selfsubjectrulesreviews", "ResourceQuota": "resourcequotas",
     "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "PyTorchJob": "pytorchjobs",
+    "Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues",
     "StorageClass": "storageclasses", "ServiceAccount": "serviceaccounts", "Namespace": "namespaces",
 }  # fmt: skip
 """What the kinds that we speak of are called in addresses."""
-CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace",
+CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace", "ClusterQueue",
                                  "SelfSubjectAccessReview", "SelfSubjectRulesReview"})  # fmt: skip
 
 

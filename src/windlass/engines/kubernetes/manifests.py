@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.ways import WAYS
-from windlass.engines.kubernetes.ways.base import Manifest
+from windlass.engines.kubernetes.ways.base import Asked, Manifest
 from windlass.spec.job import Job
 
 GPU: Final = "nvidia.com/gpu"
@@ -44,6 +44,8 @@ class Shape:
     user: int
     code_digest: str
     num_pieces: int
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets with the logins of image registries."""
     gpu_label: tuple[str, str] | None = None
     """The node label, and its value, that stands for the GPU type that was asked for."""
 
@@ -120,7 +122,9 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
     meta: Manifest = {"name": name, "namespace": shape.namespace, "labels": labels(shape, job, number)}
     if job.queue is not None:
         meta["labels"] = {**meta["labels"], layout.QUEUE_LABEL: job.queue}
-    return WAYS[shape.via].made(meta, _template(shape, job, number, num_nodes), num_nodes, job.nodes.min)
+    ttl = job.kubernetes.ttl
+    asked = Asked(num_nodes, job.nodes.min, None if ttl is None else round(ttl))
+    return WAYS[shape.via].made(meta, _template(shape, job, number, num_nodes), asked)
 
 
 def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
@@ -143,6 +147,8 @@ def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
     }
     if job.kubernetes.service_account is not None:
         spec["serviceAccountName"] = job.kubernetes.service_account
+    if shape.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in shape.pull_secrets]
     if job.priority is not None:
         spec["priorityClassName"] = job.priority
     spec |= _where(shape, job, num_nodes)
@@ -156,6 +162,7 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
     wanted = dict([shape.gpu_label]) if shape.gpu_label is not None else {}
     if job.resources.instance is not None:
         wanted[INSTANCE_LABEL] = job.resources.instance
+    wanted |= job.kubernetes.node_labels
     if wanted:
         found["nodeSelector"] = wanted
     if tolerations := _tolerations(job):

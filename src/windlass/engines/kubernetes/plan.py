@@ -45,6 +45,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         user=target.user,
         code_digest=facts.code.digest if facts.code is not None else "0" * 64,
         num_pieces=num_pieces(facts),
+        pull_secrets=tuple(dict.fromkeys((*target.image_pull_secrets, *job.kubernetes.image_pull_secrets))),
         gpu_label=_gpu_label(job, facts),
     )
     return Plan(
@@ -279,6 +280,9 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
     elif facts.cluster is not None and via != "job" and WAYS[via].api not in facts.cluster.groups:
         yield _blocker(f"{via}-missing", f"via: {via}, and the cluster serves no {WAYS[via].api}",
                        "via: job needs no operator")  # fmt: skip
+    if job.kubernetes.ttl is not None and via in WAYS and not WAYS[via].has_ttl:
+        yield _blocker("ttl", f"kubernetes.ttl: a {WAYS[via]} would make anew what the cluster has removed",
+                       "leave it out; windlass rm removes the run")  # fmt: skip
     if job.kubernetes.runtime is not None:
         yield _blocker("runtime", "kubernetes.runtime: runs have a runtime of their own in this version",
                        "leave it out")  # fmt: skip

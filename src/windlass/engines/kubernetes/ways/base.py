@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How what makes the pods is to be."""
+
+    num_nodes: int
+    min_nodes: int
+    """With how many the job may go on."""
+    ttl_seconds: int | None = None
+    """How long after their end the cluster keeps them; None is until somebody removes them."""
 
 
 class Way(ABC):
@@ -22,14 +34,16 @@ class Way(ABC):
     """Kind and plural of what it needs beside that, in the same API."""
     replaces_pods: ClassVar[bool] = False
     """Whether it makes a pod anew that was deleted, so that it has to be deleted itself where nobody wants that."""
+    has_ttl: ClassVar[bool] = True
+    """Whether the cluster can be had to remove it some time after its end."""
     container: ClassVar[str] = "node"
     """What its pods' container has to be called."""
 
     @abstractmethod
-    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """The objects of an attempt, the one that makes the pods last.
 
-        `meta` is that object's metadata, labels included, and `template` the pods'; the job may go on with `min_nodes`.
+        `meta` is that object's metadata, labels included, and `template` the pods'.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from windlass.engines.kubernetes.ways.base import Manifest, Way
+from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
 
 BATCH: Final = "batch/v1"
 
@@ -14,9 +14,10 @@ class IndexedJob(Way):
 
     name, api, kind, plural = "job", BATCH, "Job", "jobs"
 
-    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """See `Way`."""
-        return [{"apiVersion": BATCH, "kind": "Job", "metadata": meta, "spec": indexed(template, num_nodes)}]
+        spec = {**indexed(template, asked), **ttl(asked)}
+        return [{"apiVersion": BATCH, "kind": "Job", "metadata": meta, "spec": spec}]
 
     def host(self, name: str, subdomain: str, node: int) -> str:
         """See `Way`."""
@@ -27,12 +28,17 @@ class IndexedJob(Way):
         made["spec"] |= {"completions": num_nodes, "parallelism": num_nodes}
 
 
-def indexed(template: Manifest, num_nodes: int) -> Manifest:
+def ttl(asked: Asked) -> Manifest:
+    """As most kinds write it."""
+    return {} if asked.ttl_seconds is None else {"ttlSecondsAfterFinished": asked.ttl_seconds}
+
+
+def indexed(template: Manifest, asked: Asked) -> Manifest:
     """The spec of a Job whose pods have numbers. A pod that dies ends it: what follows, the run's policy says."""
     return {
         "completionMode": "Indexed",
-        "completions": num_nodes,
-        "parallelism": num_nodes,
+        "completions": asked.num_nodes,
+        "parallelism": asked.num_nodes,
         "backoffLimit": 0,
         "template": template,
     }

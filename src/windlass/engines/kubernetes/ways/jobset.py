@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from windlass.engines.kubernetes.ways.base import Manifest, Way
-from windlass.engines.kubernetes.ways.job import indexed, unnamed
+from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
+from windlass.engines.kubernetes.ways.job import indexed, ttl, unnamed
 
 REPLICATED: Final = "n"
 """What its one job is called; short, for it becomes part of host names."""
@@ -16,17 +16,17 @@ class JobSet(Way):
 
     name, api, kind, plural = "jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
 
-    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """See `Way`."""
         subdomain = template["spec"]["subdomain"]
         # The Job that it makes is found as one that is made without it.
-        job = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": indexed(unnamed(template), num_nodes)}
+        job = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": indexed(unnamed(template), asked)}
         spec = {
             "network": {"enableDNSHostnames": True, "subdomain": subdomain, "publishNotReadyAddresses": True},
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [{"name": REPLICATED, "replicas": 1, "template": job}],
         }
-        return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
+        return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": {**spec, **ttl(asked)}}]
 
     def host(self, name: str, subdomain: str, node: int) -> str:
         """See `Way`."""

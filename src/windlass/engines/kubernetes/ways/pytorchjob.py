@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from windlass.engines.kubernetes.ways.base import Manifest, Way
+from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
+from windlass.engines.kubernetes.ways.job import ttl
 
 REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
 """The label by which pods of a replica type are numbered."""
@@ -21,19 +22,21 @@ class PyTorchJob(Way):
     container = "pytorch"
     replaces_pods = True
 
-    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """See `Way`."""
         spec: Manifest = {
             # What runs on when another has failed is ended, and what has ended stays for its log.
-            "runPolicy": {"cleanPodPolicy": "Running"},
+            "runPolicy": {"cleanPodPolicy": "Running", **ttl(asked)},
             "pytorchReplicaSpecs": {
-                "Worker": {"replicas": num_nodes, "restartPolicy": "Never", "template": _template(template)}
+                "Worker": {"replicas": asked.num_nodes, "restartPolicy": "Never", "template": _template(template)}
             },
         }
-        if min_nodes < num_nodes:
+        if asked.min_nodes < asked.num_nodes:
             # It counts as done with its first Worker that is; the others are to come to their end all the same.
-            spec["runPolicy"] = {"cleanPodPolicy": "None"}
-            spec["elasticPolicy"] = {"minReplicas": min_nodes, "maxReplicas": num_nodes, "rdzvBackend": "c10d"}
+            spec["runPolicy"]["cleanPodPolicy"] = "None"
+            spec["elasticPolicy"] = {
+                "minReplicas": asked.min_nodes, "maxReplicas": asked.num_nodes, "rdzvBackend": "c10d",
+            }  # fmt: skip
         return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
 
     def host(self, name: str, subdomain: str, node: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from windlass.engines.kubernetes.ways.base import Manifest, Way
+from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
 from windlass.engines.kubernetes.ways.job import indexed, unnamed
 
 TRAINER: Final = "trainer.kubeflow.org"
@@ -21,14 +21,16 @@ class TrainJob(Way):
     """It makes a JobSet, and that a Job; host names are JobSet's, below the TrainJob's name."""
 
     name, api, kind, plural = "trainjob", f"{TRAINER}/v1alpha1", "TrainJob", "trainjobs"
+    has_ttl = False
+    """A JobSet of it that the cluster has removed, it would make anew, and train again."""
     parts = (("TrainingRuntime", "trainingruntimes"),)
 
-    def made(self, meta: Manifest, template: Manifest, num_nodes: int, min_nodes: int) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """See `Way`."""
         labels = template["metadata"]["labels"]
-        job = {"metadata": {"labels": {**labels, STEP: "trainer"}}, "spec": indexed(unnamed(template), num_nodes)}
+        job = {"metadata": {"labels": {**labels, STEP: "trainer"}}, "spec": indexed(unnamed(template), asked)}
         runtime = {
-            "mlPolicy": {"numNodes": num_nodes},
+            "mlPolicy": {"numNodes": asked.num_nodes},
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {
@@ -50,7 +52,7 @@ class TrainJob(Way):
                 "metadata": meta,
                 "spec": {
                     "runtimeRef": {"apiGroup": TRAINER, "kind": "TrainingRuntime", "name": meta["name"]},
-                    "trainer": {"numNodes": num_nodes},
+                    "trainer": {"numNodes": asked.num_nodes},
                 },
             },
         ]

@@ -1,0 +1,74 @@
+"""`--on a,b`: the first target that can run a job takes it, and it is said why those before it cannot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from windlass.actions.edge import Edge
+from windlass.actions.jobs import read_job
+from windlass.actions.runs import make_plan
+from windlass.errors import UsageError
+from windlass.plan.plan import Plan
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: away, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: me, user: {token: none}}]
+contexts: [{name: away, context: {cluster: away, user: me}}]
+"""
+TARGETS = """
+away: {kind: kubernetes, context: away}
+unknown: {kind: kubernetes, context: no-such-context}
+slow: {kind: local, python: /no/such/python}
+"""
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> Edge:
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG)
+    (tmp_path / "targets.yaml").write_text(TARGETS)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "job.yaml").write_text("name: digits\nrun: train.py\n")
+    environ = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "WINDLASS_HOME": str(tmp_path / "home"),
+        "KUBECONFIG": str(tmp_path / "kubeconfig"),
+    }  # fmt: skip
+    return Edge(environ, tmp_path)
+
+
+def planned(on: str, edge: Edge) -> Plan:
+    return make_plan(read_job(str(edge.cwd / "job.yaml"), (), {}, edge), on, edge)
+
+
+def passed_over(plan: Plan) -> list[str]:
+    return [note.message for note in plan.notes if note.code == "target-passed-over"]
+
+
+def test_the_first_that_can_run_the_job_takes_it(edge: Edge) -> None:
+    made = planned("away, unknown,local", edge)
+    assert made.target == "local"
+    assert not any(note.blocks for note in made.notes)
+    away, unknown = passed_over(made)
+    assert away.startswith("away cannot run it: https://127.0.0.1:1 does not answer")
+    assert "unknown: the kubeconfig" in unknown
+    assert "no context 'no-such-context'" in unknown
+
+
+def test_those_after_it_are_not_asked(edge: Edge) -> None:
+    assert passed_over(planned("local,away", edge)) == []
+
+
+def test_where_none_can_the_first_says_why_and_so_do_the_others(edge: Edge) -> None:
+    made = planned("away,unknown", edge)
+    assert made.target == "away"
+    assert any(note.blocks for note in made.notes)
+    assert len(passed_over(made)) == 1
+
+
+def test_a_name_that_is_no_target_is_refused_before_anything_is_asked(edge: Edge) -> None:
+    with pytest.raises(UsageError, match="no target is called 'lokal'"):
+        planned("local,lokal", edge)

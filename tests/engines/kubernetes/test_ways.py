@@ -1,0 +1,105 @@
+"""Every way makes the same pods, and asks of each kind of object what it can give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.manifests import Manifest, Shape, attempt
+from windlass.engines.kubernetes.ways import MAKERS, WAYS
+from windlass.engines.kubernetes.ways.base import pod_spec
+from windlass.engines.kubernetes.ways.pytorchjob import REPLICA_INDEX
+from windlass.spec.job import Job
+
+ANYWHERE = ("containers", "restartPolicy", "subdomain")
+"""What of a pod's spec a way may put otherwise."""
+
+
+def made(via: str, **fields: Any) -> list[Manifest]:
+    job = Job.model_validate({"name": "digits", "run": "train.py", "nodes": 4, **fields})
+    shape = Shape("r-1", "team", via, "image", "python3", 1000, "0" * 64, 1, pull_secrets=("registry",))
+    return attempt(shape, job, 2, job.nodes.max)
+
+
+def labels_of_pods(one: Any) -> dict[str, str]:
+    """Those of the template that holds the containers."""
+    if isinstance(one, dict):
+        if "containers" in one.get("spec", {}):
+            return dict(one["metadata"]["labels"])
+        return next((found for value in one.values() if (found := labels_of_pods(value))), {})
+    return next((found for value in one if (found := labels_of_pods(value))), {}) if isinstance(one, list) else {}
+
+
+@pytest.mark.parametrize("via", WAYS)
+def test_pods_are_the_same_by_each_way(via: str) -> None:
+    def common(spec: Any) -> Any:
+        return {key: value for key, value in spec.items() if key not in ANYWHERE}
+
+    assert common(pod_spec(made(via))) == common(pod_spec(made("job")))
+    [container], [other] = pod_spec(made(via))["containers"], pod_spec(made("job"))["containers"]
+    assert container["name"] == WAYS[via].container
+    assert container["env"][: len(other["env"])] == other["env"]
+    assert pod_spec(made(via))["imagePullSecrets"] == [{"name": "registry"}]
+    assert labels_of_pods(made(via)) == labels_of_pods(made("job"))
+
+
+@pytest.mark.parametrize("via", WAYS)
+def test_each_object_is_of_its_run_and_attempt_and_the_last_one_makes_the_pods(via: str) -> None:
+    found = made(via, queue="team-a")
+    for one in found:
+        assert one["metadata"]["name"] == "r-1-2"
+        assert one["metadata"]["namespace"] == "team"
+        assert one["metadata"]["labels"][layout.RUN_LABEL] == "r-1"
+        assert one["metadata"]["labels"][layout.ATTEMPT_LABEL] == "2"
+    assert (found[-1]["apiVersion"], found[-1]["kind"]) == (WAYS[via].api, WAYS[via].kind)
+    assert (found[-1]["apiVersion"], found[-1]["kind"]) in MAKERS
+    assert found[-1]["metadata"]["labels"][layout.QUEUE_LABEL] == "team-a"
+    # Kueue takes each object with the label for a job of its own.
+    assert [layout.QUEUE_LABEL in one["metadata"]["labels"] for one in found].count(True) == 1
+
+
+def test_a_time_after_which_the_cluster_removes_what_has_ended_is_told_to_those_that_know_one() -> None:
+    def found(via: str) -> Any:
+        spec = made(via, kubernetes={"ttl": "1h"})[-1]["spec"]
+        return spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
+
+    assert {via: found(via) for via, way in WAYS.items() if way.has_ttl} == {
+        "job": 3600, "jobset": 3600, "pytorchjob": 3600,
+    }  # fmt: skip
+
+
+def test_machines_may_be_chosen_by_any_label() -> None:
+    spec = pod_spec(made("job", kubernetes={"node_labels": {"topology.kubernetes.io/zone": "eu-west-1a"}}))
+    assert spec["nodeSelector"] == {"topology.kubernetes.io/zone": "eu-west-1a"}
+
+
+def test_a_trainjob_has_a_runtime_of_its_own() -> None:
+    runtime, job = made("trainjob")
+    assert job["spec"]["runtimeRef"] == {
+        "apiGroup": "trainer.kubeflow.org", "kind": runtime["kind"], "name": runtime["metadata"]["name"],
+    }  # fmt: skip
+    [replicated] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+    assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 4
+
+
+def test_a_pytorchjob_is_made_of_workers_that_know_their_number() -> None:
+    [job] = made("pytorchjob")
+    [[kind, replicas]] = job["spec"]["pytorchReplicaSpecs"].items()
+    assert (kind, replicas["replicas"], replicas["restartPolicy"]) == ("Worker", 4, "Never")
+    assert "elasticPolicy" not in job["spec"]
+    spec = replicas["template"]["spec"]
+    assert "restartPolicy" not in spec  # the operator warns of it
+    assert {
+        "name": "WINDLASS_PLACE",
+        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}},
+    } in (spec["containers"][0]["env"])
+
+
+def test_an_elastic_pytorchjob_says_its_range_and_lets_workers_end() -> None:
+    [job] = made("pytorchjob", nodes={"min": 2, "max": 4})
+    policy = job["spec"]["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"]) == (2, 4)
+    assert job["spec"]["runPolicy"]["cleanPodPolicy"] == "None"
