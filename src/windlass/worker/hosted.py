@@ -82,7 +82,8 @@ class HostedNode(Node):
         try:
             if "networks" in self.launch:
                 environ["PATH"] = f"{self._make_remote_shell()}{os.pathsep}{environ.get('PATH', os.defpath)}"
-            self.launcher_pid = ColdStart()([*self.launch["argv"], self.spec["path"]], "/", environ, STDOUT)
+            spec_path = self.launch.get("guest_of", self.spec["path"])
+            self.launcher_pid = ColdStart()([*self.launch["argv"], spec_path], "/", environ, STDOUT)
         except OSError as error:
             text = f"could not start: {self.launch['argv'][0]}: {error.strerror or error}"
             return [failure(self.spec["ranks"][0]["rank"], 127, time.time(), text)]
@@ -130,10 +131,17 @@ class HostedNode(Node):
             self._obey_launcher()
         if not self.dismissed and not super()._live() and (self._is_complete() or self.ended_by != "itself"):
             self._dismiss()
+        if self._serves_nobody():
+            process.send(self.launcher_pid, signal.SIGTERM)
         if time.monotonic() >= self.patience_ends_at and self._launcher_lives():
             self.patience_ends_at = float("inf")
             self._say("warning", message=f"{self.launch['name']} did not end by itself and was killed")
             process.send_group(self.launcher_pid, signal.SIGKILL)
+
+    def _serves_nobody(self) -> bool:
+        """Whether the launcher is a server, which no guest's end ends, and the one of another node has left it."""
+        serves = self.launch.get("serves", False) and self.dismissed and self._launcher_lives()
+        return serves and not process.children(self.launcher_pid)
 
     def _is_complete(self) -> bool:
         """Whether all ranks have been asked for."""
@@ -159,7 +167,7 @@ class HostedNode(Node):
     def _launcher_ended(self) -> None:
         if super()._live() or not self._is_complete():
             self.act_at = time.monotonic() + (SECOND_THOUGHT_SECONDS if super()._live() else 0.0)
-        elif self.launcher_code != 0 and self.ended_by == "itself":
+        elif self.launcher_code != 0 and self.ended_by == "itself" and not self.launch.get("serves"):
             self._say("warning", message=f"all ranks ended well, but {self._how_launcher_ended()}")
 
     def _obey_launcher(self) -> None:
@@ -280,6 +288,8 @@ class HostedNode(Node):
         if self.ended_by != "itself":
             return
         spec = self.spec["ranks"][int(environ[self.launch["index"]])]
+        if self.launch.get("serves"):  # a session knows what the launcher has put into it, and nothing of this pod's
+            environ = {**environ, **os.environ}
         leftovers.note(self._leftovers_path(), environ)
         for name in (
             *self.launch["env"],

@@ -27,6 +27,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
@@ -136,6 +137,8 @@ def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
     for name in ("WINDLASS_OUTPUT_DIR", "WINDLASS_CHECKPOINT_DIR"):
         os.makedirs(spec["env"][name], exist_ok=True)
     _wait_for_name(spec["env"]["MASTER_ADDR"], outlet)
+    for peer in spec.get("launch", {}).get("peers", ()):
+        _wait_for_port(peer, spec["launch"]["port"], outlet)
     spec = _gone_on(spec)
     node = (HostedNode if "launch" in spec else Node)(spec, None, start, outlet.put)
     code = node.run()
@@ -210,7 +213,11 @@ def _start(likeness: list[Likeness], nodes: str, state: dict[str, Any]) -> Start
 
 def _place() -> str:
     """Which of the attempt's pods this one is, as its maker has said."""
-    return os.environ.get("JOB_COMPLETION_INDEX") or os.environ.get("WINDLASS_PLACE") or "0"
+    index = os.environ.get("JOB_COMPLETION_INDEX")
+    if index:
+        return index
+    first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # an operator may count each of several kinds of pods from 0
+    return str(int(first) + int(os.environ.get("WINDLASS_REPLICA_INDEX") or "0"))
 
 
 def _asked(nodes: str, place: str) -> dict[str, Any]:
@@ -227,6 +234,10 @@ def _spec(folder: str, nodes: str, place: str) -> dict[str, Any]:
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"node-{spec['node']}")
     spec |= {"folder": folder, "path": path + ".json", "events": path + ".events"}
+    if "launch" in spec:
+        # What a launcher of several nodes is given is the same in each of their pods.
+        spec["launch"] = {**spec["launch"], "guest_of": os.path.join(folder, "node.json")}
+        os.symlink(f"node-{spec['node']}.sock", os.path.join(folder, "node.sock"))
     with open(spec["path"], "w") as file:
         json.dump(spec, file)
     return spec
@@ -234,18 +245,32 @@ def _spec(folder: str, nodes: str, place: str) -> dict[str, Any]:
 
 def _wait_for_name(name: str, outlet: Outlet) -> None:
     """Wait until the first pod's name is known, which is made when the pod has an address. Raises OSError."""
+    _wait(lambda: socket.getaddrinfo(name, None), f"the name {name}", "is not known", outlet)
+
+
+def _wait_for_port(name: str, port: int, outlet: Outlet) -> None:
+    """Wait until another pod lets the launcher of this one in. Raises OSError."""
+
+    def look() -> None:
+        socket.create_connection((name, port), SAY_SECONDS).close()
+
+    _wait(look, f"port {port} of {name}", "is closed", outlet)
+
+
+def _wait(look: Callable[[], object], what: str, trouble: str, outlet: Outlet) -> None:
+    """Wait until `look` raises no OSError any more, and say so; raises OSError when it is too late."""
     begun = said = time.monotonic()
     while True:
         try:
-            socket.getaddrinfo(name, None)
+            look()
             return
-        except socket.gaierror as error:
+        except OSError as error:
             now = time.monotonic()
             if now - begun > NAME_SECONDS:
-                raise OSError(f"the name {name} is not known after {NAME_SECONDS:.0f} s: {error.strerror}") from error
+                raise OSError(f"{what} {trouble} after {NAME_SECONDS:.0f} s: {error.strerror}") from error
             if now - said > SAY_SECONDS:
                 said = now
-                outlet.say(f"waiting for the name {name}, {now - begun:.0f} s by now: {error.strerror}")
+                outlet.say(f"waiting for {what}, {now - begun:.0f} s by now: {error.strerror}")
         time.sleep(NAME_PAUSE_SECONDS)
 
 

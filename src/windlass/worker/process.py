@@ -137,12 +137,13 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
                 continue
         except ChildProcessError:
             return
-        for pid in _children(os.getpid()):
+        for pid in children(os.getpid()):
             send(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
-def _children(parent: int) -> list[int]:
+def children(parent: int) -> list[int]:
+    """The processes that have this one as their parent."""
     found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [line.pid for line in found if line and line.parent == parent]
 

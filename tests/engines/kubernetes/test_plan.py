@@ -128,7 +128,24 @@ def test_a_jobset_that_cannot_be_used_is_passed_over_unless_it_was_asked_for() -
 def test_a_way_that_the_cluster_does_not_have_is_refused() -> None:
     facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, groups=frozenset({"batch/v1"})))
     assert "jobset-missing" in blockers(planned(facts, kubernetes={"via": "jobset"}))
-    assert "via-unknown" in blockers(planned(kubernetes={"via": "mpijob"}))
+    assert "mpijob-missing" in blockers(planned(facts, launcher="mpi"))
+    old = dataclasses.replace(CLUSTER, groups=frozenset({"batch/v1", "kubeflow.org/v1"}))
+    assert "mpijob-old" in blockers(planned(dataclasses.replace(FACTS, cluster=old), launcher="mpi"))
+
+
+def test_launcher_mpi_and_mpijob_go_together() -> None:
+    assert blockers(planned(launcher="mpi", nodes=2)) == {}
+    assert "mpi" in blockers(planned(launcher="mpi", kubernetes={"via": "job"}))
+    assert "mpi" in blockers(planned(kubernetes={"via": "mpijob"}))
+
+
+def test_mpirun_is_started_on_the_first_node_and_let_in_by_the_others() -> None:
+    made = planned(launcher="mpi", nodes=3, procs_per_node=2)
+    asked = json.loads(gzip.decompress(node_specs(made, 2, made.requests("node"), "mpijob", 5.0)))["nodes"]
+    assert [node["launch"]["name"] for node in asked.values()] == ["mpirun", "sshd", "sshd"]
+    assert asked["0"]["launch"]["peers"] == [f"digits-7f3k2-2-worker-{at}.digits-7f3k2-2" for at in (0, 1)]
+    words = asked["0"]["launch"]["argv"]
+    assert words[words.index("-np") + 1] == "6"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +160,7 @@ def test_a_way_that_the_cluster_does_not_have_is_refused() -> None:
         ({}, {"secrets": ["hf-token"]}, "secret-missing"),
         ({}, {"volumes": [{"claim": "results", "path": "/results"}]}, "claim-missing"),
         ({}, {"kubernetes": {"results": {"claim": "results"}}}, "claim-missing"),
-        ({}, {"launcher": "mpi"}, "mpi"),
+        ({}, {"launcher": "mpi", "kubernetes": {"via": "jobset"}}, "mpi"),
         ({}, {"python": ".venv/bin/python"}, "python-relative"),
         ({}, {"outputs": "s3://bucket/runs/"}, "outputs"),
         ({}, {"data": [{"name": "digits", "source": "s3://bucket/digits/"}]}, "data-remote"),

@@ -8,6 +8,7 @@ import pytest
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.manifests import Manifest, Shape, attempt
+from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.ways import MAKERS, WAYS
 from windlass.engines.kubernetes.ways.base import pod_spec
 from windlass.engines.kubernetes.ways.pytorchjob import REPLICA_INDEX
@@ -66,7 +67,7 @@ def test_a_time_after_which_the_cluster_removes_what_has_ended_is_told_to_those_
         return spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
 
     assert {via: found(via) for via, way in WAYS.items() if way.has_ttl} == {
-        "job": 3600, "jobset": 3600, "pytorchjob": 3600,
+        "job": 3600, "jobset": 3600, "pytorchjob": 3600, "mpijob": 3600,
     }  # fmt: skip
 
 
@@ -92,10 +93,34 @@ def test_a_pytorchjob_is_made_of_workers_that_know_their_number() -> None:
     assert "elasticPolicy" not in job["spec"]
     spec = replicas["template"]["spec"]
     assert "restartPolicy" not in spec  # the operator warns of it
-    assert {
-        "name": "WINDLASS_PLACE",
-        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}},
-    } in (spec["containers"][0]["env"])
+    index = {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}}
+    assert {"name": "WINDLASS_REPLICA_INDEX", "valueFrom": index} in spec["containers"][0]["env"]
+
+
+def test_an_mpijobs_launcher_is_node_0_and_its_workers_are_the_others() -> None:
+    [job] = made("mpijob", launcher="mpi", procs_per_node=2)
+    replicas = job["spec"]["mpiReplicaSpecs"]
+    assert {role: one["replicas"] for role, one in replicas.items()} == {"Launcher": 1, "Worker": 3}
+    firsts = {role: place_of(one["template"], index=0) for role, one in replicas.items()}
+    assert firsts == {"Launcher": 0, "Worker": 1}
+    assert place_of(replicas["Worker"]["template"], index=2) == 3
+    assert job["spec"]["runLauncherAsWorker"]
+    assert job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
+    way = WAYS["mpijob"]
+    assert [way.host("r-1-1", "r-1", node) for node in (0, 1)] == ["r-1-1-launcher.r-1-1", "r-1-1-worker-0.r-1-1"]
+
+
+def test_an_mpijob_of_one_node_has_no_workers() -> None:
+    [job] = made("mpijob", launcher="mpi", nodes=1)
+    assert list(job["spec"]["mpiReplicaSpecs"]) == ["Launcher"]
+
+
+def place_of(template: Manifest, index: int) -> int:
+    """Of the pod that the operator numbers so."""
+    meta = {**template["metadata"], "name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    meta["labels"] = {**meta["labels"], REPLICA_INDEX: str(index)}
+    [place] = by_place([{"metadata": meta}])
+    return place
 
 
 def test_an_elastic_pytorchjob_says_its_range_and_lets_workers_end() -> None:

@@ -291,6 +291,9 @@ def node_specs(
     for place, request in enumerate(requests):
         spec = {**request, "folder": f"{layout.WORK}/attempt", "since": since, "env": {**env, **request["env"]}}
         if "launch" in spec:
+            if "port" in spec["launch"]:
+                peers = [_host(plan.run_id, pods, via, other) for other in range(1, len(requests))]
+                spec["launch"] = {**spec["launch"], "peers": peers}
             spec["launch"] = fill_in(spec, layout.RENDEZVOUS_PORT, _host(plan.run_id, pods, via, place))
         nodes[str(place)] = spec
     first = nodes["0"]["env"]

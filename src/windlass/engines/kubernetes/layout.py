@@ -20,6 +20,8 @@ MASTER_PORT: Final = 29500
 RENDEZVOUS_PORT: Final = 29400
 """torch's own defaults; a pod has all ports to itself."""
 
+FIRST_PLACE_ANNOTATION: Final = "windlass.dev/first-place"
+"""Which place of an attempt the first pod of a replica type has, where an operator counts each type from 0."""
 RUN_LABEL: Final = "windlass.dev/run"
 ATTEMPT_LABEL: Final = "windlass.dev/attempt"
 JOB_LABEL: Final = "windlass.dev/job"

@@ -44,6 +44,7 @@ class Shape:
     user: int
     code_digest: str
     num_pieces: int
+    procs_per_node: int = 1
     pull_secrets: tuple[str, ...] = ()
     """Secrets with the logins of image registries."""
     gpu_label: tuple[str, str] | None = None
@@ -123,7 +124,7 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
     if job.queue is not None:
         meta["labels"] = {**meta["labels"], layout.QUEUE_LABEL: job.queue}
     ttl = job.kubernetes.ttl
-    asked = Asked(num_nodes, job.nodes.min, None if ttl is None else round(ttl))
+    asked = Asked(num_nodes, job.nodes.min, shape.procs_per_node, None if ttl is None else round(ttl))
     return WAYS[shape.via].made(meta, _template(shape, job, number, num_nodes), asked)
 
 

@@ -10,7 +10,7 @@ from windlass.code.imports import ahead
 from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
-from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways import WAYS, mpijob
 from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.plan import arguments
 from windlass.plan.launch import torchrun_request
@@ -45,6 +45,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         user=target.user,
         code_digest=facts.code.digest if facts.code is not None else "0" * 64,
         num_pieces=num_pieces(facts),
+        procs_per_node=procs,
         pull_secrets=tuple(dict.fromkeys((*target.image_pull_secrets, *job.kubernetes.image_pull_secrets))),
         gpu_label=_gpu_label(job, facts),
     )
@@ -81,6 +82,8 @@ def choose(job: Job, target: KubernetesTarget, facts: Facts) -> tuple[str, str]:
         return job.kubernetes.via, "kubernetes.via of the job"
     if target.via != "auto":
         return target.via, f"via of target {target.name}"
+    if job.launcher == "mpi":
+        return "mpijob", "launcher: mpi"
     if job.nodes.max > 1 and facts.cluster is not None and WAYS["jobset"].api in facts.cluster.groups:
         if facts.cluster.unfit:
             return "job", f"JobSet is installed and cannot be used ({facts.cluster.unfit})"
@@ -159,16 +162,19 @@ def _nodes(
     common = _environment(shape, job, target, num_nodes, procs)
     for places in place(num_nodes, procs):
         request = {**_node(shape, job, common, places), "warm": ahead(job, facts.script_imports)}
-        if num_nodes > 1 and job.launcher == "torchrun":
+        guest = [shape.python, "-I", "-S", f"{layout.TRAVEL}/windlass/worker/guest.py"]
+        if job.launcher == "mpi":
+            request["launch"] = mpijob.launch_request(places[0].node, num_nodes, procs, guest)
+        elif num_nodes > 1 and job.launcher == "torchrun":
             request["launch"] = torchrun_request(
                 python=shape.python,
-                guest=[shape.python, "-I", "-S", f"{layout.TRAVEL}/windlass/worker/guest.py"],
+                guest=guest,
                 run_id=shape.run_id,
                 node=places[0].node,
                 procs_per_node=procs,
                 grace_seconds=job.grace,
             )
-        yield Step("node", _summary(job, places, "launch" in request), request)
+        yield Step("node", _summary(job, places, request.get("launch", {}).get("name", "")), request)
 
 
 def _places() -> dict[str, str]:
@@ -227,10 +233,10 @@ def _words(job: Job) -> list[str]:
     return [*(() if job.run is None else job.script_argv), job.checkpoint.find or "", *job.resume_argv]
 
 
-def _summary(job: Job, places: tuple[Place, ...], by_torchrun: bool) -> str:
+def _summary(job: Job, places: tuple[Place, ...], launcher: str) -> str:
     ranks = f"rank {places[0].rank}" if len(places) == 1 else f"ranks {places[0].rank}–{places[-1].rank}"
     shown = job.script_argv if job.script_kind == "program" else ("python", *job.script_argv)
-    by = " by an agent of torchrun" if by_torchrun else ""
+    by = {"torchrun": " by an agent of torchrun", "mpirun": " by mpirun", "sshd": " by mpirun"}.get(launcher, "")
     return f"start node {places[0].node}, {ranks}{by}: {shlex.join(shown)}"
 
 
@@ -286,8 +292,7 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
     if job.kubernetes.runtime is not None:
         yield _blocker("runtime", "kubernetes.runtime: runs have a runtime of their own in this version",
                        "leave it out")  # fmt: skip
-    if job.launcher == "mpi":
-        yield _blocker("mpi", "launcher: mpi needs MPIJob, which this version does not make", "--on local runs it")
+    yield from _mpi_refusals(job, facts, via)
     if "/" in (job.python or "") and not (job.python or "").startswith("/"):
         yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
@@ -299,6 +304,15 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
         yield _blocker("outputs", "outputs: a cluster keeps results in a claim",
                        "write kubernetes: {results: {size: 20GiB}} instead")  # fmt: skip
     yield from _cluster_refusals(job, target, facts)
+
+
+def _mpi_refusals(job: Job, facts: Facts, via: str) -> Iterator[Note]:
+    groups = facts.cluster.groups if facts.cluster is not None else frozenset()
+    if (job.launcher == "mpi") != (via == "mpijob") and via in WAYS:
+        yield _blocker("mpi", f"launcher: {job.launcher}, and via: {via}", "launcher: mpi and via: mpijob go together")
+    if via == "mpijob" and WAYS[via].api not in groups and "kubeflow.org/v1" in groups:
+        yield _blocker("mpijob-old", "an MPIJob of the cluster, if it has any, is of version v1: its operator needs no ssh "
+                       "keys but rights to exec, and is no longer made", "install mpi-operator 0.7 or newer")  # fmt: skip
 
 
 def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:

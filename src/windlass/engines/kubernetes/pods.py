@@ -169,7 +169,11 @@ def by_place(pods: Iterable[Pod]) -> dict[int, Pod]:
 
 def _place(pod: Pod) -> int | None:
     meta = pod["metadata"]
-    text = meta.get("annotations", {}).get(INDEX) or meta.get("labels", {}).get(REPLICA_INDEX)
+    notes = meta.get("annotations", {})
+    first = notes.get(layout.FIRST_PLACE_ANNOTATION, "")
+    if first.isdigit():
+        return int(first) + int(meta.get("labels", {}).get(REPLICA_INDEX, 0))
+    text = notes.get(INDEX)
     return int(text) if text is not None and text.isdigit() else None
 
 

@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 ON_THE_WAY: Final = frozenset({"ContainerCreating", "PodInitializing"})
 """Why a container waits where nothing is wrong."""
 OUR_POLICY: Final = frozenset(
-    {"BackoffLimitExceeded", "FailedJobs", "ReachedMaxRestarts", "PyTorchJobFailed", "JobSetFailed"}
+    {"BackoffLimitExceeded", "FailedJobs", "ReachedMaxRestarts", "PyTorchJobFailed", "MPIJobFailed", "JobSetFailed"}
 )
 """How what makes pods says that one of it has failed, which ends an attempt as we have asked."""
 ORDINARY: Final = frozenset({

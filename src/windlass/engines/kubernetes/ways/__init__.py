@@ -9,14 +9,14 @@ from typing import Final
 from windlass.engines.kubernetes.ways.base import Way
 from windlass.engines.kubernetes.ways.job import IndexedJob
 from windlass.engines.kubernetes.ways.jobset import JobSet
+from windlass.engines.kubernetes.ways.mpijob import MPIJob
 from windlass.engines.kubernetes.ways.pytorchjob import PyTorchJob
 from windlass.engines.kubernetes.ways.trainjob import TrainJob
 
 WAYS: Final[Mapping[str, Way]] = MappingProxyType(
-    {way.name: way for way in (IndexedJob(), JobSet(), TrainJob(), PyTorchJob())}
+    {way.name: way for way in (IndexedJob(), JobSet(), TrainJob(), PyTorchJob(), MPIJob())}
 )
 """By what `via:` calls them."""
-MAKERS: Final = tuple(
-    (way.api, way.kind) for way in (WAYS["trainjob"], WAYS["pytorchjob"], WAYS["jobset"], WAYS["job"])
-)
+_OUTERMOST_FIRST: Final = ("trainjob", "pytorchjob", "mpijob", "jobset", "job")
+MAKERS: Final = tuple((WAYS[name].api, WAYS[name].kind) for name in _OUTERMOST_FIRST)
 """API and kind of what makes pods, outermost first: a TrainJob would make anew a JobSet of its own that was deleted."""

@@ -17,6 +17,7 @@ class Asked:
     num_nodes: int
     min_nodes: int
     """With how many the job may go on."""
+    procs_per_node: int = 1
     ttl_seconds: int | None = None
     """How long after their end the cluster keeps them; None is until somebody removes them."""
 

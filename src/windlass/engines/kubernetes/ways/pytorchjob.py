@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
 from windlass.engines.kubernetes.ways.job import ttl
 
 REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
-"""The label by which pods of a replica type are numbered."""
+"""The label by which Kubeflow's operators number the pods of a replica type; a Launcher has none."""
 
 
 class PyTorchJob(Way):
@@ -28,7 +29,7 @@ class PyTorchJob(Way):
             # What runs on when another has failed is ended, and what has ended stays for its log.
             "runPolicy": {"cleanPodPolicy": "Running", **ttl(asked)},
             "pytorchReplicaSpecs": {
-                "Worker": {"replicas": asked.num_nodes, "restartPolicy": "Never", "template": _template(template)}
+                "Worker": {"replicas": asked.num_nodes, "restartPolicy": "Never", "template": numbered(template)}
             },
         }
         if asked.min_nodes < asked.num_nodes:
@@ -48,10 +49,19 @@ class PyTorchJob(Way):
         made["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = num_nodes
 
 
-def _template(template: Manifest) -> Manifest:
-    """The pods', but for what the operator wants to say itself, and told their number."""
+def numbered(template: Manifest, first: int = 0) -> Manifest:
+    """The pods' template, but for what Kubeflow's operators want to say themselves; pods are told their number.
+
+    The one that the operator counts as 0 plays the node `first`.
+    """
     spec = {key: value for key, value in template["spec"].items() if key not in ("subdomain", "restartPolicy")}
     number = {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}}
     [container] = spec["containers"]
-    env = [*container["env"], {"name": "WINDLASS_PLACE", "valueFrom": number}]
-    return {**template, "spec": {**spec, "containers": [{**container, "env": env}]}}
+    env = [
+        *container["env"],
+        {"name": "WINDLASS_REPLICA_INDEX", "valueFrom": number},
+        {"name": "WINDLASS_FIRST_PLACE", "value": str(first)},
+    ]
+    meta = template["metadata"]
+    meta = {**meta, "annotations": {**meta["annotations"], layout.FIRST_PLACE_ANNOTATION: str(first)}}
+    return {"metadata": meta, "spec": {**spec, "containers": [{**container, "env": env}]}}
