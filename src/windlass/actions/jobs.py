@@ -114,6 +114,11 @@ def read_text(path: Path, shown: str) -> str:
             data = file.read(MAX_JOB_BYTES + 1)
     except OSError as error:
         raise JobFileError([Problem(shown, "", f"cannot be read: {error.strerror}", "check the path")]) from error
+    return decoded(data, shown)
+
+
+def decoded(data: bytes, shown: str) -> str:
+    """Bytes of a file as its text. Raises JobFileError: too large, not UTF-8."""
     if len(data) > MAX_JOB_BYTES:
         raise JobFileError([Problem(shown, "", "is larger than 1 MiB", "a job file has some lines, not data")])
     try:

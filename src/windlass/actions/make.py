@@ -6,7 +6,7 @@ import ast
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -84,6 +84,11 @@ def write(made: Draft, *, force: bool = False) -> list[Path]:
         from windlass.spec.schema import job_schema
 
         texts[made.schema_path] = json.dumps(job_schema(), indent=2) + "\n"
+    return write_files(texts, force=force)
+
+
+def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
+    """Write files, each whole or not at all; gives their paths. Raises UsageError as `write`."""
     there = [path.name for path in texts if path.exists()]
     if there and not force:
         raise UsageError(f"{' and '.join(there)} is there already", "--force overwrites it")

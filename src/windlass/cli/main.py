@@ -23,10 +23,13 @@ class Entry(NamedTuple):
 
     module: str
     help: str
+    function: str = ""
+    """What it is called there, where that is not its name."""
 
 
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("make", "Write a job file for a script"),
+    "import": Entry("importing", "Write a job file for a manifest of Kubernetes, TorchX or SkyPilot", "import_job"),
     "check": Entry("make", "Check a job file, and a cluster, and say all that is wrong"),
     "plan": Entry("run", "Show every step that a run would take; touches nothing"),
     "run": Entry("run", "Run a job and follow it"),
@@ -61,7 +64,7 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(name)
         if entry is None:
             return None
-        command = getattr(importlib.import_module(f"windlass.cli.{entry.module}"), name)
+        command = getattr(importlib.import_module(f"windlass.cli.{entry.module}"), entry.function or name)
         assert isinstance(command, click.Command)
         return command
 

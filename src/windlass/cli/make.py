@@ -34,6 +34,7 @@ PRINTED = (
     "cp",
     "rm",
     "init",
+    "import",
     "check",
     "doctor",
     "error",

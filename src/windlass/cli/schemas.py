@@ -269,6 +269,16 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "cp": _object({"id": TEXT, "path": TEXT, "files": WHOLE, "bytes": WHOLE, "left_out": _list(TEXT)}),
     "rm": _object({"removed": _list(TEXT)}),
     "init": _object({"written": _list(TEXT), "template": TEXT, "reason": TEXT}),
+    "import": _object({
+        "written": {**_list(TEXT), "description": "Empty where the file went to standard output"},
+        "kind": TEXT,
+        "job": ANY,
+        "text": {**TEXT, "description": "The job file"},
+        "left": {
+            **_list(_object({"field": TEXT, "line": WHOLE, "meaning": TEXT, "instead": TEXT, "is_ours": FLAG})),
+            "description": "What the job file does not say; with is_ours there is nothing to do about it",
+        },
+    }),
     "check": {
         "description": "The first for a target that is a machine, the second for a cluster",
         "anyOf": [CHECKED_JOB, CHECKED_CLUSTER],

@@ -20,13 +20,14 @@ from typing import Any
 
 from windlass.errors import JobFileError
 from windlass.spec.job import Job
-from windlass.spec.launchers import ACCELERATE, HOROVOD, LAUNCH, MPIRUN, TORCHRUN, WHERE, Parsed, problem, read
+from windlass.spec.launchers import ACCELERATE, HOROVOD, LAUNCH, MPIRUN, TORCHRUN, WHERE, Options, Parsed, problem, read
 from windlass.spec.names import legal_name
 from windlass.spec.parse import job_from_mapping
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _PYTHON_FLAGS = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
 _COMMON_STEMS = ("train", "main", "run", "__main__", "script", "job")
+_PROGRAMS = {"torchrun": TORCHRUN, **dict.fromkeys(("mpirun", "mpiexec", "orterun"), MPIRUN), "horovodrun": HOROVOD}
 _LAUNCHER_MODULES = {
     "torch.distributed.run": TORCHRUN,
     "torch.distributed.launch": LAUNCH,
@@ -46,10 +47,8 @@ def job_from_command(argv: Sequence[str], name: str | None = None, environ: Mapp
     program = _stem(words[0])
     if program == "torchrun":
         return _elastic(read(TORCHRUN, words[1:], program), name, _interpreter_beside(words[0]))
-    if program in ("mpirun", "mpiexec", "orterun"):
-        return _mpi(read(MPIRUN, words[1:], program), name, environ)
-    if program == "horovodrun":
-        return _mpi(read(HOROVOD, words[1:], program), name, environ)
+    if program in _PROGRAMS:
+        return _mpi(read(_PROGRAMS[program], words[1:], program), name, environ)
     if program == "accelerate" and words[1:2] == ["launch"]:
         return _accelerate(read(ACCELERATE, words[2:], "accelerate launch"), name, _interpreter_beside(words[0]))
     if words[0].endswith(".py"):
@@ -63,6 +62,21 @@ def job_from_command(argv: Sequence[str], name: str | None = None, environ: Mapp
         fill = _accelerate if options is ACCELERATE else _elastic
         return fill(parsed, name, interpreter, env)
     return _job({"run": shlex.join(rest), **_given(python=interpreter, env=env)}, rest, name)
+
+
+def launcher_of(words: Sequence[str]) -> tuple[int, Options] | None:
+    """How many words name the launcher in front, and the options it takes; None where there is none that is known."""
+    program = _stem(words[0])
+    if program in _PROGRAMS:
+        return 1, _PROGRAMS[program]
+    if program == "accelerate" and words[1:2] == ["launch"]:
+        return 2, ACCELERATE
+    if _PYTHON.fullmatch(program) and "-m" in words:
+        at = words.index("-m") + 1
+        options = _LAUNCHER_MODULES.get(words[at]) if at < len(words) else None
+        if options is not None and all(word in _PYTHON_FLAGS for word in words[1 : at - 1]):
+            return at + 1, options
+    return None
 
 
 def job_from_script(script: str, args: Sequence[str] = (), name: str | None = None) -> Job:

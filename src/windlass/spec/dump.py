@@ -48,7 +48,7 @@ def _short(name: str, value: object, usual: object) -> Any:
         fields = {}
         for field, info in type(value).model_fields.items():
             part = getattr(value, field)
-            if info.is_required() or part != info.default:
+            if info.is_required() or part != info.get_default(call_default_factory=True, validated_data={}):
                 fields[field] = _short(field, part, info.default)
         return fields["max"] if name == "restarts" and set(fields) == {"max"} else fields
     if isinstance(value, tuple):

@@ -31,6 +31,8 @@ class Parsed:
     problems: list[Problem] = field(default_factory=list)
     has_unknown: bool = False
     """Whether an option was not known, so that the word behind it may be its value."""
+    kept: list[str] = field(default_factory=list)
+    """The options that were taken over, with their values, as they were written."""
     rest: list[str] = field(default_factory=list)
     """The script or program and its arguments."""
 
@@ -68,7 +70,7 @@ def read(options: Options, words: Sequence[str], program: str) -> Parsed:
     parsed = Parsed(flags=set(options.first))
     at = 0
     while at < len(words):
-        word = words[at]
+        word, begun = words[at], at
         if word == "--" or not word.startswith("-") or word == "-":
             at += word == "--"
             break
@@ -97,6 +99,7 @@ def read(options: Options, words: Sequence[str], program: str) -> Parsed:
         else:
             try:
                 option.take(parsed, given)
+                parsed.kept += words[begun:at]
             except ValueError as error:
                 parsed.problems.append(problem(spelled, str(error)))
     parsed.rest = list(words[at:])

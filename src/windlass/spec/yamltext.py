@@ -20,6 +20,8 @@ MAX_VALUES = 20_000
 """Of a file, which bounds the time spent on one that is under the limit above."""
 MAX_DEPTH = 12
 """Of values inside values; a job file has five."""
+MAX_FOREIGN_DEPTH = 40
+"""Of documents of other systems; the affinity of a pod in a runtime in a list is 21 deep."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _LONG_TAG = re.compile(r"(?:^|[\s\[{,])!\S{300}")
@@ -32,6 +34,10 @@ _WORDS: Final = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _REFUSED: Final = object()
+TEXTS: Final = ("env",)
+"""Mappings whose values stay the text that they were written as: 1.10 must not become 1.1, nor 0644 become 644."""
+FOREIGN_TEXTS: Final = ("env", "envs", "secrets", "data", "stringData")
+"""The same in documents of other systems."""
 
 
 class _StopReading(Exception):
@@ -55,19 +61,8 @@ def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> t
 
     `hint` says how such a file begins. Raises `JobFileError` where the text is no single YAML mapping.
     """
-    if len(text) > MAX_CHARACTERS:
-        message = f"the file has {len(text)} characters; {MAX_CHARACTERS} are read at most"
-        raise JobFileError([Problem(where, "", message, "is this the right file?")])
+    _refuse_strange(text, where)
     text = text.removeprefix("\ufeff")
-    if bad := _FORBIDDEN.search(text):
-        line = text.count("\n", 0, bad.start()) + 1
-        raise JobFileError([Problem(f"{where}:{line}", "", f"holds the character U+{ord(bad[0]):04X}, not YAML text")])
-    if tag := _LONG_TAG.search(text):
-        # The parser takes a quarter of a minute for a tag of a megabyte, and no tag is read anyway.
-        line = text.count("\n", 0, tag.start() + 1) + 1
-        raise JobFileError(
-            [Problem(f"{where}:{line}", "", "a very long tag begins here, and only plain values are read")]
-        )
     reader = _Reader(where)
     value: Any = None
     try:
@@ -89,6 +84,42 @@ def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> t
     return value, places
 
 
+def read_documents(text: str, where: str) -> tuple[list[Any], dict[Path, int]]:
+    """The documents of YAML text of other systems, and the line of each value; its path begins with the document.
+
+    As strict as `read_yaml`: nothing is expanded. Raises JobFileError with all problems.
+    """
+    _refuse_strange(text, where)
+    reader = _Reader(where, is_foreign=True)
+    found: list[Any] = []
+    try:
+        found = reader.documents(_events(text.removeprefix("\ufeff")))
+    except _StopReading:
+        pass
+    except Exception as error:
+        reader.problem(_line_of(error), (), *_syntax(error, text))
+    if reader.problems:
+        raise JobFileError([problem for _, problem in sorted(reader.problems, key=lambda item: item[0])])
+    return found, reader.lines
+
+
+def _refuse_strange(text: str, where: str) -> None:
+    """Raise JobFileError for what is no YAML text, before a parser spends time on it."""
+    if len(text) > MAX_CHARACTERS:
+        message = f"the file has {len(text)} characters; {MAX_CHARACTERS} are read at most"
+        raise JobFileError([Problem(where, "", message, "is this the right file?")])
+    text = text.removeprefix("\ufeff")
+    if bad := _FORBIDDEN.search(text):
+        line = text.count("\n", 0, bad.start()) + 1
+        raise JobFileError([Problem(f"{where}:{line}", "", f"holds the character U+{ord(bad[0]):04X}, not YAML text")])
+    if tag := _LONG_TAG.search(text):
+        # The parser takes a quarter of a minute for a tag of a megabyte, and no tag is read anyway.
+        line = text.count("\n", 0, tag.start() + 1) + 1
+        raise JobFileError(
+            [Problem(f"{where}:{line}", "", "a very long tag begins here, and only plain values are read")]
+        )
+
+
 def _events(text: str) -> Iterator[Any]:
     from ruamel.yaml import YAML
 
@@ -98,8 +129,12 @@ def _events(text: str) -> Iterator[Any]:
 class _Reader:
     """Builds values from parser events, and notes lines and problems on the way."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, *, is_foreign: bool = False) -> None:
         self.where = where
+        self.is_foreign = is_foreign
+        """Whether it is a file of another system, of several documents: a path begins with the number of one."""
+        self.max_depth = MAX_FOREIGN_DEPTH if is_foreign else MAX_DEPTH
+        self.texts_below = FOREIGN_TEXTS if is_foreign else TEXTS
         self.lines: dict[Path, int] = {}
         self.order: dict[Path, int] = {}
         self.refused: set[Path] = set()
@@ -109,7 +144,8 @@ class _Reader:
 
     def problem(self, line: int, path: Path, message: str, hint: str = "", stop: bool = True) -> None:
         rank = self.order.get(path, self.count) if path else self.count
-        self.problems.append((rank, Problem(f"{self.where}:{line}", spell(path), message, hint)))
+        shown = spell(path[1:] if self.is_foreign else path)
+        self.problems.append((rank, Problem(f"{self.where}:{line}", shown, message, hint)))
         self.stopped = self.stopped or stop
 
     def stop(self, line: int, path: Path, message: str, hint: str = "") -> _StopReading:
@@ -138,6 +174,18 @@ class _Reader:
                     value = self.value(event, events, ())
         return value
 
+    def documents(self, events: Iterator[Any]) -> list[Any]:
+        found: list[Any] = []
+        for event in events:
+            if type(event).__name__ not in (
+                "DocumentStartEvent",
+                "StreamStartEvent",
+                "StreamEndEvent",
+                "DocumentEndEvent",
+            ):
+                found.append(self.value(event, events, (len(found),)))
+        return found
+
     def value(self, event: Any, events: Iterator[Any], path: Path) -> Any:
         line = event.start_mark.line + 1
         self.lines.setdefault(path, line)
@@ -145,8 +193,8 @@ class _Reader:
         self.count += 1
         if self.count > MAX_VALUES:
             raise self.stop(line, (), f"the file has more than {MAX_VALUES} values", "is this the right file?")
-        if len(path) > MAX_DEPTH:
-            raise self.stop(line, (), f"values stand more than {MAX_DEPTH} deep inside each other")
+        if len(path) > self.max_depth:
+            raise self.stop(line, (), f"values stand more than {self.max_depth} deep inside each other")
         kind = type(event).__name__
         if kind == "AliasEvent":
             return self.refuse(line, path, f"*{event.anchor[:40]} is an alias", "write the value out")
@@ -157,9 +205,13 @@ class _Reader:
         elif kind == "SequenceStartEvent":
             value = self.sequence(events, path)
         else:
-            # An env value keeps the text it was written as: 1.10 must not become 1.1, nor 0644 become 644.
             value = plain_scalar(event.value) if event.implicit[0] and tag is None else event.value
-            if path[-2:-1] == ("env",) and isinstance(value, int | float) and not isinstance(value, bool):
+            if (
+                path[-2:-1]
+                and path[-2] in self.texts_below
+                and isinstance(value, int | float)
+                and not isinstance(value, bool)
+            ):
                 value = event.value
         if tag is not None:
             return self.refuse(

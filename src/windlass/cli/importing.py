@@ -1,0 +1,88 @@
+"""`import`: turns what was written for other systems into a job file."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from windlass.cli import options
+from windlass.cli.render import emit, print_data
+from windlass.cli.words import Paint, count, painter
+
+if TYPE_CHECKING:
+    from windlass.spec.importing import Left
+
+
+@click.command("import")
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option("--torchx", is_flag=True, help="It is an AppDef of TorchX, as JSON or YAML.")
+@click.option("--sky", is_flag=True, help="It is a task of SkyPilot.")
+@click.option("--to", metavar="PATH|-", help="The job file to write, or - for standard output.  [default: job.yaml]")
+@click.option("--name", help="Name of the job; default: the manifest's.")
+@click.option("--force", is_flag=True, help="Overwrite a job file that is there.")
+@options.output
+def import_job(file: str, torchx: bool, sky: bool, to: str | None, name: str | None, force: bool, form: str) -> int:
+    """Turn a manifest into a job file, and list each thing that a job file cannot say, with what to do instead.
+
+    FILE, or - for standard input, is YAML or JSON: a PyTorchJob, MPIJob (all versions), TrainJob, JobSet, Job or
+    ElasticJob, with the objects beside it if they are there. Nothing is started, and no cluster is asked.
+
+    \b
+    Example:
+      windlass import pytorchjob.yaml
+      kubectl get trainjob llama -o yaml | windlass import - --to -
+      windlass import --sky task.yaml --to jobs/task.yaml
+    """
+    from windlass.actions.edge import here
+    from windlass.actions.importing import STREAM, read_foreign, write_job
+
+    if torchx and sky:
+        raise click.UsageError("--torchx and --sky are two formats; name one")
+    edge = here()
+    made = read_foreign(file, edge, form="torchx" if torchx else "sky" if sky else "kubernetes", name=name)
+    written = [] if to == STREAM else [path.name for path in write_job(made, to, edge, force=force)]
+    if form == "table":
+        out, err = painter(sys.stdout), painter(sys.stderr)
+        emit(_file_lines(made.text, written, made.kind, out))
+        sys.stdout.flush()
+        emit(left_lines(made.left, file, err), sys.stderr)
+        return 0
+    data = {
+        "written": written,
+        "kind": made.kind,
+        "job": made.job.model_dump(mode="json", exclude_defaults=True),
+        "text": made.text,
+        "left": [dataclasses.asdict(one) for one in made.left],
+    }
+    print_data(data, form, "")
+    return 0
+
+
+def _file_lines(text: str, written: list[str], kind: str, paint: Paint) -> list[str]:
+    if not written:
+        return text.splitlines()
+    lines = [paint(line, dim=True) if line.startswith("#") else line for line in text.splitlines()]
+    following = f"Next: {paint('windlass check', bold=True)}, then windlass run --on TARGET"
+    return [f"{written[0]} written ({kind}):", "", *lines, "", following]
+
+
+def left_lines(left: Iterable[Left], file: str, paint: Paint) -> Iterator[str]:
+    """What did not fit, each with what to do; and the fields about which there is nothing to do."""
+    left = list(left)
+    lost = [one for one in left if not one.is_ours]
+    ours = list(dict.fromkeys(one.field for one in left if one.is_ours))
+    if lost:
+        yield paint(f"{count(len(lost), 'thing')} did not fit into a job file:", "yellow", bold=True)
+    for one in lost:
+        yield f"  {file}:{one.line}  {paint(one.field, bold=True)}"
+        yield f"      {one.meaning}"
+        yield f"      {paint('→', dim=True)} {one.instead}"
+    if ours:
+        yield paint(
+            f"Nothing to do about {count(len(ours), 'field')} that Windlass needs not, or does itself:", dim=True
+        )
+        yield from (paint(f"  {field}", dim=True) for field in ours)

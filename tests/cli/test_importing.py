@@ -1,0 +1,109 @@
+"""`import` as it is typed."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tests.cli.conftest import Call
+
+from windlass.cli.schemas import SCHEMAS
+from windlass.spec.parse import parse_job
+
+MANIFEST = """apiVersion: batch/v1
+kind: Job
+metadata: {name: digits}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      hostNetwork: true
+      dnsPolicy: ClusterFirst
+      restartPolicy: Never
+      containers: [{name: main, image: example/a:1, command: [torchrun, --nproc-per-node, "2", train.py]}]
+"""
+
+
+@pytest.fixture
+def manifest(home: Path) -> Path:
+    path = Path("manifest.yaml")
+    path.write_text(MANIFEST)
+    return path
+
+
+def test_import_writes_a_job_file_that_check_accepts_and_lists_on_stderr_what_did_not_fit(
+    windlass: Call, manifest: Path
+) -> None:
+    made = windlass("import", "manifest.yaml")
+    assert made.code == 0, made.err
+    text = Path("job.yaml").read_text()
+    assert text.startswith("# Imported from manifest.yaml: Job batch/v1\n")
+    assert all(line in made.out for line in text.splitlines())
+    assert "2 things did not fit into a job file:" in made.err
+    assert "manifest.yaml:8  spec.template.spec.hostNetwork" in made.err
+    assert "spec.template.spec.dnsPolicy" in made.err.partition("Nothing to do")[2]
+    Path("train.py").write_text("")
+    assert windlass("check").code == 0
+
+
+def test_import_does_not_overwrite_unless_forced(windlass: Call, manifest: Path) -> None:
+    Path("job.yaml").write_text("mine")
+    refused = windlass("import", "manifest.yaml")
+    assert (refused.code, refused.out) == (2, "")
+    assert "job.yaml is there already" in refused.err
+    assert Path("job.yaml").read_text() == "mine"
+    assert windlass("import", "manifest.yaml", "--force", "--name", "other").code == 0
+    assert "name: other" in Path("job.yaml").read_text()
+
+
+def test_import_writes_where_it_is_told_or_on_stdout_alone(windlass: Call, manifest: Path) -> None:
+    assert windlass("import", "manifest.yaml", "--to", "other.yaml").code == 0
+    assert Path("other.yaml").exists()
+    shown = windlass("import", "manifest.yaml", "--to", "-")
+    assert shown.out == Path("other.yaml").read_text()
+    assert not Path("job.yaml").exists()
+
+
+def test_import_reads_standard_input(windlass: Call, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MANIFEST.encode())))
+    made = windlass("import", "-", "--to", "-")
+    assert made.code == 0, made.err
+    assert parse_job(made.out).name == "digits"
+
+
+def test_import_prints_data_as_its_schema_says(windlass: Call, manifest: Path) -> None:
+    made = windlass("import", "manifest.yaml", "-o", "json").json
+    jsonschema.Draft202012Validator(SCHEMAS["import"]).validate(made)
+    assert (made["written"], made["kind"], made["job"]["procs_per_node"]) == (["job.yaml"], "Job batch/v1", 2)
+    assert made["text"] == Path("job.yaml").read_text()
+    [network] = [one for one in made["left"] if one["field"] == "spec.template.spec.hostNetwork"]
+    assert (network["line"], network["is_ours"]) == (8, False)
+    assert windlass("import", "manifest.yaml", "--to", "-", "-o", "json").json["written"] == []
+
+
+def test_import_of_other_formats(windlass: Call) -> None:
+    Path("task.yaml").write_text("name: a\nnum_nodes: 2\nrun: torchrun train.py\n")
+    assert windlass("import", "--sky", "task.yaml").code == 0
+    Path("app.json").write_text('{"name": "a", "roles": [{"image": "b", "entrypoint": "/bin/x", "args": ["y"]}]}')
+    assert windlass("import", "--torchx", "app.json", "--to", "x.yaml").code == 0
+    assert windlass("import", "--torchx", "--sky", "task.yaml").code == 2
+
+
+@pytest.mark.parametrize("text", ["a: [", "kind: Job\n", "", "a: &a [*a]\n"])
+def test_bad_input_is_one_message_and_nothing_is_written(text: str, windlass: Call) -> None:
+    Path("bad.yaml").write_text(text)
+    made = windlass("import", "bad.yaml")
+    assert (made.code, made.out) == (2, "")
+    assert made.err.count("error:") == 1
+    assert "bad.yaml" in made.err
+    assert "Traceback" not in made.err
+    assert os.listdir() == ["bad.yaml"]  # noqa: PTH208 - names alone
+
+
+def test_a_file_that_is_not_there_is_said_to(windlass: Call) -> None:
+    made = windlass("import", "nowhere.yaml")
+    assert (made.code, "cannot be read: No such file" in made.err) == (2, True)
