@@ -47,6 +47,10 @@ KINDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "notice": st.fixed_dictionaries({"source": st.just("imds"), "action": st.just("terminate")}),
     "hang-end": st.fixed_dictionaries({"since": times, "at": times, "seconds": st.floats(0, 9)}),
     "caught-up": st.fixed_dictionaries({"step": st.integers(0, 99)}),
+    "queue": st.fixed_dictionaries(
+        {"state": st.sampled_from(["waiting", "requeued", "admitted", "evicted"])},
+        optional={"reason": st.just("Pending")},
+    ),
     "lost-node": st.fixed_dictionaries({"node": ranks, "why": st.just("killed")}),
     "node-back": st.fixed_dictionaries({"node": ranks}),
     "stop": st.fixed_dictionaries({"now": st.booleans(), "reason": st.text(max_size=5)}),

@@ -13,7 +13,7 @@ from windlass.runs.record import Event
 Data = Mapping[str, Any]
 
 _YELLOW: Final = frozenset({"hang", "warning", "notice", "lost-node"})
-NEWS: Final = frozenset({"notice", "lost-node", "node-back", "hang", "hang-end", "resume"})
+NEWS: Final = frozenset({"notice", "queue", "lost-node", "node-back", "hang", "hang-end", "resume"})
 """Kinds of events that everybody who follows a run is told of."""
 NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed"})
 """What of checkpoints is news; that one was saved stands in the status."""
@@ -89,10 +89,22 @@ def _checkpoint(data: Data) -> str:
 def _notice(data: Data) -> str:
     if data.get("source") == "sigterm":
         return "notice: a node was sent SIGTERM from outside"
+    if data.get("source") == "queue":
+        return "notice: the queue takes all pods back"
     at = f" at {data['time']}" if data.get("time") else ""
     said = {"terminate": "the machine will be taken away", "stop": "the machine will be stopped",
             "rebalance": "the machine is likely to be taken away"}  # fmt: skip
     return f"notice: {said.get(str(data.get('action')), data.get('action'))}{at}"
+
+
+def _queue(data: Data) -> str:
+    """`queue team-a lets the attempt wait: WaitingForQuota: insufficient unused quota for cpu …`."""
+    said = {"waiting": "lets the attempt wait", "requeued": "lets the attempt wait again", "admitted": "has admitted "
+            "the attempt", "evicted": "has evicted the attempt", "finished": "is done with the attempt"}  # fmt: skip
+    who = f"queue {data['queue']}" if data.get("queue") else "a queue of the cluster"
+    why = [data[name] for name in ("reason", "message") if data.get(name) and data["state"] != "admitted"]
+    by = f"; for {data['by']}" if data.get("by") else ""
+    return ": ".join([f"{who} {said.get(data['state'], data['state'])}", *why]) + by
 
 
 def _resume(data: Data) -> str:
@@ -165,6 +177,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "hang": _hang,
     "hang-end": lambda data: f"output again, after {duration(data['seconds'])} without",
     "notice": _notice,
+    "queue": _queue,
     "lost-node": lambda data: f"node {data['node']} is lost: {data.get('why', '')}".rstrip(": "),
     "node-back": lambda data: f"node {data['node']} is back",
     "resume": _resume,

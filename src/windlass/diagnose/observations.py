@@ -97,6 +97,53 @@ class MachineSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who has a part of a queue's quota."""
+
+    name: str
+    """`Job b/other-1`: with its namespace where that is another."""
+    amount: str
+    """What it has of what is short, as the cluster writes amounts; empty where that is not known."""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSeen:
+    """What Kueue makes of the newest attempt."""
+
+    state: str
+    """`waiting`, `requeued` (after it was admitted once), `admitted`, `evicted` or `finished`."""
+    reason: str = ""
+    """In Kueue's word, why it waits or was evicted: `WaitingForQuota`, `Preempted`. Of versions that say only `Pending`
+    the word that newer ones would say; empty where there is no Workload to ask."""
+    message: str = ""
+    """Kueue's own sentence on that."""
+    queue: str = ""
+    """The LocalQueue that the job names."""
+    cluster_queue: str = ""
+    """Where the quota is; empty where the LocalQueue may not be read."""
+    workload: str = ""
+    priority: int = 0
+    position: int | None = None
+    """Which one it is of those that wait; from 1. None where it does not wait, or they may not be listed."""
+    num_waiting: int = 0
+    scope: str = ""
+    """Among which it was counted: `ClusterQueue gpus`, or `namespace a` where no more may be read."""
+    asked: Mapping[str, str] = field(default_factory=dict)
+    """What all its pods together ask for: `{"cpu": "800m"}`."""
+    lacking: Sequence[str] = ()
+    """The resources of which there is too little: `nvidia.com/gpu`."""
+    quota: Sequence[str] = ()
+    """A line for each part of the quota that is short; empty where the ClusterQueue may not be read."""
+    holders: Sequence[Holder] = ()
+    """Who has it, the most first; as far as they may be seen."""
+    queues: Sequence[str] | None = None
+    """LocalQueues of the namespace; None where they may not be listed."""
+    by: str = ""
+    """For whom it was preempted: `Job b/urgent-1`, or what Kueue says of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSeen:
     """The newest attempt in its cluster: as it is there now, and what is gone as the record knows it."""
 
@@ -106,6 +153,8 @@ class ClusterSeen:
     """Empty where they may not be listed."""
     is_suspended: bool = False
     """Whether a queue holds the job back."""
+    queue: QueueSeen | None = None
+    """What the queue says, now or when it was last seen; None where no queue has to do with the attempt."""
     unreachable: str = ""
     """Why the cluster could not be asked now."""
 

@@ -237,6 +237,18 @@ def _on_warning(status: Status, event: Event) -> Status:
     return replace(status, waits_for=event.data["message"]) if is_waiting else status
 
 
+def _on_queue(status: Status, event: Event) -> Status:
+    """What a queue says of an attempt that has not begun is newer than what anybody else has said of it."""
+    if status.phase not in (Phase.QUEUED, Phase.PULLING, Phase.STARTING):
+        return status
+    data = event.data
+    if data["state"] not in ("waiting", "requeued"):
+        return replace(status, waits_for=None)
+    words = [f"queue {data['queue']}" if data.get("queue") else "a queue of the cluster"]
+    words += [data[name] for name in ("reason", "message") if data.get(name)]
+    return replace(status, waits_for=": ".join(words))
+
+
 def _on_checkpoint(status: Status, event: Event) -> Status:
     action = event.data.get("action")
     if action == "saved":
@@ -299,6 +311,7 @@ _CHANGES: Final = {
     "rank": _on_rank,
     "progress": _on_progress,
     "warning": _on_warning,
+    "queue": _on_queue,
     "checkpoint": _on_checkpoint,
     "cause": _on_cause,
     "attempt-end": _on_attempt_end,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from windlass.diagnose.rules import cluster, deaths, endings, exceptions, recorded, restarts, together
+from windlass.diagnose.rules import cluster, deaths, endings, exceptions, queues, recorded, restarts, together
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
 
@@ -17,6 +17,8 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     endings.could_not_start,
     cluster.unreachable,
     cluster.could_not_start,
+    queues.waits,
+    queues.evicted,
     cluster.not_begun,
     cluster.ended,
     cluster.oom,

@@ -41,7 +41,7 @@ def not_begun(case: Case) -> Iterator[Verdict]:
             yield _meant(case, found, name, evidence, 108 - _order(found[0].pattern))
     if places:
         yield unschedulable(case, places, evidence)
-    if cluster.is_suspended:
+    if cluster.is_suspended and cluster.queue is None:
         yield Verdict("queue-waits", "the job waits for its turn in a queue of the cluster", None, evidence,
                       "see the queue: kubectl get workloads; or leave out queue:", 104)  # fmt: skip
     if not case.status.phase.is_terminal and not cluster.unreachable:

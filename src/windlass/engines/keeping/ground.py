@@ -61,6 +61,10 @@ class Attempt(Protocol):
     def over(self) -> bool:
         """Whether all nodes have ended."""
 
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether whoever grants machines has taken all of them back: its ranks then end for no fault of theirs."""
+
     def live_nodes(self) -> Sequence[Node]:
         """Nodes that have not ended."""
 

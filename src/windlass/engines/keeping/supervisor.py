@@ -256,6 +256,8 @@ class Supervisor:
         if cause is not None and lost:
             cause["node_lost"] = lost[0]
         ended_by = "stop" if self.writer.status.stop_requested else watch.ending.reason
+        if watch.attempt.is_taken_back and ended_by in (None, "failure", "hang"):
+            ended_by = "preemption"  # how its ranks died of it does not matter
         unseen = watch.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:
             cause = self._why_lost()

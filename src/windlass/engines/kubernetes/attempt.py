@@ -24,6 +24,7 @@ from windlass.engines.kubernetes.marks import Ear
 from windlass.engines.kubernetes.pods import PAUSES, PodWatch, has_ended, why_it_ended
 from windlass.engines.kubernetes.seeing import claims_of, container_state
 from windlass.engines.kubernetes.troubles import Troubles
+from windlass.engines.kubernetes.turns import Turn
 from windlass.engines.kubernetes.ways import WAYS
 from windlass.errors import EngineError
 from windlass.plan.launch import fill_in
@@ -54,6 +55,7 @@ class PodNode(Told):
         """Whether its pod was ended, and not by us."""
         self.is_explained = False
         """Whether it was told what the cluster says of a pod that has ended."""
+        self._over_at: float | None = None
         self._intake: Intake | None = None
         self._sent: dict[signal.Signals, float] = {}
         """When each signal was last sent: whoever ends a node says so at every turn."""
@@ -74,6 +76,7 @@ class PodNode(Told):
         self.is_explained = ended
         if self.place == 0:
             yield from self.attempt.troubles.of_objects()
+        yield from self.attempt.turn.news()
         for event in super().news():
             if event["kind"] == "notice" and event.get("source") == "sigterm" and signal.SIGTERM not in self._sent:
                 self.is_taken_away = True
@@ -81,6 +84,29 @@ class PodNode(Told):
                 with contextlib.suppress(EngineError):
                     self.attempt.ear.listen()
             yield event
+        if self.attempt.is_taken_back:
+            yield from self.attempt.notices()
+            self._end_unheard()
+
+    def _end_unheard(self) -> None:
+        """Its pod was taken back before anything in it could say a last word: that is no lost machine."""
+        if self.ended or not self.all_read:
+            return
+        self.ended = True
+        self.failures = [
+            {"rank": rank, "exit_code": -signal.SIGTERM, "at": time.time(), "tail": self.last_words(),
+             "traceback_at": None, "ended_by_us": True}
+            for rank in self.ranks
+        ]  # fmt: skip
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come of it: why a pod was taken away, the cluster says a moment after its end."""
+        if not super().over:
+            return False
+        self._over_at = self._over_at or time.monotonic()
+        is_late = time.monotonic() - self._over_at > REASON_SECONDS
+        return is_late or self.is_explained or not self.is_taken_away
 
     def lives(self) -> bool:
         """Whether more may come of it."""
@@ -102,6 +128,8 @@ class PodNode(Told):
 
     def send(self, number: signal.Signals) -> None:
         """Signal the node, without waiting for it; a pod that cannot be reached is deleted where it is to end."""
+        if super().over:
+            return
         now = time.monotonic()
         if now - self._sent.get(number, float("-inf")) >= AGAIN_SECONDS:
             self._sent[number] = now
@@ -212,7 +240,6 @@ class Attempt:
         self.made_for = staying.made_for(folder, number)
         self.folder = folder
         self.python = requests[0]["worker_python"]
-        self._over_at: float | None = None
         self.refusals: list[str] = []
         self.trouble = ""
         self.changed = threading.Event()
@@ -223,7 +250,12 @@ class Attempt:
         owner = (made["apiVersion"], made["kind"])
         self.pods = PodWatch(client, plan.run_id, self.made_for, owner, self.wake, self.ear.listen)
         claims = claims_of([*plan.requests("attempt-part"), made])
-        self.troubles = Troubles(client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.wake)
+        name = layout.attempt_name(plan.run_id, self.made_for)
+        self.turn = Turn(client, made, name, self.made_for, self.pods)
+        self.troubles = Troubles(
+            client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.turn, self.wake
+        )
+        self._is_noticed = False
         self.nodes = tuple(
             PodNode(request["node"], place, tuple(rank["rank"] for rank in request["ranks"]), folder, self)
             for place, request in enumerate(requests)
@@ -236,15 +268,19 @@ class Attempt:
 
     @property
     def over(self) -> bool:
-        """Whether all nodes have ended, and of those whose pods were taken away it is known, or late enough, why."""
-        if not all(node.over for node in self.nodes):
-            return False
-        self._over_at = self._over_at or time.monotonic()
-        return time.monotonic() - self._over_at > REASON_SECONDS or not any(map(self._is_unexplained, self.nodes))
+        """Whether all nodes have ended."""
+        return all(node.over for node in self.nodes)
 
-    @staticmethod
-    def _is_unexplained(node: PodNode) -> bool:
-        return node.is_taken_away and not node.is_explained
+    @property
+    def is_taken_back(self) -> bool:
+        """See `keeping.ground.Attempt`: whether a queue has suspended what makes the pods."""
+        return self.pods.taken_back is not None
+
+    def notices(self) -> Iterator[dict[str, Any]]:
+        """That all pods are taken back, once."""
+        if not self._is_noticed:
+            self._is_noticed = True
+            yield {"kind": "notice", "source": "queue", "action": "evict", "at": time.time()}
 
     def live_nodes(self) -> list[PodNode]:
         """Nodes that have not ended."""
@@ -269,7 +305,10 @@ class Attempt:
         return max(written, default=0.0)
 
     def close(self) -> None:
-        """Read and watch no more."""
+        """Read and watch no more. What was suspended is deleted: it is not to come to life beside the next attempt."""
+        if self.is_taken_back:
+            with contextlib.suppress(EngineError):
+                self.pods.end()
         self.pods.close()
         self.troubles.close()
         for node in self.nodes:

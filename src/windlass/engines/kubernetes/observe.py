@@ -10,11 +10,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from windlass.diagnose.observations import ClusterSeen, ObjectSaid, Observations, PodSeen
+from windlass.diagnose.observations import ClusterSeen, ObjectSaid, Observations, PodSeen, QueueSeen
 from windlass.engines import observing
-from windlass.engines.kubernetes import layout, staying
+from windlass.engines.kubernetes import kueue, layout, queueing, quotas, staying
 from windlass.engines.kubernetes.client import Client, Unreachable
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import by_place
@@ -35,6 +36,8 @@ from windlass.runs.store import Store
 ANSWER_SECONDS: Final = 3.0
 """How long the cluster may take to answer: a person waits."""
 MOST: Final = "1000"
+KUEUE: Final = ("Workload", "LocalQueue")
+"""What is asked for in the namespace and in all of them."""
 Json = Mapping[str, Any]
 Answers = dict[str, Any]
 
@@ -53,15 +56,17 @@ def observe(store: Store, status: Status) -> Observations:
 def look(store: Store, status: Status, plan: Plan) -> ClusterSeen:
     """The newest attempt in its cluster: as it is now, over what the record knows of it."""
     known, said = recorded(store.events(status.id))
+    turn = queueing.recorded(store.events(status.id))
     members = (status.attempts[-1].members if status.attempts else ()) or range(plan.num_nodes)
     if status.phase is Phase.SUCCEEDED or not status.attempts:
-        return ClusterSeen(tuple(known.values()), tuple(said))
+        return ClusterSeen(tuple(known.values()), tuple(said), queue=turn)
     number = len(status.attempts)
     made_for = staying.made_for(store.run_dir(status.id) / f"attempt-{number}", number)
     answers, unreachable = _ask(plan, made_for)
     if unreachable:
-        return ClusterSeen(tuple(known.values()), tuple(said), unreachable=unreachable)
-    return _merged(status, plan, made_for, answers, known, said, tuple(members))
+        return ClusterSeen(tuple(known.values()), tuple(said), queue=turn, unreachable=unreachable)
+    found = _merged(status, plan, made_for, answers, known, said, tuple(members))
+    return replace(found, queue=_queue(answers) or turn)
 
 
 def _merged(
@@ -78,7 +83,7 @@ def _merged(
     owner = answers["owner"]
     # One that is not there may not have been made yet: whether it was deleted, its keeper has seen.
     ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
-    held = isinstance(owner, dict) and bool(owner["spec"].get("suspend"))
+    held = isinstance(owner, dict) and queueing.is_suspended(owner)
     # What was said before the cluster forgot it comes after what it says now.
     every = dict.fromkeys((*ends, *events, *said))
     return ClusterSeen(tuple(pods), tuple(every), tuple(map(machine_seen, _items(answers, "machines"))), held)
@@ -116,8 +121,44 @@ def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
         return {}, silent.message
     if isinstance(answers["pods"], EngineError):
         return {}, answers["pods"].message
+    owner = answers["owner"]
+    if isinstance(owner, dict) and (queueing.is_suspended(owner) or queueing.queue_of(owner)):
+        answers |= _ask_kueue(client)
     client.close()
     return answers, ""
+
+
+def _ask_kueue(client: Client) -> Answers:
+    """Workloads and queues: of all namespaces where they may be read, for those compete as well."""
+    api = _at_once({"api": lambda: {"api": kueue.served(client)}})["api"]
+    if isinstance(api, EngineError) or not (api := api["api"]):
+        return {}
+    found = _at_once({
+        **{kind: lambda kind=kind: client.find(api, kind, limit=MOST) for kind in KUEUE},  # type: ignore[misc]
+        **{f"every {kind}": lambda kind=kind: _every(client, api, kind) for kind in KUEUE},  # type: ignore[misc]
+        "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MOST),
+    })  # fmt: skip
+    return {name: answer for name, answer in found.items() if not isinstance(answer, EngineError)}
+
+
+def _every(client: Client, api: str, kind: str) -> Json:
+    return client.call("GET", client.path(api, kind, everywhere=True), query={"limit": MOST})
+
+
+def _queue(answers: Answers) -> QueueSeen | None:
+    """What Kueue makes of the attempt, as far as it was answered; None where nothing holds it back."""
+    owner = answers["owner"]
+    if not isinstance(owner, dict):
+        return None
+    is_everywhere = all(f"every {kind}" in answers for kind in KUEUE)
+    kinds = [f"every {kind}" if is_everywhere else kind for kind in KUEUE]
+    workloads, queues = (answers[kind]["items"] if kind in answers else None for kind in kinds)
+    seen = queueing.queue_seen(owner, workloads or (), queues)
+    if seen is None:
+        return None
+    every = answers.get("ClusterQueue", {"items": ()})["items"]
+    cluster_queue = next((one for one in every if one["metadata"]["name"] == seen.cluster_queue), None)
+    return quotas.counted(owner, workloads or (), queues, cluster_queue, is_everywhere=is_everywhere)
 
 
 def _at_once(questions: Mapping[str, Callable[[], Json]]) -> Answers:

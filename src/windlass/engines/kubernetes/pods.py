@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from windlass.diagnose.observations import ObjectSaid
+from windlass.diagnose.observations import ObjectSaid, QueueSeen
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.kueue import evicted
+from windlass.engines.kubernetes.queueing import is_suspended
 from windlass.engines.kubernetes.seeing import container_state, ends_of
 from windlass.engines.kubernetes.ways.pytorchjob import REPLICA_INDEX
 from windlass.errors import EngineError
@@ -55,6 +57,10 @@ class PodWatch:
         """Why no more pods will come of it, once that is known."""
         self.ends: list[ObjectSaid] = []
         """The same for a record."""
+        self.is_suspended = False
+        """Whether what makes the pods was held back when it was last looked at."""
+        self.taken_back: QueueSeen | None = None
+        """Why it was suspended after it had made pods, which then are deleted; None where it was not."""
         self.trouble: str | None = None
         """Why the cluster cannot be asked now."""
         threading.Thread(target=self._run, name=f"pods of {self._name}", daemon=True).start()
@@ -113,8 +119,9 @@ class PodWatch:
         place = _place(pod) if event["type"] != "BOOKMARK" else None
         if place is None:
             return
-        if pod["metadata"].get("deletionTimestamp") and self.is_over is None:
-            self._look_at_owner()  # whoever deletes all pods has mostly deleted what makes them
+        is_deleted = event["type"] == "DELETED" or pod["metadata"].get("deletionTimestamp")
+        if is_deleted and self.is_over is None:
+            self._look_at_owner()  # whoever deletes all pods has mostly deleted, or suspended, what makes them
         if self._put(place, pod) and event["type"] == "DELETED":
             self._gone.add(place)
         self._changed()
@@ -149,6 +156,9 @@ class PodWatch:
                 self.ends = list(ends_of(None, kind, self._name))
             return
         self.ends = list(ends_of(owner, kind, self._name))
+        self.is_suspended = is_suspended(owner)
+        if self.is_suspended and self._pods and self.taken_back is None:
+            self.taken_back = evicted(self._client, owner)
         if why := why_over(owner):
             self.is_over = f"{kind} {self._name} is {why}"
 

@@ -6,6 +6,7 @@ asked for as long as a pod is missing or waits.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from windlass.diagnose.observations import ObjectSaid, PodSeen
 from windlass.engines.kubernetes.client import Client
 from windlass.engines.kubernetes.pods import PodWatch
 from windlass.engines.kubernetes.seeing import NOT_ORDINARY, is_trouble, key, objects_said, pod_seen, warning
+from windlass.engines.kubernetes.turns import Turn
 from windlass.errors import EngineError
 from windlass.runs.record import Phase
 
@@ -34,13 +36,14 @@ class Troubles:
 
     def __init__(
         self, client: Client, run_id: str, number: int, pods: PodWatch, claims: Sequence[str], num_nodes: int,
-        changed: Callable[[], None],
+        turn: Turn, changed: Callable[[], None],
     ) -> None:  # fmt: skip
         self._client = client
         self._ids = (run_id, number)
         self._pods = pods
         self._claims = claims
         self._num_nodes = num_nodes
+        self._turn = turn
         self._changed = changed
         self._told: set[str] = set()
         self._num_warned = 0
@@ -72,7 +75,9 @@ class Troubles:
                 yield from self._warned(pod, now, place if pod.state in ("ended", "gone") else None)
 
     def _is_expected(self, place: int) -> bool:
-        """Whether a pod is deleted by us, or since another has failed: its maker then deletes the rest."""
+        """Whether a pod is deleted by us, by a queue, or since another has failed: its maker then deletes the rest."""
+        if self._pods.taken_back is not None:
+            return True
         others = (pod_seen(0, self._pods.pod(other)) for other in range(self._num_nodes) if other != place)
         return place in self.ours or any(pod.state == "ended" and pod.exit_code != 0 for pod in others)
 
@@ -96,7 +101,15 @@ class Troubles:
 
     def _run(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
-            if all(self._states.get(place, ("",))[0] in ("running", "ended") for place in range(self._num_nodes)):
+            are_all_there = all(
+                self._states.get(place, ("",))[0] in ("running", "ended") for place in range(self._num_nodes)
+            )
+            if are_all_there and not self._turn.is_open:
+                continue
+            with contextlib.suppress(EngineError):  # asked again at the next turn
+                self._turn.look()
+                self._changed()
+            if are_all_there:
                 continue
             try:
                 found = self._client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_EVENTS)["items"]

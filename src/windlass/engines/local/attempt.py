@@ -85,6 +85,9 @@ class Node(Told):
 class Attempt:
     """All nodes of one attempt."""
 
+    is_taken_back = False
+    """Nobody can: processes of one's own machine are no grant."""
+
     def __init__(self, folder: Path, nodes: Sequence[Node]) -> None:
         self.folder = folder
         self.nodes = tuple(nodes)

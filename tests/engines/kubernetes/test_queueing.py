@@ -1,0 +1,209 @@
+"""What Kueue's objects say of an attempt; the objects made by hand, as kueue 0.15 and 0.19 write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.diagnose.observations import Holder
+from windlass.engines.kubernetes import queueing
+from windlass.engines.kubernetes.quotas import counted, written
+from windlass.runs.record import Event
+
+Object = dict[str, Any]
+UNUSED = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor small, 300m more needed"
+
+
+def job(name: str = "digits-7f3k2-1", namespace: str = "a", *, suspend: bool = True) -> Object:
+    labels = {"kueue.x-k8s.io/queue-name": "team-a"}
+    meta = {"name": name, "namespace": namespace, "uid": f"uid-{namespace}-{name}", "labels": labels}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"suspend": suspend}}
+
+
+def workload(of: Object, *conditions: tuple[str, str, str, str], cpu: str = "800m", **more: Any) -> Object:
+    """That of a job of one pod; conditions are type, status, reason and message."""
+    meta = of["metadata"]
+    owner = {"kind": of["kind"], "name": meta["name"], "uid": meta["uid"]}
+    pod = {"containers": [{"resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu, "memory": "1Gi"}}}]}
+    found: Object = {
+        "metadata": {"name": f"job-{meta['name']}-1a2b3", "namespace": meta["namespace"], "uid": f"w-{meta['uid']}",
+                     "creationTimestamp": more.pop("created", "2026-01-01T00:00:00Z"), "ownerReferences": [owner]},
+        "spec": {"queueName": more.pop("queue", "team-a"), "priority": more.pop("priority", 0),
+                 "podSets": [{"name": "main", "count": 2, "template": {"spec": pod}}], **more},
+        "status": {"conditions": [dict(zip(("type", "status", "reason", "message"), one, strict=True))
+                                  for one in conditions]},
+    }  # fmt: skip
+    if found["status"]["conditions"] and conditions[0][:2] == ("QuotaReserved", "True"):
+        usage = {"name": "main", "resourceUsage": {"cpu": cpu, "memory": "2Gi"}, "count": 2}
+        found["status"]["admission"] = {"clusterQueue": "cpus", "podSetAssignments": [usage]}
+    return found
+
+
+def queue(name: str, namespace: str = "a", of: str = "cpus", **spec: Any) -> Object:
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterQueue": of, **spec}, "status": {}}
+
+
+CLUSTER_QUEUE: Object = {
+    "metadata": {"name": "cpus"},
+    "spec": {"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "small", "resources": [
+        {"name": "cpu", "nominalQuota": "1", "borrowingLimit": "2"}]}]}]},
+    "status": {"flavorsReservation": [{"name": "small", "resources": [
+        {"name": "cpu", "total": "500m", "borrowed": "0"}]}]},
+}  # fmt: skip
+PENDING = ("QuotaReserved", "False", "Pending", UNUSED)
+HELD = (("QuotaReserved", "True", "QuotaReserved", ""), ("Admitted", "True", "Admitted", ""))
+
+
+def test_the_newest_version_that_is_known_is_asked() -> None:
+    served = {"batch/v1", "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2"}
+    assert queueing.api_of(served) == "kueue.x-k8s.io/v1beta2"
+    assert queueing.api_of({"batch/v1", "kueue.x-k8s.io/v1alpha1"}) == ""
+
+
+def test_what_is_held_back_says_so_in_a_place_of_its_kind() -> None:
+    assert queueing.is_suspended(job())
+    assert queueing.is_suspended({"spec": {"runPolicy": {"suspend": True}}})
+    assert not queueing.is_suspended({"spec": {"runPolicy": {"suspend": False}, "template": {}}})
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "word"),
+    [
+        ("Pending", UNUSED, "WaitingForQuota"),
+        ("Pending", f"{UNUSED}. Pending the preemption of 1 workload(s)", "WaitingForPreemptedWorkloads"),
+        ("Pending", f"flavor big doesn't match node affinity, {UNUSED}", "WaitingForQuota"),
+        ("Pending", "insufficient quota for cpu in flavor small, request > maximum capacity (1)", "ExceedsMaxQuota"),
+        ("Pending", "borrowing limit for cpu in flavor small exceeded", "BorrowingLimitReached"),
+        ("Pending", "flavor small doesn't match node affinity", "NoMatchingFlavor"),
+        ("Pending", "untolerated taint {gpu true NoSchedule} in flavor small", "NoMatchingFlavor"),
+        ("Pending", 'topology "rack" allows to fit only 1 out of 2 pod(s)', "TopologyPlacementFailed"),
+        ("Pending", "Workload no longer fits after processing another workload", "WaitingForQuota"),
+        ("Pending", "Workload namespace doesn't match ClusterQueue selector", "Misconfigured"),
+        ("Pending", "resource nvidia.com/gpu unavailable in ClusterQueue", "Misconfigured"),
+        ("Pending", "something that nobody has thought of", "Pending"),
+        ("Waiting", "waiting for all admitted workloads to be in PodsReady condition", "WaitingForPodsReady"),
+        ("Inadmissible", "LocalQueue team-x doesn't exist", "Misconfigured"),
+        ("Inadmissible", "ClusterQueue cpus is terminating or missing", "Misconfigured"),
+        ("Inadmissible", "ClusterQueue cpus is inactive", "Suspended"),
+        ("Inadmissible", "LocalQueue team-a is stopped", "Suspended"),
+        ("AdmissionGated", "Admission is gated by: budget", "AdmissionGated"),
+        ("NoMatchingFlavor", "in newer versions the word is there", "NoMatchingFlavor"),
+    ],
+)
+def test_versions_that_say_only_pending_are_read_by_their_sentence(reason: str, message: str, word: str) -> None:
+    seen = queueing.queue_seen(job(), [workload(job(), ("QuotaReserved", "False", reason, message))])
+    assert seen is not None
+    assert (seen.state, seen.reason, seen.message) == ("waiting", word, message)
+
+
+def test_a_queue_that_nobody_has_stopped_is_inactive_for_what_it_lacks() -> None:
+    waiting = [workload(job(), ("QuotaReserved", "False", "Inadmissible", "ClusterQueue cpus is inactive"))]
+    active = {"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "references missing flavor x"}
+    broken = {**CLUSTER_QUEUE, "status": {"conditions": [active]}}
+    seen = queueing.queue_seen(job(), waiting, [queue("team-a")], broken)
+    assert seen is not None
+    assert (seen.reason, "missing flavor x" in seen.message) == ("Misconfigured", True)
+    held = queueing.queue_seen(job(), waiting, [queue("team-a", stopPolicy="Hold")], broken)
+    assert held is not None
+    assert held.reason == "Suspended"
+    assert queueing.inactive(broken) == "references missing flavor x"
+    assert queueing.inactive(queue("team-a")) == ""
+
+
+@pytest.mark.parametrize(
+    ("conditions", "more", "state", "reason"),
+    [
+        ((), {}, "waiting", "PendingEvaluation"),
+        ((("QuotaReserved", "False", "Pending", ""),), {"active": False}, "waiting", "Deactivated"),
+        (HELD[:1], {}, "waiting", "UnsatisfiedAdmissionChecks"),
+        (HELD, {}, "admitted", "Admitted"),
+        ((("Finished", "True", "Succeeded", ""), *HELD), {}, "finished", "Succeeded"),
+        ((PENDING, ("Evicted", "True", "Preempted", "x")), {}, "evicted", "Preempted"),
+        ((PENDING, ("Evicted", "True", "Preempted", "x"), ("Requeued", "True", "Preempted", "x")), {}, "requeued",
+         "WaitingForQuota"),
+        ((("QuotaReserved", "False", "Pending", "x"), ("Evicted", "True", "Preempted", "x"),
+          ("Requeued", "True", "Preempted", "x")), {}, "requeued", "PendingEvaluation"),
+        ((*HELD, ("Evicted", "False", "QuotaReserved", "x")), {}, "admitted", "Admitted"),
+    ],
+)  # fmt: skip
+def test_conditions_make_one_state(conditions: Any, more: dict[str, Any], state: str, reason: str) -> None:
+    seen = queueing.queue_seen(job(), [workload(job(), *conditions, **more)])
+    assert seen is not None
+    assert (seen.state, seen.reason) == (state, reason)
+
+
+def test_what_no_queue_has_to_do_with_is_left_alone() -> None:
+    free = job(suspend=False)
+    free["metadata"]["labels"] = {}
+    assert queueing.queue_seen(free, [workload(job("other"), PENDING)]) is None
+    unseen = queueing.queue_seen(job(), ())
+    assert unseen is not None
+    assert (unseen.state, unseen.queue, unseen.workload) == ("waiting", "team-a", "")
+
+
+def test_a_preemption_names_for_whom_where_that_one_may_be_seen() -> None:
+    urgent = workload(job("urgent", "b"), *HELD)
+    said = f"Preempted to accommodate a workload (UID: {urgent['metadata']['uid']}, JobUID: 8e) due to prioritization"
+    gone = (("QuotaReserved", "False", "Pending", said), ("Evicted", "True", "Preempted", said),
+            ("Preempted", "True", "InClusterQueue", said), ("Requeued", "True", "Preempted", said))  # fmt: skip
+    seen = queueing.eviction_seen(job(), [workload(job(), *gone), urgent])
+    assert seen is not None
+    assert (seen.state, seen.reason, seen.message, seen.by) == ("evicted", "Preempted", said, "Job b/urgent")
+    alone = queueing.eviction_seen(job(), [workload(job(), *gone)])
+    assert alone is not None
+    assert alone.by == f"the workload with UID {urgent['metadata']['uid']}"
+    assert queueing.eviction_seen(job(), [workload(job(), *HELD)]) is None
+
+
+def test_the_place_is_by_priority_then_age_among_those_of_the_same_cluster_queue() -> None:
+    mine = workload(job(), PENDING, created="2026-01-01T00:00:05Z")
+    others = [
+        workload(job("older"), PENDING, created="2026-01-01T00:00:04Z"),
+        workload(job("younger"), PENDING, created="2026-01-01T00:00:06Z"),
+        workload(job("urgent", "b"), PENDING, created="2026-01-01T00:00:09Z", priority=9, queue="team-b"),
+        workload(job("elsewhere", "b"), PENDING, created="2026-01-01T00:00:01Z", queue="gpus"),
+        workload(job("done"), ("Finished", "True", "Succeeded", "")),
+        workload(job("off"), PENDING, active=False),
+        workload(job("runs"), *HELD),
+    ]
+    queues = [queue("team-a"), queue("team-b", "b"), queue("gpus", "b", "gpus")]
+    every = counted(job(), [mine, *others], queues, CLUSTER_QUEUE, is_everywhere=True)
+    assert every is not None
+    assert (every.position, every.num_waiting, every.scope) == (3, 4, "ClusterQueue cpus")
+    here = [one for one in (mine, *others) if one["metadata"]["namespace"] == "a"]
+    near = counted(job(), here, queues[:1], None, is_everywhere=False)
+    assert near is not None
+    assert (near.position, near.num_waiting, near.scope, near.queues) == (2, 3, "namespace a", ("team-a",))
+
+
+def test_who_has_what_is_short_is_told_and_nobody_else() -> None:
+    held = [workload(job("large", "b"), *HELD, priority=7), workload(job("small"), *HELD, cpu="100m")]
+    over = workload(job("over"), *HELD, ("Finished", "True", "Succeeded", ""))
+    seen = counted(job(), [workload(job(), PENDING), *held, over], [queue("team-a")], CLUSTER_QUEUE, is_everywhere=True)
+    assert seen is not None
+    assert seen.holders == (Holder("Job b/large", "800m cpu", 7), Holder("Job small", "100m cpu", 0))
+    assert seen.quota == ("ClusterQueue cpus has 1 cpu of flavor small and may borrow 2; 500m is reserved",)
+    assert seen.asked == {"cpu": "1600m", "memory": "2Gi"}
+
+
+def test_amounts_are_written_as_people_write_them() -> None:
+    told = [written("cpu", 0.8), written("cpu", 2.0), written("memory", 2.0**31), written("nvidia.com/gpu", 8.0)]
+    assert told == ["800m", "2", "2Gi", "8"]
+
+
+def test_the_record_tells_what_the_queue_said_last_of_the_newest_attempt() -> None:
+    seen = queueing.queue_seen(job(), [workload(job(), PENDING)], [queue("team-a")])
+    assert seen is not None
+    told = [queueing.event_of(seen, is_again=number > 1) for number in (1, 2)]
+    assert [one["state"] for one in told] == ["waiting", "requeued"]
+    events = [Event(1, 1.0, "attempt", {}), Event(2, 2.0, "queue", told[0]), Event(3, 3.0, "queue", told[1])]
+    last = queueing.recorded(events)
+    assert last is not None
+    assert (last.state, last.reason, last.cluster_queue, last.lacking) == (
+        "requeued",
+        "WaitingForQuota",
+        "cpus",
+        ("cpu",),
+    )
+    assert queueing.recorded([*events, Event(4, 4.0, "attempt", {})]) is None
