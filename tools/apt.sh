@@ -2,8 +2,8 @@
 # Installs the Debian packages that MPI jobs and the tests need; does nothing where they are there. Needs apt and root.
 # `apt.sh cluster` installs only what the cluster of the tests needs.
 set -euo pipefail
-cluster=(containerd runc containernetworking-plugins iproute2 openssl)
-packages=(openmpi-bin libopenmpi-dev g++ cmake "${cluster[@]}")
+cluster=(containerd runc containernetworking-plugins iproute2 openssl openmpi-bin openssh-client openssh-server)
+packages=(libopenmpi-dev g++ cmake "${cluster[@]}")
 [ "${1:-}" != cluster ] || packages=("${cluster[@]}")
 
 missing=()
@@ -19,5 +19,9 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 echo "apt: installing ${missing[*]}"
+# The pods of an MPI job run sshd; this machine itself is not opened to anybody. The file is Debian's own switch.
+case " ${missing[*]} " in
+  *" openssh-server "*) "${as_root[@]}" mkdir -p /etc/ssh && "${as_root[@]}" touch /etc/ssh/sshd_not_to_be_run ;;
+esac
 "${as_root[@]}" apt-get update -q >/dev/null
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null

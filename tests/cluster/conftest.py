@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.bed.sharing import alone, borrowed
+from tests.cluster.bed.operators import ON_DEMAND
+from tests.cluster.bed.sharing import alone, borrowed, operating
 
 HERE = Path(__file__).parent
 CONTEXT = os.environ.get("WINDLASS_TEST_CONTEXT")
@@ -58,6 +61,21 @@ def lone_bed(ours_to_break: None) -> Iterator[Bed]:
     """A bed that no other test uses at the same time; who breaks it mends it."""
     with alone() as bed:
         yield bed
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Cluster) -> Iterator[Callable[[str], None]]:
+    """Has an operator run in the shared cluster from the first test that asks for it to the end of its module."""
+    with contextlib.ExitStack() as running:
+
+        @functools.cache
+        def start(name: str) -> None:
+            if isinstance(cluster, Bed):
+                running.enter_context(operating(cluster, name))
+            elif not cluster.kubectl("get", "crd", ON_DEMAND[name].kind, "--ignore-not-found"):
+                pytest.skip(f"this cluster has no {name}")
+
+        yield start
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.bed up|down|status [--index N]`: a real cluster on this machine, for development."""
+"""`python -m tests.cluster.bed CHORE [--index N]`: a real cluster on this machine, for development."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from tests.cluster.bed import build
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.host import BedError
+from tests.cluster.bed.operators import ON_DEMAND
 
 
 def up(index: int) -> None:
@@ -36,14 +37,44 @@ def status(index: int) -> None:
     print(bed.kubectl("get", "nodes", "-o", "wide"), end="")
 
 
+def start(index: int, operator: str) -> None:
+    """Have an operator run."""
+    started = time.monotonic()
+    _running(index).start_operator(operator)
+    print(f"bed: {operator} runs, after {time.monotonic() - started:.1f} s")
+
+
+def stop(index: int, operator: str) -> None:
+    """End an operator and remove its kinds, with all objects of them."""
+    started = time.monotonic()
+    _running(index).stop_operator(operator)
+    print(f"bed: {operator} is gone, after {time.monotonic() - started:.1f} s")
+
+
+def _running(index: int) -> Bed:
+    bed = Bed.at(index)
+    if not bed.is_up():
+        sys.exit("bed: not up")
+    return bed
+
+
+CHORES = {"build": lambda index: build.build(), "up": up, "down": down, "status": status}
+OF_OPERATORS = {"start": start, "stop": stop}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.bed", description=__doc__)
-    parser.add_argument("chore", choices=["build", "up", "down", "status"])
+    parser.add_argument("chore", choices=[*CHORES, *OF_OPERATORS])
+    parser.add_argument("operator", nargs="?", choices=list(ON_DEMAND), help="which one to start or stop")
     parser.add_argument("--index", type=int, default=0, help="the number of the bed (default 0); each is a cluster")
     given = parser.parse_args()
-    chores = {"build": lambda _: build.build(), "up": up, "down": down, "status": status}
+    if (given.chore in OF_OPERATORS) is not bool(given.operator):
+        parser.error("start and stop are told an operator, and no other chore is")
     try:
-        chores[given.chore](given.index)
+        if given.operator:
+            OF_OPERATORS[given.chore](given.index, given.operator)
+        else:
+            CHORES[given.chore](given.index)
     except BedError as problem:
         sys.exit(str(problem))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
@@ -20,6 +21,16 @@ class ApiError(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text[:400]}")
         self.code = code
+
+
+@contextlib.contextmanager
+def suppressed(code: int) -> Iterator[None]:
+    """Take one refusal for an answer."""
+    try:
+        yield
+    except ApiError as problem:
+        if problem.code != code:
+            raise
 
 
 def calm(ask: Callable[[], object]) -> bool:
@@ -64,6 +75,16 @@ class Api:
 
     def delete(self, path: str) -> Object:
         return self._call("DELETE", path)
+
+    def ensure(self, collection: str, body: Object) -> None:
+        """Create what may be there."""
+        with suppressed(409):
+            self.create(collection, body)
+
+    def discard(self, path: str) -> None:
+        """Delete what may be gone."""
+        with suppressed(404):
+            self.delete(path)
 
     def is_ready(self) -> bool:
         """Whether the server answers and says that it is ready."""

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 from tests.cluster.bed.host import BedError
@@ -21,8 +22,16 @@ VERSION = "v1.34.4"
 """What `kubectl version` and the nodes show; that of k8s.io/kubernetes in go.mod."""
 PATTERNS = ("tool", "./coredns", "./pause")
 KEEP = "WINDLASS_TESTBED_KEEP_GO_CACHE"
-INSTALLS = {"jobset": ("sigs.k8s.io/jobset", "config/default")}
-"""Operators: the name of each, its Go module, and the folder in there that kustomize renders."""
+INSTALLS = {
+    "jobset": ("sigs.k8s.io/jobset", ("config/default",)),
+    "trainer": ("github.com/kubeflow/trainer/v2", ("manifests/base/crds", "manifests/base/webhook")),
+    "training-operator": ("github.com/kubeflow/training-operator", ("manifests/overlays/standalone",)),
+    "mpi-operator": ("github.com/kubeflow/mpi-operator", ("manifests/overlays/standalone",)),
+    "kueue": ("sigs.k8s.io/kueue", ("config/default",)),
+}
+"""Operators: the name of each, its Go module, and the folders in there that kustomize renders."""
+ONLY = {"training-operator": "pytorchjobs"}
+"""The one resource that is kept of an operator with several. Its MPIJob would take the name of mpi-operator's."""
 KEPT_KINDS = ("CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 """Of an operator's manifests. It runs as a process of the bed, so it needs no Deployment, RBAC or Service of its."""
 
@@ -41,7 +50,7 @@ def ldflags() -> str:
 def digest() -> str:
     """Changes when what would be built changes."""
     sources = ["go.mod", "go.sum", "coredns/main.go", "pause/main.go"]
-    recipe = json.dumps([ldflags(), PATTERNS, INSTALLS, KEPT_KINDS])
+    recipe = json.dumps([ldflags(), PATTERNS, INSTALLS, ONLY, KEPT_KINDS])
     return digest_of(*((MODULE / name).read_bytes() for name in sources), recipe.encode())
 
 
@@ -77,7 +86,7 @@ def build() -> None:
     with locked(CACHE / "build.lock"):
         if is_built():
             return
-        print(f"bed: building Kubernetes {VERSION}, etcd, CoreDNS and JobSet from source (8 to 15 minutes, once)")
+        print(f"bed: building Kubernetes {VERSION}, etcd, CoreDNS and operators from source (10 to 20 minutes, once)")
         (home() / "manifests").mkdir(parents=True, exist_ok=True)
         _go("build", "-trimpath", "-o", f"{home() / 'bin'}/", "-ldflags", ldflags(), *PATTERNS)
         for operator in INSTALLS:
@@ -118,9 +127,20 @@ def _forget_caches() -> None:
 
 def _render(operator: str) -> list[object]:
     """The definitions and webhooks of an operator, from its own kustomization."""
-    module, folder = INSTALLS[operator]
+    module, folders = INSTALLS[operator]
     where = _go("list", "-m", "-f", "{{.Dir}}", module).strip()
-    command = [program("kubectl"), "kustomize", f"{where}/{folder}"]
-    text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    objects = YAML(typ="safe", pure=True).load_all(io.StringIO(text))
-    return [each for each in objects if each and each["kind"] in KEPT_KINDS]
+    commands = [[program("kubectl"), "kustomize", f"{where}/{folder}"] for folder in folders]
+    texts = [subprocess.run(each, stdout=subprocess.PIPE, text=True, check=True).stdout for each in commands]
+    objects = YAML(typ="safe", pure=True).load_all(io.StringIO("\n---\n".join(texts)))
+    kept = (each for each in objects if each and each["kind"] in KEPT_KINDS)
+    return [each for each in kept if _is_wanted(each, ONLY.get(operator))]
+
+
+def _is_wanted(each: dict[str, Any], resource: str | None) -> bool:
+    """Whether a definition is of the resource; of webhooks, leave those that ask about it."""
+    if resource is None:
+        return True
+    if "webhooks" not in each:
+        return bool(each["spec"]["names"]["plural"] == resource)
+    each["webhooks"] = [hook for hook in each["webhooks"] if resource in hook["rules"][0]["resources"]]
+    return bool(each["webhooks"])

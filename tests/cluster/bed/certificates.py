@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.cluster.bed import operators
 from tests.cluster.bed.layout import API_ADDRESS, MOST_BEDS
 
-WEBHOOKS = ("jobset-webhook-service.jobset-system.svc",)
+WEBHOOKS = tuple(each.host for each in operators.EVERY if each.service)
 """Services behind which operators answer the API server."""
-AUTHORITY_NAMES = ("jobset-ca",)
+AUTHORITY_NAMES = tuple(each.authority for each in operators.EVERY if each.authority)
 """Operators that rotate certificates accept a given authority only if it carries their name for it."""
 LIFE_DAYS = 3650
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.cluster.bed import build, host, images, making, programs, users
+from tests.cluster.bed import build, host, images, installing, making, operators, programs, users
 from tests.cluster.bed.api import Api
 from tests.cluster.bed.layout import Layout
 from tests.cluster.bed.node import Node
@@ -145,6 +145,14 @@ class Bed(Cluster):
 
     def start_program(self, name: str) -> None:
         programs.start_again(self.layout, name)
+
+    def start_operator(self, name: str) -> None:
+        """Have `trainer`, `training-operator`, `mpi-operator` or `kueue` run; returns when its kinds can be used."""
+        installing.start(self.layout, operators.ON_DEMAND[name])
+
+    def stop_operator(self, name: str) -> None:
+        """End one of those, and remove its webhooks, its kinds and all objects of them."""
+        installing.stop(self.layout, operators.ON_DEMAND[name])
 
     def freeze(self, name: str) -> None:
         """Stop a program in its tracks: it holds its connections and answers nothing."""

@@ -55,6 +55,15 @@ class Layout:
         return path
 
     @property
+    def operators(self) -> Path:
+        """Locked by who starts or stops an operator."""
+        return CACHE / "beds" / f"{self.index}.operators.lock"
+
+    def operator_users(self, name: str) -> Path:
+        """Locked by each who uses the operator of this name."""
+        return CACHE / "beds" / f"{self.index}.{name}.users"
+
+    @property
     def borrowed(self) -> Path:
         """Is there while the bed belongs to tests, and goes with them; `make cluster-up` takes it away."""
         return self.folder / "borrowed"

@@ -13,6 +13,7 @@ from tests.cluster.bed import api, build, host, images, programs, seed, users
 from tests.cluster.bed.host import BedError, wait_for
 from tests.cluster.bed.layout import CACHE, ROOT, Layout
 from tests.cluster.bed.node import Node
+from tests.cluster.bed.operators import JOBSET
 
 NEEDED = ("containerd", "ctr", "runc", "ip", "openssl", "nsenter", "unshare")
 
@@ -75,7 +76,8 @@ def _start_controllers(layout: Layout) -> None:
     programs.start(layout, "kube-controller-manager", programs.controller_manager(layout))
     programs.start(layout, "kube-scheduler", programs.scheduler(layout))
     programs.start(layout, "coredns", programs.coredns(layout))
-    programs.start(layout, "jobset", programs.jobset(layout), programs.operator_environment(layout))
+    JOBSET.write_settings(layout)
+    programs.start(layout, JOBSET.name, JOBSET.argv(layout), programs.operator_environment(layout))
     programs.start(layout, "provisioner", _provisioner(layout), _provisioner_environment())
 
 
@@ -90,7 +92,7 @@ def _provisioner_environment() -> dict[str, str]:
 
 def _wait_for_helpers(layout: Layout) -> None:
     """Names resolve, JobSets are admitted, and pods find the service account that they run as."""
-    for port, path, what in ((8181, "ready", "CoreDNS"), (programs.JOBSET_HEALTH_PORT, "readyz", "JobSet")):
-        wait_for(partial(api.answers, layout.address, port, f"/{path}"), what)
+    for (port, path), what in (((8181, "/ready"), "CoreDNS"), (JOBSET.health, "JobSet")):
+        wait_for(partial(api.answers, layout.address, port, path), what)
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     wait_for(lambda: api.calm(lambda: users.api(layout).get(account)), "the first service account")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 
-from tests.cluster.bed import host, users
+from tests.cluster.bed import host, operators, users
 from tests.cluster.bed.build import program
-from tests.cluster.bed.layout import API_ADDRESS, SERVICES, Layout
+from tests.cluster.bed.layout import SERVICES, Layout
 
 ETCD = "http://127.0.0.1:2379"
 COREFILE = """.:53 {{
@@ -24,7 +23,6 @@ COREFILE = """.:53 {{
 """No cache: a name asked for just before its pod appears would stay unknown for seconds."""
 FAST = ["--kube-api-qps=300", "--kube-api-burst=600", "--leader-elect=false"]
 """At the default of 20 requests a second a Job of 512 pods takes 25 s to make them."""
-JOBSET_HEALTH_PORT = 8182
 
 
 def start(layout: Layout, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> None:
@@ -51,7 +49,6 @@ def write_files(layout: Layout) -> None:
     (folder / "tokens.csv").chmod(0o600)
     layout.kubeconfig.write_text(users.kubeconfig(layout))
     (folder / "Corefile").write_text(COREFILE.format(address=layout.address, kubeconfig=layout.kubeconfig))
-    (folder / "jobset.json").write_text(json.dumps(_jobset(layout)))
 
 
 def etcd(layout: Layout) -> list[str]:
@@ -95,10 +92,6 @@ def coredns(layout: Layout) -> list[str]:
     return [program("coredns"), "-conf", str(layout.folder / "Corefile")]
 
 
-def jobset(layout: Layout) -> list[str]:
-    return [program("jobset"), f"--config={layout.folder / 'jobset.json'}"]
-
-
 def operator_environment(layout: Layout) -> dict[str, str]:
     """Operators look for their certificate in the folder for temporary files."""
     return {
@@ -109,23 +102,7 @@ def operator_environment(layout: Layout) -> dict[str, str]:
 
 
 def place_certificates(layout: Layout) -> None:
-    target = layout.folder / "tmp" / "k8s-webhook-server" / "serving-certs"
+    target = operators.certificate_folder(layout)
     target.mkdir(parents=True, exist_ok=True)
     for name in ("tls.crt", "tls.key"):
         shutil.copy(layout.pki / name, target)
-
-
-def _jobset(layout: Layout) -> dict[str, object]:
-    return {
-        "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
-        "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
-        "webhook": {"port": JOBSET_WEBHOOK[2]}, "metrics": {"bindAddress": "0"},
-        "health": {"healthProbeBindAddress": f"{layout.address}:{JOBSET_HEALTH_PORT}"},
-    }  # fmt: skip
-
-
-JOBSET_WEBHOOK = ("jobset-system", "jobset-webhook-service", 9443)
-"""Namespace, Service and port of an operator's webhook."""
-WEBHOOKS = (JOBSET_WEBHOOK,)
-WEBHOOK_ADDRESS = API_ADDRESS
-"""Endpoints may not lie in 127.0.0.0/8, so webhooks are reached on the other address of the loopback device."""

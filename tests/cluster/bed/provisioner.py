@@ -55,11 +55,7 @@ def provide(client: Api, volumes: Path, claim: Object) -> None:
     folder = volumes / f"pvc-{claim['metadata']['uid']}"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)  # the kubelet gives no group to a folder of the host, and pods are not root
-    try:
-        client.create(VOLUMES, volume_for(claim, folder))
-    except ApiError as problem:
-        if problem.code != 409:
-            raise
+    client.ensure(VOLUMES, volume_for(claim, folder))
 
 
 def reclaim(client: Api, volumes: Path, volume: Object) -> None:
@@ -67,11 +63,7 @@ def reclaim(client: Api, volumes: Path, volume: Object) -> None:
     if volume["spec"].get("storageClassName") != CLASS or volume["status"].get("phase") != "Released":
         return
     name = volume["metadata"]["name"]
-    try:
-        client.delete(f"{VOLUMES}/{name}")
-    except ApiError as problem:
-        if problem.code != 404:
-            raise
+    client.discard(f"{VOLUMES}/{name}")
     shutil.rmtree(volumes / name, ignore_errors=True)
 
 

@@ -1,23 +1,17 @@
-"""Makes, once, what every new cluster starts from: its keys, and an etcd that knows the operators' kinds."""
+"""Makes, once, what every new cluster starts from: its keys, and an etcd that knows the kinds of JobSet."""
 
 from __future__ import annotations
 
-import base64
-import json
 import shutil
 import signal
 from pathlib import Path
 
-from tests.cluster.bed import build, certificates, host, programs, provisioner, users
-from tests.cluster.bed.api import Api, ApiError, Object
+from tests.cluster.bed import build, certificates, host, installing, operators, programs, provisioner, users
+from tests.cluster.bed.api import Api
 from tests.cluster.bed.layout import CACHE, CODE, Layout, digest_of
 
-SOURCES = ("seed.py", "certificates.py", "programs.py", "provisioner.py", "users.py", "layout.py")
-COLLECTIONS = {
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-}
+SOURCES = ("seed.py", "certificates.py", "programs.py", "provisioner.py", "users.py", "layout.py",
+           "installing.py", "operators.py")  # fmt: skip
 
 
 def home() -> Path:
@@ -44,7 +38,7 @@ def _make(layout: Layout) -> None:
     programs.start(layout, "kube-apiserver", programs.api_server(layout))
     client = users.api(layout)
     host.wait_for(client.is_ready, "the API server")
-    _fill(client, (layout.pki / "ca.crt").read_bytes())
+    _fill(client, layout)
     for name in ("kube-apiserver", "etcd"):
         programs.stop(layout, name, signal.SIGTERM)
     unfinished = home().with_suffix(".unfinished")
@@ -57,47 +51,8 @@ def _make(layout: Layout) -> None:
     unfinished.rename(home())
 
 
-def _fill(client: Api, authority: bytes) -> None:
+def _fill(client: Api, layout: Layout) -> None:
     client.create("/apis/storage.k8s.io/v1/storageclasses", provisioner.STORAGE_CLASS)
-    for namespace, service, port in programs.WEBHOOKS:
-        _webhook_service(client, namespace, service, port)
-    definitions = []
-    for operator in build.INSTALLS:
-        for each in json.loads(build.manifests(operator).read_text()):
-            _trust(each, base64.b64encode(authority).decode())
-            client.create(COLLECTIONS[each["kind"]], each)
-            if each["kind"] == "CustomResourceDefinition":
-                definitions.append(f"{COLLECTIONS[each['kind']]}/{each['metadata']['name']}")
-    host.wait_for(lambda: all(_established(client, path) for path in definitions), "the operators' kinds")
-
-
-def _established(client: Api, path: str) -> bool:
-    conditions = client.get(path).get("status", {}).get("conditions") or []
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
-
-
-def _trust(each: Object, authority: str) -> None:
-    """Have the API server trust our authority wherever it calls an operator."""
-    for webhook in each.get("webhooks", ()):
-        webhook["clientConfig"]["caBundle"] = authority
-    conversion = each.get("spec", {}).get("conversion", {}).get("webhook")
-    if conversion:
-        conversion["clientConfig"]["caBundle"] = authority
-
-
-def _webhook_service(client: Api, namespace: str, service: str, port: int) -> None:
-    """A Service without selector whose one endpoint is the operator's process."""
-    try:
-        client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    except ApiError as problem:
-        if problem.code != 409:
-            raise
-    ports = [{"name": "webhook", "port": 443, "targetPort": port}]
-    client.create(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": service}, "spec": {"ports": ports}})
-    endpoints = {
-        "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
-        "addressType": "IPv4",
-        "ports": [{"name": "webhook", "port": port}],
-        "endpoints": [{"addresses": [programs.WEBHOOK_ADDRESS]}],
-    }
-    client.create(f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", endpoints)
+    installing.announce(client, operators.JOBSET, layout)
+    installing.define(client, operators.JOBSET, layout)
+    installing.hook(client, operators.JOBSET, layout)

@@ -33,6 +33,19 @@ def borrowed(index: int = 0) -> Iterator[Bed]:
 
 
 @contextmanager
+def operating(bed: Bed, name: str) -> Iterator[None]:
+    """An operator in a bed that others may share; the last to need it stops it."""
+    with bed.layout.operator_users(name).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        bed.start_operator(name)
+        try:
+            yield
+        finally:
+            if _alone_on(file):
+                bed.stop_operator(name)
+
+
+@contextmanager
 def alone() -> Iterator[Bed]:
     """A bed that nobody else uses, to be broken at will; down again afterwards. Bed 0 is the shared one."""
     for index in range(1, MOST_BEDS):

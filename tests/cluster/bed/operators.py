@@ -1,0 +1,171 @@
+"""The operators that a bed can run: how each is started, what it reads, and where the API server finds it.
+
+JobSet runs in every bed. The others run in a bed while a test wants them (`Bed.start_operator`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.bed import images
+from tests.cluster.bed.api import Object
+from tests.cluster.bed.build import program
+from tests.cluster.bed.layout import CACHE, Layout
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A process beside the control plane, and the Service through which the API server would reach it in a cluster."""
+
+    name: str
+    """Of the process and of its manifests."""
+    kind: str
+    """The definition by which it is known to be installed."""
+    namespace: str
+    health: tuple[int, str]
+    """Port and path that answer when it is ready."""
+    argv: Callable[[Layout], list[str]]
+    settings: Callable[[Layout], object] | None = None
+    """What stands in the file that it is started with; JSON is YAML too."""
+    service: str = ""
+    """Before its webhooks; none where it has none."""
+    port: int = 0
+    """On which its webhooks listen."""
+    secret: str = ""
+    """In which it looks for its certificate; it would make one of its own that the API server does not trust."""
+    authority: str = ""
+    """Name that it wants to see in the authority that has signed its certificate."""
+    refuses: tuple[str, Object] | None = None
+    """A collection, and an object that its webhooks keep out of it: whether they are asked is seen by this."""
+
+    @property
+    def host(self) -> str:
+        """Name under which the API server calls it."""
+        return f"{self.service}.{self.namespace}.svc"
+
+    def file(self, layout: Layout) -> str:
+        return str(layout.folder / f"{self.name}.json")
+
+    def write_settings(self, layout: Layout) -> None:
+        if self.settings:
+            (layout.folder / f"{self.name}.json").write_text(json.dumps(self.settings(layout)))
+
+
+def _jobset(layout: Layout) -> object:
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
+        "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
+        "webhook": {"port": JOBSET.port}, "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": _health(JOBSET, layout)},
+    }  # fmt: skip
+
+
+def _trainer(layout: Layout) -> object:
+    return {
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration",
+        "leaderElection": {"leaderElect": False}, "certManagement": {"enable": False},
+        # Without a host, be it an empty one, this version ends in a panic.
+        "webhook": {"port": TRAINER.port, "host": ""},
+        "metrics": {"bindAddress": "0", "secureServing": False},
+        "health": {"healthProbeBindAddress": _health(TRAINER, layout)},
+    }  # fmt: skip
+
+
+def _waits_for_master(_: Layout) -> object:
+    """What a worker of a PyTorchJob runs before its own container: its stock image can be pulled by no bed."""
+    return [{
+        "name": "init-pytorch", "image": "{{.InitContainerImage}}",
+        "command": ["sh", "-c", "until getent hosts {{.MasterAddr}}; do sleep 0.2; done"],
+        "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True,
+                            "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
+    }]  # fmt: skip
+
+
+def _kueue(layout: Layout) -> object:
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "namespace": KUEUE.namespace,
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": True, "webhookServiceName": KUEUE.service,
+                                   "webhookSecretName": KUEUE.secret},
+        "webhook": {"port": KUEUE.port, "certDir": str(certificate_folder(layout))},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": _health(KUEUE, layout)},
+        "clientConnection": {"qps": 300, "burst": 600},
+        "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "kubeflow.org/pytorchjob",
+                                        "kubeflow.org/mpijob", "trainer.kubeflow.org/trainjob"]},
+    }  # fmt: skip
+
+
+def _training(layout: Layout) -> list[str]:
+    """Whatever TMPDIR says, it waits for its certificate below /tmp, which is the machine's; so it gets one of its own.
+
+    A cache below /tmp stays where it is in there, for the operator itself and its kubeconfig lie in it.
+    """
+    own = layout.folder / "tmp"
+    steps = [f"mount --rbind '{own}' /tmp", 'exec "$@"']
+    if CACHE.is_relative_to("/tmp"):
+        kept = own / CACHE.relative_to("/tmp")
+        steps = [f"mkdir -p '{kept}'", f"mount --bind '{CACHE}' '{kept}'", *steps]
+    return [
+        "/usr/bin/unshare", "--mount", "/bin/sh", "-euc", "; ".join(steps), "sh",
+        program("training-operator.v1"), "--enable-scheme=pytorchjob", f"--webhook-server-port={TRAINING.port}",
+        "--metrics-bind-address=0", f"--health-probe-bind-address={_health(TRAINING, layout)}",
+        "--kube-api-qps=300", "--kube-api-burst=600", f"--pytorch-init-container-image={images.BASE}",
+        f"--pytorch-init-container-template-file={TRAINING.file(layout)}",
+    ]  # fmt: skip
+
+
+def _mpi(layout: Layout) -> list[str]:
+    return [
+        program("mpi-operator"), f"--kubeConfig={layout.kubeconfig}", f"--lock-namespace={MPI.namespace}",
+        "--kube-api-qps=300", "--kube-api-burst=600",
+    ]  # fmt: skip
+
+
+def _health(operator: Operator, layout: Layout) -> str:
+    return f"{layout.address}:{operator.health[0]}"
+
+
+def certificate_folder(layout: Layout) -> Path:
+    """Where operators look: below the folder for temporary files that their environment names."""
+    return layout.folder / "tmp" / "k8s-webhook-server" / "serving-certs"
+
+
+JOBSET: Operator = Operator(
+    "jobset", "jobsets.jobset.x-k8s.io", "jobset-system", (8182, "/readyz"),
+    lambda layout: [program("jobset"), f"--config={JOBSET.file(layout)}"], _jobset,
+    service="jobset-webhook-service", port=9443, authority="jobset-ca",
+)  # fmt: skip
+TRAINER: Operator = Operator(
+    "trainer", "trainjobs.trainer.kubeflow.org", "kubeflow-system", (8183, "/readyz"),
+    lambda layout: [program("trainer-controller-manager"), f"--config={TRAINER.file(layout)}"], _trainer,
+    service="kubeflow-trainer-controller-manager", port=9444, authority="kubeflow-trainer-ca",
+    refuses=("/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs",
+             {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "refused"},
+              "spec": {"runtimeRef": {"name": "which-nobody-has-made"}}}),
+)  # fmt: skip
+TRAINING: Operator = Operator(
+    "training-operator", "pytorchjobs.kubeflow.org", "kubeflow", (8184, "/readyz"), _training, _waits_for_master,
+    service="training-operator", port=9445, secret="training-operator-webhook-cert",
+    authority="training-operator-ca",
+    refuses=("/apis/kubeflow.org/v1/namespaces/default/pytorchjobs",
+             {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "refused"},
+              "spec": {"pytorchReplicaSpecs": {"Boss": {"replicas": 1, "template": {"spec": {"containers": [
+                  {"name": "pytorch", "image": "none"}]}}}}}}),
+)  # fmt: skip
+MPI: Operator = Operator("mpi-operator", "mpijobs.kubeflow.org", "mpi-operator", (8080, "/healthz"), _mpi)
+KUEUE: Operator = Operator(
+    "kueue", "clusterqueues.kueue.x-k8s.io", "kueue-system", (8186, "/readyz"),
+    lambda layout: [program("kueue"), f"--config={KUEUE.file(layout)}", "--feature-gates=VisibilityOnDemand=false"],
+    _kueue, service="kueue-webhook-service", port=9446, secret="kueue-webhook-server-cert", authority="kueue-ca",
+    refuses=("/apis/batch/v1/namespaces/default/jobs",
+             {"apiVersion": "batch/v1", "kind": "Job",
+              "metadata": {"name": "refused", "labels": {"kueue.x-k8s.io/queue-name": "No_Queue_Has_This_Name"}},
+              "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [
+                  {"name": "main", "image": "none"}]}}}}),
+)  # fmt: skip
+EVERY = (JOBSET, TRAINER, TRAINING, MPI, KUEUE)
+ON_DEMAND = {each.name: each for each in EVERY if each is not JOBSET}

@@ -1,0 +1,102 @@
+"""The objects that the tests of the operators send: the same small training, in the shape of each operator's kind."""
+
+from __future__ import annotations
+
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.objects import ALL_REDUCE, Object, pod_spec
+
+SSH_PORT = 2222
+"""A user who is not root may listen there."""
+HOME = "/home/trainer"
+RUNTIME = "digits"
+FROM_TORCHRUN = """
+import os
+os.environ |= {name: os.environ["PET_" + given] for name, given in (
+    ("RANK", "NODE_RANK"), ("MASTER_ADDR", "MASTER_ADDR"), ("MASTER_PORT", "MASTER_PORT"))}
+"""
+"""What torchrun reads, as what torch reads: one process on each node needs no torchrun."""
+MPI_SUM = """
+import os
+from mpi4py import MPI
+print("user", os.getuid(), "sum", float(MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank() + 1)))
+"""
+SSHD = [
+    "/usr/sbin/sshd", "-De", "-f", "/dev/null", "-p", str(SSH_PORT),
+    # The operator's key serves as the host's too: one of its own would have to be made, or lie in the image.
+    "-o", f"HostKey={HOME}/.ssh/id_rsa", "-o", "PidFile=none", "-o", "UsePAM=no",
+    # The files of a Secret are root's, and open to all.
+    "-o", "StrictModes=no",
+]  # fmt: skip
+SSH = f"-p {SSH_PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+
+
+def pytorchjob(cluster: Cluster, name: str) -> Object:
+    """A master and a worker."""
+    spec = pod_spec(cluster, ALL_REDUCE, container={"name": "pytorch"})
+    del spec["restartPolicy"]
+    replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name},
+            "spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}}}  # fmt: skip
+
+
+def training_runtime(cluster: Cluster) -> Object:
+    """What TrainJobs of this namespace are made of."""
+    spec = pod_spec(cluster, FROM_TORCHRUN + ALL_REDUCE, container={"name": "node"})
+    job = {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": {"template": {"spec": spec}},
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": RUNTIME},
+        "spec": {"mlPolicy": {"numNodes": 1, "torch": {}},
+                 "template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}},
+    }  # fmt: skip
+
+
+def trainjob(name: str) -> Object:
+    """Two nodes of that runtime."""
+    runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": RUNTIME}
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": name},
+            "spec": {"runtimeRef": runtime, "trainer": {"numNodes": 2, "numProcPerNode": 1}}}  # fmt: skip
+
+
+def mpijob(cluster: Cluster, name: str) -> Object:
+    """A launcher, and two workers that it reaches by sshd, each as a user that is not root."""
+    command = ["mpirun", "--oversubscribe", "--mca", "plm_rsh_args", SSH, "-np", "2", cluster.python, "-uc", MPI_SUM]
+    heard = {"readinessProbe": {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}}
+    launcher = pod_spec(cluster, "", container={"command": command})
+    worker = pod_spec(cluster, "", container={"command": SSHD, **heard})
+    return {
+        "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name},
+        "spec": {
+            "slotsPerWorker": 1, "sshAuthMountPath": f"{HOME}/.ssh", "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {"backoffLimit": 0, "cleanPodPolicy": "Running"},
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "template": {"spec": launcher}},
+                "Worker": {"replicas": 2, "template": {"spec": worker}},
+            },
+        },
+    }  # fmt: skip
+
+
+def queue(name: str, namespace: str, cpu: str) -> list[Object]:
+    """A queue of a namespace with so many processors; what belongs to the whole cluster has the namespace's name."""
+
+    def kueue(kind: str, called: str, spec: Object) -> Object:
+        return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": {"name": called}, "spec": spec}
+
+    room = {"name": namespace, "resources": [{"name": "cpu", "nominalQuota": cpu}]}
+    group = {"coveredResources": ["cpu"], "flavors": [room]}
+    return [
+        kueue("ResourceFlavor", namespace, {}),
+        kueue("ClusterQueue", namespace, {"namespaceSelector": {}, "resourceGroups": [group]}),
+        kueue("LocalQueue", name, {"clusterQueue": namespace}),
+    ]
+
+
+def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: str) -> Object:
+    """A Job that waits until its queue has room."""
+    spec = pod_spec(cluster, program, container={"resources": {"requests": {"cpu": cpu}}})
+    labels = {"kueue.x-k8s.io/queue-name": queue_name}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels},
+            "spec": {"suspend": True, "backoffLimit": 0, "template": {"spec": spec}}}  # fmt: skip
