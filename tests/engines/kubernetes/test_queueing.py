@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 from windlass.diagnose.observations import Holder
-from windlass.engines.kubernetes import queueing
+from windlass.engines.kubernetes import queueing, rights
+from windlass.engines.kubernetes.checks import checks
+from windlass.engines.kubernetes.facts import Cluster
+from windlass.engines.kubernetes.queuenotes import ignored, queue_notes
 from windlass.engines.kubernetes.quotas import counted, written
+from windlass.engines.kubernetes.survey import Survey
+from windlass.plan.plan import Note
 from windlass.runs.record import Event
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
 
 Object = dict[str, Any]
 UNUSED = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor small, 300m more needed"
@@ -207,3 +214,67 @@ def test_the_record_tells_what_the_queue_said_last_of_the_newest_attempt() -> No
         ("cpu",),
     )
     assert queueing.recorded([*events, Event(4, 4.0, "attempt", {})]) is None
+
+
+# -- the plan, and what a check shows ---------------------------------------------------------------------------------
+
+
+def notes(*queues: tuple[str, str], groups: tuple[str, ...] = ("kueue.x-k8s.io/v1beta1",), **more: Any) -> list[Note]:
+    cluster = Cluster("v1.34.4", frozenset(groups), queues=more.pop("listed", queues))
+    return list(queue_notes(Job(name="digits", run="train.py", queue="team-a"), cluster))
+
+
+def test_a_queue_that_nobody_would_read_is_refused() -> None:
+    [note] = notes(groups=("batch/v1",), listed=None)
+    assert (note.code, note.blocks) == ("queue-ignored", True)
+    assert list(queue_notes(Job(name="digits", run="train.py"), Cluster("v1.34.4", frozenset()))) == []
+
+
+def test_a_queue_that_is_not_there_is_refused_where_that_may_be_known() -> None:
+    [note] = notes(("team-b", ""), ("gpus", ""))
+    assert (note.code, note.blocks, note.fix) == ("queue-missing", True, "there are: gpus, team-b")
+    assert "did you mean team-b?" in note.message
+    assert notes(listed=None) == []
+
+
+def test_a_queue_that_admits_nobody_now_is_a_warning() -> None:
+    [note] = notes(("team-a", "Can't submit new workloads to clusterQueue"))
+    assert (note.code, note.blocks, "Can't submit" in note.message) == ("queue-inactive", False, True)
+    assert notes(("team-a", "")) == []
+
+
+def test_an_object_that_comes_back_awake_is_not_managed_by_kueue() -> None:
+    note = ignored(job(suspend=False))
+    assert note is not None
+    assert (note.code, note.blocks, "kind Job" in note.message) == ("queue-ignored", True, True)
+    assert ignored(job()) is None
+    free = job(suspend=False)
+    free["metadata"]["labels"] = {}
+    assert ignored(free) is None
+
+
+def test_the_queues_of_a_namespace_are_shown_with_what_waits_in_them() -> None:
+    active = queue("team-a")
+    active["status"] = {"admittedWorkloads": 1, "pendingWorkloads": 2, "conditions": []}
+    assert shown(active) == ("ok", "team-a (1 admitted, 2 waiting)")
+    said = {"type": "Active", "status": "False", "reason": "Stopped", "message": "LocalQueue is stopped"}
+    held = {**queue("team-b"), "status": {"conditions": [said]}}
+    assert shown(active, held) == (
+        "warn",
+        "team-a (1 admitted, 2 waiting); team-b admits nobody: LocalQueue is stopped",
+    )
+    assert shown() == ("warn", "Kueue is installed, and namespace a has no LocalQueue")
+
+
+def shown(*queues: Object) -> tuple[str, str]:
+    versions = [{"groupVersion": "kueue.x-k8s.io/v1beta1"}]
+    answers = {"version": {"gitVersion": "v1.34.4"}, "groups": {"groups": [{"versions": versions}]},
+               "queues": {"items": list(queues)}, "rights": {"missing": ()}}  # fmt: skip
+    target = KubernetesTarget(name="lab", context="lab", namespace="a")
+    found = {check.name: check for check in checks(Survey("https://x", "lab", "a", answers), target)}
+    return found["queues"].level, found["queues"].found
+
+
+def test_reading_queues_is_asked_for_where_there_are_any() -> None:
+    assert set(rights.QUEUES) <= set(rights.useful({"kueue.x-k8s.io/v1beta2"}))
+    assert not set(rights.QUEUES) & set(rights.useful({"batch/v1"}))

@@ -11,6 +11,7 @@ from windlass.engines.kubernetes import manifests, rights
 from windlass.engines.kubernetes.client import Refused, Unreachable
 from windlass.engines.kubernetes.facts import GPU_LABELS
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
+from windlass.engines.kubernetes.queueing import inactive
 from windlass.engines.kubernetes.survey import Survey
 from windlass.engines.kubernetes.ways import WAYS
 from windlass.spec.targets import KubernetesTarget
@@ -39,6 +40,7 @@ UNSEEN: Final = {
     "quotas": "quota",
     "classes": "storage classes",
     "nodes": "GPU nodes",
+    "queues": "queues",
 }
 
 
@@ -61,6 +63,7 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
         *found,
         *_rights(seen, target.name),
         _operators(seen, target),
+        *_queues(seen),
         *_quota(seen),
         *_storage(seen),
         *_gpus(seen),
@@ -107,7 +110,11 @@ def _rights(seen: Survey, target: str) -> Iterator[Check]:
         yield Check("rights", "fail", f"this login may not {_named(wanted, lacking)}", fix)
     else:
         ways = [(rights.of_way(way), "set via: job") for way in WAYS.values() if way.name != "job"]
-        for some, why in ((rights.CLAIMS, "jobs that ask for a claim are refused"), *ways):
+        known = (
+            (rights.CLAIMS, "jobs that ask for a claim are refused"),
+            (rights.QUEUES, "nobody can say what a queue does with a run"),
+        )
+        for some, why in (*known, *ways):
             if lacking.intersection(some):
                 yield Check("rights", "warn", f"this login may not {_named(some, lacking)}: {why}", fix)
 
@@ -147,6 +154,29 @@ def _operators(seen: Survey, target: KubernetesTarget) -> Check:
         fix = "install it, or set via: auto in targets.yaml"
         return Check("operators", "fail", f"{text}; the target says via: {target.via}, and no {api} is served", fix)
     return Check("operators", "ok", text)
+
+
+def _queues(seen: Survey) -> Iterator[Check]:
+    """The LocalQueues of the namespace, where there is a Kueue."""
+    found = seen.get("queues")
+    if found is None:
+        return
+    queues = {one["metadata"]["name"]: one for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])}
+    idle = {name: why for name, one in queues.items() if (why := inactive(one))}
+    told = [f"{name} ({_waiting_in(one)})" for name, one in queues.items() if name not in idle]
+    text = "; ".join([*told, *(f"{name} admits nobody: {why}" for name, why in idle.items())])
+    if not queues:
+        fix = "jobs with queue: need one; have whoever keeps Kueue make it"
+        yield Check("queues", "warn", f"Kueue is installed, and namespace {seen.namespace} has no LocalQueue", fix)
+    elif idle:
+        yield Check("queues", "warn", text, f"kubectl -n {seen.namespace} describe localqueue")
+    else:
+        yield Check("queues", "ok", text)
+
+
+def _waiting_in(queue: Mapping[str, Any]) -> str:
+    status = queue.get("status", {})
+    return f"{status.get('admittedWorkloads', 0)} admitted, {status.get('pendingWorkloads', 0)} waiting"
 
 
 def _quota(seen: Survey) -> Iterator[Check]:

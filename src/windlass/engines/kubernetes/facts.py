@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.imports import script_imports
 from windlass.code.pack import Packed, pack
+from windlass.engines.kubernetes import kueue
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.rights import NEEDED, missing
 from windlass.errors import UsageError
@@ -53,6 +54,9 @@ class Cluster:
     """Names of the secrets that the job asks for and that are there; None where they may not be looked at."""
     claims: frozenset[str] | None = None
     """Names of the claims that the job asks for and that are there; None where they may not be looked at."""
+    queues: tuple[tuple[str, str], ...] | None = None
+    """LocalQueues of the namespace, each with why it admits nobody (empty where it does); None where they may not be
+    listed, or the job names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,7 @@ def read_cluster(job: Job, client: Client) -> Cluster:
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
         return Cluster(
+        queues = pool.submit(kueue.queues, client) if job.queue is not None else None
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
             missing=tuple(str(right) for right in rights.result()),
@@ -163,6 +168,7 @@ def read_cluster(job: Job, client: Client) -> Cluster:
             secrets=secrets.result(),
             claims=found.result(),
         )
+            queues=queues.result() if queues is not None else None,
 
 
 def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
@@ -202,6 +208,7 @@ def _is_unfit(error: Refused) -> bool:
 def dry_run(plan: Plan) -> list[Note]:
     """What the API server says of the objects of a plan, without making them. Empty where it does not answer."""
     from windlass.plan.plan import Note
+    from windlass.engines.kubernetes.queuenotes import ignored
 
     [cluster] = plan.requests("cluster")
     client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
@@ -210,7 +217,8 @@ def dry_run(plan: Plan) -> list[Note]:
 
     def ask(manifest: Mapping[str, Any]) -> Note | None:
         try:
-            client.create(manifest, dry_run=True)
+            made = client.create(manifest, dry_run=True)
+            return ignored(made) if manifest is of_attempt[-1] else None
         except Unreachable:
             return None
         except Refused as error:
@@ -228,7 +236,6 @@ def dry_run(plan: Plan) -> list[Note]:
                     WAY_UNFIT, f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
                 )
             return Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
-        return None
 
     try:
         with ThreadPoolExecutor(len(objects)) as pool:

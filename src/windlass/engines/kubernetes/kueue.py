@@ -13,6 +13,7 @@ from windlass.engines.kubernetes.queueing import (
     WAITS,
     api_of,
     eviction_seen,
+    inactive,
     queue_of,
     queue_seen,
 )
@@ -59,6 +60,16 @@ def evicted(client: Client, maker: Json) -> QueueSeen:
     except EngineError:
         return known
     return seen or known
+
+
+def queues(client: Client) -> tuple[tuple[str, str], ...] | None:
+    """LocalQueues of the namespace, each with why it admits nobody; None where they may not be listed.
+
+    Raises EngineError.
+    """
+    api = served(client)
+    found = items(client, api, "LocalQueue") if api else None
+    return None if found is None else tuple(sorted((one["metadata"]["name"], inactive(one)) for one in found))
 
 
 def items(client: Client, api: str, kind: str, selector: str = "") -> list[Any] | None:

@@ -11,6 +11,7 @@ from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.ways import WAYS, mpijob
+from windlass.engines.kubernetes.queuenotes import queue_notes
 from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.plan import arguments
 from windlass.plan.launch import torchrun_request
@@ -70,6 +71,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         notes=(
             *_refusals(job, target, facts, asked),
             *_warnings(job, target, facts),
+            *queue_notes(job, facts.cluster),
             *arguments.left_over(_words(job), _places()),
         ),
         price=price(target.price_per_hour, target.currency, num_nodes, f"target {target.name}"),

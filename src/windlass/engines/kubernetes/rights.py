@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.queueing import GROUP, api_of
 from windlass.engines.kubernetes.ways import WAYS
 from windlass.engines.kubernetes.ways.base import Way
 from windlass.engines.kubernetes.ways.job import BATCH
@@ -48,6 +49,8 @@ NEEDED: Final = (
 """Without these no run can be made or followed."""
 CLAIMS: Final = _all("", "persistentvolumeclaims", "create", "get", "delete")
 """For jobs that ask for a claim of their own."""
+QUEUES: Final = tuple(right for kind in ("localqueues", "workloads") for right in _all(GROUP, kind, "list"))
+"""To say what a queue does with a run; no run needs them."""
 
 
 def of_way(way: Way) -> tuple[Right, ...]:
@@ -64,7 +67,8 @@ def group_of(api: str) -> str:
 def useful(groups: Collection[str]) -> tuple[Right, ...]:
     """All that is of use in a cluster that serves these API groups."""
     served = [way for way in WAYS.values() if way.api in groups and way.api != BATCH]
-    return (*NEEDED, *CLAIMS, *(right for way in served for right in of_way(way)))
+    queues = QUEUES if api_of(groups) else ()
+    return (*NEEDED, *CLAIMS, *queues, *(right for way in served for right in of_way(way)))
 
 
 def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import manifests, rights
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.queueing import api_of
 from windlass.engines.kubernetes.rights import Right
 from windlass.errors import EngineError
 
@@ -28,7 +29,7 @@ class Survey:
     context: str
     namespace: str
     answers: Mapping[str, Json | EngineError] = field(default_factory=dict)
-    """By name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`, `pods`, and `rights`."""
+    """By name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`, `pods`, `queues`, `rights`."""
     latency_seconds: float = 0.0
 
     def get(self, name: str) -> Json | None:
@@ -94,6 +95,8 @@ def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
     more: dict[str, Callable[[], Json]] = {
         "rights": lambda: {"missing": rights.missing(client, rights.useful(found.groups))}
     }
+    if api := api_of(found.groups):
+        more["queues"] = lambda: client.find(api, "LocalQueue")
     nodes = (found.get("nodes") or {}).get("items", ())
     if any(manifests.GPU in node.get("status", {}).get("allocatable", {}) for node in nodes):
         alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
