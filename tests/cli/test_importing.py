@@ -107,3 +107,11 @@ def test_bad_input_is_one_message_and_nothing_is_written(text: str, windlass: Ca
 def test_a_file_that_is_not_there_is_said_to(windlass: Call) -> None:
     made = windlass("import", "nowhere.yaml")
     assert (made.code, "cannot be read: No such file" in made.err) == (2, True)
+
+
+@pytest.mark.parametrize("form", ["manifest", "manifest-json"])
+def test_only_a_clusters_plan_is_written_as_objects(form: str, windlass: Call) -> None:
+    Path("train.py").write_text("")
+    refused = windlass("plan", "train.py", "-o", form)
+    assert (refused.code, refused.out) == (2, "")
+    assert "target local is no cluster" in refused.err

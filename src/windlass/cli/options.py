@@ -15,11 +15,16 @@ def debug(command: Command) -> Command:
     return click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")(command)
 
 
-def output(command: Command) -> Command:
-    """`-o table|json|yaml` and `--debug`."""
-    form = click.Choice(["table", "json", "yaml"])
+def output(command: Command, *more: str) -> Command:
+    """`-o table|json|yaml`, and `more` where a command has other forms; and `--debug`."""
+    form = click.Choice(["table", "json", "yaml", *more])
     option = click.option("-o", "--output", "form", type=form, default="table", help="How to print.", show_default=True)
     return option(debug(command))
+
+
+def plan_output(command: Command) -> Command:
+    """The same, with the objects of a cluster as others apply them."""
+    return output(command, "manifest", "manifest-json")
 
 
 def verbose(command: Command) -> Command:

@@ -40,7 +40,7 @@ def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tupl
 
 @click.command(cls=TakesRest)
 @options.job_arguments
-@options.output
+@options.plan_output
 @options.verbose
 @click.pass_context
 def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, **given: Any) -> int:
@@ -51,10 +51,15 @@ def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, **give
       windlass plan job.yaml --nodes 4
       windlass plan train.py --nodes 2 -v            with every variable of every rank
       windlass plan -o json -- torchrun train.py
+      windlass plan --on lab -o manifest > run.yaml  objects that kubectl apply makes, and nobody has to keep
     """
     from windlass.actions.runs import make_plan
 
     made = make_plan(*_read(ctx, job, given))
+    if form.startswith("manifest"):
+        from windlass.cli.manifesttext import print_manifests
+
+        return print_manifests(made, as_list=form == "manifest-json")
     print_plan(made, form, verbose=verbose)
     return 2 if any(note.blocks for note in made.notes) else 0
 

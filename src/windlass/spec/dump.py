@@ -31,7 +31,7 @@ def dump_job(job: Job) -> str:
     """YAML text that `parse_job` turns into an equal job."""
     start: dict[str, Any] = {"command": job.command} if job.run is None else {"run": job.run}
     usual = Job(name=job.name, **start)
-    lines = [f"name: {_scalar(job.name)}"]
+    lines = [f"name: {scalar(job.name)}"]
     for name in Job.model_fields:
         value = getattr(job, name)
         if name in start or (name != "name" and value != getattr(usual, name)):
@@ -77,10 +77,11 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_flow(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_flow(part) for part in value) + "]"
-    return _scalar(value)
+    return scalar(value)
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
+    """One value as YAML of any version reads it back: a text that could be something else is quoted."""
     if not isinstance(value, str):
         return repr(int(value)) if isinstance(value, float) and value.is_integer() else json.dumps(value)
     is_plain = _PLAIN.fullmatch(value) or _QUANTITY.fullmatch(value)

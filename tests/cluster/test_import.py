@@ -1,0 +1,145 @@
+"""What was imported is taken by a real API server, and what a plan writes down trains there without Windlass."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.objects import claim
+from tests.spec.importing.shapes import FILES, fields, form_of, imported
+
+from windlass.spec.importing import import_text
+from windlass.spec.job import Job
+
+WINDLASS = Path(sys.executable).with_name("windlass")
+DIGITS = Path(__file__).parents[2] / "examples" / "01-digits"
+PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
+NOT_THE_MANIFESTS = {"mpi", "mpijob-missing", "trainjob-missing", "data-remote", "gpu-type-missing", "queue-missing"}
+"""Blockers that say what this cluster, or this version, lacks, and nothing of how a manifest was read."""
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class User:
+    """Somebody at a shell in a folder with a target."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster, self.namespace, self.folder = cluster, namespace, folder
+        self.env = {**os.environ, "WINDLASS_HOME": str(folder / "home"), "KUBECONFIG": cluster.kubeconfig}
+        there = {"kind": "kubernetes", "context": cluster.context, "namespace": namespace,
+                 "image": cluster.image, "python": cluster.python}  # fmt: skip
+        (folder / "targets.yaml").write_text(json.dumps({"bed": there}))
+
+    def windlass(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([WINDLASS, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
+
+
+@pytest.fixture
+def user(cluster: Cluster, namespace: str, tmp_path: Path) -> User:
+    return User(cluster, namespace, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def priorities(cluster: Cluster) -> Iterator[None]:
+    """The priority classes that manifests name."""
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}
+    made = [{**kind, "metadata": {"name": name}} for name in sorted(PRIORITIES)]
+    cluster.apply(*made, namespace="default")
+    yield
+    cluster.kubectl("delete", "priorityclass", *sorted(PRIORITIES), "--ignore-not-found")
+
+
+def what_it_needs(job: Job) -> list[dict[str, Any]]:
+    """The objects that a job names and does not make."""
+    secrets = [*job.secrets, *job.kubernetes.image_pull_secrets]
+    found = [claim(volume.claim) for volume in job.volumes]
+    found += [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in secrets]
+    if job.kubernetes.service_account is not None:
+        found.append(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": job.kubernetes.service_account}}
+        )
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(path: Path, user: User, priorities: None) -> None:
+    job = imported(path).job
+    if needed := what_it_needs(job):
+        user.cluster.apply(*needed, namespace=user.namespace)
+    flag = [] if form_of(path) == "kubernetes" else [f"--{form_of(path)}"]
+    made = user.windlass("import", str(path), *flag, "--to", "job.yaml")
+    assert made.returncode == 0, made.stderr
+    if job.script_kind == "script" and not job.script_argv[0].startswith("/"):
+        script = user.folder / job.script_argv[0]
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text("")
+    words = ["--set", f"kubernetes.namespace={user.namespace}"]  # the manifest's own is not there
+    planned = user.windlass("plan", "job.yaml", "--on", "bed", *words, "-o", "json")
+    assert planned.stdout, planned.stderr
+    notes: list[dict[str, Any]] = json.loads(planned.stdout)["notes"]
+    blockers = [note for note in notes if note["blocks"] and note["code"] not in NOT_THE_MANIFESTS]
+    assert not blockers, blockers
+
+
+@pytest.mark.parametrize("via", ["job", "jobset"])
+def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_job(via: str, user: User) -> None:
+    job = {"name": "digits", "run": "train.py --epochs 2", "code": str(DIGITS), "nodes": 2, "procs_per_node": 2,
+           "resources": {"cpus": 0.5, "memory": "1GiB", "shm": "64MiB"}, "grace": "5s", "timeout": "15min",
+           "kubernetes": {"via": via}}  # fmt: skip
+    (user.folder / "job.yaml").write_text(json.dumps(job))
+    written = user.windlass("plan", "--on", "bed", "-o", "manifest")
+    assert written.returncode == 0, written.stderr
+    [head] = [line for line in written.stdout.splitlines() if line.startswith("# Run ")]
+    run_id = head.split()[2]
+    selector = f"windlass.dev/run={run_id}"
+    kubectl = user.cluster.kubectl
+    kubectl("apply", "-f", "-", stdin=written.stdout)
+
+    def pods() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(
+            kubectl("get", "pods", "-n", user.namespace, "-l", selector, "-o", "json")
+        )["items"]
+        return found
+
+    def ended() -> bool:
+        phases = [pod["status"]["phase"] for pod in pods()]
+        assert "Failed" not in phases, kubectl("logs", "-n", user.namespace, "-l", selector, "--tail=50", "--prefix")
+        return phases == ["Succeeded"] * 2
+
+    wait_for(ended, "the pods have succeeded", seconds=600)
+    first = min(pods(), key=lambda pod: str(pod["metadata"]["name"]))
+    assert "test accuracy" in kubectl("logs", "-n", user.namespace, first["metadata"]["name"])
+    assert user.windlass("status", run_id, "--on", "bed", "-o", "json").returncode == 0
+    assert json.loads(user.windlass("ps", "--on", "bed", "-o", "json").stdout)[0]["phase"] == "succeeded"
+
+    back = fields(import_text(written.stdout, "run.yaml"))
+    assert back["resources"] == {"cpus": 0.5, "memory": 1 << 30, "shm": 64 << 20}
+    assert (back["image"], back["nodes"], back["timeout"]) == (user.cluster.image, 2, 900.0)
+
+    [delete] = [line.removeprefix("#   kubectl ") for line in written.stdout.splitlines() if "kubectl delete" in line]
+    kubectl(*delete.split(), "--wait=true")
+    left = kubectl("get", "configmaps,services,jobs,jobsets,pods", "-n", user.namespace, "-l", selector, "-o", "name")
+    assert left.strip() == ""
+
+
+def test_a_written_run_that_fails_is_seen_to_have_failed(user: User) -> None:
+    job = {"name": "broken", "command": ["sh", "-c", "echo no; exit 3"], "restarts": 2, "kubernetes": {"via": "job"}}
+    (user.folder / "job.yaml").write_text(json.dumps(job))
+    written = user.windlass("plan", "--on", "bed", "-o", "manifest-json")
+    assert written.returncode == 0, written.stderr
+    assert "restarts: 2, and nobody is there" in written.stderr
+    user.cluster.kubectl("apply", "-f", "-", stdin=written.stdout)
+
+    def phase() -> str:
+        runs = json.loads(user.windlass("ps", "--on", "bed", "-o", "json").stdout)
+        return str(runs[0]["phase"]) if runs else ""
+
+    wait_for(lambda: phase() == "failed", "the run has failed", seconds=300)

@@ -1,0 +1,115 @@
+"""Objects that are written down train without Windlass: whole, free of owners, and with nobody to wait for."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from tests.engines.kubernetes.test_plan import FACTS, planned
+
+from windlass.cli.manifesttext import head_lines, yaml_lines
+from windlass.code.pack import Packed
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.base import pod_spec
+from windlass.engines.kubernetes.written import PIECE_BYTES, Written, written
+
+DATA = bytes(range(256)) * 2000
+SMALL = dataclasses.replace(FACTS, code=Packed(DATA, hashlib.sha256(DATA).hexdigest(), 3, ()))
+ANNOTATION_BYTES = 262_144
+"""What all annotations of an object may hold; `kubectl apply` puts the whole object into one."""
+
+
+def made(**fields: Any) -> Written:
+    return written(planned(SMALL, **fields), DATA, 1_800_000_000.0)
+
+
+def named(found: Written, kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in found.objects if one["kind"] == kind}
+
+
+def node_specs(found: Written) -> dict[str, Any]:
+    [config] = [one for one in found.objects if "nodes.json.gz" in one.get("binaryData", {})]
+    asked: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(config["binaryData"]["nodes.json.gz"])))
+    return asked
+
+
+@pytest.mark.parametrize("via", sorted(WAYS))
+def test_all_that_pods_mount_is_there_and_the_code_is_whole(via: str) -> None:
+    found = made(nodes=2, kubernetes={"via": via, "results": {"size": "1GiB"}})
+    spec = pod_spec(found.objects[-1:]) or pod_spec(found.objects[-2:])
+    configs, claims = named(found, "ConfigMap"), named(found, "PersistentVolumeClaim")
+    mounted = []
+    for volume in spec["volumes"]:
+        if "configMap" in volume:
+            assert volume["configMap"]["name"] in configs
+        if "persistentVolumeClaim" in volume:
+            assert volume["persistentVolumeClaim"]["claimName"] in claims
+        mounted += [one["configMap"] for one in volume.get("projected", {}).get("sources", ())]
+    mounted.sort(key=lambda one: str(one["items"][0]["path"]))  # as the pod joins them
+    code = b"".join(base64.b64decode(configs[one["name"]]["binaryData"]["piece"]) for one in mounted)
+    assert code == DATA
+    assert len(mounted) == -(-len(DATA) // PIECE_BYTES) > 1
+
+
+def test_objects_can_be_applied_in_their_order_and_by_kubectl() -> None:
+    found = made(nodes=2, kubernetes={"via": "jobset"})
+    assert found.objects[-1]["kind"] == "JobSet"
+    for one in found.objects:
+        assert "ownerReferences" not in one["metadata"]
+        assert one["metadata"]["labels"]["windlass.dev/run"] == found.run_id
+        assert len(json.dumps(one)) < ANNOTATION_BYTES
+    largest = max(len(json.dumps(one)) for one in found.objects)
+    assert largest > PIECE_BYTES
+
+
+def test_pods_wait_for_no_next_attempt_and_end_in_time() -> None:
+    found = made(restarts=3, timeout="1h", nodes={"min": 1, "max": 2}, kubernetes={"via": "job"})
+    nodes = node_specs(found)["nodes"]
+    assert [nodes[place]["stay_seconds"] for place in ("0", "1")] == [0.0, 0.0]
+    assert pod_spec(found.objects)["activeDeadlineSeconds"] == 3600
+    assert [note.code for note in found.notes] == ["written-restarts", "written-nodes", "written-timeout"]
+    assert made(kubernetes={"via": "job"}).notes == ()
+    assert "activeDeadlineSeconds" not in pod_spec(made().objects)
+
+
+def test_who_looks_at_the_run_is_told_that_no_attempt_follows() -> None:
+    [mark] = [one for one in made().objects if "windlass.dev/mark" in one["metadata"]["labels"]]
+    assert (mark["metadata"]["name"], mark["metadata"]["labels"]["windlass.dev/mark"]) == ("digits-7f3k2-end", "end")
+
+
+def test_a_plan_is_not_changed_by_writing_it_down() -> None:
+    plan = planned(SMALL, nodes=2, timeout="1h")
+    before = plan.to_text()
+    written(plan, DATA, 0.0)
+    assert plan.to_text() == before
+
+
+def test_the_text_reads_back_as_the_objects_in_yaml_1_1_too() -> None:
+    odd: dict[str, Any] = {
+        word: word for word in ("on", "y", "n", "1", "0x1", "12:30:00", "0644", "null", "1e3", "~", "")
+    }
+    texts = ("a\n  b\n\nc\n", "a\n\n", " a\nb\n", "a\tb\n", "%x", "a #b", "a: b", "- a", "ü\n", "\n", "'", "x\r\n")
+    odd |= {f"text {at}": text for at, text in enumerate(texts)}
+    odd |= {"list": [[], {}, [1, [2, {"a": [3]}]], {"a": {"b": 1}, "c": None}, True, 1.5], "map": {}}
+    objects = (*made(nodes=2, kubernetes={"via": "jobset"}).objects, odd)
+    text = "\n".join(yaml_lines(objects)) + "\n"
+    for version in ("1.1", "1.2"):
+        yaml = YAML(typ="safe", pure=True)
+        yaml.version = version
+        assert [one for one in yaml.load_all(text) if one] == json.loads(json.dumps(objects))
+
+
+def test_the_head_says_how_to_make_it_and_how_to_be_rid_of_it() -> None:
+    lines = head_lines(made(restarts=1, nodes=2, kubernetes={"via": "trainjob"}), "digits")
+    assert all(line.startswith("# ") for line in lines)
+    assert (
+        "#   kubectl delete -n team-a trainjobs.trainer.kubeflow.org,trainingruntimes.trainer.kubeflow.org,services,"
+        "configmaps -l windlass.dev/run=digits-7f3k2" in lines
+    )
+    assert any("restarts: 1" in line for line in lines)
