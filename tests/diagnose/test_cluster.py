@@ -19,6 +19,7 @@ from windlass.diagnose.observations import (
     PodSeen,
     RankSeen,
 )
+from windlass.diagnose.rules.case import Case
 from windlass.diagnose.rules.clusterwords import ENDS, WAITS
 from windlass.diagnose.rules.placing import amount
 from windlass.diagnose.verdict import Verdict
@@ -175,6 +176,21 @@ def test_the_event_of_a_claim_says_more_than_the_scheduler() -> None:
     said = ObjectSaid("PersistentVolumeClaim", "r-1", "ProvisioningFailed", 'storageclass "golden" not found')
     unbound = "pod has unbound immediate PersistentVolumeClaims"
     assert "golden" in why(waiting("Unschedulable", unbound, said, state="queued")).summary
+
+
+def test_what_pods_ask_for_is_found_whatever_makes_them() -> None:
+    inner = {"template": {"spec": {"template": {"spec": POD}}}}
+    made = (
+        {"replicatedJobs": [inner]},
+        {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": POD}}}},
+    )
+    events = [Event(1, 1.0, "created", {"id": "r-1", "name": "r", "target": "bed", "output_dir": "/out"})]
+    for spec in made:
+        plan = {"steps": [{"kind": "attempt", "request": {"kind": "X", "metadata": {"name": "r-1"}, "spec": spec}}]}
+        assert Case(Observations(fold(events), plan)).container["image"] == "ours/trainer:1"
+    parts = [{"kind": "attempt-part", "request": {"spec": {"template": {"spec": made[0]}}}},
+             {"kind": "attempt", "request": {"spec": {"runtimeRef": {"name": "r-1"}}}}]  # fmt: skip
+    assert Case(Observations(fold(events), {"steps": parts})).container["image"] == "ours/trainer:1"
 
 
 def test_nothing_said_is_not_all_well() -> None:

@@ -117,12 +117,16 @@ class Case:
     @cached_property
     def pod_spec(self) -> Mapping[str, Any]:
         """The pods of the run as they were asked for; empty where the run takes place in no cluster."""
-        for step in self.seen.plan.get("steps", ()):
-            if step["kind"] == "attempt":
-                spec = step["request"]["spec"]
-                spec = spec if "template" in spec else spec["replicatedJobs"][0]["template"]["spec"]
-                found: Mapping[str, Any] = spec["template"]["spec"]
-                return found
+        steps = self.seen.plan.get("steps", ())
+        waiting: list[Any] = [step["request"] for step in steps if step["kind"] in ("attempt-part", "attempt")]
+        while waiting:  # where it stands depends on what makes the pods
+            one = waiting.pop(0)
+            if isinstance(one, Mapping):
+                if "containers" in one:
+                    return one
+                waiting += one.values()
+            elif isinstance(one, list):
+                waiting += one
         return {}
 
     @property
