@@ -92,8 +92,9 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     return Facts(
         code_dir=str(code_dir),
         code_dir_found=found,
-        script_found=job.script_kind == "program"
-        or job.script_kind == "module"
+        # A path from the root is one in the image, which nobody can look into from here.
+        script_found=job.script_kind != "script"
+        or job.script_argv[0].startswith("/")
         or (code_dir / job.script_argv[0]).is_file(),
         code=code,
         code_problem=problem,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -10,8 +11,8 @@ from windlass.code.imports import ahead
 from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
-from windlass.engines.kubernetes.ways import WAYS, mpijob
 from windlass.engines.kubernetes.queuenotes import queue_notes
+from windlass.engines.kubernetes.ways import WAYS, mpijob
 from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.plan import arguments
 from windlass.plan.launch import torchrun_request
@@ -70,8 +71,8 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         ),
         notes=(
             *_refusals(job, target, facts, asked),
-            *_warnings(job, target, facts),
             *queue_notes(job, facts.cluster),
+            *_warnings(job, target, facts),
             *arguments.left_over(_words(job), _places()),
         ),
         price=price(target.price_per_hour, target.currency, num_nodes, f"target {target.name}"),
@@ -215,7 +216,7 @@ def _node(shape: Shape, job: Job, common: dict[str, str], places: tuple[Place, .
     return {
         "node": places[0].node,
         "host": f"node-{places[0].node}",
-        "script": f"{layout.CODE}/{job.script_argv[0]}",
+        "script": posixpath.join(layout.CODE, job.script_argv[0]),
         "worker_python": shape.python,
         "cwd": layout.CODE,
         "env": common,
