@@ -1,0 +1,186 @@
+"""Runs in a queue of a real Kueue: they wait, are admitted, are put out for others and wait again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster import objects, operated
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.labs import lab_on, opened
+from tests.engines.lab import Lab, Run
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.engines.kubernetes.checks import checks
+from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.facts import dry_run
+from windlass.engines.kubernetes.observe import observe
+from windlass.engines.kubernetes.survey import survey
+from windlass.runs.record import Phase
+from windlass.spec.targets import KubernetesTarget
+
+SCRIPT = """
+import os, time
+print(f"attempt {os.environ['WINDLASS_ATTEMPT']} of rank {os.environ['RANK']}", flush=True)
+while os.environ["WINDLASS_ATTEMPT"] in os.environ["WAITS"]:
+    time.sleep(0.1)
+"""
+PATIENCE_SECONDS = 300.0
+WAYS = ("job", "jobset")
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def narrow(cluster: Cluster, namespace: str, operator: Callable[[str], None]) -> Iterator[str]:
+    """A queue with room for one processor, in which higher priority comes first; and the name of that priority."""
+    operator("kueue")
+    flavor, cluster_queue, queue = operated.queue("narrow", namespace, "1")
+    cluster_queue["spec"]["preemption"] = {"withinClusterQueue": "LowerPriority"}
+    meta = {"name": f"urgent-{namespace}"}
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": 1000}
+    cluster.apply(flavor, cluster_queue, queue, urgent, namespace=namespace)
+    yield meta["name"]
+    cluster.kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=false")
+    for made in (f"clusterqueue/{namespace}", f"resourceflavor/{namespace}", f"priorityclass/urgent-{namespace}"):
+        cluster.kubectl("delete", made, "--wait=false", "--ignore-not-found")
+
+
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "job").mkdir(parents=True)
+    (tmp_path / "job" / "script.py").write_text(SCRIPT)
+    return tmp_path / "job"
+
+
+def hold(cluster: Cluster, namespace: str, name: str, priority: str | None = None) -> None:
+    """Have a Job of somebody else in the queue that takes most of the room, as soon as it is admitted."""
+    job = operated.queued_job(cluster, name, "narrow", objects.SLEEP, "800m")
+    if priority is not None:
+        job["spec"]["template"]["spec"]["priorityClassName"] = priority
+    cluster.apply(job, namespace=namespace)
+
+
+def admitted(cluster: Cluster, namespace: str, job: str) -> None:
+    def is_awake() -> bool:
+        return cluster.kubectl("get", "job", job, "-n", namespace, "-o", "jsonpath={.spec.suspend}") == "false"
+
+    wait_for(is_awake, f"Job {job} to be admitted", PATIENCE_SECONDS)
+
+
+def waits_in_queue(run: Run) -> bool:
+    return run.status.phase is Phase.QUEUED and (run.status.waits_for or "").startswith("queue narrow: WaitingForQuota")
+
+
+def told(run: Run) -> list[tuple[str, str]]:
+    """What the queue did, by the record."""
+    return [(event.data["state"], event.data.get("reason", "")) for event in run.events if event.kind == "queue"]
+
+
+def makers(cluster: Cluster, namespace: str, run: Run, via: str) -> list[str]:
+    words = ("-l", f"windlass.dev/run={run.id}", "-o", "jsonpath={.items[*].metadata.name}")
+    return cluster.kubectl("get", via, "-n", namespace, *words).split()
+
+
+def start(lab: Lab, tmp_path: Path, *, waits: str = "", **fields: Any) -> Run:
+    shape = {"nodes": 2, "launcher": "plain", "resources": {"cpus": 0.4}, "queue": "narrow", "env": {"WAITS": waits}}
+    return lab.start("script.py", base=script(tmp_path), **{**shape, **fields})
+
+
+@pytest.mark.parametrize("via", WAYS)
+def test_a_run_waits_its_turn_and_says_for_whom(
+    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path, via: str
+) -> None:
+    hold(cluster, namespace, "other")
+    admitted(cluster, namespace, "other")
+    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as lab:
+        run = start(lab, tmp_path)
+        run.until(waits_in_queue)
+        verdict = diagnose(observe(lab.store, run.status)).verdict
+        assert verdict.code == "queue-quota", verdict
+        evidence = "\n".join(verdict.evidence)
+        assert f"it is number 1 of 1 that wait in ClusterQueue {namespace}" in evidence
+        assert "Job other has 800m cpu" in evidence
+        assert f"ClusterQueue {namespace} has 1 cpu of flavor {namespace}; 800m is reserved" in evidence
+        cluster.kubectl("delete", "job", "other", "-n", namespace, "--wait=false")
+        status = run.wait()
+        assert status.phase is Phase.SUCCEEDED, run.text()
+        assert status.phases[Phase.QUEUED] > 0
+        states = [state for state, _ in told(run)]
+        assert (states[0], states[-1]) == ("waiting", "admitted")
+        assert len(status.attempts) == 1
+
+
+@pytest.mark.parametrize("via", WAYS)
+def test_a_run_that_must_make_room_was_preempted_and_waits_again(
+    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path, via: str
+) -> None:
+    again = {"max": 3, "on": ["preemption"]}
+    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts=again)) as lab:
+        run = start(lab, tmp_path, waits="1")
+        run.until(lambda run: all(f"attempt 1 of rank {rank}" in run.text() for rank in (0, 1)))
+        hold(cluster, namespace, "urgent", narrow)
+        run.until(lambda run: len(run.status.attempts) == 2 and waits_in_queue(run))
+        first = run.status.attempts[0]
+        assert (first.phase, first.reason) == (Phase.PREEMPTED, "preemption")
+        evicted = next(event.data for event in run.events if event.kind == "queue" and event.data["state"] == "evicted")
+        assert (evicted["reason"], evicted["by"]) == ("Preempted", "Job urgent")
+        assert [event for event in run.events if event.kind in ("lost-node", "cause")] == []
+        assert makers(cluster, namespace, run, via) == [f"{run.id}-2"]
+        verdict = diagnose(observe(lab.store, run.status)).verdict
+        assert verdict.code == "queue-quota", verdict
+        assert "attempt 1 was evicted: Preempted, for Job urgent" in verdict.evidence
+        cluster.kubectl("delete", "job", "urgent", "-n", namespace, "--wait=false")
+        status = run.wait()
+        assert status.phase is Phase.SUCCEEDED, run.text()
+        assert ("requeued", "WaitingForQuota") in told(run)
+        assert told(run)[-1][0] == "admitted"
+
+
+def test_a_run_without_restarts_ends_when_its_queue_is_drained_and_does_not_wake_up(
+    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
+) -> None:
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        run = start(lab, tmp_path, waits="1")
+        run.until(lambda run: "attempt 1 of rank 0" in run.text())
+        policy = json.dumps({"spec": {"stopPolicy": "HoldAndDrain"}})
+        cluster.kubectl("patch", "localqueue", "narrow", "-n", namespace, "--type", "merge", "-p", policy)
+        status = run.wait()
+        assert (status.phase, status.attempts[-1].reason) == (Phase.STOPPED, "preemption")
+        gone = f"Job {run.id}-1 to be gone"
+        wait_for(lambda: not makers(cluster, namespace, run, "job"), gone, PATIENCE_SECONDS)
+        verdict = diagnose(observe(lab.store, run.status)).verdict
+        assert verdict.code == "queue-drained", verdict
+
+
+def test_pods_that_were_put_out_before_they_ran_are_no_lost_machines(
+    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
+) -> None:
+    image = {"image": "registry.invalid/trainer:1"}
+    again = {"max": 3, "on": ["preemption"]}
+    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts=again, **image)) as lab:
+        run = start(lab, tmp_path)
+        run.until(lambda run: run.status.phase is Phase.PULLING)
+        hold(cluster, namespace, "urgent", narrow)
+        run.until(lambda run: len(run.status.attempts) == 2 and waits_in_queue(run))
+        assert run.status.attempts[0].reason == "preemption"
+        assert [event for event in run.events if event.kind in ("lost-node", "cause")] == []
+        lab.engine.stop(run.id)
+        assert run.wait().phase is Phase.STOPPED
+
+
+def test_a_plan_knows_the_queues_of_the_namespace(
+    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
+) -> None:
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        made = {name: lab.plan("script.py", base=script(tmp_path / name), queue=name) for name in ("narow", "narrow")}
+        [note] = [note for note in made["narow"].notes if note.code.startswith("queue")]
+        assert (note.code, note.blocks) == ("queue-missing", True)
+        assert "did you mean narrow?" in note.message
+        assert [note for note in (*made["narrow"].notes, *dry_run(made["narrow"])) if note.blocks] == []
+    client = Client(cluster.context, namespace, cluster.kubeconfig)
+    target = KubernetesTarget(name="bed", context=cluster.context, namespace=namespace)
+    [shown] = [check for check in checks(survey(client), target) if check.name == "queues"]
+    assert (shown.level, shown.found) == ("ok", "narrow (0 admitted, 0 waiting)")
