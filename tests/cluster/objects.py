@@ -49,6 +49,12 @@ def pod(cluster: Cluster, name: str, program: str, **fields: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
+def job(cluster: Cluster, name: str, program: str, **fields: Any) -> Object:
+    """One pod that runs once."""
+    spec = {"backoffLimit": 0, "template": {"spec": pod_spec(cluster, program, **fields)}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
 def headless(name: str, selector: dict[str, str]) -> Object:
     """A Service that only gives its pods names, also before they are ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
@@ -75,9 +81,9 @@ def indexed_job(cluster: Cluster, name: str, namespace: str) -> Object:
         container=environment(f"{name}-0.{name}.{namespace}.svc.cluster.local",
                               "batch.kubernetes.io/job-completion-index"),
     )  # fmt: skip
-    job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
+    indexed = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-            "spec": {**job, "template": {"spec": spec}}}  # fmt: skip
+            "spec": {**indexed, "template": {"spec": spec}}}  # fmt: skip
 
 
 def jobset(cluster: Cluster, name: str) -> Object:
@@ -86,8 +92,8 @@ def jobset(cluster: Cluster, name: str) -> Object:
         cluster, ALL_REDUCE,
         container=environment(f"{name}-node-0-0.{name}", "batch.kubernetes.io/job-completion-index"),
     )  # fmt: skip
-    job = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
-    replicated = {"name": "node", "replicas": 1, "template": {"spec": {**job, "template": {"spec": spec}}}}
+    indexed = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
+    replicated = {"name": "node", "replicas": 1, "template": {"spec": {**indexed, "template": {"spec": spec}}}}
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
             "spec": {"replicatedJobs": [replicated]}}  # fmt: skip
 

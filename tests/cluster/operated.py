@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.objects import ALL_REDUCE, Object, pod_spec
+from tests.cluster.objects import ALL_REDUCE, Object, job, pod_spec
 
 SSH_PORT = 2222
 """A user who is not root may listen there."""
@@ -42,14 +42,14 @@ def pytorchjob(cluster: Cluster, name: str) -> Object:
 def training_runtime(cluster: Cluster) -> Object:
     """What TrainJobs of this namespace are made of."""
     spec = pod_spec(cluster, FROM_TORCHRUN + ALL_REDUCE, container={"name": "node"})
-    job = {
+    template = {
         "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
         "spec": {"template": {"spec": spec}},
     }
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": RUNTIME},
         "spec": {"mlPolicy": {"numNodes": 1, "torch": {}},
-                 "template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}},
+                 "template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}}},
     }  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def queue(name: str, namespace: str, cpu: str) -> list[Object]:
 
 def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: str) -> Object:
     """A Job that waits until its queue has room."""
-    spec = pod_spec(cluster, program, container={"resources": {"requests": {"cpu": cpu}}})
-    labels = {"kueue.x-k8s.io/queue-name": queue_name}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels},
-            "spec": {"suspend": True, "backoffLimit": 0, "template": {"spec": spec}}}  # fmt: skip
+    made = job(cluster, name, program, container={"resources": {"requests": {"cpu": cpu}}})
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue_name}
+    made["spec"]["suspend"] = True
+    return made

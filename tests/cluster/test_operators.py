@@ -102,8 +102,7 @@ def test_a_stopped_operator_leaves_the_bed_as_it_was(lone_bed: Bed, lone_namespa
     _leave_something(lone_bed, lone_namespace, name)
     lone_bed.stop_operator(name)
     assert _installed(lone_bed) == before
-    job = objects.indexed_job(lone_bed, "plain", lone_namespace)
-    lone_bed.apply(objects.headless("plain", {"job-name": "plain"}), job, namespace=lone_namespace)
+    lone_bed.apply(objects.job(lone_bed, "plain", "print('ran')"), namespace=lone_namespace)
     lone_bed.kubectl("wait", "-n", lone_namespace, "--for=condition=complete", "job/plain", PATIENCE)
 
 

@@ -26,7 +26,12 @@ COLLECTIONS = {
 }
 WEBHOOK_ADDRESS = API_ADDRESS
 """Endpoints may not lie in 127.0.0.0/8, so webhooks are reached on the other address of the loopback device."""
+MADE = ("/api/v1/pods", "/api/v1/services", "/api/v1/configmaps", "/api/v1/secrets", "/apis/batch/v1/jobs",
+        "/apis/jobset.x-k8s.io/v1alpha2/jobsets")  # fmt: skip
+"""What operators make for the objects of their kinds."""
 START_SECONDS = 180.0
+CLEAR_SECONDS = 240.0
+"""The garbage collector looks for kinds that are new to it every 30 s, and pods may take their time to end."""
 
 
 def start(layout: Layout, operator: Operator) -> None:
@@ -47,6 +52,7 @@ def stop(layout: Layout, operator: Operator) -> None:
     """End an operator, and remove its webhooks, its kinds and all objects of them."""
     client = users.api(layout)
     with build.locked(layout.operators):
+        _clear(client, operator)
         for path, _ in _objects(operator, hooks=True):
             client.discard(path)
         host.wait_for(lambda: not _asks(client, operator), f"the webhooks of {operator.name} to be forgotten")
@@ -124,6 +130,26 @@ def _asks(client: Api, operator: Operator) -> bool:
     return False
 
 
+def _clear(client: Api, operator: Operator) -> None:
+    """Delete all objects of an operator's kinds, and wait until what was made for them is gone.
+
+    The garbage collector keeps for ever what belongs to a kind that is no longer there.
+    """
+    definitions = [definition for _, definition in _objects(operator, hooks=False)]
+    for definition in definitions:
+        with api.suppressed(404):
+            for each in client.get(_collection(definition))["items"]:
+                client.discard(_path(definition, each))
+    kinds = {definition["spec"]["names"]["kind"] for definition in definitions}
+    host.wait_for(lambda: not _owned(client, kinds), f"what belongs to {operator.name} to go", CLEAR_SECONDS)
+
+
+def _owned(client: Api, kinds: set[str]) -> bool:
+    """Whether anything belongs to an object of these kinds."""
+    found = (each for collection in MADE for each in client.get(collection)["items"])
+    return any(owner["kind"] in kinds for each in found for owner in each["metadata"].get("ownerReferences", ()))
+
+
 def _is_gone(client: Api, path: str, definition: Object) -> bool:
     """Whether a definition has gone with its objects. Nothing holds these back: who would let them go runs no more."""
     with api.suppressed(404):
@@ -137,8 +163,12 @@ def _let_go(client: Api, definition: Object) -> None:
     """Take from the objects of a kind what they would wait for."""
     with api.suppressed(404):
         for each in client.get(_collection(definition))["items"]:
-            where = _collection(definition, each["metadata"].get("namespace", ""))
-            client.patch(f"{where}/{each['metadata']['name']}", {"metadata": {"finalizers": None}})
+            client.patch(_path(definition, each), {"metadata": {"finalizers": None}})
+
+
+def _path(definition: Object, each: Object) -> str:
+    meta = each["metadata"]
+    return f"{_collection(definition, meta.get('namespace', ''))}/{meta['name']}"
 
 
 def _collection(definition: Object, namespace: str = "") -> str:
