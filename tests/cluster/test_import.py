@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ from windlass.spec.job import Job
 WINDLASS = Path(sys.executable).with_name("windlass")
 DIGITS = Path(__file__).parents[2] / "examples" / "01-digits"
 PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
-NOT_THE_MANIFESTS = {"mpi", "mpijob-missing", "trainjob-missing", "data-remote", "gpu-type-missing", "queue-missing"}
+NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "queue-missing"}
 """Blockers that say what this cluster, or this version, lacks, and nothing of how a manifest was read."""
+REFUSED = "cluster-refuses"
+PATIENCE_SECONDS = 120.0
+"""Operators come and go in a cluster that tests share, and their webhooks are away for a moment then."""
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -70,8 +74,12 @@ def what_it_needs(job: Job) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(path: Path, user: User, priorities: None) -> None:
+def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(
+    path: Path, user: User, priorities: None, operator: Callable[[str], None]
+) -> None:
     job = imported(path).job
+    if job.launcher == "mpi":
+        operator("mpi-operator")
     if needed := what_it_needs(job):
         user.cluster.apply(*needed, namespace=user.namespace)
     flag = [] if form_of(path) == "kubernetes" else [f"--{form_of(path)}"]
@@ -81,18 +89,23 @@ def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(path: Path, 
         script = user.folder / job.script_argv[0]
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text("")
-    words = ["--set", f"kubernetes.namespace={user.namespace}"]  # the manifest's own is not there
-    planned = user.windlass("plan", "job.yaml", "--on", "bed", *words, "-o", "json")
-    assert planned.stdout, planned.stderr
-    notes: list[dict[str, Any]] = json.loads(planned.stdout)["notes"]
-    blockers = [note for note in notes if note["blocks"] and note["code"] not in NOT_THE_MANIFESTS]
+    via = "mpijob" if job.launcher == "mpi" else "jobset" if job.nodes.max > 1 else "job"
+    words = ["--set", f"kubernetes.namespace={user.namespace}", "--set", f"kubernetes.via={via}"]
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        planned = user.windlass("plan", "job.yaml", "--on", "bed", *words, "-o", "json")
+        assert planned.stdout, planned.stderr
+        notes: list[dict[str, Any]] = json.loads(planned.stdout)["notes"]
+        blockers = [note for note in notes if note["blocks"] and note["code"] not in NOT_THE_MANIFESTS]
+        if not any(note["code"] == REFUSED for note in blockers) or time.monotonic() > give_up:
+            break
     assert not blockers, blockers
 
 
 @pytest.mark.parametrize("via", ["job", "jobset"])
 def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_job(via: str, user: User) -> None:
     job = {"name": "digits", "run": "train.py --epochs 2", "code": str(DIGITS), "nodes": 2, "procs_per_node": 2,
-           "resources": {"cpus": 0.5, "memory": "1GiB", "shm": "64MiB"}, "grace": "5s", "timeout": "15min",
+           "resources": {"cpus": 0.5, "memory": "4GiB", "shm": "64MiB"}, "grace": "5s", "timeout": "15min",
            "kubernetes": {"via": via}}  # fmt: skip
     (user.folder / "job.yaml").write_text(json.dumps(job))
     written = user.windlass("plan", "--on", "bed", "-o", "manifest")
@@ -121,7 +134,7 @@ def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_jo
     assert json.loads(user.windlass("ps", "--on", "bed", "-o", "json").stdout)[0]["phase"] == "succeeded"
 
     back = fields(import_text(written.stdout, "run.yaml"))
-    assert back["resources"] == {"cpus": 0.5, "memory": 1 << 30, "shm": 64 << 20}
+    assert back["resources"] == {"cpus": 0.5, "memory": 4 << 30, "shm": 64 << 20}
     assert (back["image"], back["nodes"], back["timeout"]) == (user.cluster.image, 2, 900.0)
 
     [delete] = [line.removeprefix("#   kubectl ") for line in written.stdout.splitlines() if "kubectl delete" in line]

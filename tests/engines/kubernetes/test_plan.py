@@ -87,6 +87,12 @@ def test_the_ranks_of_a_node_are_its_gpus_where_that_is_left_open() -> None:
     assert planned(procs_per_node="auto", resources={"gpus": 4}).procs_per_node == 4
 
 
+def test_a_script_with_a_path_from_the_root_is_one_in_the_image() -> None:
+    node = planned(run="/opt/train.py").requests("node")[0]
+    assert (node["script"], node["ranks"][0]["argv"][-1]) == ("/opt/train.py", "/opt/train.py")
+    assert planned().requests("node")[0]["script"] == f"{layout.CODE}/train.py"
+
+
 def test_a_gpu_type_is_the_label_that_machines_have() -> None:
     labels = (("nvidia.com/gpu.product", "NVIDIA-A10G"), ("nvidia.com/gpu.product", "Tesla-T4"))
     facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, gpu_labels=labels))

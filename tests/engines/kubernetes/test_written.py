@@ -18,6 +18,7 @@ from windlass.code.pack import Packed
 from windlass.engines.kubernetes.ways import WAYS
 from windlass.engines.kubernetes.ways.base import pod_spec
 from windlass.engines.kubernetes.written import PIECE_BYTES, Written, written
+from windlass.spec.importing import import_text
 
 DATA = bytes(range(256)) * 2000
 SMALL = dataclasses.replace(FACTS, code=Packed(DATA, hashlib.sha256(DATA).hexdigest(), 3, ()))
@@ -113,3 +114,26 @@ def test_the_head_says_how_to_make_it_and_how_to_be_rid_of_it() -> None:
         "configmaps -l windlass.dev/run=digits-7f3k2" in lines
     )
     assert any("restarts: 1" in line for line in lines)
+
+
+@pytest.mark.parametrize("via", ["job", "jobset"])
+def test_what_is_written_down_can_be_imported_again(via: str) -> None:
+    found = made(
+        nodes=3, resources={"gpus": 2, "cpus": 4, "memory": "8GiB", "shm": "1GiB", "instance": "g5.xlarge"},
+        queue="team", priority="high", timeout="1h", secrets=["hf"], volumes=[{"claim": "data", "path": "/data"}],
+        kubernetes={"via": via, "service_account": "trainer", "node_labels": {"disk": "ssd"}, "ttl": "10min",
+                    "image_pull_secrets": ["login"], "lost_after": "45s"},
+    )  # fmt: skip
+    back = import_text("\n".join(yaml_lines(found.objects)), "run.yaml").job
+    assert (back.image, back.nodes.max, back.queue, back.priority, back.timeout) == (
+        "localhost/base:1", 3, "team", "high", 3600.0,
+    )  # fmt: skip
+    assert back.resources.model_dump(exclude_none=True) == {
+        "gpus": 2, "cpus": 4.0, "memory": 8 << 30, "shm": 1 << 30, "instance": "g5.xlarge",
+    }  # fmt: skip
+    assert back.secrets == ("hf",)
+    assert [volume.model_dump() for volume in back.volumes] == [{"claim": "data", "path": "/data"}]
+    assert back.kubernetes.model_dump(exclude_defaults=True) == {
+        "namespace": "team-a", "service_account": "trainer", "node_labels": {"disk": "ssd"}, "ttl": 600.0,
+        "image_pull_secrets": ("login",), "lost_after": 45.0,
+    }  # fmt: skip
