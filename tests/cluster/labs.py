@@ -25,6 +25,8 @@ from windlass.spec.targets import KubernetesTarget
 CAN = frozenset({Can.SCRIPTS, Can.TORCH, Can.PROGRAMS})
 ADDED = ("KUBERNETES_", "HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "WINDLASS_CODE_DIGEST", "JOBSET_")
 """How the names begin of variables that a cluster gives to every container."""
+OPERATORS = {"trainjob": "trainer", "pytorchjob": "training-operator", "mpijob": "mpi-operator"}
+"""What a way needs beside JobSet, by the name that the bed has for it."""
 PATIENCE_SECONDS = 600.0
 """Each pod of several imports torch before its first rank starts, and all pods share the cores of one machine."""
 

@@ -217,7 +217,8 @@ def _place() -> str:
     if index:
         return index
     first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # an operator may count each of several kinds of pods from 0
-    return str(int(first) + int(os.environ.get("WINDLASS_REPLICA_INDEX") or "0"))
+    number = os.environ.get("WINDLASS_POD_NAME", "").rpartition("-worker-")[2]
+    return str(int(first) + (int(number) if number.isdigit() else 0))
 
 
 def _asked(nodes: str, place: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from windlass.engines.kubernetes.manifests import Manifest, Shape, attempt
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.ways import MAKERS, WAYS
 from windlass.engines.kubernetes.ways.base import pod_spec
-from windlass.engines.kubernetes.ways.pytorchjob import REPLICA_INDEX
 from windlass.spec.job import Job
 
 ANYWHERE = ("containers", "restartPolicy", "subdomain")
@@ -93,17 +92,16 @@ def test_a_pytorchjob_is_made_of_workers_that_know_their_number() -> None:
     assert "elasticPolicy" not in job["spec"]
     spec = replicas["template"]["spec"]
     assert "restartPolicy" not in spec  # the operator warns of it
-    index = {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}}
-    assert {"name": "WINDLASS_REPLICA_INDEX", "valueFrom": index} in spec["containers"][0]["env"]
+    name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert {"name": "WINDLASS_POD_NAME", "valueFrom": name} in spec["containers"][0]["env"]
 
 
 def test_an_mpijobs_launcher_is_node_0_and_its_workers_are_the_others() -> None:
     [job] = made("mpijob", launcher="mpi", procs_per_node=2)
     replicas = job["spec"]["mpiReplicaSpecs"]
     assert {role: one["replicas"] for role, one in replicas.items()} == {"Launcher": 1, "Worker": 3}
-    firsts = {role: place_of(one["template"], index=0) for role, one in replicas.items()}
-    assert firsts == {"Launcher": 0, "Worker": 1}
-    assert place_of(replicas["Worker"]["template"], index=2) == 3
+    assert place_of(replicas["Launcher"]["template"], "r-1-2-launcher-x7k2p") == 0
+    assert [place_of(replicas["Worker"]["template"], f"r-1-2-worker-{at}") for at in (0, 2)] == [1, 3]
     assert job["spec"]["runLauncherAsWorker"]
     assert job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
     way = WAYS["mpijob"]
@@ -115,11 +113,9 @@ def test_an_mpijob_of_one_node_has_no_workers() -> None:
     assert list(job["spec"]["mpiReplicaSpecs"]) == ["Launcher"]
 
 
-def place_of(template: Manifest, index: int) -> int:
-    """Of the pod that the operator numbers so."""
-    meta = {**template["metadata"], "name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    meta["labels"] = {**meta["labels"], REPLICA_INDEX: str(index)}
-    [place] = by_place([{"metadata": meta}])
+def place_of(template: Manifest, name: str) -> int:
+    """Of a pod that the operator has called so."""
+    [place] = by_place([{"metadata": {**template["metadata"], "name": name}}])
     return place
 
 

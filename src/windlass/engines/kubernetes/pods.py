@@ -14,7 +14,7 @@ from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.kueue import evicted
 from windlass.engines.kubernetes.queueing import is_suspended
 from windlass.engines.kubernetes.seeing import container_state, ends_of
-from windlass.engines.kubernetes.ways.pytorchjob import REPLICA_INDEX
+from windlass.engines.kubernetes.ways.pytorchjob import NUMBERED
 from windlass.errors import EngineError
 
 WATCH_SECONDS: Final = 20
@@ -182,7 +182,8 @@ def _place(pod: Pod) -> int | None:
     notes = meta.get("annotations", {})
     first = notes.get(layout.FIRST_PLACE_ANNOTATION, "")
     if first.isdigit():
-        return int(first) + int(meta.get("labels", {}).get(REPLICA_INDEX, 0))
+        number = meta["name"].rpartition(NUMBERED)[2]
+        return int(first) + (int(number) if number.isdigit() else 0)
     text = notes.get(INDEX)
     return int(text) if text is not None and text.isdigit() else None
 

@@ -12,8 +12,8 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
 from windlass.engines.kubernetes.ways.job import ttl
 
-REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
-"""The label by which Kubeflow's operators number the pods of a replica type; a Launcher has none."""
+NUMBERED: Final = "-worker-"
+"""What stands in the names of pods before their number. The label for it counts otherwise in some versions."""
 
 
 class PyTorchJob(Way):
@@ -50,16 +50,15 @@ class PyTorchJob(Way):
 
 
 def numbered(template: Manifest, first: int = 0) -> Manifest:
-    """The pods' template, but for what Kubeflow's operators want to say themselves; pods are told their number.
+    """The pods' template, but for what Kubeflow's operators want to say themselves; pods are told their names.
 
     The one that the operator counts as 0 plays the node `first`.
     """
     spec = {key: value for key, value in template["spec"].items() if key not in ("subdomain", "restartPolicy")}
-    number = {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}}
     [container] = spec["containers"]
     env = [
         *container["env"],
-        {"name": "WINDLASS_REPLICA_INDEX", "valueFrom": number},
+        {"name": "WINDLASS_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "WINDLASS_FIRST_PLACE", "value": str(first)},
     ]
     meta = template["metadata"]
