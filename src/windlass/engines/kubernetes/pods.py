@@ -73,6 +73,11 @@ class PodWatch:
         """The pod at a place, as it was last seen; None where there was none yet."""
         return self._pods.get(place)
 
+    @property
+    def are_made(self) -> bool:
+        """Whether there was a pod at all."""
+        return bool(self._pods)
+
     def is_gone(self, place: int) -> bool:
         """Whether the pod at a place was deleted, or will never be there."""
         pod = self._pods.get(place)

@@ -19,10 +19,21 @@ OUR_POLICY: Final = frozenset(
     {"BackoffLimitExceeded", "FailedJobs", "ReachedMaxRestarts", "PyTorchJobFailed", "MPIJobFailed", "JobSetFailed"}
 )
 """How what makes pods says that one of it has failed, which ends an attempt as we have asked."""
+OF_QUEUES: Final = frozenset({
+    "Suspended", "SuspendedJobs", "ResumeJobs", "Stopped", "PyTorchJobSuspended", "PyTorchJobResumed",
+    "MPIJobSuspended", "MPIJobResumed", "CreatedWorkload", "UpdatedWorkload", "DeletedWorkload", "FinishedWorkload",
+    "UpdatedAdmissionCheck",
+})  # fmt: skip
+"""Reasons of events of what a queue holds back, or puts out, of which the queue itself says why."""
+OF_OPERATORS: Final = frozenset({
+    "SuccessfulCreatePod", "SuccessfulCreateService", "SuccessfulDeletePod", "SuccessfulDeleteService", "ExitedWithCode",
+    *(f"{kind}Job{what}" for kind in ("PyTorch", "MPI") for what in ("Created", "Running", "Succeeded", "Failed")),
+})  # fmt: skip
+"""Reasons of events in which Kubeflow's operators tell that they have done their work."""
 ORDINARY: Final = frozenset({
     "Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "SuccessfulDelete", "Completed",
     "SuccessfulAttachVolume", "BackOff", "Failed", "FailedScheduling", "Killing", "ProvisioningSucceeded",
-    "Provisioning", "ExternalProvisioning", "Resumed", *OUR_POLICY,
+    "Provisioning", "ExternalProvisioning", "Resumed", *OUR_POLICY, *OF_QUEUES, *OF_OPERATORS,
 })  # fmt: skip
 """Reasons of events that tell of no trouble, or of one that the pod itself tells of too."""
 NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from windlass.diagnose.observations import QueueSeen
@@ -42,6 +43,8 @@ class Turn:
         seen = self._pods.taken_back or self._seen
         if seen is None or (seen.state == "admitted" and not seen.workload):  # not held back, by whatever there is
             return
+        if seen.state in WAITS and self._pods.are_made:  # it may have trained and ended before it is looked again
+            seen = replace(seen, state="admitted", reason="Admitted", message="")
         if (seen.state, seen.reason) != self._told:
             self._told = (seen.state, seen.reason)
             yield {"kind": "queue", **event_of(seen, is_again=self._is_again), "at": time.time()}
