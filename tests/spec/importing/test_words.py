@@ -69,6 +69,7 @@ def test_variables_of_the_cluster_are_filled_in_and_others_become_the_shells() -
     kept = start_of(["sh", "-c", "login $(TOKEN) && python /a/t.py"], {}, unknown={"TOKEN"})
     assert kept.fields["command"][2] == "login ${TOKEN} && python /a/t.py"
     assert any("$(B)" in meaning for meaning, _, _ in start_of(["python", "/a/t.py", "$(B)"], {}).left)
+    assert start_of(["sh", "-c", "N=$(nproc) /bin/x $N"], {}).left == []
 
 
 def test_options_that_would_be_lost_are_listed_by_name() -> None:

@@ -16,7 +16,8 @@ from windlass.spec.importing.common import (
 )
 from windlass.spec.importing.documents import Documents
 from windlass.spec.importing.draft import Draft
-from windlass.spec.importing.pods import GPU, Pods
+from windlass.spec.importing.places import GPU
+from windlass.spec.importing.pods import Pods
 from windlass.spec.importing.source import View
 
 PYTORCH: Final = ("pytorch",)

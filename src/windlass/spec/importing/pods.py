@@ -8,22 +8,14 @@ from typing import Any, Final
 
 from windlass.spec.importing.documents import Documents
 from windlass.spec.importing.draft import Draft
+from windlass.spec.importing.places import GPU, machines
 from windlass.spec.importing.quantities import cores, size, whole
 from windlass.spec.importing.shell import expanded
 from windlass.spec.importing.source import View
+from windlass.spec.importing.storage import mounted
 from windlass.spec.importing.words import Start, assumed_torchrun, start_of
 
-GPU: Final = "nvidia.com/gpu"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-INSTANCE_LABELS: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-GPU_LABELS: Final = (
-    "nvidia.com/gpu.product",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "cloud.google.com/gke-accelerator",
-)
-"""Where clusters say which GPU a machine has: NVIDIA's own discovery, Karpenter on EKS, GKE."""
-SILENT: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-SHM: Final = "/dev/shm"
 DEVICES: Final = {
     "vpc.amazonaws.com/efa": "run it as it is where EFA is needed: a job file asks for no network devices yet",
     "ephemeral-storage": "pods have what their machine has; give large files a claim in volumes:",
@@ -77,7 +69,7 @@ class Pods:
                 f"container {init.at('name').value} runs in each pod before the ranks",
                 "do it in the image or at the start of the script",
             )
-        self._places(spec)
+        machines(self.draft, spec)
         self._life(spec)
 
     def _life(self, spec: View) -> None:
@@ -105,53 +97,6 @@ class Pods:
         if spec.at("automountServiceAccountToken").value is False:
             spec.at("automountServiceAccountToken").take()
 
-    def _places(self, spec: View) -> None:
-        """Which machines."""
-        for label, view in spec.at("nodeSelector").items():
-            self._label(label, view)
-        terms = spec.at(
-            "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"
-        )
-        if len(terms.each()) == 1:
-            for rule in terms.at(0, "matchExpressions").each():
-                values = rule.at("values").value
-                one = isinstance(values, list) and len(values) == 1 and rule.at("operator").value == "In"
-                if one and isinstance(rule.at("key").value, str):
-                    label = str(rule.at("key").take())
-                    rule.text("operator")
-                    self._label(label, rule.at("values", 0))
-        for toleration in spec.at("tolerations").each():
-            self._toleration(toleration)
-
-    def _label(self, label: str, view: View) -> None:
-        field = (
-            "resources.instance" if label in INSTANCE_LABELS else "resources.gpu_type" if label in GPU_LABELS else ""
-        )
-        if field == "resources.gpu_type" and not self.draft.get("resources.gpus"):
-            field = ""
-        value = view.value
-        if not isinstance(value, str):
-            view.leave(f"only machines with a label {label}", "kubernetes: {node_labels: {LABEL: VALUE}}")
-        elif field and self.draft.put(field, value, view):
-            view.take()
-        elif not field:
-            had = self.draft.get("kubernetes.node_labels") or {}
-            if self.draft.put("kubernetes.node_labels", {**had, label: value}, view):
-                view.take()
-
-    def _toleration(self, view: View) -> None:
-        key, seconds = view.at("key").value, view.at("tolerationSeconds").value
-        if key == GPU and self.draft.get("resources.gpus"):
-            view.leave("pods may go to machines with GPUs", "they may, where gpus: are asked for", is_ours=True)
-        elif key in SILENT and isinstance(seconds, int) and not isinstance(seconds, bool):
-            if self.draft.put("kubernetes.lost_after", float(seconds), view):
-                view.leave("how long pods stay on a machine that is silent", "lost_after: says it", is_ours=True)
-        else:
-            view.leave(
-                f"pods may go to machines that keep others away by {key or 'any taint'}",
-                "GPU machines are tolerated where gpus: are asked for; take the taint off for others",
-            )
-
     # -- the container ------------------------------------------------------------------------------------------------
 
     def _container(self, view: View) -> None:
@@ -162,7 +107,7 @@ class Pods:
         self.amounts(view.at("resources"))
         self.variables(view)
         for mount in view.at("volumeMounts").each():
-            self._mount(mount)
+            mounted(self.draft, self.volumes, mount)
         self.command(view)
 
     def _pull(self, view: View, image: str) -> None:
@@ -303,88 +248,6 @@ class Pods:
         if value is None or not isinstance(value.value, str):
             return None
         return str(value.take())
-
-    # -- storage ------------------------------------------------------------------------------------------------------
-
-    def _mount(self, mount: View) -> None:
-        name, path = mount.text("name"), mount.at("mountPath").value
-        volume = self.volumes.get(name) if name is not None else None
-        if volume is None or not isinstance(path, str):
-            mount.leave(f"volume {name}, which is not in the template", "volumes: [{claim: NAME, path: /data}]")
-            return
-        volume.text("name")
-        claim = volume.at("persistentVolumeClaim")
-        if claim:
-            self._claim(claim, mount, path)
-        elif volume.at("emptyDir").value is not None:
-            self._scratch(volume.at("emptyDir"), mount, path)
-        elif volume.at("hostPath"):
-            self._host(volume.at("hostPath"), mount, path)
-        else:
-            kind = next((key for key in volume.value if key != "name"), "nothing")
-            self._other(kind, volume.at(kind), mount, path)
-
-    def _claim(self, claim: View, mount: View, path: str) -> None:
-        name = claim.text("claimName")
-        if name is not None and self.draft.add("volumes", {"claim": name, "path": path.rstrip("/") or path}, mount):
-            mount.text("mountPath")
-        for view in (claim.at("readOnly"), mount.at("readOnly")):
-            if view.value is True:
-                view.leave(
-                    "mounted only to read", "it may be written to here; the storage's own rights hold", is_ours=True
-                )
-            elif view:
-                view.take()
-        if mount.at("subPath"):
-            mount.at("subPath").leave(
-                f"only the folder {mount.at('subPath').value} of claim {name}",
-                "the whole claim is mounted: put the folder into the paths of the script",
-            )
-
-    def _scratch(self, empty: View, mount: View, path: str) -> None:
-        mount.leave("where that was mounted", "see its volume", is_ours=True)
-        if path.rstrip("/") == SHM:
-            if empty.at("medium").value == "Memory":
-                empty.at("medium").take()
-            limit = size(empty.at("sizeLimit").value)
-            if limit is not None and self.draft.put("resources.shm", limit, empty.at("sizeLimit")):
-                empty.at("sizeLimit").take()
-            return
-        empty.source.leave(
-            empty.path,
-            f"an empty folder of the pod at {path}",
-            "pods have a folder of their own to write in: $HOME, and /tmp where the image lets them",
-        )
-
-    def _host(self, host: View, mount: View, path: str) -> None:
-        if path.rstrip("/") == SHM:
-            host.leave(
-                "shared memory of the machine itself",
-                "each node has its own: resources: {shm: 8GiB} says how much",
-                is_ours=True,
-            )
-        else:
-            host.leave(
-                f"the folder {host.at('path').value} of the machine, at {path}",
-                "put the data into a claim: volumes: [{claim: NAME, path: /data}]",
-            )
-        mount.leave("where that was mounted", "see its volume", is_ours=True)
-
-    def _other(self, kind: str, view: View, mount: View, path: str) -> None:
-        words = {
-            "configMap": ("files of a ConfigMap", "put them into the folder of the job file: it travels with the job"),
-            "secret": ("files of a secret", "secrets: [NAME] makes each key a variable"),
-            "nfs": ("a folder of an NFS server", "make a claim for it: volumes: [{claim: NAME, path: /data}]"),
-            "csi": ("storage of a driver", "make a claim for it: volumes: [{claim: NAME, path: /data}]"),
-            "ephemeral": (
-                "storage that is made for each pod",
-                "kubernetes: {results: {size: 20GiB}} makes one claim for the run",
-            ),
-            "projected": ("files from several sources", "put them into the folder of the job file, or secrets:"),
-            "downwardAPI": ("what the cluster knows of the pod", "ranks have RANK, NODE_RANK and MASTER_ADDR"),
-        }.get(kind, (f"a volume of kind {kind}", "volumes: [{claim: NAME, path: /data}] mounts a claim"))
-        view.leave(f"{words[0]}, at {path}", words[1])
-        mount.leave("where that was mounted", "see its volume", is_ours=True)
 
 
 def queue(draft: Draft, labels: View) -> None:

@@ -61,7 +61,7 @@ def start_of(
     """
     made = _start_of(words, env, folder, unknown, code_travels)
     names = [f"$({name})" for name in dict.fromkeys(macros(words)) if name not in env]
-    if names:
+    if names and script_of(_unwrapped(list(words))) is None:  # a shell has a meaning of its own for them
         made.leave(
             f"{', '.join(names)}, which the cluster fills in",
             "let the script read it from its environment; JOB_COMPLETION_INDEX is NODE_RANK here",

@@ -1,0 +1,64 @@
+"""Reads which machines pods may go to: by labels, by required affinity, and in spite of taints."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.spec.importing.draft import Draft
+from windlass.spec.importing.source import View
+
+GPU: Final = "nvidia.com/gpu"
+INSTANCE_LABELS: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+GPU_LABELS: Final = (
+    "nvidia.com/gpu.product",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "cloud.google.com/gke-accelerator",
+)
+"""Where clusters say which GPU a machine has: NVIDIA's own discovery, Karpenter on EKS, GKE."""
+SILENT: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+
+
+def machines(draft: Draft, spec: View) -> None:
+    """Read which machines the pods may go to."""
+    for label, view in spec.at("nodeSelector").items():
+        _label(draft, label, view)
+    terms = spec.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    if len(terms.each()) == 1:
+        for rule in terms.at(0, "matchExpressions").each():
+            values = rule.at("values").value
+            one = isinstance(values, list) and len(values) == 1 and rule.at("operator").value == "In"
+            if one and isinstance(rule.at("key").value, str):
+                label = str(rule.at("key").take())
+                rule.text("operator")
+                _label(draft, label, rule.at("values", 0))
+    for toleration in spec.at("tolerations").each():
+        _toleration(draft, toleration)
+
+
+def _label(draft: Draft, label: str, view: View) -> None:
+    field = "resources.instance" if label in INSTANCE_LABELS else "resources.gpu_type" if label in GPU_LABELS else ""
+    if field == "resources.gpu_type" and not draft.get("resources.gpus"):
+        field = ""
+    value = view.value
+    if not isinstance(value, str):
+        view.leave(f"only machines with a label {label}", "kubernetes: {node_labels: {LABEL: VALUE}}")
+    elif field and draft.put(field, value, view):
+        view.take()
+    elif not field:
+        had = draft.get("kubernetes.node_labels") or {}
+        if draft.put("kubernetes.node_labels", {**had, label: value}, view):
+            view.take()
+
+
+def _toleration(draft: Draft, view: View) -> None:
+    key, seconds = view.at("key").value, view.at("tolerationSeconds").value
+    if key == GPU and draft.get("resources.gpus"):
+        view.leave("pods may go to machines with GPUs", "they may, where gpus: are asked for", is_ours=True)
+    elif key in SILENT and isinstance(seconds, int) and not isinstance(seconds, bool):
+        if draft.put("kubernetes.lost_after", float(seconds), view):
+            view.leave("how long pods stay on a machine that is silent", "lost_after: says it", is_ours=True)
+    else:
+        view.leave(
+            f"pods may go to machines that keep others away by {key or 'any taint'}",
+            "GPU machines are tolerated where gpus: are asked for; take the taint off for others",
+        )
