@@ -160,16 +160,16 @@ def read_cluster(job: Job, client: Client) -> Cluster:
         nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type else None
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
-        return Cluster(
         queues = pool.submit(kueue.queues, client) if job.queue is not None else None
+        return Cluster(
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
             missing=tuple(str(right) for right in rights.result()),
             gpu_labels=nodes.result() if nodes is not None else (),
             secrets=secrets.result(),
             claims=found.result(),
-        )
             queues=queues.result() if queues is not None else None,
+        )
 
 
 def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
@@ -208,8 +208,8 @@ def _is_unfit(error: Refused) -> bool:
 
 def dry_run(plan: Plan) -> list[Note]:
     """What the API server says of the objects of a plan, without making them. Empty where it does not answer."""
-    from windlass.plan.plan import Note
     from windlass.engines.kubernetes.queuenotes import ignored
+    from windlass.plan.plan import Note
 
     [cluster] = plan.requests("cluster")
     client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
