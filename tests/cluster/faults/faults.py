@@ -81,6 +81,34 @@ FAULTS = (
           "import sys\nprint('seven is too few')\nsys.exit(7)\n", ends=True),
 )  # fmt: skip
 
+IN_QUEUE = {"queue": "narrow", "resources": {"cpus": 0.8}}
+QUEUED = (
+    Fault("a queue that was deleted after the plan was made", "queue-misconfigured",
+          ("LocalQueue narrow", "the namespace has no LocalQueue"), job=IN_QUEUE, before=scene.queue(),
+          between=removed("localqueue", "narrow"), operator="kueue", phase="queued"),
+    Fault("a queue whose quota somebody else has", "queue-quota",
+          ("too little cpu", "number 1 of 1", "Job other has 800m cpu", "800m is reserved"),
+          job=IN_QUEUE, before=scene.queue_in_use, operator="kueue", phase="queued"),
+    Fault("more than a queue can ever have", "queue-too-large", ("can ever have: 1600m cpu", "maximum capacity (1)"),
+          job={**IN_QUEUE, "nodes": 2}, before=scene.queue(), operator="kueue", phase="queued"),
+    Fault("a queue that is stopped", "queue-stopped", ("stopPolicy",), job=IN_QUEUE,
+          before=scene.queue(stopPolicy="Hold"), operator="kueue", phase="queued"),
+    Fault("a queue that refers to a check that nobody makes", "queue-misconfigured", ("AdmissionCheck",), job=IN_QUEUE,
+          before=scene.queue(admissionChecksStrategy={"admissionChecks": [{"name": "budget"}]}), operator="kueue"),
+    Fault("a queue whose flavor is of other machines than the job wants", "queue-no-flavor", ("resources.instance",),
+          job={**IN_QUEUE, "resources": {"cpus": 0.8, "instance": "g4dn.xlarge"}},
+          before=scene.queue(node_labels={"node.kubernetes.io/instance-type": "p5.48xlarge"}), operator="kueue"),
+    Fault("a queue whose flavor no machine has", "unschedulable", ("not of the kind",), job=IN_QUEUE,
+          before=scene.queue(node_labels={"pool": "nobody-has-it"}), operator="kueue", phase="queued"),
+    Fault("a run that somebody deactivates while it waits", "queue-deactivated", ("kubectl patch workload",),
+          job=IN_QUEUE, before=scene.queue_in_use, act=scene.deactivate_it, operator="kueue"),
+    Fault("a job of higher priority in the same queue", "queue-preempted", ("Job urgent", "higher priority:"),
+          job=IN_QUEUE, before=scene.queue(preemption={"withinClusterQueue": "LowerPriority"}),
+          act=scene.want_its_quota, operator="kueue", ends=True),
+    Fault("a queue that is drained while the run trains", "queue-drained", ("was stopped",), job=IN_QUEUE,
+          before=scene.queue(), act=scene.stop_its_queue, operator="kueue", ends=True),
+)  # fmt: skip
+
 BREAKING = (
     Fault("a cluster without a scheduler", "not-scheduled", ("scheduler",),
           before=scene.stopped_program("kube-scheduler"), breaks=True, phase="queued"),
@@ -104,5 +132,5 @@ HEALTHY = (
 
 def table() -> str:
     """The rows as the page shows them."""
-    rows = [f"| {row.name} | `{row.verdict}` |" for row in (*FAULTS, *BREAKING)]
+    rows = [f"| {row.name} | `{row.verdict}` |" for row in (*FAULTS, *QUEUED, *BREAKING)]
     return "\n".join(["| what is wrong | verdict |", "|---|---|", *rows])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import objects
+from tests.cluster import objects, operated
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 
@@ -88,6 +88,8 @@ class Fault:
     """Whether the cluster itself is broken, so that the row needs one of its own."""
     phase: str = ""
     """The phase that the run must be in then."""
+    operator: str = ""
+    """What has to run in the cluster for it, beside what always does."""
 
 
 # -- objects ----------------------------------------------------------------------------------------------------------
@@ -105,6 +107,21 @@ def limit_range(**limits: Any) -> dict[str, Any]:
 
 def made(*objects: Any) -> Act:
     return lambda scene: scene.make(*objects)
+
+
+def queue(**of_cluster_queue: Any) -> Act:
+    """A queue `narrow` of the namespace with room for one processor; what is of the whole cluster goes afterwards."""
+
+    def act(scene: Scene) -> None:
+        flavor, cluster_queue, local = operated.queue("narrow", scene.namespace, "1")
+        labels = of_cluster_queue.pop("node_labels", {})
+        flavor["spec"] |= {"nodeLabels": labels} if labels else {}
+        cluster_queue["spec"] |= of_cluster_queue
+        scene.make(flavor, cluster_queue, local)
+        for kind in ("clusterqueue", "resourceflavor"):
+            scene.mends.callback(scene.cluster.kubectl, "delete", kind, scene.namespace, "--wait=false")
+
+    return act
 
 
 # -- acts -------------------------------------------------------------------------------------------------------------
@@ -180,6 +197,42 @@ def want_its_machine(scene: Scene) -> None:
         container={"resources": {"limits": {"nvidia.com/gpu": "2"}}},
     )  # fmt: skip
     scene.make(pod)
+
+
+def queue_in_use(scene: Scene) -> None:
+    """A queue most of whose room somebody else has."""
+    queue()(scene)
+    scene.make(operated.queued_job(scene.cluster, "other", "narrow", objects.SLEEP, "800m"))
+    wait_for(lambda: "false" in scene.kubectl("get", "job", "other", "-o", "jsonpath={.spec.suspend}"),
+             "the other job to be admitted", PATIENCE_SECONDS)  # fmt: skip
+
+
+def want_its_quota(scene: Scene) -> None:
+    """A job of higher priority comes into the same queue."""
+    scene.wait_for_line()
+    name = f"urgent-{scene.namespace}"
+    scene.make({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+                "value": 1000})  # fmt: skip
+    scene.mends.callback(scene.cluster.kubectl, "delete", "priorityclass", name)
+    job = operated.queued_job(scene.cluster, "urgent", "narrow", objects.SLEEP, "800m")
+    job["spec"]["template"]["spec"]["priorityClassName"] = name
+    scene.make(job)
+
+
+def stop_its_queue(scene: Scene) -> None:
+    scene.wait_for_line()
+    policy = json.dumps({"spec": {"stopPolicy": "HoldAndDrain"}})
+    scene.cluster.kubectl("patch", "clusterqueue", scene.namespace, "--type", "merge", "-p", policy)
+
+
+def deactivate_it(scene: Scene) -> None:
+    """What a keeper of the cluster does to a job that is not to be admitted."""
+    words = ("get", "workloads.kueue.x-k8s.io", "-o", "jsonpath={.items[*].metadata.name}")
+    wait_for(lambda: scene.kubectl(*words), "Kueue's record of the run", PATIENCE_SECONDS)
+    for name in scene.kubectl(*words).split():
+        if scene.run_id in name:
+            off = json.dumps({"spec": {"active": False}})
+            scene.kubectl("patch", "workloads.kueue.x-k8s.io", name, "--type", "merge", "-p", off)
 
 
 def stopped_program(name: str) -> Act:

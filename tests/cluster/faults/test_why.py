@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.faults.faults import BREAKING, FAULTS, HEALTHY
+from tests.cluster.faults.faults import BREAKING, FAULTS, HEALTHY, QUEUED
 from tests.cluster.faults.registry import registry_of
 from tests.cluster.faults.scene import PATIENCE_SECONDS, Fault, Scene, write_script
 
@@ -23,7 +23,7 @@ from windlass.runs.store import Store
 from windlass.spec.parse import job_from_mapping
 from windlass.spec.targets import KubernetesTarget
 
-WAITS = ("pods-not-made", "not-scheduled", "pods-waiting")
+WAITS = ("pods-not-made", "not-scheduled", "pods-waiting", "queue-waits", "queue-pending")
 """What is said of a run until its cluster has said more."""
 
 
@@ -116,7 +116,7 @@ def end(at: Scene) -> None:
         assert at.engine.wait(at.run_id, PATIENCE_SECONDS).phase.is_terminal
 
 
-@pytest.mark.parametrize("row", params(FAULTS))
+@pytest.mark.parametrize("row", params((*FAULTS, *QUEUED)))
 def test_a_fault_is_named(
     row: Fault, cluster: Cluster, namespace: str, engine: KubernetesEngine, tmp_path: Path, record_property: Any,
     request: pytest.FixtureRequest,
@@ -124,6 +124,8 @@ def test_a_fault_is_named(
     at = Scene(cluster, namespace, engine=engine)
     if "REGISTRY" in str(row.job):
         at.registry = request.getfixturevalue("registry")
+    if row.operator:
+        request.getfixturevalue("operator")(row.operator)
     found = judged(row, at, tmp_path / "job", record_property)
     assert found.verdict.fix
     if not row.ends:

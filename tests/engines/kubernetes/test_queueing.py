@@ -123,6 +123,8 @@ def test_a_queue_that_nobody_has_stopped_is_inactive_for_what_it_lacks() -> None
     [
         ((), {}, "waiting", "PendingEvaluation"),
         ((("QuotaReserved", "False", "Pending", ""),), {"active": False}, "waiting", "Deactivated"),
+        ((("QuotaReserved", "False", "Pending", ""), ("Evicted", "True", "Deactivated", "x")), {"active": False},
+         "waiting", "Deactivated"),
         (HELD[:1], {}, "waiting", "UnsatisfiedAdmissionChecks"),
         (HELD, {}, "admitted", "Admitted"),
         ((("Finished", "True", "Succeeded", ""), *HELD), {}, "finished", "Succeeded"),

@@ -142,11 +142,13 @@ def _state(workload: Json, local: Json | None, cluster_queue: Json | None) -> tu
     """How far a Workload is, why, and Kueue's sentence on that."""
     if is_true(workload, "Finished"):
         return "finished", *_said(workload, "Finished")
-    if is_true(workload, "Evicted") and not is_true(workload, "Requeued"):
+    is_off = workload["spec"].get("active") is False  # which Kueue calls an eviction also of one that only waited
+    if is_true(workload, "Evicted") and not is_true(workload, "Requeued") and not is_off:
         return "evicted", *_said(workload, "Evicted")
     if is_true(workload, "Admitted"):
         return "admitted", *_said(workload, "Admitted")
-    return "requeued" if is_true(workload, "Evicted") else "waiting", *_why_waiting(workload, local, cluster_queue)
+    is_again = is_true(workload, "Evicted") and not is_off
+    return "requeued" if is_again else "waiting", *_why_waiting(workload, local, cluster_queue)
 
 
 def _why_waiting(workload: Json, local: Json | None, cluster_queue: Json | None) -> tuple[str, str]:
