@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import objects, operated
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.labs import lab_on, opened
+from tests.cluster.labs import OPERATORS, lab_on, opened
 from tests.engines.lab import Lab, Run
 
 from windlass.diagnose.diagnose import diagnose
@@ -30,12 +30,13 @@ while os.environ["WINDLASS_ATTEMPT"] in os.environ["WAITS"]:
     time.sleep(0.1)
 """
 PATIENCE_SECONDS = 300.0
-WAYS = ("job", "jobset")
+WAYS = ("job", "jobset", "trainjob", "pytorchjob")
 pytestmark = pytest.mark.timeout(900)
+Operator = Callable[[str], None]
 
 
 @pytest.fixture
-def narrow(cluster: Cluster, namespace: str, operator: Callable[[str], None]) -> Iterator[str]:
+def narrow(cluster: Cluster, namespace: str, operator: Operator) -> Iterator[str]:
     """A queue with room for one processor, in which higher priority comes first; and the name of that priority."""
     operator("kueue")
     flavor, cluster_queue, queue = operated.queue("narrow", namespace, "1")
@@ -47,6 +48,12 @@ def narrow(cluster: Cluster, namespace: str, operator: Callable[[str], None]) ->
     cluster.kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=false")
     for made in (f"clusterqueue/{namespace}", f"resourceflavor/{namespace}", f"priorityclass/urgent-{namespace}"):
         cluster.kubectl("delete", made, "--wait=false", "--ignore-not-found")
+
+
+def has(operator: Operator, via: str) -> None:
+    """Have what this way needs run."""
+    if via in OPERATORS:
+        operator(OPERATORS[via])
 
 
 def script(tmp_path: Path) -> Path:
@@ -91,8 +98,9 @@ def start(lab: Lab, tmp_path: Path, *, waits: str = "", **fields: Any) -> Run:
 
 @pytest.mark.parametrize("via", WAYS)
 def test_a_run_waits_its_turn_and_says_for_whom(
-    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path, via: str
+    cluster: Cluster, namespace: str, operator: Operator, narrow: str, tmp_path: Path, via: str
 ) -> None:
+    has(operator, via)
     hold(cluster, namespace, "other")
     admitted(cluster, namespace, "other")
     with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as lab:
@@ -115,8 +123,9 @@ def test_a_run_waits_its_turn_and_says_for_whom(
 
 @pytest.mark.parametrize("via", WAYS)
 def test_a_run_that_must_make_room_was_preempted_and_waits_again(
-    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path, via: str
+    cluster: Cluster, namespace: str, operator: Operator, narrow: str, tmp_path: Path, via: str
 ) -> None:
+    has(operator, via)
     again = {"max": 3, "on": ["preemption"]}
     with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts=again)) as lab:
         run = start(lab, tmp_path, waits="1")
