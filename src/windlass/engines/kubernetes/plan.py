@@ -314,8 +314,8 @@ def _mpi_refusals(job: Job, facts: Facts, via: str) -> Iterator[Note]:
     if (job.launcher == "mpi") != (via == "mpijob") and via in WAYS:
         yield _blocker("mpi", f"launcher: {job.launcher}, and via: {via}", "launcher: mpi and via: mpijob go together")
     if via == "mpijob" and WAYS[via].api not in groups and "kubeflow.org/v1" in groups:
-        yield _blocker("mpijob-old", "an MPIJob of the cluster, if it has any, is of version v1: its operator needs no ssh "
-                       "keys but rights to exec, and is no longer made", "install mpi-operator 0.7 or newer")  # fmt: skip
+        message = "an MPIJob of the cluster, if it has any, is of version v1, whose operator is no longer made"
+        yield _blocker("mpijob-old", message, "install mpi-operator 0.7 or newer")
 
 
 def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:

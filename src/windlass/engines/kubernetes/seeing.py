@@ -26,7 +26,8 @@ OF_QUEUES: Final = frozenset({
 })  # fmt: skip
 """Reasons of events of what a queue holds back, or puts out, of which the queue itself says why."""
 OF_OPERATORS: Final = frozenset({
-    "SuccessfulCreatePod", "SuccessfulCreateService", "SuccessfulDeletePod", "SuccessfulDeleteService", "ExitedWithCode",
+    "SuccessfulCreatePod", "SuccessfulCreateService", "SuccessfulDeletePod", "SuccessfulDeleteService",
+    "ExitedWithCode",
     *(f"{kind}Job{what}" for kind in ("PyTorch", "MPI") for what in ("Created", "Running", "Succeeded", "Failed")),
 })  # fmt: skip
 """Reasons of events in which Kubeflow's operators tell that they have done their work."""
