@@ -30,7 +30,7 @@ while os.environ["WINDLASS_ATTEMPT"] in os.environ["WAITS"]:
     time.sleep(0.1)
 """
 PATIENCE_SECONDS = 300.0
-WAYS = ("job", "jobset", "trainjob", "pytorchjob")
+WAYS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob")
 pytestmark = pytest.mark.timeout(900)
 Operator = Callable[[str], None]
 
@@ -104,7 +104,7 @@ def test_a_run_waits_its_turn_and_says_for_whom(
     hold(cluster, namespace, "other")
     admitted(cluster, namespace, "other")
     with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as lab:
-        run = start(lab, tmp_path)
+        run = start(lab, tmp_path, launcher="mpi" if via == "mpijob" else "plain")
         run.until(waits_in_queue)
         verdict = diagnose(observe(lab.store, run.status)).verdict
         assert verdict.code == "queue-quota", verdict
@@ -128,7 +128,7 @@ def test_a_run_that_must_make_room_was_preempted_and_waits_again(
     has(operator, via)
     again = {"max": 3, "on": ["preemption"]}
     with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts=again)) as lab:
-        run = start(lab, tmp_path, waits="1")
+        run = start(lab, tmp_path, waits="1", launcher="mpi" if via == "mpijob" else "plain")
         run.until(lambda run: all(f"attempt 1 of rank {rank}" in run.text() for rank in (0, 1)))
         hold(cluster, namespace, "urgent", narrow)
         run.until(lambda run: len(run.status.attempts) == 2 and waits_in_queue(run))

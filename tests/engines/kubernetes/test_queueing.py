@@ -159,6 +159,12 @@ def test_a_preemption_names_for_whom_where_that_one_may_be_seen() -> None:
     seen = queueing.eviction_seen(job(), [workload(job(), *gone), urgent])
     assert seen is not None
     assert (seen.state, seen.reason, seen.message, seen.by) == ("evicted", "Preempted", said, "Job b/urgent")
+    anew = {**urgent, "metadata": {**urgent["metadata"], "uid": "another"}}
+    of_job = said.replace("JobUID: 8e", f"JobUID: {job('urgent', 'b')['metadata']['uid']}")
+    told = [(*one[:3], of_job) for one in gone]
+    again = queueing.eviction_seen(job(), [workload(job(), *told), anew])
+    assert again is not None
+    assert again.by == "Job b/urgent"
     alone = queueing.eviction_seen(job(), [workload(job(), *gone)])
     assert alone is not None
     assert alone.by == f"the workload with UID {urgent['metadata']['uid']}"
@@ -270,7 +276,7 @@ def test_the_queues_of_a_namespace_are_shown_with_what_waits_in_them() -> None:
 
 def shown(*queues: Object) -> tuple[str, str]:
     versions = [{"groupVersion": "kueue.x-k8s.io/v1beta1"}]
-    answers = {"version": {"gitVersion": "v1.34.4"}, "groups": {"groups": [{"versions": versions}]},
+    answers: dict[str, Any] = {"version": {"gitVersion": "v1.34.4"}, "groups": {"groups": [{"versions": versions}]},
                "queues": {"items": list(queues)}, "rights": {"missing": ()}}  # fmt: skip
     target = KubernetesTarget(name="lab", context="lab", namespace="a")
     found = {check.name: check for check in checks(Survey("https://x", "lab", "a", answers), target)}

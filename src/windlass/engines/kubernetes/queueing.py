@@ -8,7 +8,7 @@ and conditions are those of kueue 0.15 to 0.19. How many wait and who has the qu
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ _MEANINGS: Final = (
 for that is the one to wait for."""
 _SHORT: Final = re.compile(r"insufficient (?:unused )?quota for (\S+) in flavor [^\s,]+|"
                            r"borrowing limit for (\S+) in flavor \S+ exceeded")  # fmt: skip
-_PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)")
+_PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobUID: ([^,)]+))?")
 
 
 def api_of(served: Collection[str]) -> str:
@@ -188,9 +188,14 @@ def _preemptor(workload: Json, known: Iterable[Json]) -> str:
     found = _PREEMPTOR.search(_said(workload, "Preempted")[1])
     if found is None:
         return ""
-    named = next((one for one in known if uid_of(one) == found[1]), None)
+    # A Workload may have been made anew by now, for the same object.
+    named = next((one for one in known if {found[1], found[2]} & {uid_of(one), *_owners(one)}), None)
     here = workload["metadata"]["namespace"]
     return called(named, here) if named is not None else f"the workload with UID {found[1]}"
+
+
+def _owners(workload: Json) -> Iterator[str]:
+    return (str(owner.get("uid", "")) for owner in workload["metadata"].get("ownerReferences", ()))
 
 
 # -- what objects say -------------------------------------------------------------------------------------------------
