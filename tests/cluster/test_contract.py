@@ -5,11 +5,11 @@ What a case needs of this machine alone, such as processes that it can look at, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.labs import ADDED, CAN, claimed, lab_on
+from tests.cluster.labs import ADDED, CAN, OPERATORS, claimed, lab_on
 from tests.engines.contract import Contract
 from tests.engines.lab import Lab, Way
 
@@ -25,7 +25,11 @@ class OnCluster(Contract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def lab(cls, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    def lab(
+        cls, cluster: Cluster, operator: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Lab]:
+        if cls.via in OPERATORS:
+            operator(OPERATORS[cls.via])
         with cluster.namespace(f"contract-{cls.via}") as namespace:
             here = {"via": cls.via, **claimed(cluster, namespace)}
             lab = lab_on(cluster, namespace, tmp_path_factory.mktemp("home"), kubernetes=here)
@@ -50,3 +54,15 @@ class TestJob(OnCluster):
 class TestJobset(OnCluster):
     via = "jobset"
     way = way("jobset")
+
+
+@pytest.mark.every_way
+class TestTrainjob(OnCluster):
+    via = "trainjob"
+    way = way("trainjob")
+
+
+@pytest.mark.every_way
+class TestPytorchjob(OnCluster):
+    via = "pytorchjob"
+    way = way("pytorchjob")

@@ -16,7 +16,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 KNOWN = ROOT / ".cache" / "contract.json"
 PAGE = ROOT / "docs" / "reference" / "contract-matrix.md"
-COLUMNS = ("fake", "local cold", "local warm", "kubernetes job", "kubernetes jobset")
+COLUMNS = (
+    "fake",
+    "local cold",
+    "local warm",
+    *(f"kubernetes {way}" for way in ("job", "jobset", "trainjob", "pytorchjob")),
+)
 """Ways of the page."""
 MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
 LEFT_OUT = "–"
@@ -31,7 +36,7 @@ Every engine passes the same cases, written once (`tests/engines/contract.py`), 
 ✓ passed, ✗ failed. Where a case makes no sense for a way, a letter says what the way lacks: see below the table.
 
 The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in real pods. `make test`,
-`make test-slow` and `make test-cluster` print the part of it that they run.
+`make test-slow`, `make test-cluster` and `make contract` print the part of it that they run.
 """
 
 
