@@ -27,6 +27,7 @@ from tests.cluster.bed.sharing import alone
 
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.ways import WAYS
 from windlass.spec.job import Job
 
 NUM_RUNS = 1000
@@ -45,7 +46,7 @@ def objects(number: int) -> tuple[Object, Object, list[Object]]:
     """The anchor, the Job and the pods of one run, all of whose pods run."""
     job = Job(name="digits", run="train.py", nodes=NUM_PODS)
     shape = manifests.Shape(run_id(number), NAMESPACE, "job", "localhost/base:1", "python3", 1000, "0" * 64, 1)
-    made = manifests.attempt(shape, job, 1, NUM_PODS)
+    [made] = manifests.attempt(shape, job, 1, NUM_PODS)
     made["spec"]["managedBy"] = BENCH  # the controller leaves it alone
     template = made["spec"]["template"]
     pods = [
@@ -73,7 +74,7 @@ def running(name: str) -> Object:
             for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
         ],
         "containerStatuses": [{
-            "name": layout.CONTAINER, "ready": True, "started": True, "restartCount": 0, "image": "localhost/base:1",
+            "name": WAYS["job"].container, "ready": True, "started": True, "restartCount": 0, "image": "localhost/base:1",
             "imageID": "localhost/base@sha256:" + "0" * 64, "containerID": f"containerd://{name:0>64}",
             "state": {"running": {"startedAt": at}},
         }],

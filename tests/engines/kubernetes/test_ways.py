@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.manifests import Manifest, Shape, attempt
+from windlass.engines.kubernetes.manifests import Shape, attempt
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.ways import MAKERS, WAYS
-from windlass.engines.kubernetes.ways.base import pod_spec
+from windlass.engines.kubernetes.ways.base import Manifest, pod_spec
 from windlass.spec.job import Job
 
 ANYWHERE = ("containers", "restartPolicy", "subdomain")
