@@ -74,7 +74,8 @@ def running(name: str) -> Object:
             for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
         ],
         "containerStatuses": [{
-            "name": WAYS["job"].container, "ready": True, "started": True, "restartCount": 0, "image": "localhost/base:1",
+            "name": WAYS["job"].container, "ready": True, "started": True, "restartCount": 0,
+            "image": "localhost/base:1",
             "imageID": "localhost/base@sha256:" + "0" * 64, "containerID": f"containerd://{name:0>64}",
             "state": {"running": {"startedAt": at}},
         }],
