@@ -34,6 +34,7 @@ AWAY_SECONDS: Final = 300.0
 BUSY_SECONDS: Final = 20.0
 """How long it may refuse them for a reason that may pass."""
 START_PAUSE_SECONDS: Final = 1.0
+BEHIND_PAUSE_SECONDS: Final = 0.1
 PASSING: Final = (429, 500, 502, 503, 504)
 """Answers of an API server that is busy, or whose webhooks are not there yet."""
 END_SECONDS: Final = 5.0
@@ -167,8 +168,9 @@ class ClusterGround:
             "metadata": {**made["metadata"], "name": layout.attempt_name(self.plan.run_id, number)},
             "binaryData": {layout.NODES_FILE: base64.b64encode(asked).decode()},
         }
-        for one in (spec, *parts, made):
+        for one in (spec, *parts):
             self._make(manifests.owned(one, owner))
+        self._make_last(manifests.owned(made, owner))
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`."""
@@ -206,6 +208,19 @@ class ClusterGround:
         for kind in (way.kind, *(kind for kind, _ in way.parts)):
             for one in self.client.find(way.api, kind, selector)["items"]:
                 self.client.delete(way.api, kind, one["metadata"]["name"])
+
+    def _make_last(self, manifest: Mapping[str, Any]) -> None:
+        """Make the object that refers to the others; an operator may be a moment behind, and not know these yet."""
+        give_up = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._make(manifest)
+                return
+            except Refused as error:
+                is_behind = f'"{manifest["metadata"]["name"]}" not found' in error.message
+                if not is_behind or time.monotonic() > give_up:
+                    raise
+            time.sleep(BEHIND_PAUSE_SECONDS)
 
     def _end_makers(self) -> None:
         """See that no more pods come: what has ended by itself stays, so that `kubectl logs` shows what they said."""
