@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tests.cluster.bed.cluster import Cluster
-from tests.cluster.objects import ALL_REDUCE, Object, job, pod_spec
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.bed.node import GPU
+from tests.cluster.objects import ALL_REDUCE, Object, headless, indexed_job, job, pod_spec
 
 SSH_PORT = 2222
 """A user who is not root may listen there."""
@@ -100,3 +107,47 @@ def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: 
     made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue_name}
     made["spec"]["suspend"] = True
     return made
+
+
+def node_pool(name: str, *instance_types: str, labels: dict[str, str] | None = None, **spec: Any) -> list[Object]:
+    """A pool of Karpenter's, of nodes with these types, and the class that it refers to; they go when empty.
+
+    `name` is part of the nodes' names, which have to fit into a label: a few letters.
+    """
+    types = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": list(instance_types)}
+    reference = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": name}
+    template = {"metadata": {"labels": labels or {}}, "spec": {"nodeClassRef": reference, "requirements": [types]}}
+    # By default a tenth of the nodes, rounded up, may go at a time: with two it would be one after the other.
+    disruption = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}]}
+    return [
+        {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": name}, "spec": {}},
+        {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
+         "spec": {"template": template, "disruption": disruption, **spec}},
+    ]  # fmt: skip
+
+
+@contextmanager
+def pooled(bed: Bed, name: str, *instance_types: str, labels: dict[str, str] | None = None) -> Iterator[None]:
+    """Such a pool for as long as a test wants it; nothing that Karpenter has made for it is left afterwards."""
+    made = {"apiVersion": "v1", "kind": "List", "items": node_pool(name, *instance_types, labels=labels)}
+    bed.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    try:
+        yield
+    finally:
+        bed.kubectl("delete", "nodepool", name)
+        wait_for(lambda: not _made_for(bed, name), f"the nodes of {name} to go", 240)
+
+
+def _made_for(bed: Bed, pool: str) -> list[Object]:
+    """The claims and the nodes of a pool."""
+    kinds = ("/apis/karpenter.sh/v1/nodeclaims", "/api/v1/nodes")
+    return [
+        each for kind in kinds for each in bed.api.get(f"{kind}?labelSelector=karpenter.sh/nodepool={pool}")["items"]
+    ]
+
+
+def hungry(cluster: Cluster, namespace: str, gpus: int) -> list[Object]:
+    """The two pods that train, each with more GPUs than the bed's own nodes have."""
+    made = indexed_job(cluster, "digits", namespace)
+    made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {GPU: str(gpus)}}
+    return [headless("digits", {"job-name": "digits"}), made]

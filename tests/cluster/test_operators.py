@@ -78,7 +78,7 @@ def _ran(cluster: Cluster, namespace: str, job: str) -> tuple[datetime, datetime
 def test_kueue_holds_back_every_kind_that_asks_for_a_queue(
     cluster: Cluster, namespace: str, operator: Start, kind: str
 ) -> None:
-    for name in ON_DEMAND:
+    for name in ("trainer", "training-operator", "mpi-operator", "kueue"):
         operator(name)
     made = {
         "pytorchjob": lambda: operated.pytorchjob(cluster, "held"),
@@ -119,6 +119,7 @@ def _leave_something(bed: Bed, namespace: str, name: str) -> None:
         "trainer": lambda: [operated.training_runtime(bed), operated.trainjob("left")],
         "training-operator": lambda: [operated.pytorchjob(bed, "left")],
         "mpi-operator": lambda: [operated.mpijob(bed, "left")],
+        "karpenter": lambda: [*operated.node_pool(namespace, "p4d.24xlarge"), *operated.hungry(bed, namespace, 8)],
         "kueue": lambda: [*operated.queue("left", namespace, "1"),
                           operated.queued_job(bed, "left", "left", objects.SLEEP, "100m")],
     }[name](), namespace=namespace)  # fmt: skip

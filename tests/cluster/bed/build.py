@@ -1,4 +1,4 @@
-"""Turns the Go module beside this file into programs and manifests, once for each version of that module."""
+"""Turns the Go modules beside this file into programs and manifests, once for each version of each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,9 @@ from ruamel.yaml import YAML
 from tests.cluster.bed.host import BedError
 from tests.cluster.bed.layout import CACHE, CODE, digest_of
 
-MODULE = CODE / "go"
 VERSION = "v1.34.4"
 """What `kubectl version` and the nodes show; that of k8s.io/kubernetes in go.mod."""
-PATTERNS = ("tool", "./coredns", "./pause")
 KEEP = "WINDLASS_TESTBED_KEEP_GO_CACHE"
-INSTALLS = {
-    "jobset": ("sigs.k8s.io/jobset", ("config/default",)),
-    "trainer": ("github.com/kubeflow/trainer/v2", ("manifests/base/crds", "manifests/base/webhook")),
-    "training-operator": ("github.com/kubeflow/training-operator", ("manifests/overlays/standalone",)),
-    "mpi-operator": ("github.com/kubeflow/mpi-operator", ("manifests/overlays/standalone",)),
-    "kueue": ("sigs.k8s.io/kueue", ("config/default",)),
-}
-"""Operators: the name of each, its Go module, and the folders in there that kustomize renders."""
 ONLY = {"training-operator": "pytorchjobs"}
 """The one resource that is kept of an operator with several. Its MPIJob would take the name of mpi-operator's."""
 KEPT_KINDS = ("CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -47,29 +38,80 @@ def ldflags() -> str:
     return " ".join(["-s", "-w", *(f"-X {where}.{name}={value}" for name, value in values.items())])
 
 
-def digest() -> str:
-    """Changes when what would be built changes."""
-    sources = ["go.mod", "go.sum", "coredns/main.go", "pause/main.go"]
-    recipe = json.dumps([ldflags(), PATTERNS, INSTALLS, ONLY, KEPT_KINDS])
-    return digest_of(*((MODULE / name).read_bytes() for name in sources), recipe.encode())
+@dataclass(frozen=True)
+class Module:
+    """A Go module of ours, and what is made of it."""
+
+    folder: Path
+    what: str
+    """For who waits for it."""
+    patterns: tuple[str, ...]
+    installs: Mapping[str, tuple[str, tuple[str, ...]]]
+    """Operators: the name of each, its Go module, and the folders in there that have its manifests."""
+
+    def digest(self) -> str:
+        """Changes when what would be built changes."""
+        sources = ["go.mod", "go.sum", *(f"{pattern[2:]}/main.go" for pattern in self.patterns if pattern != "tool")]
+        recipe = json.dumps([ldflags(), self.patterns, self.installs, ONLY, KEPT_KINDS])
+        return digest_of(*((self.folder / name).read_bytes() for name in sources), recipe.encode())
+
+    @property
+    def home(self) -> Path:
+        """The folder of this version's programs (`bin`) and manifests (`manifests`)."""
+        return CACHE / self.digest()
+
+    def is_built(self) -> bool:
+        return (self.home / "built").exists()
+
+    def build(self) -> None:
+        """Make the programs and the manifests."""
+        print(f"bed: building {self.what} from source, once")
+        (self.home / "manifests").mkdir(parents=True, exist_ok=True)
+        _go(self.folder, "build", "-trimpath", "-o", f"{self.home / 'bin'}/", "-ldflags", ldflags(), *self.patterns)
+        for operator in self.installs:
+            manifests(operator).write_text(json.dumps(_render(self, operator)))
+        (self.home / "built").touch()
+
+
+MAIN = Module(
+    CODE / "go", f"Kubernetes {VERSION}, etcd, CoreDNS and operators (10 to 20 minutes)",
+    ("tool", "./coredns", "./pause"),
+    {
+        "jobset": ("sigs.k8s.io/jobset", ("config/default",)),
+        "trainer": ("github.com/kubeflow/trainer/v2", ("manifests/base/crds", "manifests/base/webhook")),
+        "training-operator": ("github.com/kubeflow/training-operator", ("manifests/overlays/standalone",)),
+        "mpi-operator": ("github.com/kubeflow/mpi-operator", ("manifests/overlays/standalone",)),
+        "kueue": ("sigs.k8s.io/kueue", ("config/default",)),
+    },
+)  # fmt: skip
+NODES = Module(
+    CODE / "go-nodes", "Karpenter (2 to 4 minutes)", ("./karpenter",),
+    {"karpenter": ("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds"))},
+)  # fmt: skip
+"""Apart, for it wants newer parts of Kubernetes than the operators compile with."""
+MODULES = (MAIN, NODES)
 
 
 def home() -> Path:
-    """The folder of this version's programs (`bin`) and manifests (`manifests`)."""
-    return CACHE / digest()
+    """Where the programs of the control plane lie."""
+    return MAIN.home
 
 
 def is_built() -> bool:
-    return (home() / "built").exists()
+    return all(module.is_built() for module in MODULES)
 
 
 def program(name: str) -> str:
     """The path of one of the programs that were built."""
-    return str(home() / "bin" / name)
+    return str(_module_of(name).home / "bin" / name)
 
 
 def manifests(operator: str) -> Path:
-    return home() / "manifests" / f"{operator}.json"
+    return _module_of(operator).home / "manifests" / f"{operator}.json"
+
+
+def _module_of(name: str) -> Module:
+    return NODES if name in NODES.installs else MAIN
 
 
 @contextmanager
@@ -84,25 +126,21 @@ def locked(path: Path) -> Iterator[None]:
 def build() -> None:
     """Build what is missing; a second caller waits for the first and finds its work done."""
     with locked(CACHE / "build.lock"):
-        if is_built():
-            return
-        print(f"bed: building Kubernetes {VERSION}, etcd, CoreDNS and operators from source (10 to 20 minutes, once)")
-        (home() / "manifests").mkdir(parents=True, exist_ok=True)
-        _go("build", "-trimpath", "-o", f"{home() / 'bin'}/", "-ldflags", ldflags(), *PATTERNS)
-        for operator in INSTALLS:
-            manifests(operator).write_text(json.dumps(_render(operator)))
-        (home() / "built").touch()
-        _forget_caches()
+        missing = [module for module in MODULES if not module.is_built()]
+        for module in missing:
+            module.build()
+        if missing:
+            _forget_caches()
 
 
-def _go(*args: str) -> str:
-    """Run the Go command in the module; it prints its own complaints."""
+def _go(folder: Path, *args: str) -> str:
+    """Run the Go command in a module; it prints its own complaints."""
     env = {**os.environ, **_caches(), "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     niced = ["nice", "-n", "5", "go", *args]
-    done = subprocess.run(niced, cwd=MODULE, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(niced, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise BedError(
-            f"bed: go {args[0]}: exit {done.returncode}; the build needs Go 1.25 or newer and a way to modules"
+            f"bed: go {args[0]}: exit {done.returncode}; the build needs Go 1.26.6 or newer and a way to modules"
         )
     return done.stdout
 
@@ -116,7 +154,7 @@ _OWN_CACHES = {"GOMODCACHE": "gomod", "GOCACHE": "gocache"}
 
 
 def _forget_caches() -> None:
-    """Remove 4.7 GB that only a change of go.mod would use again; `KEEP` keeps them for who is changing it."""
+    """Remove 6.5 GB that only a change of go.mod would use again; `KEEP` keeps them for who is changing it."""
     if os.environ.get(KEEP):
         return
     for name, folder in _OWN_CACHES.items():
@@ -125,15 +163,22 @@ def _forget_caches() -> None:
             shutil.rmtree(CACHE / folder, ignore_errors=True)
 
 
-def _render(operator: str) -> list[object]:
-    """The definitions and webhooks of an operator, from its own kustomization."""
-    module, folders = INSTALLS[operator]
-    where = _go("list", "-m", "-f", "{{.Dir}}", module).strip()
-    commands = [[program("kubectl"), "kustomize", f"{where}/{folder}"] for folder in folders]
-    texts = [subprocess.run(each, stdout=subprocess.PIPE, text=True, check=True).stdout for each in commands]
+def _render(module: Module, operator: str) -> list[object]:
+    """The definitions and webhooks of an operator, from its own manifests."""
+    source, folders = module.installs[operator]
+    where = Path(_go(module.folder, "list", "-m", "-f", "{{.Dir}}", source).strip())
+    texts = (text for folder in folders for text in _texts(where / folder))
     objects = YAML(typ="safe", pure=True).load_all(io.StringIO("\n---\n".join(texts)))
     kept = (each for each in objects if each and each["kind"] in KEPT_KINDS)
     return [each for each in kept if _is_wanted(each, ONLY.get(operator))]
+
+
+def _texts(folder: Path) -> list[str]:
+    """What kustomize makes of a folder, or what lies in one that it knows nothing of."""
+    if not (folder / "kustomization.yaml").exists():
+        return [path.read_text() for path in sorted(folder.glob("*.yaml"))]
+    command = [program("kubectl"), "kustomize", str(folder)]
+    return [subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout]
 
 
 def _is_wanted(each: dict[str, Any], resource: str | None) -> bool:

@@ -147,12 +147,16 @@ class Bed(Cluster):
         programs.start_again(self.layout, name)
 
     def start_operator(self, name: str) -> None:
-        """Have `trainer`, `training-operator`, `mpi-operator` or `kueue` run; returns when its kinds can be used."""
+        """Have one of `operators.ON_DEMAND` run; returns when its kinds can be used."""
         installing.start(self.layout, operators.ON_DEMAND[name])
 
     def stop_operator(self, name: str) -> None:
         """End one of those, and remove its webhooks, its kinds and all objects of them."""
         installing.stop(self.layout, operators.ON_DEMAND[name])
+
+    def sell_out(self, *instance_types: str) -> None:
+        """Have the cloud of `karpenter` refuse machines of these types, and of no other."""
+        self.layout.sold_out.write_text(" ".join(instance_types))
 
     def freeze(self, name: str) -> None:
         """Stop a program in its tracks: it holds its connections and answers nothing."""

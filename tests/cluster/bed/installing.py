@@ -26,8 +26,8 @@ COLLECTIONS = {
 }
 WEBHOOK_ADDRESS = API_ADDRESS
 """Endpoints may not lie in 127.0.0.0/8, so webhooks are reached on the other address of the loopback device."""
-MADE = ("/api/v1/pods", "/api/v1/services", "/api/v1/configmaps", "/api/v1/secrets", "/apis/batch/v1/jobs",
-        "/apis/jobset.x-k8s.io/v1alpha2/jobsets")  # fmt: skip
+MADE = ("/api/v1/pods", "/api/v1/services", "/api/v1/configmaps", "/api/v1/secrets", "/api/v1/nodes",
+        "/apis/batch/v1/jobs", "/apis/jobset.x-k8s.io/v1alpha2/jobsets")  # fmt: skip
 """What operators make for the objects of their kinds."""
 START_SECONDS = 180.0
 CLEAR_SECONDS = 240.0
@@ -41,7 +41,11 @@ def start(layout: Layout, operator: Operator) -> None:
         announce(client, operator, layout)
         define(client, operator, layout)
         operator.write_settings(layout)
-        programs.start(layout, operator.name, operator.argv(layout), programs.operator_environment(layout))
+        environment = programs.operator_environment(layout, operator.namespace)
+        programs.start(layout, operator.name, operator.argv(layout), environment)
+        if operator.beside:
+            helper = programs.helper(layout, operator.beside)
+            programs.start(layout, operator.beside, helper, programs.helper_environment())
         host.wait_for(partial(_is_ready, layout, operator), f"{operator.name} to be ready", START_SECONDS)
         # Last: until the operator answers, its webhooks would keep out what they are asked about.
         hook(client, operator, layout)
@@ -52,16 +56,22 @@ def stop(layout: Layout, operator: Operator) -> None:
     """End an operator, and remove its webhooks, its kinds and all objects of them."""
     client = users.api(layout)
     with build.locked(layout.operators):
+        running = [name for name in (operator.name, operator.beside) if name in host.order(layout, do="list")]
+        for name in running:
+            # One that was killed is needed once more: it may have to let its objects go.
+            programs.start_again(layout, name)
         _clear(client, operator)
         for path, _ in _objects(operator, hooks=True):
             client.discard(path)
         host.wait_for(lambda: not _asks(client, operator), f"the webhooks of {operator.name} to be forgotten")
-        if operator.name in host.order(layout, do="list"):
-            programs.stop(layout, operator.name, signal.SIGKILL)
+        for name in running:
+            programs.stop(layout, name, signal.SIGKILL)
+        if operator.leaves:
+            operator.leaves(layout)
         client.discard(_lease(operator))
         for path, definition in _objects(operator, hooks=False):
             client.discard(path)
-            host.wait_for(partial(_is_gone, client, path, definition), f"{path} to go")
+            host.wait_for(partial(api.calm, partial(_is_gone, client, path, definition)), f"{path} to go")
 
 
 def announce(client: Api, operator: Operator, layout: Layout) -> None:
@@ -136,12 +146,22 @@ def _clear(client: Api, operator: Operator) -> None:
     The garbage collector keeps for ever what belongs to a kind that is no longer there.
     """
     definitions = [definition for _, definition in _objects(operator, hooks=False)]
+    host.wait_for(
+        lambda: api.calm(lambda: _delete(client, definitions)), f"the objects of {operator.name} to be deleted"
+    )
+    kinds = {definition["spec"]["names"]["kind"] for definition in definitions}
+    host.wait_for(
+        lambda: api.calm(lambda: not _owned(client, kinds)), f"what {operator.name} made to go", CLEAR_SECONDS
+    )
+
+
+def _delete(client: Api, definitions: list[Object]) -> bool:
+    """Delete all objects of these kinds; a server that is told of a kind has to be asked again."""
     for definition in definitions:
         with api.suppressed(404):
             for each in client.get(_collection(definition))["items"]:
                 client.discard(_path(definition, each))
-    kinds = {definition["spec"]["names"]["kind"] for definition in definitions}
-    host.wait_for(lambda: not _owned(client, kinds), f"what belongs to {operator.name} to go", CLEAR_SECONDS)
+    return True
 
 
 def _owned(client: Api, kinds: set[str]) -> bool:

@@ -82,6 +82,21 @@ class Layout:
         return self.folder / "pki"
 
     @property
+    def certificates(self) -> Path:
+        """Where operators look for theirs: below the folder for temporary files that their environment names."""
+        return self.folder / "tmp" / "k8s-webhook-server" / "serving-certs"
+
+    @property
+    def images(self) -> Path:
+        """What every containerd is given."""
+        return self.folder / "images.tar"
+
+    @property
+    def sold_out(self) -> Path:
+        """Names of the instance types that Karpenter cannot have just now."""
+        return self.folder / "sold-out"
+
+    @property
     def volumes(self) -> Path:
         """What claims of the class `bed` are made of, a folder each."""
         return self.folder / "volumes"

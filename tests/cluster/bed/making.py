@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from tests.cluster.bed import api, build, host, images, programs, seed, users
 from tests.cluster.bed.host import BedError, wait_for
-from tests.cluster.bed.layout import CACHE, ROOT, Layout
+from tests.cluster.bed.layout import Layout
 from tests.cluster.bed.node import Node
 from tests.cluster.bed.operators import JOBSET
 
@@ -53,16 +52,15 @@ def make(layout: Layout) -> None:
 
 def _start(layout: Layout) -> None:
     pair = nodes(layout)
-    archive = layout.folder / "images.tar"
     programs.start(layout, "etcd", programs.etcd(layout))
     programs.start(layout, "kube-apiserver", programs.api_server(layout))
     for node in pair:
         node.prepare()
         node.start_containerd()
     programs.place_certificates(layout)
-    images.write_archive(archive, build.program("pause"))
+    images.write_archive(layout.images, build.program("pause"))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda node: node.import_images(archive), pair))
+        list(pool.map(Node.import_images, pair))
     wait_for(users.api(layout).is_ready, "the API server")
     _start_controllers(layout)
     for node in pair:
@@ -77,17 +75,8 @@ def _start_controllers(layout: Layout) -> None:
     programs.start(layout, "kube-scheduler", programs.scheduler(layout))
     programs.start(layout, "coredns", programs.coredns(layout))
     JOBSET.write_settings(layout)
-    programs.start(layout, JOBSET.name, JOBSET.argv(layout), programs.operator_environment(layout))
-    programs.start(layout, "provisioner", _provisioner(layout), _provisioner_environment())
-
-
-def _provisioner(layout: Layout) -> list[str]:
-    return [sys.executable, "-m", "tests.cluster.bed.provisioner", str(layout.index)]
-
-
-def _provisioner_environment() -> dict[str, str]:
-    """It must find the same bed, though its home is another."""
-    return {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(CACHE.parent)}
+    programs.start(layout, JOBSET.name, JOBSET.argv(layout), programs.operator_environment(layout, JOBSET.namespace))
+    programs.start(layout, "provisioner", programs.helper(layout, "provisioner"), programs.helper_environment())
 
 
 def _wait_for_helpers(layout: Layout) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,18 +50,25 @@ disabled_plugins = [
 
 @dataclass(frozen=True)
 class Node:
-    """Node `number` (1 or 2) of a bed."""
+    """Node `number` of a bed: the first and the second stay, any other is a machine that Karpenter has asked for."""
 
     layout: Layout
     number: int
+    called: str = ""
+    """Its name in the cluster, where it has another than its place."""
 
     @property
     def name(self) -> str:
+        return self.called or self.place
+
+    @property
+    def place(self) -> str:
+        """Of its files, its programs and its pods."""
         return f"node{self.number}"
 
     @property
     def folder(self) -> Path:
-        return self.layout.folder / self.name
+        return self.layout.folder / self.place
 
     @property
     def socket(self) -> Path:
@@ -68,16 +76,18 @@ class Node:
 
     @property
     def cgroup(self) -> str:
-        return f"{self.layout.cgroup}/{self.name}"
+        return f"{self.layout.cgroup}/{self.place}"
 
     @property
     def address(self) -> str:
-        """The second node's lies on the loopback device of the bed: both share one network namespace."""
-        return self.layout.address if self.number == 1 else f"10.200.{self.layout.index}.6"
+        """All but the first's lie on the loopback device of the bed: the nodes share one network namespace."""
+        return self.layout.address if self.number == 1 else f"10.200.{self.layout.index}.{self.number + 4}"
 
     @property
     def pods(self) -> str:
-        """Half of the pod network for each."""
+        """Half of the pod network for each of the first two."""
+        if self.number > 2:
+            return f"10.245.{self.layout.index}.{(self.number - 3) * 16}/28"
         return f"10.244.{self.layout.index}.{(self.number - 1) * 128}/25"
 
     @property
@@ -87,7 +97,7 @@ class Node:
     @property
     def services(self) -> tuple[str, str]:
         """Names of the two programs, as the supervisor knows them."""
-        return f"containerd-{self.name}", f"kubelet-{self.name}"
+        return f"containerd-{self.place}", f"kubelet-{self.place}"
 
     def prepare(self) -> None:
         """Write the files of both programs and make the node's cgroup."""
@@ -105,22 +115,23 @@ class Node:
         argv = ["/usr/bin/containerd", "--config", str(self.folder / "containerd.toml")]
         programs.start(self.layout, self.services[0], argv)
 
-    def import_images(self, archive: Path) -> None:
+    def import_images(self) -> None:
         """Give containerd the images, as soon as it answers."""
+        archive = str(self.layout.images)
         client = ["/usr/bin/ctr", "-a", str(self.socket), "-n", "k8s.io"]
 
         def imported() -> bool:
             if not self.socket.exists():
                 return False
             with contextlib.suppress(host.BedError):
-                host.inside(self.layout, *client, "images", "import", "--all-platforms", str(archive))
+                host.inside(self.layout, *client, "images", "import", "--all-platforms", archive)
                 return True
             return False
 
         host.wait_for(imported, f"the containerd of {self.name}")
 
     def start_kubelet(self) -> None:
-        labels = ",".join(f"{key}={value}" for key, value in {**LABELS[self.name], **REGION}.items())
+        labels = ",".join(f"{key}={value}" for key, value in {**LABELS.get(self.place, {}), **REGION}.items())
         argv = [
             program("kubelet"), f"--config={self.folder / 'kubelet.json'}", f"--kubeconfig={self.layout.kubeconfig}",
             f"--hostname-override={self.name}", f"--node-ip={self.address}", f"--node-labels={labels}",
@@ -148,6 +159,26 @@ class Node:
                 os.kill(pid, signal.SIGKILL)
         self.socket.unlink(missing_ok=True)
 
+    def add(self, gpus: int) -> None:
+        """Start the machine of a node that is already in the cluster."""
+        host.inside(self.layout, "/sbin/ip", "address", "replace", f"{self.address}/32", "dev", "lo")
+        self.prepare()
+        self.start_containerd()
+        self.import_images()
+        self.start_kubelet()
+        self.settle(gpus)
+
+    def remove(self) -> None:
+        """End a machine and leave nothing of it, so that the next one of this number starts anew."""
+        if not self.folder.exists():
+            return
+        known = host.order(self.layout, do="list")
+        if all(service in known for service in self.services):
+            self.kill()
+        mounts = f"grep -o ' {self.folder}/[^ ]*' /proc/mounts | sort -r | xargs -r umount -l"
+        host.inside(self.layout, "/bin/sh", "-c", f"{mounts}; ip link delete {self.bridge} || true")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def set_network(self, state: str) -> None:
         """Turn the bridge of the node's pods `up` or `down`; there is none before the first pod."""
         if self.bridge in host.inside(self.layout, "/bin/ls", "/proc/sys/net/ipv4/conf").split():
@@ -156,10 +187,10 @@ class Node:
     def signal_kubelet(self, number: int) -> None:
         host.order(self.layout, do="signal", name=self.services[1], signal=number)
 
-    def settle(self) -> None:
+    def settle(self, gpus: int = GPUS_PER_NODE) -> None:
         """Wait until the cluster has the node, and give it its GPUs."""
         self.wait_until(ready=True)
-        host.wait_for(lambda: calm(self._have_gpus), f"the GPUs of {self.name}")
+        host.wait_for(lambda: calm(lambda: self._has_gpus(gpus)), f"the GPUs of {self.name}")
 
     def wait_until(self, ready: bool, seconds: float = 120) -> None:
         """Wait until the cluster believes that the node is ready, or that it is not."""
@@ -169,10 +200,10 @@ class Node:
         conditions = self._object()["status"].get("conditions", ())
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
-    def _have_gpus(self) -> bool:
+    def _has_gpus(self, number: int) -> bool:
         """Announce the GPUs, which a kubelet that starts anew forgets, until they are there to be used."""
-        count = {GPU: str(GPUS_PER_NODE)}
-        if self._object()["status"]["allocatable"].get(GPU) == count[GPU]:
+        count = {GPU: str(number)}
+        if self._object()["status"]["allocatable"].get(GPU, "0") == count[GPU]:
             return True
         body = {"status": {"capacity": count, "allocatable": count}}
         users.api(self.layout).patch(f"/api/v1/nodes/{self.name}/status", body)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from tests.cluster.bed import images
+from tests.cluster.bed import images, machines
 from tests.cluster.bed.api import Object
 from tests.cluster.bed.build import program
 from tests.cluster.bed.layout import CACHE, Layout
@@ -40,6 +39,11 @@ class Operator:
     """Name that it wants to see in the authority that has signed its certificate."""
     refuses: tuple[str, Object] | None = None
     """A collection, and an object that its webhooks keep out of it: whether they are asked is seen by this."""
+
+    beside: str = ""
+    """A program of ours that it needs: a module of this folder."""
+    leaves: Callable[[Layout], None] | None = None
+    """Removes what is left when both have ended."""
 
     @property
     def host(self) -> str:
@@ -90,7 +94,7 @@ def _kueue(layout: Layout) -> object:
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": True, "webhookServiceName": KUEUE.service,
                                    "webhookSecretName": KUEUE.secret},
-        "webhook": {"port": KUEUE.port, "certDir": str(certificate_folder(layout))},
+        "webhook": {"port": KUEUE.port, "certDir": str(layout.certificates)},
         "metrics": {"bindAddress": "0"},
         "health": {"healthProbeBindAddress": _health(KUEUE, layout)},
         "clientConnection": {"qps": 300, "burst": 600},
@@ -129,9 +133,10 @@ def _health(operator: Operator, layout: Layout) -> str:
     return f"{layout.address}:{operator.health[0]}"
 
 
-def certificate_folder(layout: Layout) -> Path:
-    """Where operators look: below the folder for temporary files that their environment names."""
-    return layout.folder / "tmp" / "k8s-webhook-server" / "serving-certs"
+def _karpenter(layout: Layout) -> list[str]:
+    # Its flags cannot name an address: both ports are open on all of the bed's.
+    return [program("karpenter"), "--disable-leader-election", f"--instance-types-file-path={KARPENTER.file(layout)}",
+            f"--health-probe-port={KARPENTER.health[0]}", f"--metrics-port={KARPENTER.health[0] + 1}"]  # fmt: skip
 
 
 JOBSET: Operator = Operator(
@@ -167,5 +172,9 @@ KUEUE: Operator = Operator(
               "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [
                   {"name": "main", "image": "none"}]}}}}),
 )  # fmt: skip
-EVERY = (JOBSET, TRAINER, TRAINING, MPI, KUEUE)
+KARPENTER: Operator = Operator(
+    "karpenter", "nodepools.karpenter.sh", "karpenter", (8188, "/readyz"), _karpenter,
+    lambda _: machines.instance_types(), beside="machines", leaves=machines.remove_all,
+)  # fmt: skip
+EVERY = (JOBSET, TRAINER, TRAINING, MPI, KUEUE, KARPENTER)
 ON_DEMAND = {each.name: each for each in EVERY if each is not JOBSET}

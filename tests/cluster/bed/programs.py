@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping
 
-from tests.cluster.bed import host, operators, users
+from tests.cluster.bed import host, users
 from tests.cluster.bed.build import program
-from tests.cluster.bed.layout import SERVICES, Layout
+from tests.cluster.bed.layout import CACHE, ROOT, SERVICES, Layout
 
 ETCD = "http://127.0.0.1:2379"
 COREFILE = """.:53 {{
@@ -92,17 +93,29 @@ def coredns(layout: Layout) -> list[str]:
     return [program("coredns"), "-conf", str(layout.folder / "Corefile")]
 
 
-def operator_environment(layout: Layout) -> dict[str, str]:
+def operator_environment(layout: Layout, namespace: str) -> dict[str, str]:
     """Operators look for their certificate in the folder for temporary files."""
     return {
+        "SYSTEM_NAMESPACE": namespace,
+        "SOLD_OUT": str(layout.sold_out),
         "KUBECONFIG": str(layout.kubeconfig),
         "KUBE_FEATURE_WatchListClient": "false",
         "TMPDIR": str(layout.folder / "tmp"),
     }
 
 
+def helper(layout: Layout, name: str) -> list[str]:
+    """A program of our own, a module of this folder that is told the number of its bed."""
+    return [sys.executable, "-m", f"tests.cluster.bed.{name}", str(layout.index)]
+
+
+def helper_environment() -> dict[str, str]:
+    """It must find the same bed, though its home is another."""
+    return {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(CACHE.parent)}
+
+
 def place_certificates(layout: Layout) -> None:
-    target = operators.certificate_folder(layout)
+    target = layout.certificates
     target.mkdir(parents=True, exist_ok=True)
     for name in ("tls.crt", "tls.key"):
         shutil.copy(layout.pki / name, target)

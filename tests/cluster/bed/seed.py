@@ -11,7 +11,7 @@ from tests.cluster.bed.api import Api
 from tests.cluster.bed.layout import CACHE, CODE, Layout, digest_of
 
 SOURCES = ("seed.py", "certificates.py", "programs.py", "provisioner.py", "users.py", "layout.py",
-           "installing.py", "operators.py")  # fmt: skip
+           "installing.py", "operators.py", "machines.py")  # fmt: skip
 
 
 def home() -> Path:

@@ -1,0 +1,79 @@
+"""With Karpenter, nodes that do not exist yet are there when a job needs them, train like any other, and go again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.cluster import operated
+from tests.cluster.bed.cluster import Bed
+from tests.cluster.bed.host import wait_for
+from tests.cluster.bed.machines import NEVER_READY
+
+pytestmark = pytest.mark.timeout(900)
+
+
+POOL = "gpus"
+
+
+def nodes(bed: Bed) -> list[dict[str, Any]]:
+    """Those that Karpenter has made."""
+    found: list[dict[str, Any]] = bed.api.get(f"/api/v1/nodes?labelSelector=karpenter.sh/nodepool={POOL}")["items"]
+    return found
+
+
+def events(bed: Bed) -> list[str]:
+    """What has been said of nodes and claims."""
+    return [str(each.get("message")) for each in bed.api.get("/api/v1/namespaces/default/events")["items"]]
+
+
+@pytest.fixture(scope="module")
+def scaled(lone_bed: Bed) -> Iterator[Bed]:
+    """A bed with Karpenter, for oneself: it would make nodes for the pods of all others too."""
+    lone_bed.start_operator("karpenter")
+    yield lone_bed
+    lone_bed.stop_operator("karpenter")
+
+
+def test_nodes_come_for_a_job_that_trains_on_them_and_go_after_it(scaled: Bed, lone_namespace: str) -> None:
+    with operated.pooled(scaled, POOL, "g5.12xlarge", "p4d.24xlarge"):
+        scaled.apply(*operated.hungry(scaled, lone_namespace, 4), namespace=lone_namespace)
+        made = wait_for(lambda: nodes(scaled), "a node", 240)
+        # The cheapest that has the GPUs; a spot machine is cheaper than one on demand.
+        labels = made[0]["metadata"]["labels"]
+        assert labels["node.kubernetes.io/instance-type"] == "g5.12xlarge"
+        assert labels["karpenter.sh/capacity-type"] == "spot"
+        scaled.kubectl("wait", "-n", lone_namespace, "--for=condition=complete", "job/digits", "--timeout=240s")
+        wait_for(lambda: not nodes(scaled), "the nodes to go", 240)
+
+
+def test_a_type_that_is_sold_out_is_asked_for_in_vain(scaled: Bed, lone_namespace: str) -> None:
+    scaled.sell_out("p4d.24xlarge")
+    try:
+        with operated.pooled(scaled, POOL, "p4d.24xlarge"):
+            scaled.apply(*operated.hungry(scaled, lone_namespace, 8), namespace=lone_namespace)
+            wait_for(lambda: any("no capacity is left" in said for said in events(scaled)), "a refusal", 240)
+            assert not nodes(scaled)
+            scaled.sell_out()
+            wait_for(lambda: nodes(scaled), "a node after all", 240)
+    finally:
+        scaled.sell_out()
+
+
+def test_a_node_can_be_one_that_never_gets_ready(scaled: Bed, lone_namespace: str) -> None:
+    with operated.pooled(scaled, POOL, "g5.12xlarge", labels={NEVER_READY: "true"}):
+        scaled.apply(*operated.hungry(scaled, lone_namespace, 4), namespace=lone_namespace)
+        claim = wait_for(lambda: _registered(scaled), "a node", 240)
+        assert _condition(claim, "Initialized") != "True"
+        assert {_condition(node, "Ready") for node in nodes(scaled)} <= {None, "Unknown", "False"}
+
+
+def _registered(bed: Bed) -> dict[str, Any] | None:
+    """A claim whose node is in the cluster."""
+    claims = bed.api.get("/apis/karpenter.sh/v1/nodeclaims")["items"]
+    return next((each for each in claims if _condition(each, "Registered") == "True"), None)
+
+
+def _condition(each: dict[str, Any], kind: str) -> str | None:
+    return next((it["status"] for it in each.get("status", {}).get("conditions", ()) if it["type"] == kind), None)
