@@ -46,12 +46,12 @@ cluster-down: setup ## end that cluster and leave nothing of it
 .PHONY: test-cluster
 test-cluster: setup ## the tests on a real cluster: one of its own, or yours by KUBECONFIG and WINDLASS_TEST_CONTEXT
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build; }; \
-	  RUN_AGAIN=6 bash tools/tests.sh tests/cluster -m "cluster and not every_way" --durations=15
+	  RUN_AGAIN=6 bash tools/tests.sh tests/cluster -m "cluster and not operators" --durations=15
 
-.PHONY: contract
-contract: setup ## the contract of the engines by every way that a cluster has (an hour; `make test-cluster` has two)
-	$(timed) bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build; \
-	  RUN_AGAIN=6 bash tools/tests.sh tests/cluster/test_contract.py -m cluster
+.PHONY: test-operators
+test-operators: setup ## the tests on a cluster with Kubeflow's operators, Kueue and Karpenter (an hour)
+	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build-operators; }; \
+	  RUN_AGAIN=6 bash tools/tests.sh tests/cluster -m "cluster and operators" --durations=15
 
 .PHONY: chaos
 chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again

@@ -56,13 +56,13 @@ class TestJobset(OnCluster):
     way = way("jobset")
 
 
-@pytest.mark.every_way
+@pytest.mark.operators
 class TestTrainjob(OnCluster):
     via = "trainjob"
     way = way("trainjob")
 
 
-@pytest.mark.every_way
+@pytest.mark.operators
 class TestPytorchjob(OnCluster):
     via = "pytorchjob"
     way = way("pytorchjob")

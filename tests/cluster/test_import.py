@@ -29,7 +29,7 @@ REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
 """Operators come and go in a cluster that tests share, and their webhooks are away for a moment then."""
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
 
 class User:

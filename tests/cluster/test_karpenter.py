@@ -11,7 +11,7 @@ from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.host import wait_for
 from tests.cluster.bed.machines import NEVER_READY
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
 
 POOL = "gpus"

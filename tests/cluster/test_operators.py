@@ -17,7 +17,7 @@ from tests.cluster.bed.operators import ON_DEMAND
 PATIENCE = "--timeout=240s"
 Start = Callable[[str], None]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(600)]
 
 
 def said(cluster: Cluster, namespace: str, selector: str) -> list[str]:

@@ -31,7 +31,7 @@ while os.environ["WINDLASS_ATTEMPT"] in os.environ["WAITS"]:
 """
 PATIENCE_SECONDS = 300.0
 WAYS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob")
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 Operator = Callable[[str], None]
 
 

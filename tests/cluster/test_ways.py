@@ -14,7 +14,7 @@ from tests.engines.lab import Lab
 
 from windlass.runs.record import Phase
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 Operator = Callable[[str], None]
 BY_TORCH = ("trainjob", "pytorchjob")
 

@@ -36,7 +36,7 @@ Every engine passes the same cases, written once (`tests/engines/contract.py`), 
 ✓ passed, ✗ failed. Where a case makes no sense for a way, a letter says what the way lacks: see below the table.
 
 The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in real pods. `make test`,
-`make test-slow`, `make test-cluster` and `make contract` print the part of it that they run.
+`make test-slow`, `make test-cluster` and `make test-operators` print the part of it that they run.
 """
 
 

@@ -58,7 +58,18 @@ def _running(index: int) -> Bed:
     return bed
 
 
-CHORES = {"build": lambda index: build.build(), "up": up, "down": down, "status": status}
+def build_operators(_index: int) -> None:
+    """Build what every test may ask for."""
+    build.build(*ON_DEMAND)
+
+
+CHORES = {
+    "build": lambda index: build.build(),
+    "build-operators": build_operators,
+    "up": up,
+    "down": down,
+    "status": status,
+}
 OF_OPERATORS = {"start": start, "stop": stop}
 
 

@@ -38,7 +38,7 @@ def ldflags() -> str:
     return " ".join(["-s", "-w", *(f"-X {where}.{name}={value}" for name, value in values.items())])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Module:
     """A Go module of ours, and what is made of it."""
 
@@ -51,7 +51,8 @@ class Module:
 
     def digest(self) -> str:
         """Changes when what would be built changes."""
-        sources = ["go.mod", "go.sum", *(f"{pattern[2:]}/main.go" for pattern in self.patterns if pattern != "tool")]
+        own = [f"{pattern[2:]}/main.go" for pattern in self.patterns if pattern.startswith("./")]
+        sources = ["go.mod", "go.sum", *own]
         recipe = json.dumps([ldflags(), self.patterns, self.installs, ONLY, KEPT_KINDS])
         return digest_of(*((self.folder / name).read_bytes() for name in sources), recipe.encode())
 
@@ -73,11 +74,19 @@ class Module:
         (self.home / "built").touch()
 
 
+_SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
 MAIN = Module(
-    CODE / "go", f"Kubernetes {VERSION}, etcd, CoreDNS and operators (10 to 20 minutes)",
-    ("tool", "./coredns", "./pause"),
+    CODE / "go", f"Kubernetes {VERSION}, etcd, CoreDNS and JobSet (8 to 15 minutes)",
+    (*(f"k8s.io/kubernetes/cmd/{name}" for name in _SERVERS), "go.etcd.io/etcd/server/v3", "sigs.k8s.io/jobset",
+     "./coredns", "./pause"),
+    {"jobset": ("sigs.k8s.io/jobset", ("config/default",))},
+)  # fmt: skip
+OPERATORS = Module(
+    CODE / "go", "Trainer, training-operator, mpi-operator and Kueue (4 minutes after Kubernetes, else 8)",
+    ("github.com/kubeflow/mpi-operator/cmd/mpi-operator",
+     "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+     "github.com/kubeflow/training-operator/cmd/training-operator.v1", "sigs.k8s.io/kueue/cmd/kueue"),
     {
-        "jobset": ("sigs.k8s.io/jobset", ("config/default",)),
         "trainer": ("github.com/kubeflow/trainer/v2", ("manifests/base/crds", "manifests/base/webhook")),
         "training-operator": ("github.com/kubeflow/training-operator", ("manifests/overlays/standalone",)),
         "mpi-operator": ("github.com/kubeflow/mpi-operator", ("manifests/overlays/standalone",)),
@@ -89,7 +98,9 @@ NODES = Module(
     {"karpenter": ("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds"))},
 )  # fmt: skip
 """Apart, for it wants newer parts of Kubernetes than the operators compile with."""
-MODULES = (MAIN, NODES)
+MODULES = (MAIN, OPERATORS, NODES)
+_OF_PROGRAMS = {"training-operator.v1": OPERATORS, "trainer-controller-manager": OPERATORS}
+"""Programs that are not called as their operator is."""
 
 
 def home() -> Path:
@@ -98,7 +109,8 @@ def home() -> Path:
 
 
 def is_built() -> bool:
-    return all(module.is_built() for module in MODULES)
+    """Whether a bed can be brought up; operators are built when one is first asked for."""
+    return MAIN.is_built()
 
 
 def program(name: str) -> str:
@@ -111,7 +123,7 @@ def manifests(operator: str) -> Path:
 
 
 def _module_of(name: str) -> Module:
-    return NODES if name in NODES.installs else MAIN
+    return _OF_PROGRAMS.get(name) or next((module for module in MODULES if name in module.installs), MAIN)
 
 
 @contextmanager
@@ -123,10 +135,11 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def build() -> None:
-    """Build what is missing; a second caller waits for the first and finds its work done."""
+def build(*operators: str) -> None:
+    """Build what is missing of a bed and of these operators; a second caller waits for the first."""
     with locked(CACHE / "build.lock"):
-        missing = [module for module in MODULES if not module.is_built()]
+        wanted = dict.fromkeys((MAIN, *map(_module_of, operators)))
+        missing = [module for module in wanted if not module.is_built()]
         for module in missing:
             module.build()
         if missing:

@@ -36,6 +36,7 @@ CLEAR_SECONDS = 240.0
 
 def start(layout: Layout, operator: Operator) -> None:
     """Have an operator run in a bed; returns when its kinds are served and its webhooks are asked."""
+    build.build(operator.name)
     client = users.api(layout)
     with build.locked(layout.operators):
         announce(client, operator, layout)

@@ -41,7 +41,14 @@ def registry(bed: Bed) -> Iterator[str]:
 
 
 def params(rows: tuple[Fault, ...]) -> list[Any]:
-    return [pytest.param(row, id=re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-")) for row in rows]
+    return [
+        pytest.param(
+            row,
+            id=re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-"),
+            marks=[pytest.mark.operators] if row.operator else [],
+        )
+        for row in rows
+    ]
 
 
 def asked(row: Fault, at: Scene, folder: Path) -> tuple[Diagnosis, float]:

@@ -64,13 +64,14 @@ class Resume(Case):
 
     def test_a_run_that_reached_its_time_limit_gets_as_much_again(self, lab: Lab) -> None:
         """By the record: it reaches the limit anew, which would have been over when it was resumed."""
-        run = lab.start("sleep", "600", timeout=2)
+        limit = max(2, lab.way.patience_seconds / 40)  # not over before the first attempt has begun
+        run = lab.start("sleep", "600", timeout=limit)
         assert (run.wait().phase, [one.reason for one in run.status.attempts]) == (Phase.FAILED, ["timeout"])
         lab.engine.resume(run.id)
         assert (run.wait().phase, [one.reason for one in run.status.attempts]) == (Phase.FAILED, ["timeout"] * 2)
         (resumed_at,) = [event.time for event in run.events if event.kind == "resume"]
         assert run.status.ended_at is not None
-        assert run.status.ended_at - resumed_at >= 2
+        assert run.status.ended_at - resumed_at >= limit
 
     def test_the_ranks_are_told_which_checkpoint_was_chosen(self, lab: Lab) -> None:
         run = lab.start("fail_then_tell", "1", "2", restarts={"max": 1, "on": ["hang", "failure"]})
