@@ -416,7 +416,7 @@ def test_nothing_is_left_after_success_failure_restart_and_stop(house: House) ->
 def test_a_killed_supervisors_network_goes_on_and_is_removed_at_the_end(house: House) -> None:
     run_id = house.sleeper()
     os.kill(house.keeper(run_id), signal.SIGKILL)
-    assert house.engine.status(run_id).phase is Phase.TRAINING
+    house.until(lambda: house.engine.status(run_id).phase is Phase.TRAINING)  # it may have known less than the ranks
     assert len(names(run_id)) == 3
     house.until(lambda: can_reach(run_id, 0, "10.77.0.2"))
     house.engine.stop(run_id)

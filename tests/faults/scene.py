@@ -35,8 +35,15 @@ class Scene:
     run_dir: Path = Path()
 
     def pid(self, rank: int) -> int:
+        """Of a rank, whose log may have been read before the record of its start was written."""
         assert self.status is not None
-        return next(state.pid for state in self.status().ranks if state.rank == rank and state.pid)
+        give_up = time.monotonic() + 100.0
+        while True:
+            for state in self.status().ranks:
+                if state.rank == rank and state.pid:
+                    return state.pid
+            assert time.monotonic() < give_up, f"no process of rank {rank} is known"
+            time.sleep(0.02)
 
     def node_pid(self, node: int) -> int:
         import json
