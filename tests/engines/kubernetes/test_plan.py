@@ -14,8 +14,9 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.attempt import node_specs
 from windlass.engines.kubernetes.facts import Cluster, Facts
 from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_objects, numbered, plan
-from windlass.engines.kubernetes.ways import WAYS, base
+from windlass.engines.kubernetes.ways import WAYS
 from windlass.plan.plan import Plan
+from windlass.plan.pods import pod_spec as find_pod_spec
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
@@ -31,7 +32,7 @@ def planned(facts: Facts = FACTS, target: KubernetesTarget = TARGET, **fields: A
 
 
 def pod_spec(made: Plan) -> dict[str, Any]:
-    return dict(base.pod_spec(attempt_objects(made)))
+    return dict(find_pod_spec(attempt_objects(made)))
 
 
 def blockers(made: Plan) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from windlass.engines.kubernetes.manifests import Shape, attempt
 from windlass.engines.kubernetes.room import WAIT, waiting
 from windlass.engines.kubernetes.ways import WAYS
-from windlass.engines.kubernetes.ways.base import pod_spec
+from windlass.plan.pods import pod_spec
 from windlass.spec.job import Job
 
 

@@ -10,7 +10,8 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.manifests import Shape, attempt
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.ways import MAKERS, WAYS
-from windlass.engines.kubernetes.ways.base import Manifest, pod_spec
+from windlass.engines.kubernetes.ways.base import Manifest
+from windlass.plan.pods import pod_spec
 from windlass.spec.job import Job
 
 ANYWHERE = ("containers", "restartPolicy", "subdomain")

@@ -16,8 +16,8 @@ from tests.engines.kubernetes.test_plan import FACTS, planned
 from windlass.cli.manifesttext import head_lines, yaml_lines
 from windlass.code.pack import Packed
 from windlass.engines.kubernetes.ways import WAYS
-from windlass.engines.kubernetes.ways.base import pod_spec
 from windlass.engines.kubernetes.written import PIECE_BYTES, Written, written
+from windlass.plan.pods import pod_spec
 from windlass.spec.importing import import_text
 
 DATA = bytes(range(256)) * 2000

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import Frame, Raised, collective, fatal_stack, main_stack, own_frame, plain, raised
+from windlass.plan.pods import pod_spec
 from windlass.runs.record import Phase
 from windlass.worker.blame import is_victim
 
@@ -118,16 +119,7 @@ class Case:
     def pod_spec(self) -> Mapping[str, Any]:
         """The pods of the run as they were asked for; empty where the run takes place in no cluster."""
         steps = self.seen.plan.get("steps", ())
-        waiting: list[Any] = [step["request"] for step in steps if step["kind"] in ("attempt-part", "attempt")]
-        while waiting:  # where it stands depends on what makes the pods
-            one = waiting.pop(0)
-            if isinstance(one, Mapping):
-                if "containers" in one:
-                    return one
-                waiting += one.values()
-            elif isinstance(one, list):
-                waiting += one
-        return {}
+        return pod_spec(step["request"] for step in steps if step["kind"] in ("attempt-part", "attempt"))
 
     @property
     def container(self) -> Mapping[str, Any]:

@@ -21,9 +21,9 @@ from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.seeing import container_state
 from windlass.engines.kubernetes.streams import Input, Output, Stream
-from windlass.engines.kubernetes.ways.base import pod_spec
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
+from windlass.plan.pods import pod_spec
 from windlass.runs.record import Status
 from windlass.worker import tarpipe
 

@@ -16,10 +16,11 @@ from windlass.engines.kubernetes import helpers, layout, manifests
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.seeing import container_state
-from windlass.engines.kubernetes.ways.base import Manifest, pod_spec
+from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.engines.kubernetes.ways.job import BATCH
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.plan.pods import pod_spec
 
 LOOK_SECONDS: Final = 2.0
 HOLD_SECONDS: Final = 3600

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from windlass.diagnose.observations import MachineSeen, ObjectSaid, PodSeen
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.ways.base import pod_spec
+from windlass.plan.pods import pod_spec
 
 Json = Mapping[str, Any]
 

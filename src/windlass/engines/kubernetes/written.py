@@ -17,8 +17,9 @@ from windlass.engines.kubernetes import layout, marks
 from windlass.engines.kubernetes.attempt import node_specs
 from windlass.engines.kubernetes.plan import numbered
 from windlass.engines.kubernetes.ways import WAYS
-from windlass.engines.kubernetes.ways.base import Manifest, pod_spec
+from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.plan.plan import Note, Plan
+from windlass.plan.pods import pod_spec
 
 PIECE_BYTES: Final = 180_000
 """Of code in one object: 240 KB in base64, and an annotation may hold 256 KiB."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -57,17 +56,3 @@ class Way(ABC):
 
     def __str__(self) -> str:
         return self.kind
-
-
-def pod_spec(made: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The spec of the pods that these objects are made for, wherever it stands in them; empty where it does not."""
-    waiting: list[Any] = list(made)
-    while waiting:
-        one = waiting.pop(0)
-        if isinstance(one, Mapping):
-            if "containers" in one:
-                return one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-    return {}

@@ -35,9 +35,9 @@ class MPIJob(Way):
 
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """See `Way`."""
-        replicas = {"Launcher": {"replicas": 1, "restartPolicy": "Never", "template": _at(template, 0)}}
+        replicas = {"Launcher": {"replicas": 1, "restartPolicy": "Never", "template": numbered(template, 0)}}
         if asked.num_nodes > 1:
-            workers = {"replicas": asked.num_nodes - 1, "restartPolicy": "Never", "template": _at(template, 1)}
+            workers = {"replicas": asked.num_nodes - 1, "restartPolicy": "Never", "template": numbered(template, 1)}
             replicas["Worker"] = workers
         spec: Manifest = {
             "slotsPerWorker": asked.procs_per_node,
@@ -57,11 +57,6 @@ class MPIJob(Way):
 
     def resize(self, made: Manifest, num_nodes: int) -> None:
         """See `Way`. The ranks of MPI cannot come and go: a job stays as large as it was made."""
-
-
-def _at(template: Manifest, first: int) -> Manifest:
-    """The pods' template for those of one role, which play nodes from `first` on."""
-    return numbered(template, first)
 
 
 def launch_request(node: int, num_nodes: int, procs_per_node: int, guest: list[str]) -> dict[str, Any]:
