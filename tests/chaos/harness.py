@@ -42,6 +42,8 @@ class Struck:
     """The checkpoint that was spoilt."""
     expected_step: int | None = None
     """The step of the newest one that is still good after that."""
+    came_due: bool = False
+    """Whether a checkpoint came due while the disk was full."""
 
 
 @dataclass
@@ -225,14 +227,17 @@ class Play:
     def _fill(self, strike: Strike, attempt: int) -> None:
         """The disk is full for some steps, and perhaps for a restart too."""
         filler = fill(self.disk)
-        goal = self._newest_step() + EVERY_STEPS + 5 + int(30 * strike.which)  # a checkpoint comes due meanwhile
+        begun = self._newest_step()
+        goal = begun + EVERY_STEPS + 5 + int(30 * strike.which)  # a checkpoint comes due meanwhile
         until(lambda: self._look() or self._newest_step() >= goal, "a full disk stops the training", PATIENCE_SECONDS)
         victims = []
         if strike.detail < 0.5:
             victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
             time.sleep(strike.detail)
+        # The last steps may have been made before: then nobody has looked for space.
+        came_due = begun // EVERY_STEPS < (self._newest_step() - 1) // EVERY_STEPS
         filler.unlink()
-        self.struck.append(Struck(strike, attempt, " ".join(victims)))
+        self.struck.append(Struck(strike, attempt, " ".join(victims), came_due=came_due))
 
     def _damage(self, strike: Strike, attempt: int) -> Struck:
         """Hold all ranks, spoil the newest checkpoint, and kill them."""
@@ -284,8 +289,7 @@ class Play:
         for data in said:
             if data["action"] == "restored" and data["name"] in damaged:
                 yield f"{data['name']} was spoilt, and loaded"
-        filled = [struck for struck in self.struck if struck.strike.kind == "disk full"]
-        if filled and not any(data["action"] == "failed" for data in said):
+        if any(struck.came_due for struck in self.struck) and not any(data["action"] == "failed" for data in said):
             yield "a checkpoint that found no space was not told"
         refused = {data["name"] for data in said if data["action"] == "refused"}
         for struck in self.struck:
