@@ -64,6 +64,14 @@ def lone_bed(ours_to_break: None) -> Iterator[Bed]:
 
 
 @pytest.fixture(scope="module")
+def scaled(lone_bed: Bed) -> Iterator[Bed]:
+    """A bed with Karpenter, for oneself: it would make nodes for the pods of all others too."""
+    lone_bed.start_operator("karpenter")
+    yield lone_bed
+    lone_bed.stop_operator("karpenter")
+
+
+@pytest.fixture(scope="module")
 def operator(cluster: Cluster) -> Iterator[Callable[[str], None]]:
     """Has an operator run in the shared cluster from the first test that asks for it to the end of its module."""
     with contextlib.ExitStack() as running:

@@ -109,27 +109,33 @@ def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: 
     return made
 
 
-def node_pool(name: str, *instance_types: str, labels: dict[str, str] | None = None, **spec: Any) -> list[Object]:
+def node_pool(
+    name: str, *instance_types: str, labels: dict[str, str] | None = None, taints: list[Object] | None = None,
+    delay: str = "", **spec: Any,
+) -> list[Object]:  # fmt: skip
     """A pool of Karpenter's, of nodes with these types, and the class that it refers to; they go when empty.
 
-    `name` is part of the nodes' names, which have to fit into a label: a few letters.
+    `name` is part of the nodes' names, which have to fit into a label: a few letters. `delay` is how long its machines
+    take from their launch until they are in the cluster.
     """
     types = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": list(instance_types)}
     reference = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": name}
-    template = {"metadata": {"labels": labels or {}}, "spec": {"nodeClassRef": reference, "requirements": [types]}}
+    its: Object = {"nodeClassRef": reference, "requirements": [types], **({"taints": taints} if taints else {})}
+    template = {"metadata": {"labels": labels or {}}, "spec": its}
     # By default a tenth of the nodes, rounded up, may go at a time: with two it would be one after the other.
     disruption = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}]}
     return [
-        {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": name}, "spec": {}},
+        {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": name},
+         "spec": {"nodeRegistrationDelay": delay} if delay else {}},
         {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
          "spec": {"template": template, "disruption": disruption, **spec}},
     ]  # fmt: skip
 
 
 @contextmanager
-def pooled(bed: Bed, name: str, *instance_types: str, labels: dict[str, str] | None = None) -> Iterator[None]:
+def pooled(bed: Bed, name: str, *instance_types: str, **more: Any) -> Iterator[None]:
     """Such a pool for as long as a test wants it; nothing that Karpenter has made for it is left afterwards."""
-    made = {"apiVersion": "v1", "kind": "List", "items": node_pool(name, *instance_types, labels=labels)}
+    made = {"apiVersion": "v1", "kind": "List", "items": node_pool(name, *instance_types, **more)}
     bed.kubectl("apply", "-f", "-", stdin=json.dumps(made))
     try:
         yield

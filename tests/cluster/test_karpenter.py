@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,14 +25,6 @@ def nodes(bed: Bed) -> list[dict[str, Any]]:
 def events(bed: Bed) -> list[str]:
     """What has been said of nodes and claims."""
     return [str(each.get("message")) for each in bed.api.get("/api/v1/namespaces/default/events")["items"]]
-
-
-@pytest.fixture(scope="module")
-def scaled(lone_bed: Bed) -> Iterator[Bed]:
-    """A bed with Karpenter, for oneself: it would make nodes for the pods of all others too."""
-    lone_bed.start_operator("karpenter")
-    yield lone_bed
-    lone_bed.stop_operator("karpenter")
 
 
 def test_nodes_come_for_a_job_that_trains_on_them_and_go_after_it(scaled: Bed, lone_namespace: str) -> None:

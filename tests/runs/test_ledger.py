@@ -52,6 +52,15 @@ def test_a_quiet_run_starts_and_trains() -> None:
     assert spent([(1, "attempt", attempt()), *BEGIN[1:], *end(12)]) == {"queued": 1, "starting": 1, "training": 10}
 
 
+def test_machines_that_are_made_are_held_and_the_time_after_the_end_is_nobodys() -> None:
+    story: Story = [
+        (0, "attempt", attempt()), (1, "phase", {"phase": "queued"}), (4, "phase", {"phase": "provisioning"}),
+        (10, "phase", {"phase": "training"}), *end(20), (99, "machine", {"name": "gpus-1", "state": "gone", "left": 0}),
+    ]  # fmt: skip
+    assert spent(story) == {"queued": 3.0, "provisioning": 6.0, "starting": 1.0, "training": 10.0}
+    assert fold_ledger(told(story), BORN + 1000).node_seconds[Spent.PROVISIONING] == 6.0
+
+
 def test_a_run_that_goes_on_is_counted_up_to_now() -> None:
     assert spent(BEGIN, now=9) == {"starting": 2, "training": 7}
 

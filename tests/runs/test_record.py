@@ -282,3 +282,26 @@ def test_all_restarts_are_left_until_one_is_used_and_again_after_a_resume() -> N
     events = [birth, *(Event(n, BIRTH.time + n, kind, data) for n, (kind, data) in enumerate(kinds, 2))]
     assert [fold(events[:n]).restarts_left for n in range(1, 6)] == [3, 3, 2, 2, 5]
     assert fold([BIRTH]).restarts_left is None, "an older record does not say"
+
+
+MACHINE = {"name": "gpus-7x2kq", "pool": "gpus", "instance_type": "g5.12xlarge", "capacity_type": "spot", "zone": "a"}
+
+
+def test_a_run_that_waits_for_a_machine_says_how_far_it_is() -> None:
+    begun = [BIRTH, Event(2, BIRTH.time, "attempt", {"number": 1, "world_size": 1, "nodes": [[0]]})]
+    waits = [
+        *begun,
+        Event(3, BIRTH.time, "phase", {"phase": "queued"}),
+        Event(4, BIRTH.time, "phase", {"phase": "provisioning"}),
+        Event(5, BIRTH.time, "machine", {**MACHINE, "state": "launched"}),
+    ]
+    assert fold(waits).waits_for == "machine g5.12xlarge (spot, a) of gpus: launched"
+    assert fold([*waits, Event(6, BIRTH.time, "machine", {**MACHINE, "state": "gone"})]).waits_for is not None
+    pulling = [*waits, Event(6, BIRTH.time + 9, "phase", {"phase": "pulling"})]
+    assert (fold(pulling).waits_for, fold(pulling).phases[Phase.PROVISIONING]) == (None, 9.0)
+
+
+def test_a_machine_that_goes_after_the_end_changes_nothing_of_the_status() -> None:
+    ended = fold([BIRTH, Event(2, BIRTH.time + 5, "end", {"phase": "succeeded", "exit_code": 0})])
+    after = advance(ended, Event(3, BIRTH.time + 99, "machine", {**MACHINE, "state": "gone", "left": 0}))
+    assert after == replace(ended, last_seq=3)

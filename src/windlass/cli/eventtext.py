@@ -8,12 +8,12 @@ from typing import Any, Final
 from windlass.cli.statustext import REASONS, WHY, cause_headline, exit_words
 from windlass.cli.style import PHASE_COLOURS
 from windlass.cli.words import Paint, brief, count, duration, number, ranks_named, size, tilde, visible
-from windlass.runs.record import Event
+from windlass.runs.record import Event, machine_name
 
 Data = Mapping[str, Any]
 
 _YELLOW: Final = frozenset({"hang", "warning", "notice", "lost-node"})
-NEWS: Final = frozenset({"notice", "queue", "lost-node", "node-back", "hang", "hang-end", "resume"})
+NEWS: Final = frozenset({"notice", "queue", "machine", "lost-node", "node-back", "hang", "hang-end", "resume"})
 """Kinds of events that everybody who follows a run is told of."""
 NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed"})
 """What of checkpoints is news; that one was saved stands in the status."""
@@ -107,6 +107,18 @@ def _queue(data: Data) -> str:
     return ": ".join([f"{who} {said.get(data['state'], data['state'])}", *why]) + by
 
 
+def _machine(data: Data) -> str:
+    """`machine g5.12xlarge (spot, bed-a) of gpus is registered: gpus-7x2kq: NodeNotReady`."""
+    said = {"asked": "is asked for", "launched": "is launched", "registered": "is in the cluster",
+            "initialized": "is ready", "gone": "is gone", "kept": "is still there, and is not looked at any "
+            "more"}  # fmt: skip
+    name = data.get("machine") or (data["name"] if data.get("instance_type") else "")
+    words = [f"{machine_name(data)} {said.get(data['state'], data['state'])}"]
+    words += [str(part) for part in (name, data.get("reason"), data.get("message")) if part]
+    last = "; it was the last that was made for the run" if data.get("left") == 0 and data["state"] == "gone" else ""
+    return ": ".join(words) + last
+
+
 def _resume(data: Data) -> str:
     nodes = f" on {count(data['nodes'], 'node')}" if isinstance(data.get("nodes"), int) else ""
     return f"the run is resumed{nodes}" + (f" from {data['from']}" if data.get("from") else "")
@@ -178,6 +190,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "hang-end": lambda data: f"output again, after {duration(data['seconds'])} without",
     "notice": _notice,
     "queue": _queue,
+    "machine": _machine,
     "lost-node": lambda data: f"node {data['node']} is lost: {data.get('why', '')}".rstrip(": "),
     "node-back": lambda data: f"node {data['node']} is back",
     "resume": _resume,

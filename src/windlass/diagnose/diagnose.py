@@ -12,7 +12,8 @@ from windlass.runs.record import Phase
 
 EFFECTS: Final = frozenset({
     "exception", "native-abort", "connection-lost", "exit-code", "exit-without-a-word", "collective-stuck", "bus-error",
-    "pods-not-made", "not-scheduled", "pods-waiting",
+    "pods-not-made", "not-scheduled", "pods-waiting", "unschedulable", "machine-coming",
+    "machines-pending",
 })  # fmt: skip
 """How a cause shows itself."""
 

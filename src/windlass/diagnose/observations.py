@@ -144,6 +144,68 @@ class QueueSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no machine can come for a pod of the run from one place."""
+
+    kind: str
+    """`type` (of instances), `label`, `taint`, `small` (too little of a resource), `limit`, `capacity` (the cloud has
+    none left) or `unready` (what makes the machines does not work)."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSeen:
+    """A NodePool of Karpenter, as far as the pods of the run go."""
+
+    name: str
+    types: Sequence[str] = ()
+    """Instance types that may serve the pods, as far as the pool names any, and their sizes are known not to be too
+    small; empty where it names none."""
+    named: Sequence[str] = ()
+    """All instance types that it names."""
+    besides: Sequence[str] = ()
+    """Of these, the ones that may be large enough, but for the type that the job asks for."""
+    capacity_types: Sequence[str] = ()
+    """`spot`, `on-demand`, `reserved`; empty is any."""
+    others: Sequence[str] = ()
+    """What else it asks of machines, as text: `karpenter.k8s.aws/instance-family in g5, g6`."""
+    refusals: Sequence[Refusal] = ()
+    """Why it cannot make a machine for such a pod; empty where nothing is known against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComingSeen:
+    """A machine that was asked for the pods of the run: a NodeClaim of Karpenter, or a node group that grows."""
+
+    name: str
+    pool: str = ""
+    state: str = "asked"
+    """`asked`, `launched` (the cloud has given one), `registered` (it is in the cluster), `initialized` (pods may go
+    there) or `gone`."""
+    instance_type: str = ""
+    zone: str = ""
+    capacity_type: str = ""
+    machine: str = ""
+    """The name of its node; empty before it has one."""
+    reason: str = ""
+    """Why it is no further, in the word of whoever makes it: `NodeNotReady`, `LaunchFailed`."""
+    message: str = ""
+    seconds: float = 0.0
+    """For how long it has been so when it was looked at; of one that is gone, 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSeen:
+    """What makes machines for the cluster, and what it does for the pods of the newest attempt that wait for one."""
+
+    pools: Sequence[PoolSeen] | None = None
+    """None where there are none, or they may not be listed."""
+    coming: Sequence[ComingSeen] = ()
+    has_room: bool = False
+    """Whether a machine that is there would be large enough, and of the kind, were it free."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSeen:
     """The newest attempt in its cluster: as it is there now, and what is gone as the record knows it."""
 
@@ -157,6 +219,8 @@ class ClusterSeen:
     """What the queue says, now or when it was last seen; None where no queue has to do with the attempt."""
     unreachable: str = ""
     """Why the cluster could not be asked now."""
+    scaling: ScalingSeen | None = None
+    """None where nothing is known to make machines, or no pod waits for one."""
 
 
 @dataclass(frozen=True, slots=True)

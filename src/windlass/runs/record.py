@@ -41,6 +41,8 @@ class Phase(enum.StrEnum):
 
 TERMINAL: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST})
 
+_NOT_BEGUN: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING})
+
 _NOT_ENTERED: Final = TERMINAL | {Phase.IDLE, Phase.PREEMPTED}
 """What no `phase` event can bring a run into."""
 
@@ -233,13 +235,13 @@ def _on_cause(status: Status, event: Event) -> Status:
 
 def _on_warning(status: Status, event: Event) -> Status:
     """Of a node that cannot be brought yet, why."""
-    is_waiting = event.data.get("waits") and status.phase in (Phase.QUEUED, Phase.PULLING, Phase.STARTING)
+    is_waiting = event.data.get("waits") and status.phase in _NOT_BEGUN
     return replace(status, waits_for=event.data["message"]) if is_waiting else status
 
 
 def _on_queue(status: Status, event: Event) -> Status:
     """What a queue says of an attempt that has not begun is newer than what anybody else has said of it."""
-    if status.phase not in (Phase.QUEUED, Phase.PULLING, Phase.STARTING):
+    if status.phase not in _NOT_BEGUN:
         return status
     data = event.data
     if data["state"] not in ("waiting", "requeued"):
@@ -247,6 +249,20 @@ def _on_queue(status: Status, event: Event) -> Status:
     words = [f"queue {data['queue']}" if data.get("queue") else "a queue of the cluster"]
     words += [data[name] for name in ("reason", "message") if data.get(name)]
     return replace(status, waits_for=": ".join(words))
+
+
+def _on_machine(status: Status, event: Event) -> Status:
+    """How far a machine is that an attempt waits for."""
+    if status.phase not in (Phase.QUEUED, Phase.PROVISIONING) or event.data["state"] == "gone":
+        return status
+    return replace(status, waits_for=f"{machine_name(event.data)}: {event.data['state']}")
+
+
+def machine_name(data: Json) -> str:
+    """A machine of an event `machine`, for a person: `machine g5.12xlarge (spot, bed-a) of gpus`."""
+    how = ", ".join(str(data[name]) for name in ("capacity_type", "zone") if data.get(name))
+    kind = str(data.get("instance_type") or data["name"])
+    return f"machine {kind}" + (f" ({how})" if how else "") + (f" of {data['pool']}" if data.get("pool") else "")
 
 
 def _on_checkpoint(status: Status, event: Event) -> Status:
@@ -312,6 +328,7 @@ _CHANGES: Final = {
     "progress": _on_progress,
     "warning": _on_warning,
     "queue": _on_queue,
+    "machine": _on_machine,
     "checkpoint": _on_checkpoint,
     "cause": _on_cause,
     "attempt-end": _on_attempt_end,

@@ -64,6 +64,9 @@ class KubernetesTarget(Document):
     """Number of the user that pods run as; never root's, so that namespaces of the strictest kind take them."""
     price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """What one node costs an hour, for `windlass cost`. Default: none, and nothing is priced."""
+    prices: Mapping[Line, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """What a node of an instance type costs an hour, such as `{g5.12xlarge: 5.672}`: for plans that name types, and in
+    place of `price_per_hour` for a job that only one type can serve. Default: none."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     """Currency of the price, as its three letters. Default `USD`."""
 

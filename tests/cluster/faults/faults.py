@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster import objects
+from tests.cluster.bed.machines import NEVER_READY
 from tests.cluster.faults import scene
 from tests.cluster.faults.scene import Fault, made, removed
 
@@ -109,6 +110,40 @@ QUEUED = (
           before=scene.queue(), act=scene.stop_its_queue, operator="kueue", ends=True),
 )  # fmt: skip
 
+FOUR_GPUS = {"resources": {"gpus": 4}, "procs_per_node": 1}
+VISION = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+SCALED = (
+    Fault("a type of machine that no NodePool makes", "instance-type-missing",
+          ("p5.48xlarge", "NodePools name g5.12xlarge", "resources.instance"),
+          job={"resources": {"instance": "p5.48xlarge", "gpus": 4}, "procs_per_node": 1},
+          before=scene.pool("g5.12xlarge"), phase="queued"),
+    Fault("more GPUs than any type that a NodePool makes has", "machines-too-small",
+          ("16 nvidia.com/gpu", "resources.gpus"), job={"resources": {"gpus": 16}, "procs_per_node": 1},
+          before=scene.pool("g5.12xlarge", "p4d.24xlarge"), phase="queued"),
+    Fault("a NodePool whose limit leaves no room for a machine", "pool-limit",
+          ("NodePool gpus", "its limit is 2 nvidia.com/gpu", "spec.limits"), job=FOUR_GPUS,
+          before=scene.pool("g5.12xlarge", limits={"nvidia.com/gpu": "2"}), phase="queued"),
+    Fault("a cloud that has no machine of the type left", "no-capacity",
+          ("no capacity is left of p4d.24xlarge", "g5.12xlarge may fit too"),
+          job={"resources": {"instance": "p4d.24xlarge", "gpus": 4}, "procs_per_node": 1},
+          before=scene.pool("g5.12xlarge", "p4d.24xlarge", sold_out="p4d.24xlarge")),
+    Fault("a NodePool whose machines have a taint", "taint-not-tolerated", ("team=vision:NoSchedule", "NodePool gpus"),
+          job=FOUR_GPUS, before=scene.pool("g5.12xlarge", taints=[VISION]), phase="queued"),
+    Fault("a label that machines of no NodePool have", "machines-of-other-kind", ("team", "vision"),
+          job={**FOUR_GPUS, "kubernetes": {"node_labels": {"team": "vision"}}}, before=scene.pool("g5.12xlarge"),
+          phase="queued"),
+    Fault("a NodePool whose NodeClass is not there", "pool-not-ready", ("NodePool gpus", "kubectl describe nodepool"),
+          job=FOUR_GPUS, before=scene.pool("g5.12xlarge", without_class=True), phase="queued"),
+    Fault("a machine that comes and never gets ready", "machine-not-ready", ("g5.12xlarge", "kubectl describe node"),
+          job=FOUR_GPUS, before=scene.pool("g5.12xlarge", labels={NEVER_READY: "true"}), phase="provisioning"),
+    Fault("a machine that is launched and never joins the cluster", "machine-not-registered",
+          ("g5.12xlarge", "kubectl describe nodeclaim"), job=FOUR_GPUS,
+          before=scene.pool("g5.12xlarge", delay="20m"), phase="provisioning"),
+    Fault("a time limit that comes while no machine can be made", "machines-too-small", ("16 nvidia.com/gpu",),
+          job={"resources": {"gpus": 16}, "procs_per_node": 1, "timeout": "20s"},
+          before=scene.pool("g5.12xlarge"), ends=True),
+)  # fmt: skip
+
 BREAKING = (
     Fault("a cluster without a scheduler", "not-scheduled", ("scheduler",),
           before=scene.stopped_program("kube-scheduler"), breaks=True, phase="queued"),
@@ -132,5 +167,5 @@ HEALTHY = (
 
 def table() -> str:
     """The rows as the page shows them."""
-    rows = [f"| {row.name} | `{row.verdict}` |" for row in (*FAULTS, *QUEUED, *BREAKING)]
+    rows = [f"| {row.name} | `{row.verdict}` |" for row in (*FAULTS, *QUEUED, *SCALED, *BREAKING)]
     return "\n".join(["| what is wrong | verdict |", "|---|---|", *rows])

@@ -124,6 +124,19 @@ def queue(**of_cluster_queue: Any) -> Act:
     return act
 
 
+def pool(*instance_types: str, sold_out: str = "", without_class: bool = False, **more: Any) -> Act:
+    """A NodePool `gpus` of these types; it goes afterwards, and with it the machines that were made for it."""
+
+    def act(scene: Scene) -> None:
+        scene.mends.enter_context(operated.pooled(scene.bed, "gpus", *instance_types, **more))
+        scene.bed.sell_out(*sold_out.split())
+        scene.mends.callback(scene.bed.sell_out)
+        if without_class:
+            scene.cluster.kubectl("delete", "kwoknodeclass", "gpus")
+
+    return act
+
+
 # -- acts -------------------------------------------------------------------------------------------------------------
 
 

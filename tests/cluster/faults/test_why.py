@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.faults.faults import BREAKING, FAULTS, HEALTHY, QUEUED
+from tests.cluster.faults.faults import BREAKING, FAULTS, HEALTHY, QUEUED, SCALED
 from tests.cluster.faults.registry import registry_of
 from tests.cluster.faults.scene import PATIENCE_SECONDS, Fault, Scene, write_script
 
@@ -23,7 +23,15 @@ from windlass.runs.store import Store
 from windlass.spec.parse import job_from_mapping
 from windlass.spec.targets import KubernetesTarget
 
-WAITS = ("pods-not-made", "not-scheduled", "pods-waiting", "queue-waits", "queue-pending")
+WAITS = (
+    "pods-not-made",
+    "not-scheduled",
+    "pods-waiting",
+    "queue-waits",
+    "queue-pending",
+    "machine-coming",
+    "machines-pending",
+)
 """What is said of a run until its cluster has said more."""
 
 
@@ -140,6 +148,21 @@ def test_a_fault_is_named(
     cluster.kubectl("-n", namespace, "delete", "jobs,pods,events", "--all", "--force", "--grace-period=0")
     again = diagnose(engine.observe(at.run_id)).verdict
     assert again.code == row.verdict, f"after its objects were removed: {again}"
+
+
+@pytest.mark.operators
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("row", params(SCALED))
+def test_why_no_machine_comes_is_named(
+    row: Fault, scaled: Bed, lone_namespace: str, engine: KubernetesEngine, tmp_path: Path, record_property: Any
+) -> None:
+    at = Scene(scaled, lone_namespace, engine=engine)
+    found = judged(row, at, tmp_path / "job", record_property)
+    assert found.verdict.fix
+    if row.ends:
+        scaled.kubectl("-n", lone_namespace, "delete", "jobs,pods,events", "--all", "--force", "--grace-period=0")
+        again = diagnose(engine.observe(at.run_id)).verdict
+        assert again.code == row.verdict, f"after its objects were removed: {again}"
 
 
 @pytest.mark.parametrize("row", params(BREAKING))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from windlass.diagnose.rules import cluster, deaths, endings, exceptions, queues, recorded, restarts, together
+from windlass.diagnose.rules import cluster, deaths, endings, exceptions, machines, queues, recorded, restarts, together
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
 
@@ -19,6 +19,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     cluster.could_not_start,
     queues.waits,
     queues.evicted,
+    machines.wait_for_machines,
     cluster.not_begun,
     cluster.ended,
     cluster.oom,

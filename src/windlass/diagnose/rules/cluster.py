@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"waiting for the name (\S+), (\d+) s by now|the name 
 def not_begun(case: Case) -> Iterator[Verdict]:
     """Pods that are not made, find no place, or do not start."""
     cluster = case.seen.cluster
-    waiting = _waiting(case)
+    waiting = waiting_pods(case)
     if cluster is None or not waiting:
         return
     about = [(_pod_name(pod), f"{pod.reason}: {pod.message}") for pod in waiting if pod.reason]
@@ -134,7 +134,7 @@ def lost_peer(case: Case) -> Iterator[Verdict]:
 
 def name_unknown(case: Case) -> Iterator[Verdict]:
     """Pods that do not find the first one by its name."""
-    if case.seen.cluster is None or _waiting(case):
+    if case.seen.cluster is None or waiting_pods(case):
         return
     begun = {state.node for state in case.status.ranks if state.pid is not None}
     for node in case.seen.nodes:
@@ -199,7 +199,7 @@ def _asked_to_stop(case: Case) -> bool:
     return False
 
 
-def _waiting(case: Case) -> list[PodSeen]:
+def waiting_pods(case: Case) -> list[PodSeen]:
     """Pods of nodes of which no rank was ever started."""
     cluster = case.seen.cluster
     if cluster is None or not _is_open(case):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from windlass.engines.keeping.recording import Recording
 from windlass.plan.plan import Plan
+from windlass.runs.store import Store
 
 
 class Node(Protocol):
@@ -101,6 +102,9 @@ class Ground(Protocol):
 
     def clear(self, record: Recording) -> None:
         """The run ends: remove what outlives its attempts."""
+
+    def see_off(self, store: Store) -> None:
+        """The run's keeper holds it no longer: see what goes of itself after its end, as long as that takes."""
 
 
 GroundOf = Callable[[Plan, Path], Ground]

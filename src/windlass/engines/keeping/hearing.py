@@ -27,7 +27,8 @@ class Hearing:
         """How far each node has been brought, by number; of nodes that have to be brought first."""
         self._kinds: dict[str, Callable[[Node, Event], None]] = {
             "node": self._node, "rank": self._rank, "output": self._output, "progress": self._of_progress,
-            "checkpoint": self._as_it_is, "warning": self._as_it_is, "queue": self._as_it_is, "stage": self._stage,
+            "checkpoint": self._as_it_is, "warning": self._as_it_is, "queue": self._as_it_is, "machine": self._as_it_is,
+            "stage": self._stage,
         }  # fmt: skip
 
     def hear(self, node: Node, event: Event) -> bool:

@@ -28,6 +28,10 @@ def main(argv: list[str], ground_of: GroundOf) -> int:
         _hear_signals(keeper)
         _say_who(run_dir)  # not before it hears: the first thing that follows may be a signal
         keeper.run()
+        writer.close()  # whoever resumes or removes the run need not wait for what follows
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        keeper.ground.see_off(store)
     return 0
 
 

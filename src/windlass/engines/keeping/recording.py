@@ -14,7 +14,7 @@ from windlass.runs.store import RunWriter
 Heed = Callable[[str, Mapping[str, Any], float], object]
 """Is told each event of the record: its kind, what it carries, and its time."""
 LIVE_PHASES: Final = {"training": Phase.TRAINING, "checkpointing": Phase.CHECKPOINTING}
-BEGINNING: Final = (Phase.QUEUED, Phase.PULLING, Phase.STARTING)
+BEGINNING: Final = (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING)
 """What the nodes of an attempt go through until a rank says something, in this order."""
 
 

@@ -18,9 +18,11 @@ from typing import Any, Final
 
 from windlass.engines.keeping.told import Told
 from windlass.engines.kubernetes import layout, staying
+from windlass.engines.kubernetes.arrivals import Arrivals
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.marks import Ear
+from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import PAUSES, PodWatch, has_ended, why_it_ended
 from windlass.engines.kubernetes.seeing import claims_of, container_state
 from windlass.engines.kubernetes.troubles import Troubles
@@ -30,6 +32,7 @@ from windlass.errors import EngineError
 from windlass.plan.launch import fill_in
 from windlass.plan.placement import attempt_environment
 from windlass.plan.plan import Plan
+from windlass.plan.pods import pod_spec
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
 """Signals after which a node is to end, soon or at once."""
@@ -252,8 +255,9 @@ class Attempt:
         claims = claims_of([*plan.requests("attempt-part"), made])
         name = layout.attempt_name(plan.run_id, self.made_for)
         self.turn = Turn(client, made, name, self.made_for, self.pods)
+        arrivals = Arrivals(client, pod_spec(attempt_objects(plan)))
         self.troubles = Troubles(
-            client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.turn, self.wake
+            client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.turn, arrivals, self.wake
         )
         self._is_noticed = False
         self.nodes = tuple(

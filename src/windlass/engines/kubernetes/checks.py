@@ -10,6 +10,7 @@ from windlass.engines.checking import Check
 from windlass.engines.kubernetes import manifests, rights
 from windlass.engines.kubernetes.client import Refused, Unreachable
 from windlass.engines.kubernetes.facts import GPU_LABELS
+from windlass.engines.kubernetes.machinechecks import machine_checks
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.queueing import inactive
 from windlass.engines.kubernetes.survey import Survey
@@ -22,6 +23,7 @@ OPERATORS: Final = (
     ("Trainer", "trainer.kubeflow.org", None),
     ("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
     ("MPIJob", "kubeflow.org/v2beta1", "mpijobs"),
+    ("Karpenter", "karpenter.sh", None),
 )
 """What is found, the group (or its one version) that it is served in, and which of its kinds is meant."""
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
@@ -41,6 +43,7 @@ UNSEEN: Final = {
     "classes": "storage classes",
     "nodes": "GPU nodes",
     "queues": "queues",
+    "pools": "NodePools",
 }
 
 
@@ -67,6 +70,7 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
         *_quota(seen),
         *_storage(seen),
         *_gpus(seen),
+        *machine_checks(seen),
         *_security(seen),
         *_unseen(seen),
         _image(target),

@@ -41,10 +41,12 @@ PLURALS: Final = {
     "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "PyTorchJob": "pytorchjobs", "MPIJob": "mpijobs",
     "Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues",
     "StorageClass": "storageclasses", "ServiceAccount": "serviceaccounts", "Namespace": "namespaces",
+    "NodePool": "nodepools", "NodeClaim": "nodeclaims",
 }  # fmt: skip
 """What the kinds that we speak of are called in addresses."""
 CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace", "ClusterQueue",
-                                 "SelfSubjectAccessReview", "SelfSubjectRulesReview"})  # fmt: skip
+                                 "NodePool", "NodeClaim", "SelfSubjectAccessReview",
+                                 "SelfSubjectRulesReview"})  # fmt: skip
 
 
 class Refused(EngineError):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.imports import script_imports
 from windlass.code.pack import Packed, pack
-from windlass.engines.kubernetes import kueue
+from windlass.engines.kubernetes import kueue, scaling
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.pools import labels_made
 from windlass.engines.kubernetes.rights import NEEDED, missing
 from windlass.errors import UsageError
 from windlass.spec.job import Job
@@ -57,6 +58,8 @@ class Cluster:
     queues: tuple[tuple[str, str], ...] | None = None
     """LocalQueues of the namespace, each with why it admits nobody (empty where it does); None where they may not be
     listed, or the job names none."""
+    machines: scaling.Machines | None = None
+    """What makes machines for it, and those that are there; None where nothing does, or it may not be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +164,16 @@ def read_cluster(job: Job, client: Client) -> Cluster:
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
         queues = pool.submit(kueue.queues, client) if job.queue is not None else None
+        machines = pool.submit(scaling.machines, client)
         return Cluster(
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
             missing=tuple(str(right) for right in rights.result()),
-            gpu_labels=nodes.result() if nodes is not None else (),
+            gpu_labels=_with_pools(nodes.result(), machines.result()) if nodes is not None else (),
             secrets=secrets.result(),
             claims=found.result(),
             queues=queues.result() if queues is not None else None,
+            machines=machines.result(),
         )
 
 
@@ -179,6 +184,13 @@ def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
         return ()
     labels = (node["metadata"].get("labels", {}) for node in nodes)
     return tuple(sorted({(name, found[name]) for found in labels for name in GPU_LABELS if name in found}))
+
+
+def _with_pools(
+    labels: tuple[tuple[str, str], ...], machines: scaling.Machines | None
+) -> tuple[tuple[str, str], ...]:
+    """The same, with those of machines that do not exist yet."""
+    return tuple(sorted({*labels, *labels_made(machines.pools if machines is not None else (), GPU_LABELS)}))
 
 
 def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from windlass.engines.keeping.membership import composed
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.requests import completed
-from windlass.engines.kubernetes import ending, layout, manifests, marks, staying
+from windlass.engines.kubernetes import ending, layout, leaving, manifests, marks, staying
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.facts import pack_code, planned_code
@@ -25,6 +25,7 @@ from windlass.engines.kubernetes.ways import WAYS
 from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.runs.store import Store
 from windlass.runs.wish import read_wish
 
 SENDERS: Final = 8
@@ -196,6 +197,10 @@ class ClusterGround:
             number = status.attempts[-1].number
             made = staying.made_for(self._run_dir / f"attempt-{number}", number)
             staying.release(self.client, self.plan.run_id, made, node["worker_python"])
+
+    def see_off(self, store: Store) -> None:
+        """See `Ground`. The machines that were made for the run."""
+        leaving.see_off(store, self.plan.run_id, self.client)
 
     def end_others(self, number: int) -> None:
         """Delete what is left of the attempts before: no pod of them may train on. Raises EngineError."""

@@ -13,9 +13,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from windlass.diagnose.observations import ClusterSeen, ObjectSaid, Observations, PodSeen, QueueSeen
+from windlass.diagnose.observations import (
+    ClusterSeen,
+    ComingSeen,
+    ObjectSaid,
+    Observations,
+    PodSeen,
+    QueueSeen,
+    ScalingSeen,
+)
 from windlass.engines import observing
-from windlass.engines.kubernetes import kueue, layout, queueing, quotas, staying
+from windlass.engines.kubernetes import coming, kueue, layout, queueing, quotas, scaling, staying
 from windlass.engines.kubernetes.client import Client, Unreachable
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import by_place
@@ -30,6 +38,7 @@ from windlass.engines.kubernetes.seeing import (
 )
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
+from windlass.plan.pods import pod_spec
 from windlass.runs.record import Phase, Status
 from windlass.runs.store import Store
 
@@ -63,10 +72,14 @@ def look(store: Store, status: Status, plan: Plan) -> ClusterSeen:
     number = len(status.attempts)
     made_for = staying.made_for(store.run_dir(status.id) / f"attempt-{number}", number)
     answers, unreachable = _ask(plan, made_for)
+    now = time.time()
+    came = coming.recorded(store.events(status.id), status.ended_at or now)
     if unreachable:
-        return ClusterSeen(tuple(known.values()), tuple(said), queue=turn, unreachable=unreachable)
-    found = _merged(status, plan, made_for, answers, known, said, tuple(members))
-    return replace(found, queue=_queue(answers) or turn)
+        comes = ScalingSeen(coming=came) if came else None
+        return ClusterSeen(tuple(known.values()), tuple(said), queue=turn, unreachable=unreachable, scaling=comes)
+    comes, more = _scaling(plan, answers, came, now)
+    found = _merged(status, plan, made_for, answers, known, (*more, *said), tuple(members))
+    return replace(found, queue=_queue(answers) or turn, scaling=comes)
 
 
 def _merged(
@@ -124,6 +137,8 @@ def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
     owner = answers["owner"]
     if isinstance(owner, dict) and (queueing.is_suspended(owner) or queueing.queue_of(owner)):
         answers |= _ask_kueue(client)
+    if _without_machine(answers):
+        answers |= _ask_karpenter(client)
     client.close()
     return answers, ""
 
@@ -139,6 +154,32 @@ def _ask_kueue(client: Client) -> Answers:
         "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MOST),
     })  # fmt: skip
     return {name: answer for name, answer in found.items() if not isinstance(answer, EngineError)}
+
+
+def _ask_karpenter(client: Client) -> Answers:
+    """What makes machines, what it has made, and what it says of pods for which it makes none."""
+    api = _at_once({"api": lambda: {"api": scaling.served(client)}})["api"]
+    if isinstance(api, EngineError):
+        return {}
+    found = _at_once(scaling.questions(client, api["api"]))
+    return {name: answer for name, answer in found.items() if not isinstance(answer, EngineError)}
+
+
+def _without_machine(answers: Answers) -> list[Json]:
+    """The pods that no machine has been found for."""
+    return [pod for pod in _items(answers, "pods") if pod_seen(0, pod).state == "queued"]
+
+
+def _scaling(
+    plan: Plan, answers: Answers, came: tuple[ComingSeen, ...], now: float
+) -> tuple[ScalingSeen | None, list[ObjectSaid]]:
+    """What makes machines for the pods that have none, and what is said where none come."""
+    pods = _without_machine(answers)
+    if not pods:
+        return (ScalingSeen(coming=came) if came else None), []
+    spec = pod_spec(attempt_objects(plan))
+    found, said = scaling.seen(pods, spec, _items(answers, "events"), answers, _items(answers, "machines"), came, now)
+    return (found if found.pools is not None or found.coming or said else None), said
 
 
 def _every(client: Client, api: str, kind: str) -> Json:

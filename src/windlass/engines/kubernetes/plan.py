@@ -10,6 +10,7 @@ from typing import Any, Final
 from windlass.code.imports import ahead
 from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
+from windlass.engines.kubernetes.machinenotes import machine_notes, machine_steps, node_price
 from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.queuenotes import queue_notes
 from windlass.engines.kubernetes.ways import WAYS, mpijob
@@ -51,6 +52,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         pull_secrets=tuple(dict.fromkeys((*target.image_pull_secrets, *job.kubernetes.image_pull_secrets))),
         gpu_label=_gpu_label(job, facts),
     )
+    made = tuple(_objects(shape, job, facts, boot))
     return Plan(
         run_id=run_id,
         name=job.name,
@@ -66,16 +68,20 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
                 "context": target.context, "namespace": shape.namespace, "via": via, "why": why,
                 "kubeconfig": facts.kubeconfig,
             }),
-            *_objects(shape, job, facts, boot),
+            *made,
+            *machine_steps(made, facts.cluster, target),
             *_nodes(shape, job, target, facts, num_nodes, procs),
         ),
         notes=(
             *_refusals(job, target, facts, asked),
             *queue_notes(job, facts.cluster),
+            *machine_notes(made, facts.cluster),
             *_warnings(job, target, facts),
             *arguments.left_over(_words(job), _places()),
         ),
-        price=price(target.price_per_hour, target.currency, num_nodes, f"target {target.name}"),
+        price=price(
+            node_price(job, made, facts.cluster, target), target.currency, num_nodes, f"target {target.name}"
+        ),
     )  # fmt: skip
 
 
@@ -336,7 +342,8 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts) -> Itera
     for claim in wanted:
         if cluster.claims is not None and claim not in cluster.claims:
             yield _blocker("claim-missing", f"the claim {claim} is not in the namespace", "see: kubectl get pvc")
-    if job.resources.gpu_type is not None and cluster.gpu_labels and _gpu_label(job, facts) is None:
+    is_unknown = job.resources.gpu_type is not None and _gpu_label(job, facts) is None
+    if is_unknown and cluster.gpu_labels and cluster.machines is None:  # else one may come
         had = ", ".join(sorted({value for _, value in cluster.gpu_labels}))
         yield _blocker(
             "gpu-type-missing", f"no machine has a GPU of type {job.resources.gpu_type}", f"there are: {had}"

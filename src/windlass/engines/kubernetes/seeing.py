@@ -37,6 +37,8 @@ ORDINARY: Final = frozenset({
     "Provisioning", "ExternalProvisioning", "Resumed", *OUR_POLICY, *OF_QUEUES, *OF_OPERATORS,
 })  # fmt: skip
 """Reasons of events that tell of no trouble, or of one that the pod itself tells of too."""
+OF_SCALING: Final = frozenset({"Nominated", "TriggeredScaleUp", "NotTriggerScaleUp"})
+"""Reasons of events that tell of machines that come, or do not, which are read by themselves (`coming.py`)."""
 NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY))
 """The same as what the API server is asked for."""
 MAX_WORDS: Final = 1500
@@ -112,7 +114,7 @@ def objects_said(
         called = str(about.get("name", ""))
         is_its = called == name or called.startswith(f"{name}-")
         is_claim = about.get("kind") == "PersistentVolumeClaim" and called in wanted
-        if not (is_its or is_claim) or event.get("reason") in ORDINARY:
+        if not (is_its or is_claim) or event.get("reason") in (*ORDINARY, *OF_SCALING):
             continue
         said = ObjectSaid(about.get("kind", ""), called, event.get("reason", ""),
                           str(event.get("message") or "").strip()[:MAX_WORDS])  # fmt: skip

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from windlass.engines.kubernetes import manifests, rights
+from windlass.engines.kubernetes import manifests, pools, rights, scaling
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.queueing import api_of
 from windlass.engines.kubernetes.rights import Right
@@ -29,7 +29,8 @@ class Survey:
     context: str
     namespace: str
     answers: Mapping[str, Json | EngineError] = field(default_factory=dict)
-    """By name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`, `pods`, `queues`, `rights`."""
+    """By name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`, `pods`, `queues`, `pools`,
+    `autoscaler`, `rights`."""
     latency_seconds: float = 0.0
 
     def get(self, name: str) -> Json | None:
@@ -97,6 +98,9 @@ def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
     }
     if api := api_of(found.groups):
         more["queues"] = lambda: client.find(api, "LocalQueue")
+    if karpenter := pools.api_of(found.groups):
+        more["pools"] = lambda: client.find(karpenter, "NodePool")
+    more["autoscaler"] = lambda: {"status": scaling.autoscaler(client)}
     nodes = (found.get("nodes") or {}).get("items", ())
     if any(manifests.GPU in node.get("status", {}).get("allocatable", {}) for node in nodes):
         alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from windlass.diagnose.observations import ObjectSaid, PodSeen
+from windlass.engines.kubernetes.arrivals import Arrivals
 from windlass.engines.kubernetes.client import Client
 from windlass.engines.kubernetes.pods import PodWatch
 from windlass.engines.kubernetes.seeing import NOT_ORDINARY, is_trouble, key, objects_said, pod_seen, warning
@@ -27,7 +28,10 @@ LOOK_SECONDS: Final = 4.0
 MOST: Final = 200
 """Troubles of one attempt that go into the record; those of a thousand pods are mostly the same."""
 MAX_EVENTS: Final = "1000"
-STAGES: Final = {"missing": Phase.QUEUED, "queued": Phase.QUEUED, "pulling": Phase.PULLING}
+STAGES: Final = {
+    "missing": Phase.QUEUED, "queued": Phase.QUEUED, "coming": Phase.PROVISIONING, "pulling": Phase.PULLING,
+}  # fmt: skip
+"""By the state of a pod; `coming` is one that is queued, and for which a machine comes."""
 Told = dict[str, Any]
 
 
@@ -36,7 +40,7 @@ class Troubles:
 
     def __init__(
         self, client: Client, run_id: str, number: int, pods: PodWatch, claims: Sequence[str], num_nodes: int,
-        turn: Turn, changed: Callable[[], None],
+        turn: Turn, arrivals: Arrivals, changed: Callable[[], None],
     ) -> None:  # fmt: skip
         self._client = client
         self._ids = (run_id, number)
@@ -44,6 +48,7 @@ class Troubles:
         self._claims = claims
         self._num_nodes = num_nodes
         self._turn = turn
+        self._arrivals = arrivals
         self._changed = changed
         self._told: set[str] = set()
         self._num_warned = 0
@@ -62,13 +67,15 @@ class Troubles:
     def of_pod(self, place: int, node: int) -> Iterator[Told]:
         """What is new of the pod at a place, which plays `node`."""
         pod, now = pod_seen(node, self._pods.pod(place)), time.time()
-        state, since = self._states.get(place, ("", now))
-        if pod.state != state:
+        (before, since), state = self._states.get(place, ("", now)), pod.state
+        if state == "queued" and self._arrivals.is_coming(pod.name):
+            state = "coming"
+        if state != before:
             since = now
-            self._states[place] = (pod.state, since)
-        is_waiting = pod.state in STAGES
+            self._states[place] = (state, since)
+        is_waiting = state in STAGES
         if not is_waiting or now - since >= PATIENCE_SECONDS:
-            stage = STAGES.get(pod.state, Phase.STARTING)
+            stage = STAGES.get(state, Phase.STARTING)
             if self._is_new(f"{place} {stage} {since if is_waiting else ''}"):
                 yield {"kind": "stage", "stage": stage.value, "at": since}
             if is_trouble(pod) and not (pod.reason == "Deleted" and self._is_expected(place)):
@@ -82,10 +89,11 @@ class Troubles:
         return place in self.ours or any(pod.state == "ended" and pod.exit_code != 0 for pod in others)
 
     def of_objects(self) -> Iterator[Told]:
-        """What is new of the other objects."""
+        """What is new of the other objects, and of machines that come."""
         now = time.time()
-        for said in (*self._said, *self._pods.ends):
+        for said in (*self._said, *self._arrivals.said, *self._pods.ends):
             yield from self._warned(said, now)
+        yield from self._arrivals.news()
 
     def _warned(self, seen: PodSeen | ObjectSaid, now: float, place: int | None = None) -> Iterator[Told]:
         if self._num_warned < MOST and self._is_new(f"{place} {key(seen)}"):
@@ -105,6 +113,7 @@ class Troubles:
                 self._states.get(place, ("",))[0] in ("running", "ended") for place in range(self._num_nodes)
             )
             if are_all_there and not self._turn.is_open:
+                self._look_at_machines()
                 continue
             with contextlib.suppress(EngineError):  # asked again at the next turn
                 self._turn.look()
@@ -116,4 +125,13 @@ class Troubles:
             except EngineError:
                 continue  # whoever watches the pods says so
             self._said = list(objects_said(found, *self._ids, claims=self._claims))
+            self._look_at_machines(found)
             self._changed()
+
+    def _look_at_machines(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Ask for the machines that pods wait for, and for the last word of one whose pod runs already."""
+        pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
+        queued = [pod for pod in pods if pod_seen(0, pod).state == "queued"]
+        if queued or self._arrivals.is_open:
+            with contextlib.suppress(EngineError):
+                self._arrivals.look(queued, events)

@@ -14,6 +14,7 @@ from windlass.engines.local import netns, ports
 from windlass.engines.local.attempt import Attempt
 from windlass.engines.local.warm import WarmPool
 from windlass.plan.plan import Plan
+from windlass.runs.store import Store
 
 MASTER_ADDR: Final = "127.0.0.1"
 
@@ -48,6 +49,9 @@ class LocalGround:
         for network in self._plan.requests("network"):
             for refused in netns.remove(network):
                 record.note("warning", {"message": f"left behind: {refused}"})
+
+    def see_off(self, store: Store) -> None:
+        """See `Ground`. Nothing is left of a run here once it has ended."""
 
 
 def _in_networks(

@@ -1,0 +1,141 @@
+"""Runs for which Karpenter makes machines: the plan names them, the record follows them from nothing to nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster import operated
+from tests.cluster.bed.cluster import Bed
+from tests.cluster.bed.host import wait_for
+from tests.cluster.labs import OPERATORS, lab_on, opened
+from tests.engines.lab import Run
+
+from windlass.cli.eventtext import sentence
+from windlass.diagnose.diagnose import diagnose
+from windlass.engines.kubernetes.checks import checks
+from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.observe import observe
+from windlass.engines.kubernetes.survey import survey
+from windlass.runs.record import Phase
+from windlass.spec.targets import KubernetesTarget
+
+POOL = "gpus"
+FOUR_GPUS = {"resources": {"gpus": 4}, "procs_per_node": 1}
+"""More than a machine of the bed has."""
+WAYS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob")
+STEPS = ["asked", "launched", "registered", "initialized"]
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
+
+
+def steps(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """What the record knows of each machine."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in run.events:
+        if event.kind == "machine":
+            found.setdefault(event.data["name"], []).append(dict(event.data))
+    return found
+
+
+def went(run: Run) -> bool:
+    """Whether the last machine that was made for a run is gone, as its record says."""
+    return any(event.kind == "machine" and event.data.get("left") == 0 for event in run.events)
+
+
+@pytest.mark.parametrize("via", WAYS)
+def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_and_go(
+    scaled: Bed, lone_namespace: str, tmp_path: Path, via: str
+) -> None:
+    if via in OPERATORS:
+        scaled.start_operator(OPERATORS[via])
+    try:
+        fields = {**FOUR_GPUS, "kubernetes": {"via": via}, "launcher": "mpi" if via == "mpijob" else "plain"}
+        with (
+            operated.pooled(scaled, POOL, "g5.12xlarge", "p4d.24xlarge"),
+            opened(lab_on(scaled, lone_namespace, tmp_path / "home", **fields)) as lab,
+        ):
+            [told] = [step for step in lab.plan("leave", "0").steps if step.kind == "machines"]
+            assert "NodePool gpus makes g5.12xlarge or p4d.24xlarge" in told.summary
+            run = lab.start("leave", "0")
+            run.until(lambda run: run.status.phase is Phase.PROVISIONING)
+            assert diagnose(observe(lab.store, run.status)).verdict.code in ("machine-coming", "pods-waiting", "none")
+            status = run.wait()
+            assert status.phase is Phase.SUCCEEDED, run.text()
+            assert status.phases[Phase.PROVISIONING] > 0
+            [(name, machine)] = steps(run).items()
+            assert [one["state"] for one in machine][:4] == STEPS
+            assert machine[3]["instance_type"] == "g5.12xlarge"
+            assert (machine[3]["pool"], machine[3]["capacity_type"]) == (POOL, "spot")
+            times = [event.time for event in run.events if event.kind == "machine"][:4]
+            assert times == sorted(times)
+            wait_for(lambda: went(run), "the record to see the machine go", 300)
+            [last] = [event for event in run.events if event.data.get("left") == 0]
+            assert name == last.data["name"]
+            assert last.time > (run.status.ended_at or 0.0)
+            assert sentence(last).endswith("it was the last that was made for the run")
+            assert run.status == dataclasses.replace(status, last_seq=run.status.last_seq)
+    finally:
+        if via in OPERATORS:
+            scaled.stop_operator(OPERATORS[via])
+
+
+def test_a_machine_that_does_not_come_leaves_the_run_queued_until_one_does(
+    scaled: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    scaled.sell_out("p4d.24xlarge")
+    try:
+        with (
+            operated.pooled(scaled, POOL, "p4d.24xlarge"),
+            opened(lab_on(scaled, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as lab,
+        ):
+            run = lab.start("leave", "0")
+            run.until(lambda run: "no capacity is left" in (run.status.waits_for or ""))
+            scaled.sell_out()
+            status = run.wait()
+            assert status.phase is Phase.SUCCEEDED, run.text()
+            assert any("initialized" in [one["state"] for one in machine] for machine in steps(run).values())
+    finally:
+        scaled.sell_out()
+
+
+def test_the_plan_says_why_no_pool_could_serve_a_job(scaled: Bed, lone_namespace: str, tmp_path: Path) -> None:
+    taint = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+    with (
+        operated.pooled(scaled, POOL, "g5.12xlarge", taints=[taint]),
+        opened(lab_on(scaled, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as lab,
+    ):
+        made = lab.plan("leave", "0")
+        [note] = [note for note in made.notes if note.code == "machines-none"]
+        assert "NodePool gpus: its machines have the taint team=vision:NoSchedule" in note.message
+        small = lab.plan("leave", "0", resources={"gpus": 1})
+        assert [note.code for note in small.notes if note.code == "machines-none"] == []
+        assert [step for step in (*made.steps, *small.steps) if step.kind == "machines"] == []
+
+
+def test_who_may_not_see_pools_has_a_plan_as_before_and_is_told_what_was_not_seen(
+    scaled: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    limited = dataclasses.replace(scaled, context="bed-limited")
+    role = ("create", "role", "all", "-n", lone_namespace, "--verb=*", "--resource=*,jobs.batch,pods/log,pods/exec")
+    scaled.kubectl(*role)
+    scaled.kubectl("create", "rolebinding", "all", "-n", lone_namespace, "--role=all", "--user=limited")
+    with operated.pooled(scaled, POOL, "g5.12xlarge"):
+        with opened(lab_on(limited, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as lab:
+            made = lab.plan("leave", "0")
+            assert [step.kind for step in made.steps if step.kind == "machines"] == []
+            assert [note for note in made.notes if note.blocks] == []
+            run = lab.start("leave", "0")
+            run.until(lambda run: steps(run))  # by events of its own namespace alone
+            assert {one["state"] for machine in steps(run).values() for one in machine} == {"asked"}
+            assert run.wait().phase is Phase.SUCCEEDED
+        target = KubernetesTarget(name="bed", context=limited.context, namespace=lone_namespace)
+        seen = {one.name: one for one in checks(survey(_client(limited, lone_namespace)), target)}
+        assert "NodePools" in seen["not seen"].found
+        seen = {one.name: one for one in checks(survey(_client(scaled, lone_namespace)), target)}
+        assert seen["machines"].found == "Karpenter makes: gpus (g5.12xlarge)"
+
+
+def _client(bed: Bed, namespace: str) -> Client:
+    return Client(bed.context, namespace, bed.kubeconfig)

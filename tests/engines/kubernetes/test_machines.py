@@ -1,0 +1,318 @@
+"""What Karpenter's objects, and events of Cluster Autoscaler, say of machines that do not exist yet; made by hand, as
+karpenter 1.14 and cluster-autoscaler 1.34 write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.test_checks import found, served
+from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
+
+from windlass.diagnose.observations import ComingSeen
+from windlass.engines.kubernetes import coming, leaving, scaling
+from windlass.engines.kubernetes.client import Refused
+from windlass.engines.kubernetes.pools import has_room, labels_made, pool_seen, sizes_of
+from windlass.engines.kubernetes.scaling import Machines
+from windlass.runs.record import Event
+
+Object = dict[str, Any]
+TYPE = "node.kubernetes.io/instance-type"
+NOW = 1_767_225_700.0
+"""100 s after the first of January 2026."""
+START = "2026-01-01T00:00:00Z"
+
+
+def spec(gpus: int = 4, **more: Any) -> Object:
+    amounts = {"nvidia.com/gpu": str(gpus)}
+    return {"containers": [{"resources": {"requests": amounts, "limits": amounts}}], **more}
+
+
+def pool(name: str = "gpus", *types: str, requirements: list[Object] | None = None, **more: Any) -> Object:
+    asked = [{"key": TYPE, "operator": "In", "values": list(types)}] if types else []
+    its = {"requirements": [*asked, *(requirements or [])], "taints": more.pop("taints", [])}
+    template = {"metadata": {"labels": more.pop("labels", {})}, "spec": its}
+    status = more.pop("status", {})
+    return {"metadata": {"name": name}, "spec": {"template": template, **more}, "status": status}
+
+
+def node(kind: str, gpus: int, **more: Any) -> Object:
+    meta = {"name": f"node-{kind}", "labels": {TYPE: kind}}
+    return {"metadata": meta, "spec": more, "status": {"allocatable": {"nvidia.com/gpu": str(gpus), "cpu": "4"}}}
+
+
+def claim(name: str = "gpus-7x2kq", *conditions: tuple[str, str, str], **status: Any) -> Object:
+    """Conditions are type, status and reason; each 10 s after the one before."""
+    labels = {"karpenter.sh/nodepool": name.rpartition("-")[0]}
+    if conditions and conditions[0][1] == "True":
+        labels |= {TYPE: "g5.12xlarge", "topology.kubernetes.io/zone": "bed-a", "karpenter.sh/capacity-type": "spot"}
+    told = [
+        {"type": kind, "status": state, "reason": reason, "lastTransitionTime": f"2026-01-01T00:00:{10 * at:02}Z"}
+        for at, (kind, state, reason) in enumerate(conditions, 1)
+    ]
+    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": START},
+            "status": {"conditions": told, **status}}  # fmt: skip
+
+
+def event(
+    reason: str, message: str, name: str = "r-1-0-x", kind: str = "Pod", *, at: int = 1, by: str = "karpenter"
+) -> Object:
+    about, meta = {"kind": kind, "name": name}, {"name": "e"}
+    return {"involvedObject": about, "reason": reason, "message": message, "metadata": meta,
+            "lastTimestamp": f"2026-01-01T00:00:{at:02}Z", "source": {"component": by}}  # fmt: skip
+
+
+POD: Object = {"metadata": {"name": "r-1-0-x", "creationTimestamp": START}, "status": {}}
+NOMINATED = event("Nominated", "Pod should schedule on: nodeclaim/gpus-7x2kq")
+DONE = (("Launched", "True", "Launched"), ("Registered", "True", "Registered"))
+
+
+# -- pools ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "kind", "words"),
+    [
+        (pool("gpus", "g5.12xlarge"), spec(nodeSelector={TYPE: "p5.48xlarge"}), "type", "g5.12xlarge, not p5.48xlarge"),
+        (pool("gpus", "g5.xlarge"), spec(), "small", "none of g5.xlarge has 4 nvidia.com/gpu"),
+        (pool(taints=[{"key": "team", "value": "vision", "effect": "NoSchedule"}]), spec(), "taint",
+         "team=vision:NoSchedule"),
+        (pool(), spec(nodeSelector={"team": "vision"}), "label", "no machines with team vision"),
+        (pool(labels={"team": "audio"}), spec(nodeSelector={"team": "vision"}), "label", "team audio, not vision"),
+        (pool(limits={"nvidia.com/gpu": "8"}, status={"resources": {"nvidia.com/gpu": "6"}}), spec(), "limit",
+         "its limit is 8 nvidia.com/gpu, of which 6 is in use"),
+        (pool(limits={"nvidia.com/gpu": "0"}), spec(), "limit", "its limit is 0"),
+        (pool(limits={"nodes": "1"}, status={"nodes": 1}), spec(), "limit", "its limit is 1 nodes"),
+        (pool(requirements=[{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]),
+         spec(nodeSelector={"karpenter.sh/capacity-type": "spot"}), "label", "on-demand, not spot"),
+        (pool(requirements=[{"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "Gt", "values": ["4"]}]),
+         spec(nodeSelector={"karpenter.k8s.aws/instance-gpu-count": "4"}), "label", "instance-gpu-count 4"),
+        (pool(status={"conditions": [{"type": "Ready", "status": "False", "reason": "NodeClassNotReady"}]}), spec(),
+         "unready", "NodeClassNotReady"),
+    ],
+)  # fmt: skip
+def test_a_pool_says_why_it_can_make_no_machine(made: Object, wanted: Object, kind: str, words: str) -> None:
+    [refusal] = pool_seen(made, wanted, sizes_of([node("g5.xlarge", 2)])).refusals
+    assert refusal.kind == kind
+    assert words in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (pool("gpus", "g5.12xlarge", "g5.xlarge"), spec()),
+        (pool(), spec(nodeSelector={TYPE: "p5.48xlarge"})),
+        (pool(), spec(nodeSelector={"topology.kubernetes.io/zone": "a", "karpenter.sh/nodepool": "gpus"})),
+        (pool(labels={"team": "vision"}), spec(nodeSelector={"team": "vision"})),
+        (pool(taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}]),
+         spec(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}])),
+        (pool(taints=[{"key": "soft", "effect": "PreferNoSchedule"}]), spec()),
+        (pool(limits={"nvidia.com/gpu": "8"}, status={"resources": {"nvidia.com/gpu": "4"}}), spec()),
+    ],
+)  # fmt: skip
+def test_a_pool_of_which_nothing_is_known_against_it_would_do(made: Object, wanted: Object) -> None:
+    seen = pool_seen(made, wanted, sizes_of([node("g5.xlarge", 2)]))
+    assert seen.refusals == ()
+    assert "g5.xlarge" not in seen.types
+
+
+def test_a_machine_of_another_kind_or_kept_for_others_is_no_room() -> None:
+    assert has_room([node("g5.12xlarge", 4)], spec())
+    assert not has_room([node("g5.xlarge", 2)], spec())
+    assert not has_room([node("g5.12xlarge", 4, taints=[{"key": "a", "effect": "NoSchedule"}])], spec())
+    assert not has_room([node("g5.12xlarge", 4, unschedulable=True)], spec())
+    assert not has_room([node("g5.12xlarge", 4)], spec(nodeSelector={TYPE: "p4d.24xlarge"}))
+
+
+def test_gpu_types_of_machines_that_do_not_exist_yet_are_known() -> None:
+    name = "karpenter.k8s.aws/instance-gpu-name"
+    made = pool(requirements=[{"key": name, "operator": "In", "values": ["a100", "t4"]}])
+    assert labels_made([made], [name]) == {(name, "a100"), (name, "t4")}
+
+
+# -- plan and check ---------------------------------------------------------------------------------------------------
+
+
+def planned_with(*pools: Object, nodes: tuple[Object, ...] | None = (), **fields: Any) -> Any:
+    from dataclasses import replace
+
+    cluster = replace(CLUSTER, machines=Machines(pools, nodes))
+    target = TARGET.model_copy(update={"prices": {"g5.12xlarge": 5.5}})
+    return planned(replace(FACTS, cluster=cluster), target, resources={"gpus": 4}, nodes=2, procs_per_node=1, **fields)
+
+
+def test_the_plan_names_the_pools_that_would_serve_it_with_types_and_prices() -> None:
+    capacity = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}
+    family = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p4d"]}
+    made = planned_with(
+        pool("cpus", limits={"nvidia.com/gpu": "0"}), pool("gpus", "g5.12xlarge", requirements=[capacity]),
+        pool("more", requirements=[family]), nodes=(node("g5.xlarge", 2),),
+    )  # fmt: skip
+    [step] = [step for step in made.steps if step.kind == "machines"]
+    assert "NodePool gpus makes g5.12xlarge (5.5 USD an hour), spot" in step.summary
+    assert "NodePool more makes karpenter.k8s.aws/instance-family in p4d" in step.summary
+    assert "cpus" not in step.summary
+    assert [note.code for note in made.notes if note.code == "machines-none"] == []
+    assert made.price is None
+
+
+def test_a_job_that_one_type_alone_can_serve_has_its_price() -> None:
+    made = planned_with(pool("gpus", "g5.12xlarge"))
+    assert made.price is not None
+    assert made.price["per_hour"] == 11.0
+
+
+def test_the_plan_says_why_no_pool_could_serve_it_and_is_not_refused() -> None:
+    made = planned_with(pool("gpus", "g5.xlarge"), nodes=(node("g5.xlarge", 2),))
+    [note] = [note for note in made.notes if note.code == "machines-none"]
+    assert "asks for 4 nvidia.com/gpu" in note.message
+    assert "NodePool gpus: none of g5.xlarge has 4 nvidia.com/gpu" in note.message
+    assert not note.blocks
+
+
+@pytest.mark.parametrize("nodes", [None, (node("g5.12xlarge", 4),)])
+def test_a_machine_that_is_there_or_nodes_that_may_not_be_seen_leave_the_plan_as_it_was(nodes: Any) -> None:
+    made = planned_with(pool("gpus", "g5.xlarge"), nodes=nodes)
+    assert not [
+        one for one in (*made.notes, *made.steps) if "machines" in getattr(one, "code", getattr(one, "kind", ""))
+    ]
+
+
+def test_the_check_lists_what_makes_machines() -> None:
+    karpenter = served("batch/v1", "karpenter.sh/v1")
+    made = pool("gpus", "g5.12xlarge", limits={"nvidia.com/gpu": "8"}, status={"resources": {"nvidia.com/gpu": "4"}})
+    told = found(groups=karpenter, pools={"items": [made]})
+    assert told["machines"].found == "Karpenter makes: gpus (g5.12xlarge; 4 of 8 nvidia.com/gpu)"
+    assert "Karpenter v1" in told["operators"].found
+    assert found(groups=karpenter, pools={"items": []})["machines"].level == "warn"
+    refused = Refused("the cluster refused: nodepools is forbidden", "", status=403)
+    assert "NodePools" in found(groups=karpenter, pools=refused)["not seen"].found
+
+
+STATUS = """
+time: 2026-01-01 00:00:00 +0000 UTC
+autoscalerStatus: Running
+clusterWide:
+  health: {status: Healthy}
+nodeGroups:
+- name: gpu-asg
+  health:
+    status: Healthy
+    nodeCounts: {registered: {total: 1, ready: 1}}
+    minSize: 0
+    maxSize: 4
+  scaleUp:
+    status: Backoff
+    backoffInfo: {errorCode: OutOfResources, errorMessage: no capacity of p4d.24xlarge}
+"""
+
+
+def test_the_check_lists_the_groups_of_cluster_autoscaler() -> None:
+    status = scaling.autoscaler_status({"data": {"status": STATUS}})
+    check = found(autoscaler={"status": status})["machines"]
+    assert check.level == "warn"
+    assert check.found == ("Cluster Autoscaler is Running: gpu-asg (1 nodes, 0 to 4); gpu-asg is not tried for now: no "
+                           "capacity of p4d.24xlarge")  # fmt: skip
+    assert scaling.autoscaler_status({"data": {"status": "Cluster-autoscaler status at 2023:\nCluster-wide:"}}) is None
+
+
+# -- machines that come -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("conditions", "state", "reason", "seconds"),
+    [
+        ((), "asked", "", 100.0),
+        ((("Launched", "Unknown", "LaunchFailed"),), "asked", "LaunchFailed", 100.0),
+        ((("Launched", "True", "Launched"), ("Registered", "Unknown", "AwaitingReconciliation")), "launched", "", 90.0),
+        ((*DONE, ("Initialized", "Unknown", "NodeNotReady")), "registered", "NodeNotReady", 80.0),
+        ((*DONE, ("Initialized", "True", "Initialized")), "initialized", "", 70.0),
+    ],
+)
+def test_a_claim_is_as_far_as_its_conditions(conditions: Any, state: str, reason: str, seconds: float) -> None:
+    seen = coming.claim_seen(claim("gpus-7x2kq", *conditions), None, NOW)
+    assert (seen.state, seen.reason, seen.seconds, seen.pool) == (state, reason, seconds, "gpus")
+
+
+def test_each_step_of_a_claim_has_its_time() -> None:
+    made = claim("gpus-7x2kq", *DONE, ("Initialized", "True", "Initialized"), nodeName="n7")
+    steps = coming.steps(made, coming.claim_seen(made, None, NOW), NOW)
+    assert [(one.state, one.seconds) for one in steps] == [
+        ("asked", 100.0), ("launched", 90.0), ("registered", 80.0), ("initialized", 70.0)]  # fmt: skip
+    assert [one.instance_type for one in steps[:2]] == ["", "g5.12xlarge"]
+    assert [one.machine for one in steps] == ["", "", "n7", "n7"]
+
+
+def look(events: list[Object], claims: list[Object] | None = None, pools: list[Object] | None = None,
+         known: tuple[ComingSeen, ...] = (), of_claims: list[Object] | None = None) -> Any:  # fmt: skip
+    lists = {"claims": claims, "pools": pools, "of claims": of_claims}
+    answers = {name: {"items": items} for name, items in lists.items() if items is not None}
+    return scaling.seen([POD], spec(), events, answers, [], known, NOW)
+
+
+def test_a_nominated_pod_has_a_machine_that_comes() -> None:
+    seen, said = look([NOMINATED], [claim("gpus-7x2kq", *DONE), claim("others-abcde", *DONE)])
+    assert [(one.name, one.state, one.instance_type) for one in seen.coming] == [
+        ("gpus-7x2kq", "registered", "g5.12xlarge")]  # fmt: skip
+    assert said == []
+
+
+def test_without_the_right_to_see_claims_it_is_known_that_one_was_asked_for() -> None:
+    seen, _ = look([NOMINATED])
+    assert [(one.name, one.state) for one in seen.coming] == [("gpus-7x2kq", "asked")]
+    assert seen.pools is None
+
+
+def test_a_claim_that_is_not_there_any_more_is_gone_and_the_next_takes_its_place() -> None:
+    later = claim("gpus-zzzzz")
+    later["metadata"]["creationTimestamp"] = "2026-01-01T00:00:09Z"
+    seen, said = look(
+        [NOMINATED], [later, claim("others-abcde")], [pool("gpus", "g5.12xlarge")],
+        of_claims=[event("InsufficientCapacityError", "NodeClaim gpus-7x2kq event: no capacity is left", "gpus-7x2kq",
+                         "NodeClaim", at=3)],
+    )  # fmt: skip
+    assert [(one.name, one.state) for one in seen.coming] == [("gpus-7x2kq", "gone"), ("gpus-zzzzz", "asked")]
+    assert [(one.kind, one.message) for one in said] == [("NodeClaim", "no capacity is left")]
+
+
+def test_the_newest_word_on_a_pod_counts_and_the_schedulers_own_does_not() -> None:
+    refused = event("FailedScheduling", "Failed to schedule pod, did not tolerate a=b:NoSchedule", at=5)
+    schedulers = event("FailedScheduling", "0/2 nodes are available", at=9, by="default-scheduler")
+    _, said = look([NOMINATED, refused, schedulers])
+    assert [one.message for one in said] == ["Failed to schedule pod, did not tolerate a=b:NoSchedule"]
+    _, said = look([refused, event("Nominated", "Pod should schedule on: nodeclaim/gpus-a, node/x", at=7)])
+    assert said == []
+
+
+def test_a_group_of_cluster_autoscaler_that_grows_is_a_machine_that_comes() -> None:
+    grows = event("TriggeredScaleUp", "pod triggered scale-up: [{gpu-asg 0->2 (max: 4)}]", by="cluster-autoscaler")
+    seen, _ = look([grows])
+    assert [(one.name, one.pool, one.message) for one in seen.coming] == [("gpu-asg 0->2", "gpu-asg", "of at most 4")]
+    assert coming.left(seen.coming) == ()
+
+
+# -- the record -------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_knows_the_machines_of_a_run_and_which_are_gone() -> None:
+    first = coming.claim_seen(claim("gpus-7x2kq", *DONE, nodeName="n7"), None, NOW)
+    events = [
+        Event(1, 1.0, "attempt", {}), Event(2, 2.0, "machine", coming.event_of(first)), Event(3, 9.0, "attempt", {}),
+        Event(4, 10.0, "machine", {"name": "gpus-b", "state": "initialized"}),
+    ]  # fmt: skip
+    assert [one.name for one in coming.recorded(events, 30.0)] == ["gpus-b"]
+    every = coming.recorded(events, 30.0, every_attempt=True)
+    assert [(one.name, one.seconds) for one in every] == [("gpus-7x2kq", 28.0), ("gpus-b", 20.0)]
+    told = leaving.gone(every, ["gpus-b"])
+    assert [(one["name"], one["machine"], one["state"], one["left"]) for one in told] == [
+        ("gpus-7x2kq", "n7", "gone", 1)
+    ]
+    after = [*events, Event(5, 11.0, "machine", told[0])]
+    assert [one.name for one in coming.left(coming.recorded(after, 30.0, every_attempt=True))] == ["gpus-b"]
+    assert [one["left"] for one in leaving.gone(every, [])] == [1, 0]
+
+
+def test_why_a_machine_is_no_further_is_told_where_it_is_late() -> None:
+    made = claim("gpus-7x2kq", *DONE, ("Initialized", "Unknown", "NodeNotReady"))
+    assert "reason" not in coming.event_of(coming.claim_seen(made, None, NOW - 60))
+    assert coming.event_of(coming.claim_seen(made, None, NOW))["reason"] == "NodeNotReady"
