@@ -5,6 +5,9 @@
 The peer is kubectl with the manifests that Windlass makes, ready in a file: it neither packs code, nor asks what the
 cluster has, nor has the objects tried before any is made, nor keeps the run. The cluster is a test bed of this machine,
 so this needs root. In the first part pods find no machine: nothing but the submission is at work.
+
+A command on a cluster leaves a process behind that has done the imports, and the next is a fork of it (decision 0013):
+`windlass run` is such a next one, `windlass run, the first` has none.
 """
 
 from __future__ import annotations
@@ -26,13 +29,14 @@ from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone
 from tests.cluster.labs import plan_on
 
+from windlass.engines.ahead import SWITCH
 from windlass.engines.kubernetes.ground import ClusterGround
 from windlass.runs.record import Phase, Status
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
 NAMESPACE = "wl-bench-submit"
-WINDLASS, KUBECTL = "windlass run", "kubectl apply"
+WINDLASS, FIRST, KUBECTL = "windlass run", "windlass run, the first", "kubectl apply"
 PEER = KUBECTL
 NOWHERE = {"resources": {"instance": "none-such"}}
 
@@ -118,9 +122,16 @@ class Bench:
 
     # -- trials -------------------------------------------------------------------------------------------------------
 
-    def accepted_windlass(self) -> float:
+    def warm(self) -> None:
+        """Have a process that has done the imports, as any command on a cluster leaves one."""
+        subprocess.run([BIN / "windlass", "ps", "--on", "bed"], cwd=self.home, check=True, capture_output=True)
+        while not list(Path(os.environ["WINDLASS_HOME"]).glob("warm/*.ready")):
+            time.sleep(0.1)
+
+    def accepted_windlass(self, *, alone: bool = False) -> float:
         self.job(nodes=2, launcher="plain", **NOWHERE)
-        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home)
+        environ = {**os.environ, **({SWITCH: "0"} if alone else {})}
+        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home, env=environ)
         assert self.jobs() == 1, "the command has ended, and there is no Job"
         self.clear()
         return cost.wall_seconds
@@ -171,7 +182,9 @@ def main(times: int) -> None:
         bed.kubectl("create", "namespace", NAMESPACE)
         bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=60s")
         bench = Bench(bed, home)
-        accepted = in_turn({KUBECTL: bench.accepted_kubectl, WINDLASS: bench.accepted_windlass}, times)
+        bench.warm()
+        first = partial(bench.accepted_windlass, alone=True)
+        accepted = in_turn({KUBECTL: bench.accepted_kubectl, WINDLASS: bench.accepted_windlass, FIRST: first}, times)
         edited = in_turn({KUBECTL: partial(bench.edited_kubectl), WINDLASS: bench.edited_windlass}, times)
     report(accepted, peer=PEER, title=f"from the command to a Job that is accepted ({machine()})", figure="s")
     report(edited, peer=PEER, title="from an edited line to its output (kubectl: delete, apply, logs -f)", figure="s")

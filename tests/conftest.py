@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.engines import matrix
 from tests.faults.machine import Machine, machine_in
+
+from windlass.engines.ahead import SWITCH
 
 # A busy machine is slow, not wrong: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,6 +24,9 @@ for number, action in (
 ):  # fmt: skip
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)
+
+# A home of its own for each test would be as many processes with all imports; those who mean them begin them.
+os.environ[SWITCH] = "0"
 
 for module in ("placement", "exits", "logs", "life", "interpreter", "mpi"):
     pytest.register_assert_rewrite(f"tests.engines.cases.{module}")

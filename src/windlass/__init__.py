@@ -12,11 +12,13 @@ Nothing is imported before it is used: this file travels to every node, where on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # as type checkers understand too; `typing` takes as long to import as all else here
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from windlass.actions.api import Run, get, list_runs, make_plan, run
     from windlass.errors import (
         EngineError,

@@ -9,8 +9,10 @@ from pathlib import Path
 import pexpect
 import pytest
 from tests.cli.conftest import WINDLASS
+from tests.cli.test_ahead import SCRIPT, Ahead, switched_on
 from tests.faults.machine import until
 
+from windlass.engines.local.warm import WarmPool
 from windlass.runs.record import Phase, Status
 
 STEPS = (
@@ -21,21 +23,26 @@ ASKED = r"\[d\]etach, the run goes on · \[s\]top it · \[c\]ontinue"
 Start = Callable[..., "pexpect.spawn[str]"]
 
 
-@pytest.fixture
-def terminal(environ: Mapping[str, str]) -> Iterator[Start]:
-    """Starts a command on a terminal of 30 × 100."""
+@pytest.fixture(params=["here", pytest.param("by a fork", marks=pytest.mark.slow)])
+def terminal(environ: Mapping[str, str], request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts a command on a terminal of 30 × 100, done by itself or by a fork of a process that has imported ahead."""
     started: list[pexpect.spawn[str]] = []
+    ahead = Ahead(Path(environ["WINDLASS_HOME"]), Path.cwd(), switched_on(environ))
+    if by_fork := request.param == "by a fork":
+        ahead.begin()
 
     def start(*words: str, **more: str) -> pexpect.spawn[str]:
-        env = {**environ, "TERM": "xterm-256color", **more}
-        program, *arguments = (*WINDLASS, *words)
+        env = {**ahead.env, "TERM": "xterm-256color", **more}
+        program, *arguments = [*(SCRIPT if by_fork else list(WINDLASS)), *words]
         child = pexpect.spawn(program, arguments, env=env, dimensions=(30, 100), encoding="utf-8", timeout=100)
         started.append(child)
         return child
 
     yield start
+    assert ahead.forks == (len(started) if by_fork else 0)
     for child in started:
         child.close(force=True)
+    WarmPool(ahead.home).stop()
 
 
 def run_steps(steps: int = 4000, before: str = "") -> tuple[str, ...]:

@@ -69,6 +69,13 @@ class Likeness:
 
     def __call__(self, argv: list[str]) -> None:
         """In a rank that was forked to be `argv`: interpreter, script, arguments."""
+        self.undo(argv)
+        # The script may bring a Windlass of its own; ours runs on without being found.
+        for name in [name for name in sys.modules if name.split(".")[0] == "windlass"]:
+            self._kept.append(sys.modules.pop(name))
+
+    def undo(self, argv: list[str]) -> None:
+        """In any fork: be as a new interpreter with this command line, which has done the imports."""
         for number, handler in self._handlers.items():
             if handler is not None:
                 signal.signal(number, handler)
@@ -85,9 +92,6 @@ class Likeness:
         _own_thread()
         _own_clock()
         _set_blas_threads()
-        # The script may bring a Windlass of its own; ours runs on without being found.
-        for name in [name for name in sys.modules if name.split(".")[0] == "windlass"]:
-            self._kept.append(sys.modules.pop(name))
 
 
 def _reopen(stream: Any, name: str, number: int, mode: str) -> None:

@@ -74,7 +74,7 @@ class WarmProcess:
         from windlass.worker.forksafe import fingerprint
 
         began = time.time_ns()
-        self.likeness, self.unsafe = import_ahead(self.modules)
+        self.likeness, self.unsafe = self.import_modules()
         self.files = fingerprint()
         if any(changed > began for changed, _ in self.files.values()):
             self.stale = True  # something was installed meanwhile: one part of it may be old, another new
@@ -84,21 +84,31 @@ class WarmProcess:
             pass
         gc.freeze()  # a collection in the forked ranks must not touch, and so copy, every page of the imports
 
-    def refusal(self, script: str, spec: str) -> dict[str, Any]:
+    def import_modules(self) -> tuple[Likeness, str]:
+        """What forks have to undo, and why none may be made."""
+        return import_ahead(self.modules)
+
+    def refusal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Why no fork can run this script as the node of this spec; empty where one can."""
-        from windlass.worker.forksafe import fingerprint, shadowed, why_unsafe
+        from windlass.worker.forksafe import shadowed
+
+        # The nodes of one attempt ask within milliseconds.
+        if refused := self.outdated(os.path.dirname(request["spec"])):
+            return refused
+        hidden = shadowed(request["script"])
+        return {"refused": f"{hidden} would be imported in place of a module already imported"} if hidden else {}
+
+    def outdated(self, occasion: str) -> dict[str, Any]:
+        """Why nothing can be forked any more; files are looked at once for each occasion."""
+        from windlass.worker.forksafe import fingerprint, why_unsafe
 
         self.unsafe = self.unsafe or why_unsafe()
         if self.unsafe:
             return {"refused": self.unsafe, "lasting": True}
-        attempt = os.path.dirname(spec)
-        if attempt != self.looked_for:  # the nodes of one attempt ask within milliseconds
+        if occasion != self.looked_for:
             self.stale = self.stale or fingerprint(self.files) != self.files
-            self.looked_for = attempt
-        if self.stale:
-            return {"refused": "installed packages changed since they were imported", "again": True}
-        hidden = shadowed(script)
-        return {"refused": f"{hidden} would be imported in place of a module already imported"} if hidden else {}
+            self.looked_for = occasion
+        return {"refused": "installed packages changed since they were imported", "again": True} if self.stale else {}
 
     # -- serving ------------------------------------------------------------------------------------------------------
 
@@ -165,7 +175,7 @@ class WarmProcess:
         ending: bool,
     ) -> bool:  # fmt: skip
         if request["do"] == "fork":
-            refused = self.refusal(request["script"], request["spec"])
+            refused = self.refusal(request)
             if ending and not refused:
                 refused = {"refused": "the warm process was about to end", "again": True}
             if refused:
@@ -203,20 +213,20 @@ class WarmProcess:
         try:
             listener.close()
             client.settimeout(None)
-            wanted = client.recv(1)
-            client.close()
-            code = self._node(request, descriptors) if wanted else 0
+            if client.recv(1):
+                code = self.become(client, request, descriptors)
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
             os._exit(code)
 
-    def _node(self, request: dict[str, Any], descriptors: list[int]) -> int:
+    def become(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
         """In the fork: become the node worker that a new interpreter would have been, and run its ranks by forking."""
         from windlass.worker.likeness import take_on
         from windlass.worker.main import run_node
         from windlass.worker.start import WarmStart
 
+        client.close()
         os.setsid()
         output, *kept = descriptors
         os.dup2(output, 1)
@@ -249,7 +259,7 @@ def import_ahead(modules: list[str]) -> tuple[Likeness, str]:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else the import of NumPy starts a thread
     try:
         imports = Imports()
-        broken = _import_all(modules)
+        broken = import_all(modules)
         imports.close()
         sys.stdout.flush()
         sys.stderr.flush()  # or every fork would write what is left in it
@@ -262,7 +272,7 @@ def import_ahead(modules: list[str]) -> tuple[Likeness, str]:
             os.environ["OPENBLAS_NUM_THREADS"] = held
 
 
-def _import_all(modules: list[str]) -> str:
+def import_all(modules: list[str]) -> str:
     """Import them. One that is not there is left to the script, which will say it better; gives which one broke."""
     for name in modules:
         for part in DEFAULT_MODULES.get(name, (name,)):
@@ -332,7 +342,7 @@ def _without_own_folders() -> None:
         sys.path[0] = NOWHERE
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], kind: type[WarmProcess] = WarmProcess) -> int:
     """`LISTENER_FD SETTINGS_JSON [PADDING]`: warm up, then serve the socket that is already listening.
 
     The socket listens before the imports begin, so a caller may connect at once and is answered when they are done.
@@ -342,7 +352,7 @@ def main(argv: list[str]) -> int:
     listener.set_inheritable(False)
     settings = json.loads(argv[1])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    warm = WarmProcess(
+    warm = kind(
         settings["socket"], settings["modules"], settings["idle_seconds"], settings["max_resident_bytes"]
     )
     warm.warm_up()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windlass.engines import ahead
 from windlass.engines.keeping.engine import KeptEngine
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.supervisor import Supervisor
@@ -39,6 +40,9 @@ class KubernetesEngine(KeptEngine):
     def _keeper_command(self, run_id: str, lock: int) -> Sequence[str]:
         # What libraries warn of is no defect of ours, which is what a supervisor's words are taken for.
         return [sys.executable, "-I", "-W", "ignore", str(KEEPER), str(self.store.home), run_id, str(lock)]
+
+    def _hand_over(self, run_id: str, lock: int, log: int) -> bool:
+        return ahead.keep(self.store.home, run_id, lock, log)
 
     def _ground(self, plan: Plan, run_dir: Path) -> ClusterGround:
         return ClusterGround(plan, run_dir)

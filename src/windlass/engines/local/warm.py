@@ -16,10 +16,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
-import resource
 import signal
 import socket
 import stat
@@ -36,14 +34,11 @@ import windlass.worker
 from windlass.worker import process
 from windlass.worker.forksafe import lasting
 from windlass.worker.likeness import inheritance
+from windlass.worker.surroundings import name_of, surroundings
 
 PROGRAM: Final = Path(windlass.worker.__file__).with_name("warm.py")
 PADDING: Final = "." * 4000
 """Room for the command lines of ranks; a longer one shows as the warm process's."""
-SPACES: Final = ("mnt", "net", "pid", "uts", "user", "ipc")
-RIGHTS: Final = ("Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
-                 "Mems_allowed_list")  # fmt: skip
-"""Lines of `/proc/self/status` that a child inherits."""
 KILLED_BY: Final = (-signal.SIGKILL, -signal.SIGTERM)
 """How a process ends that somebody has ended."""
 LOOK_SECONDS: Final = 0.1
@@ -100,7 +95,7 @@ class WarmPool:
             for _ in range(3):  # a process that ends just now, or is outdated, is followed by a new one
                 if remembered := self._remembered(name):
                     return Refused(remembered)
-                with self._connect_or_start(name, python, modules, env) as connection:
+                with self._connect_or_start(name, [python, str(PROGRAM)], modules, lasting(env)) as connection:
                     try:
                         answer = self._ask(name, connection, request, [output, *keep], gave_up)
                     except ValueError:
@@ -117,6 +112,11 @@ class WarmPool:
         except (OSError, ValueError) as error:
             return Refused(f"the warm process could not be used ({getattr(error, 'strerror', None) or error})")
         return Refused(reason)
+
+    def begin(self, name: str, command: Sequence[str], modules: Sequence[str], env: Mapping[str, str]) -> None:
+        """Have a process of this name, started by `command` with exactly `env`, where there is none. Raises OSError."""
+        if self._known(name) is None:
+            self._connect_or_start(name, command, modules, env).close()
 
     def show(self) -> list[dict[str, Any]]:
         """What is known of each warm process: `state` is `importing`, `ready`, `busy` or `refused`."""
@@ -154,7 +154,7 @@ class WarmPool:
     # -- one process --------------------------------------------------------------------------------------------------
 
     def _connect_or_start(
-        self, name: str, python: str, modules: Sequence[str], env: Mapping[str, str]
+        self, name: str, command: Sequence[str], modules: Sequence[str], env: Mapping[str, str]
     ) -> socket.socket:
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
             return self._connect(name)
@@ -166,7 +166,7 @@ class WarmPool:
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 return self._connect(name)
             self._make_room()
-            self._start(name, python, modules, env)
+            self._start(name, command, modules, env)
             return self._connect(name)
         finally:
             os.close(lock)
@@ -195,7 +195,7 @@ class WarmPool:
         finally:
             os.close(folder)
 
-    def _start(self, name: str, python: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
+    def _start(self, name: str, command: Sequence[str], modules: Sequence[str], env: Mapping[str, str]) -> None:
         self._end(name)
         path = self._path(name, "sock")
         bounds = {"idle_seconds": self.bounds.idle_seconds, "max_resident_bytes": self.bounds.resident_bytes}
@@ -205,11 +205,11 @@ class WarmPool:
                 listener.bind(address)
             path.chmod(0o600)
             listener.listen(64)
-            command = [python, str(PROGRAM), str(listener.fileno()), json.dumps(settings), PADDING]
+            words = [*command, str(listener.fileno()), json.dumps(settings), PADDING]
             log = os.open(self._path(name, "log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 popen = subprocess.Popen(
-                    command, env=lasting(env), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    words, env=dict(env), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     start_new_session=True, pass_fds=[listener.fileno()],
                 )  # fmt: skip
             except BaseException:
@@ -224,7 +224,7 @@ class WarmPool:
             "start_ticks": born.start_ticks if born else 0,
             "boot": process.boot_id(),
             "started_at": time.time(),
-            "python": python,
+            "python": command[0],
             "modules": list(modules),
         }
         self._path(name, "json").write_text(json.dumps(about))
@@ -384,30 +384,13 @@ def _require_private(folder: Path) -> None:
 
 def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
     """Names the one warm process that is as good as a new interpreter of this kind."""
-    rights = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    limits = {number: resource.getrlimit(number) for number in inherited_limits()}
-    identity = {
+    return name_of({
         "python": str(Path(python).absolute()),  # not resolved: an environment is known by the name of its interpreter
         "modules": list(modules),
         "env": lasting(env),
-        "user": [os.getuid(), os.getgid()],
-        "rights": [rights.get(name) for name in RIGHTS],
-        # A limit can be lowered but not raised again, and the stack's is looked at when a program starts.
-        "limits": {str(number): hard for number, (_, hard) in limits.items()},
-        "stack": limits[resource.RLIMIT_STACK],
-        "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
-        "spaces": [str(Path(f"/proc/self/ns/{name}").readlink()) for name in SPACES],
-        "root": str(Path("/proc/self/root").readlink()),
-        "cgroup": Path("/proc/self/cgroup").read_text(),
-        "oom": Path("/proc/self/oom_score_adj").read_text(),
         "program": max(entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")),
-    }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def inherited_limits() -> list[int]:
-    """The numbers of all resource limits."""
-    return sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+        **surroundings(),
+    })  # fmt: skip
 
 
 def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:

@@ -1,0 +1,43 @@
+"""What of its surroundings a process cannot shed: a fork of one with others is not like a new process from here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+from typing import Any
+
+from windlass.worker.forksafe import LIMITS
+
+SPACES = ("mnt", "net", "pid", "uts", "user", "ipc")
+RIGHTS = frozenset({"Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
+                    "Mems_allowed_list"})  # fmt: skip
+"""Lines of `/proc/self/status` that a child inherits."""
+
+
+def surroundings() -> dict[str, Any]:
+    """Those of this process, as JSON data. Raises OSError where there is no `/proc`."""
+    limits = {number: resource.getrlimit(number) for number in LIMITS}
+    return {
+        "user": [os.getuid(), os.getgid()],
+        "rights": [line for line in _read("status").splitlines() if line.split(":", 1)[0] in RIGHTS],
+        # A limit can be lowered but not raised again, and the stack's is looked at when a program starts.
+        "limits": {str(number): hard for number, (_, hard) in limits.items()},
+        "stack": limits[resource.RLIMIT_STACK],
+        "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
+        "spaces": [os.readlink(f"/proc/self/ns/{name}") for name in SPACES],
+        "root": os.readlink("/proc/self/root"),
+        "cgroup": _read("cgroup"),
+        "oom": _read("oom_score_adj"),
+    }
+
+
+def name_of(identity: dict[str, Any]) -> str:
+    """Twelve letters that stand for all of it."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _read(name: str) -> str:
+    with open(f"/proc/self/{name}") as file:
+        return file.read()
