@@ -171,31 +171,36 @@ def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weig
 def test_an_elastic_job_shrinks_when_its_node_goes_and_grows_when_it_is_back(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
+    it_shrinks_and_grows(lone_bed, lone_namespace, tmp_path, "job")
+
+
+def it_shrinks_and_grows(bed: Bed, namespace: str, folder: Path, via: str) -> Run:
     """Each node takes all GPUs of a machine: there is room for two only while both machines are there."""
     fields = {"nodes": {"min": 1, "max": 2}, "checkpoint": {"every": "20 steps"}, "resources": {"gpus": 2}}
-    kept = results(lone_bed, lost_after=LOST_SECONDS, via="job")
-    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
+    kept = results(bed, lost_after=LOST_SECONDS, via=via)
+    with opened(lab_on(bed, namespace, folder / "home")) as lab:
         run = lab.start("train.py", base=ELASTIC, procs_per_node=1, grace=10, restarts=0, **fields, **kept)
         until_saved(run, 1)
         assert [one["members"] for one in told(run, "attempt")] == [[0, 1]]
-        [lost] = [pod["spec"]["nodeName"] for pod in pods(lone_bed, lone_namespace, run, 1)[1:]]
-        lone_bed.kill_node(lost)
+        [lost] = [pod["spec"]["nodeName"] for pod in pods(bed, namespace, run, 1)[1:]]
+        bed.kill_node(lost)
         try:
             until_saved(run, 2)
-            wait_for(lambda: room(lone_bed, lone_namespace, run) == ["Pending"], "a pod that asks for room", 120)
+            wait_for(lambda: room(bed, namespace, run) == ["Pending"], "a pod that asks for room", 120)
             assert [one["members"] for one in told(run, "attempt")] == [[0, 1], [0]]
         finally:
-            lone_bed.start_node(lost)
+            bed.start_node(lost)
         until_saved(run, 3)
         assert [one["members"] for one in told(run, "attempt")] == [[0, 1], [0], [0, 1]]
         assert [one["reason"] for one in told(run, "attempt")] == ["first", "node-loss", "resize"]
-        assert room(lone_bed, lone_namespace, run) == []
-        enough = tmp_path / "enough"
+        assert room(bed, namespace, run) == []
+        enough = folder / "enough"
         enough.touch()
-        inside.copy(str(enough), f"{run.id}:output/enough", lab.store, tmp_path)
+        inside.copy(str(enough), f"{run.id}:output/enough", lab.store, folder)
         succeeded(run)
-        inside.copy(f"{run.id}:output", str(tmp_path / "output"), lab.store, tmp_path)
-        assert_exact(tmp_path / "output", run)
+        inside.copy(f"{run.id}:output", str(folder / "output"), lab.store, folder)
+        assert_exact(folder / "output", run)
+        return run
 
 
 def room(cluster: Cluster, namespace: str, run: Run) -> list[str]:

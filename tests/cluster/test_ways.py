@@ -6,10 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cluster.bed.cluster import Cluster
+from tests.cluster.bed import images
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.bed.sharing import operating
 from tests.cluster.labs import OPERATORS, digest, lab_on, opened, pods
 from tests.cluster.test_restarts import names, script
-from tests.cluster.test_training import DIGITS, EXAMPLES, LOCAL, SHAPE, accuracy, results, succeeded
+from tests.cluster.test_training import (
+    DIGITS,
+    EXAMPLES,
+    LOCAL,
+    SHAPE,
+    accuracy,
+    it_shrinks_and_grows,
+    results,
+    succeeded,
+)
 from tests.engines.lab import Lab
 
 from windlass.runs.record import Phase
@@ -55,6 +67,25 @@ def test_a_rank_that_fails_is_restarted_in_the_same_pods_and_a_lost_pod_means_ne
             assert said == [f"attempt 3 of rank {rank}"]
 
 
+def test_a_trainjob_that_makes_anew_what_a_cluster_has_removed_does_not_train_again(
+    cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    """As it does where a JobSet has a time after which it goes: Trainer knows of no end of its own."""
+    operator(OPERATORS["trainjob"])
+    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": "trainjob"})) as lab:
+        run = succeeded(lab.start("script.py", base=script(tmp_path), nodes=2, env={"BREAKS": "", "WAITS": ""}))
+        before = names(cluster, namespace, run)
+        cluster.kubectl("delete", "jobset", f"{run.id}-1", "-n", namespace)
+        wait_for(lambda: len(names(cluster, namespace, run) - before) == 2, "pods that are made anew", 120)
+        made = sorted(names(cluster, namespace, run) - before)
+        for name in made:
+            cluster.kubectl("wait", "pod", name, "-n", namespace, "--for=jsonpath={.status.phase}=Succeeded",
+                            "--timeout=120s")  # fmt: skip
+            said = cluster.kubectl("logs", name, "-n", namespace)
+            assert "the run has ended" in said
+            assert "attempt 1" not in said
+
+
 def test_a_pod_that_an_operator_makes_anew_is_not_trained_in(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
@@ -71,6 +102,18 @@ def test_a_pod_that_an_operator_makes_anew_is_not_trained_in(
         assert run.text().count("attempt 1 of rank 0") == 1
 
 
+@pytest.mark.parametrize("via", BY_TORCH)
+def test_an_elastic_job_shrinks_and_grows_by_an_operators_kind_too(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path, via: str
+) -> None:
+    with operating(lone_bed, OPERATORS[via]):
+        run = it_shrinks_and_grows(lone_bed, lone_namespace, tmp_path, via)
+        if via == "pytorchjob":
+            said = "jsonpath={.items[*].spec.elasticPolicy['minReplicas', 'maxReplicas']}"
+            chosen = ("-n", lone_namespace, "-l", f"windlass.dev/run={run.id}")
+            assert lone_bed.kubectl("get", "pytorchjobs", *chosen, "-o", said).split() == ["1", "2"]
+
+
 def test_an_mpi_job_ends_as_it_does_on_this_machine(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
@@ -80,6 +123,24 @@ def test_an_mpi_job_ends_as_it_does_on_this_machine(
         run = lab.start("train.py", "--epochs", "3", base=base, **shape, **results(cluster))
         at_home = local.start("train.py", "--epochs", "3", base=base, **shape)
         assert accuracy(succeeded(run)) == accuracy(succeeded(at_home))
+        assert digest(run, "model.pt", tmp_path)
+
+
+def test_digits_by_horovod_end_as_they_do_on_this_machine(
+    bed: Bed, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    """Of two ranks the sums are the same in every order, and so is all that comes of them."""
+    if not images.shows_horovod(bed.node("node1").folder):
+        pytest.skip("the bed shows no Horovod: make horovod, before the bed is brought up")
+    operator(OPERATORS["mpijob"])
+    base, words = EXAMPLES / "04-horovod-digits", ("train.py", "--epochs", "5")
+    with opened(lab_on(bed, namespace, tmp_path / "home")) as lab, opened(Lab(LOCAL, tmp_path / "local")) as local:
+        of_two = {"nodes": 2, "python": f"{images.HOROVOD}/bin/python"}
+        run = lab.start(*words, base=base, launcher="mpi", **of_two, **results(bed))
+        here = str(images.HOROVOD_ENV / "bin" / "python")
+        at_home = local.start(*words, base=base, launcher="mpi", procs_per_node=2, python=here)
+        assert accuracy(succeeded(run)) == accuracy(succeeded(at_home))
+        assert float(accuracy(run).split()[0]) >= 97
         assert digest(run, "model.pt", tmp_path)
 
 

@@ -273,7 +273,9 @@ class KubernetesOptions(Part):
     via: Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"] = "auto"
     """Kind of object that is made. Default `auto`: the best that the cluster has."""
     runtime: Label | None = None
-    """Name of the Trainer runtime for `trainjob`. Default: the cluster's for this launcher."""
+    """Name of a training runtime of the cluster, on which a TrainJob is to stand. Default: one is made for the run."""
+    runtime_kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] | None = None
+    """Where that runtime is. Default: in the namespace, and if it is not there, in the cluster."""
     namespace: Label | None = None
     """Namespace. Default: the target's."""
     results: Results | None = None

@@ -10,12 +10,20 @@ import sys
 import tarfile
 
 PIECES, WORK, ATTEMPT = "/windlass/code.d", "/windlass/work", "/windlass/attempt/nodes.json.gz"
+END = "/windlass/end/how"
 
 
 def main() -> int:
     """Check the digest, unpack, and hand over. Gives an exit code only where it cannot."""
     # The first process of a container ignores what it has no handler for: the stop of a pod would wait for its grace.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if os.path.exists(END):
+        print("[w] the run has ended: pods that are made for it all the same do not train", flush=True)
+        with open(END) as said:
+            return 0 if said.read() == "well" else 1
+    if _is_again():
+        print("[w] what has ended is not begun again here: what follows, the run's policy says", flush=True)
+        return 1
     names = sorted(name for name in os.listdir(PIECES) if not name.startswith("."))
     archive = os.path.join(WORK, "code.tar.gz")
     found = hashlib.sha256()
@@ -36,6 +44,15 @@ def main() -> int:
     argv = [sys.executable, "-I", "-S", program, os.path.join(WORK, "attempt"), ATTEMPT]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until that one hears it
     return os.execv(sys.executable, argv)
+
+
+def _is_again() -> bool:
+    """Whether somebody else than the run has restarted the container, or has made the pods of an attempt anew."""
+    begun = os.path.join(WORK, "begun")
+    if os.path.exists(begun) or os.environ.get("WINDLASS_REMADE", "0") not in ("", "0"):
+        return True
+    with open(begun, "w"):
+        return False
 
 
 def _unpack(tar: tarfile.TarFile) -> None:

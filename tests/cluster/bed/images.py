@@ -16,8 +16,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.bed.layout import ROOT
+
 VENV = "/opt/venv"
 PYTHON = f"{VENV}/bin/python"
+HOROVOD = "/opt/horovod"
+HOROVOD_ENV = ROOT / ".cache" / "horovod-env"
 BASE, PAUSE = "localhost/base:1", "localhost/pause:1"
 USER = 1000
 """A number, not a name: the kubelet must be able to tell that the image does not run as root."""
@@ -93,6 +97,8 @@ def shown_folders(prefix: Path | None = None) -> dict[str, str]:
     shown = {"/usr": "/usr", str(prefix): VENV}
     if Path("/etc/alternatives").is_dir():
         shown["/etc/alternatives"] = "/etc/alternatives"
+    if HOROVOD_ENV.is_dir():  # where `make horovod` was
+        shown[str(HOROVOD_ENV)] = HOROVOD
     if not sys.base_prefix.startswith("/usr/") and sys.base_prefix != "/usr":
         shown[sys.base_prefix] = sys.base_prefix
     return shown
@@ -106,3 +112,10 @@ def runtime_spec() -> dict[str, Any]:
         options = ["rbind", "ro", "nosuid", "nodev"]
         spec["mounts"].append({"destination": target, "type": "bind", "source": source, "options": options})
     return spec
+
+
+def shows_horovod(folder: Path) -> bool:
+    """Whether the containers of a node, whose folder is given, see the environment that `make horovod` makes."""
+    spec = json.loads((folder / "runtime.json").read_text())
+    made = any(HOROVOD_ENV.glob(".ready-*"))
+    return made and any(mount["destination"] == HOROVOD for mount in spec["mounts"])

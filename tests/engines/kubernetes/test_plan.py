@@ -146,6 +146,13 @@ def test_launcher_mpi_and_mpijob_go_together() -> None:
     assert "mpi" in blockers(planned(kubernetes={"via": "mpijob"}))
 
 
+def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
+    """The operator's list names the pod itself, by a name that its cluster may not know yet."""
+    [alone] = planned(launcher="mpi").requests("node")
+    first = planned(launcher="mpi", nodes=2).requests("node")[0]
+    assert (alone["launch"]["env"], first["launch"]["env"]) == ({"OMPI_MCA_orte_default_hostfile": "none"}, {})
+
+
 def test_mpirun_is_started_on_the_first_node_and_let_in_by_the_others() -> None:
     made = planned(launcher="mpi", nodes=3, procs_per_node=2)
     asked = json.loads(gzip.decompress(node_specs(made, 2, made.requests("node"), "mpijob", 5.0)))["nodes"]

@@ -36,7 +36,8 @@ def labels_of_pods(one: Any) -> dict[str, str]:
 @pytest.mark.parametrize("via", WAYS)
 def test_pods_are_the_same_by_each_way(via: str) -> None:
     def common(spec: Any) -> Any:
-        return {key: value for key, value in spec.items() if key not in ANYWHERE}
+        volumes = [one for one in spec["volumes"] if one["name"] != "end"]  # of a kind that revives its pods
+        return {**{key: value for key, value in spec.items() if key not in ANYWHERE}, "volumes": volumes}
 
     assert common(pod_spec(made(via))) == common(pod_spec(made("job")))
     [container], [other] = pod_spec(made(via))["containers"], pod_spec(made("job"))["containers"]
@@ -66,8 +67,8 @@ def test_a_time_after_which_the_cluster_removes_what_has_ended_is_told_to_those_
         spec = made(via, kubernetes={"ttl": "1h"})[-1]["spec"]
         return spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
 
-    assert {via: found(via) for via, way in WAYS.items() if way.has_ttl} == {
-        "job": 3600, "jobset": 3600, "pytorchjob": 3600, "mpijob": 3600,
+    assert {via: found(via) for via, way in WAYS.items() if not way.no_ttl} == {
+        "job": 3600, "jobset": 3600, "pytorchjob": 3600,
     }  # fmt: skip
 
 
@@ -84,6 +85,12 @@ def test_a_trainjob_has_a_runtime_of_its_own() -> None:
     [replicated] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
     assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 4
+
+
+def test_pods_that_could_be_made_after_the_end_of_their_run_see_that_it_has_ended() -> None:
+    ends = {via: [one for one in pod_spec(made(via))["volumes"] if one["name"] == "end"] for via in WAYS}
+    assert ends.pop("trainjob") == [{"name": "end", "configMap": {"name": "r-1-end", "optional": True}}]
+    assert not any(ends.values())
 
 
 def test_a_pytorchjob_is_made_of_workers_that_know_their_number() -> None:

@@ -24,7 +24,7 @@ from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.marks import Ear
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import PAUSES, PodWatch, has_ended, why_it_ended
-from windlass.engines.kubernetes.seeing import claims_of, container_state
+from windlass.engines.kubernetes.seeing import claims_of, container_state, is_restarted
 from windlass.engines.kubernetes.troubles import Troubles
 from windlass.engines.kubernetes.turns import Turn
 from windlass.engines.kubernetes.ways import WAYS
@@ -214,8 +214,9 @@ class PodNode(Told):
     def _read(self, intake: Intake, pod: Mapping[str, Any], *, follow: bool) -> None:
         since = intake.begin()
         lines = self.attempt.client.logs(
-            pod["metadata"]["name"], container=layout.container_of(pod), follow=follow, since=since
-        )
+            pod["metadata"]["name"], container=layout.container_of(pod), follow=follow, since=since,
+            previous=is_restarted(pod),
+        )  # fmt: skip
         for line in lines:
             if intake.put(line):
                 self.attempt.wake()

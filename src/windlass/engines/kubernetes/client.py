@@ -39,13 +39,14 @@ PLURALS: Final = {
     "CustomResourceDefinition": "customresourcedefinitions", "SelfSubjectAccessReview": "selfsubjectaccessreviews",
     "SelfSubjectRulesReview": "selfsubjectrulesreviews", "ResourceQuota": "resourcequotas",
     "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "PyTorchJob": "pytorchjobs", "MPIJob": "mpijobs",
+    "ClusterTrainingRuntime": "clustertrainingruntimes",
     "Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues",
     "StorageClass": "storageclasses", "ServiceAccount": "serviceaccounts", "Namespace": "namespaces",
     "NodePool": "nodepools", "NodeClaim": "nodeclaims",
 }  # fmt: skip
 """What the kinds that we speak of are called in addresses."""
 CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace", "ClusterQueue",
-                                 "NodePool", "NodeClaim", "SelfSubjectAccessReview",
+                                 "NodePool", "NodeClaim", "ClusterTrainingRuntime", "SelfSubjectAccessReview",
                                  "SelfSubjectRulesReview"})  # fmt: skip
 
 
@@ -156,11 +157,21 @@ class Client:
             yield event
 
     def logs(
-        self, pod: str, *, container: str, follow: bool, since: str | None = None, tail: int | None = None
+        self,
+        pod: str,
+        *,
+        container: str,
+        follow: bool,
+        since: str | None = None,
+        tail: int | None = None,
+        previous: bool = False,
     ) -> Iterator[bytes]:
-        """The lines of a container, or the last of them, each with its time in front. Raises Refused, Unreachable."""
+        """The lines of a container, or the last of them, each with its time in front. Raises Refused, Unreachable.
+
+        `previous` are those that it said before it was last started again.
+        """
         query = {"container": container, "timestamps": "true", **({"follow": "true"} if follow else {}),
-                 **({"sinceTime": since} if since else {}),
+                 **({"sinceTime": since} if since else {}), **({"previous": "true"} if previous else {}),
                  **({"tailLines": str(tail)} if tail is not None else {})}  # fmt: skip
         # A kubelet that is busy may begin to follow and never send anything: then it is asked again.
         silence = FOLLOW_SECONDS if follow and since is not None else READ_SECONDS

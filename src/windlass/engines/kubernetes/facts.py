@@ -15,6 +15,7 @@ from windlass.engines.kubernetes import kueue, scaling
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.pools import labels_made
 from windlass.engines.kubernetes.rights import NEEDED, missing
+from windlass.engines.kubernetes.runtimes import Runtimes, runtimes
 from windlass.errors import UsageError
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
@@ -60,6 +61,8 @@ class Cluster:
     listed, or the job names none."""
     machines: scaling.Machines | None = None
     """What makes machines for it, and those that are there; None where nothing does, or it may not be looked at."""
+    runtimes: Runtimes | None = None
+    """What is known of the training runtime that the job names; None where it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,8 @@ def read_cluster(job: Job, client: Client) -> Cluster:
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
         queues = pool.submit(kueue.queues, client) if job.queue is not None else None
         machines = pool.submit(scaling.machines, client)
+        named = job.kubernetes.runtime
+        standing = pool.submit(runtimes, client, named, job.kubernetes.runtime_kind) if named is not None else None
         return Cluster(
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
@@ -174,6 +179,7 @@ def read_cluster(job: Job, client: Client) -> Cluster:
             claims=found.result(),
             queues=queues.result() if queues is not None else None,
             machines=machines.result(),
+            runtimes=standing.result() if standing is not None else None,
         )
 
 
@@ -186,9 +192,7 @@ def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
     return tuple(sorted({(name, found[name]) for found in labels for name in GPU_LABELS if name in found}))
 
 
-def _with_pools(
-    labels: tuple[tuple[str, str], ...], machines: scaling.Machines | None
-) -> tuple[tuple[str, str], ...]:
+def _with_pools(labels: tuple[tuple[str, str], ...], machines: scaling.Machines | None) -> tuple[tuple[str, str], ...]:
     """The same, with those of machines that do not exist yet."""
     return tuple(sorted({*labels, *labels_made(machines.pools if machines is not None else (), GPU_LABELS)}))
 

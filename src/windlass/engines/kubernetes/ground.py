@@ -18,7 +18,7 @@ from windlass.engines.kubernetes import ending, layout, leaving, manifests, mark
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.facts import pack_code, planned_code
-from windlass.engines.kubernetes.plan import PIECE_BYTES, numbered
+from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_objects, numbered
 from windlass.engines.kubernetes.pods import why_over
 from windlass.engines.kubernetes.room import Room
 from windlass.engines.kubernetes.ways import WAYS
@@ -186,10 +186,11 @@ class ClusterGround:
         """See `Ground`. The pods are there until the run is removed, so that `kubectl logs` shows what they said."""
         with contextlib.suppress(EngineError):  # they end by themselves
             self.room.leave()
-        marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested)
+        well = all(rank.exit_code == 0 for rank in record.status.ranks)
+        marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested, well=well)
         node = self.plan.requests("node")[0]
         status = record.status
-        if WAYS[self.via].replaces_pods and status.attempts:
+        if WAYS[self.via].remakes(self.plan.requests("attempt")[0]) and status.attempts:
             self._end_makers()
         if not status.attempts:  # stopped before its keeper had come to the pods that are made with the run
             self._delete_attempts()
@@ -208,11 +209,10 @@ class ClusterGround:
         self._delete_attempts(f"{layout.ATTEMPT_LABEL}!={number}")
 
     def _delete_attempts(self, which: str = "") -> None:
-        way = WAYS[self.via]
         selector = ",".join(part for part in (layout.selector(self.plan.run_id), which) if part)
-        for kind in (way.kind, *(kind for kind, _ in way.parts)):
-            for one in self.client.find(way.api, kind, selector)["items"]:
-                self.client.delete(way.api, kind, one["metadata"]["name"])
+        for made in reversed(attempt_objects(self.plan)):  # what makes pods before what it refers to
+            for one in self.client.find(made["apiVersion"], made["kind"], selector)["items"]:
+                self.client.delete(made["apiVersion"], made["kind"], one["metadata"]["name"])
 
     def _make_last(self, manifest: Mapping[str, Any]) -> None:
         """Make the object that refers to the others; an operator may be a moment behind, and not know these yet."""

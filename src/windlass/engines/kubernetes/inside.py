@@ -203,8 +203,8 @@ def _is_result(path: str) -> bool:
 def _claim(plan: Plan) -> Mapping[str, Any] | None:
     """The volume of the results and how it is mounted, if they are in a claim."""
     spec = _spec(plan)
-    [volume] = [one for one in spec["volumes"] if one["name"] == "results"]
-    [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "results"]
+    [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == layout.RESULTS]
+    [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
     return {"volume": volume, "mount": mount} if "persistentVolumeClaim" in volume else None
 
 
@@ -218,7 +218,11 @@ def _helper(plan: Plan, name: str, kept: Mapping[str, Any], namespace: str) -> h
     spec = _spec(plan)
     python = plan.requests("node")[0]["worker_python"]
     wait = [python, "-I", "-S", "-c", f"import time; time.sleep({HELPER_SECONDS})"]
-    made = helpers.pod_spec(spec["containers"][0]["image"], spec["securityContext"]["runAsUser"], wait)
+    # Of pods that are a runtime's, what is not put over it stands in no manifest of ours.
+    [cluster] = plan.requests("cluster")
+    image = spec["containers"][0].get("image") or cluster["image"]
+    user = spec.get("securityContext", {}).get("runAsUser") or cluster["user"]
+    made = helpers.pod_spec(image, user, wait)
     made["containers"][0]["volumeMounts"] = [kept["mount"]]
     made["volumes"] = [kept["volume"]]
     return helpers.job(name, HELPER_SECONDS, 1, made, namespace=namespace)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.ways import WAYS
 from windlass.engines.kubernetes.ways.base import Asked, Manifest
+from windlass.engines.kubernetes.ways.runtimes import Runtime
 from windlass.spec.job import Job
 
 GPU: Final = "nvidia.com/gpu"
@@ -49,6 +50,8 @@ class Shape:
     """Secrets with the logins of image registries."""
     gpu_label: tuple[str, str] | None = None
     """The node label, and its value, that stands for the GPU type that was asked for."""
+    runtime: Runtime | None = None
+    """The runtime of the cluster that a TrainJob stands on; then `image` may be empty, and is the runtime's."""
 
 
 def labels(shape: Shape, job: Job, attempt: int | None = None) -> dict[str, str]:
@@ -124,7 +127,8 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
     if job.queue is not None:
         meta["labels"] = {**meta["labels"], layout.QUEUE_LABEL: job.queue}
     ttl = job.kubernetes.ttl
-    asked = Asked(num_nodes, job.nodes.min, shape.procs_per_node, None if ttl is None else round(ttl))
+    ttl_seconds = None if ttl is None else round(ttl)
+    asked = Asked(num_nodes, job.nodes.min, shape.procs_per_node, ttl_seconds, shape.runtime)
     return WAYS[shape.via].made(meta, _template(shape, job, number, num_nodes), asked)
 
 
@@ -239,6 +243,7 @@ def _mounts(shape: Shape, job: Job) -> list[Manifest]:
         {"name": "work", "mountPath": layout.WORK},
         {"name": "shm", "mountPath": "/dev/shm"},
         results,
+        *([{"name": "end", "mountPath": layout.END, "readOnly": True}] if WAYS[shape.via].revives else []),
         *({"name": f"volume-{at}", "mountPath": volume.path} for at, volume in enumerate(job.volumes)),
     ]
 
@@ -267,11 +272,17 @@ def _volumes(shape: Shape, job: Job, number: int) -> list[Manifest]:
         {"name": "work", "emptyDir": {}},
         {"name": "shm", "emptyDir": shm},
         {"name": "results", **kept},
+        *([_end(shape)] if WAYS[shape.via].revives else []),
         *(
             {"name": f"volume-{at}", "persistentVolumeClaim": {"claimName": volume.claim}}
             for at, volume in enumerate(job.volumes)
         ),
     ]
+
+
+def _end(shape: Shape) -> Manifest:
+    """The mark of the run's end, which is not there while it goes on."""
+    return {"name": "end", "configMap": {"name": layout.mark_name(shape.run_id, "end"), "optional": True}}
 
 
 def owned(manifest: Mapping[str, Any], owner: Mapping[str, Any]) -> Manifest:

@@ -25,10 +25,10 @@ REMOVED: Final = "removed"
 AGAIN_SECONDS: Final = 0.5
 
 
-def put(client: Client, anchor: dict[str, Any], mark: str, *, now: bool = False) -> None:
+def put(client: Client, anchor: dict[str, Any], mark: str, *, now: bool = False, **said: str) -> None:
     """Mark a run, whose anchor is given; one that is marked already stays so. Raises EngineError.
 
-    `now` is of a wish: without the ranks' grace period.
+    `now` is of a wish: without the ranks' grace period. `said` is what else the mark says.
     """
     meta = anchor["metadata"]
     made: dict[str, Any] = {
@@ -39,7 +39,7 @@ def put(client: Client, anchor: dict[str, Any], mark: str, *, now: bool = False)
             "namespace": meta["namespace"],
             "labels": {**meta["labels"], layout.MARK_LABEL: mark},
         },
-        "data": {"now": "true"} if now else {},
+        "data": {**({"now": "true"} if now else {}), **said},
     }
     try:
         client.create(manifests.owned(made, anchor))
@@ -64,12 +64,16 @@ def asked(client: Client, run_id: str) -> Wish | None:
     return Wish(now=True, reason=REMOVED) if is_gone else None
 
 
-def tell_end(client: Client, run_id: str, *, stopped: bool) -> None:
-    """Say that no other attempt follows, and whether somebody has asked for that; as far as the cluster answers."""
+def tell_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
+    """Say that no other attempt follows, whether somebody has asked for that, and whether all ranks have ended well.
+
+    As far as the cluster answers. Pods that are made all the same read it, and do not train (`boot.py`).
+    """
     with contextlib.suppress(EngineError):
         anchor = client.get("v1", "ConfigMap", run_id)
-        for mark in (END, *([STOP] if stopped else [])):
-            put(client, anchor, mark)
+        put(client, anchor, END, how="well" if well else "badly")
+        if stopped:
+            put(client, anchor, STOP)
 
 
 def forget(client: Client, run_id: str) -> None:

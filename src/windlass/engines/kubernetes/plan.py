@@ -13,8 +13,12 @@ from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.machinenotes import machine_notes, machine_steps, node_price
 from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.queuenotes import queue_notes
+from windlass.engines.kubernetes.runtimenotes import runtime_notes
+from windlass.engines.kubernetes.runtimes import image_and_user, runtime_of
+from windlass.engines.kubernetes.waynotes import way_notes
 from windlass.engines.kubernetes.ways import WAYS, mpijob
 from windlass.engines.kubernetes.ways.base import Manifest
+from windlass.engines.kubernetes.ways.runtimes import Runtime
 from windlass.plan import arguments
 from windlass.plan.launch import torchrun_request
 from windlass.plan.placement import Place, job_environment, known_at_start, place, rank_environment
@@ -39,11 +43,14 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     procs = max(1, job.resources.gpus) if job.procs_per_node == "auto" else job.procs_per_node
     asked, why = choose(job, target, facts)
     via = asked if asked in WAYS else "job"  # of another there is no more to say than that it is not known
+    named = job.kubernetes.runtime if via == "trainjob" else None
+    seen = facts.cluster.runtimes if facts.cluster is not None else None
+    runtime = runtime_of(named, job.kubernetes.runtime_kind, seen)
     shape = Shape(
         run_id=run_id,
         namespace=job.kubernetes.namespace or target.namespace,
         via=via,
-        image=job.image or target.image or IMAGE,
+        image=_image(job, target, runtime),
         python=job.python or target.python or PYTHON,
         user=target.user,
         code_digest=facts.code.digest if facts.code is not None else "0" * 64,
@@ -51,6 +58,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         procs_per_node=procs,
         pull_secrets=tuple(dict.fromkeys((*target.image_pull_secrets, *job.kubernetes.image_pull_secrets))),
         gpu_label=_gpu_label(job, facts),
+        runtime=runtime,
     )
     made = tuple(_objects(shape, job, facts, boot))
     return Plan(
@@ -66,7 +74,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         steps=(
             Step("cluster", f"{why}: {WAYS[via].api} in namespace {shape.namespace} of context {target.context}", {
                 "context": target.context, "namespace": shape.namespace, "via": via, "why": why,
-                "kubeconfig": facts.kubeconfig,
+                "kubeconfig": facts.kubeconfig, **(image_and_user(seen, shape.image, shape.user) if runtime else {}),
             }),
             *made,
             *machine_steps(made, facts.cluster, target),
@@ -76,6 +84,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *_refusals(job, target, facts, asked),
             *queue_notes(job, facts.cluster),
             *machine_notes(made, facts.cluster),
+            *runtime_notes(job, facts.cluster, asked),
             *_warnings(job, target, facts),
             *arguments.left_over(_words(job), _places()),
         ),
@@ -89,6 +98,8 @@ def choose(job: Job, target: KubernetesTarget, facts: Facts) -> tuple[str, str]:
     """How the job runs there, and why so."""
     if job.kubernetes.via != "auto":
         return job.kubernetes.via, "kubernetes.via of the job"
+    if job.kubernetes.runtime is not None:
+        return "trainjob", "kubernetes.runtime of the job"
     if target.via != "auto":
         return target.via, f"via of target {target.name}"
     if job.launcher == "mpi":
@@ -256,6 +267,11 @@ def _output(job: Job, run_id: str) -> str:
     return f"claim {results.claim or run_id}: windlass/{run_id}/output"
 
 
+def _image(job: Job, target: KubernetesTarget, runtime: Runtime | None) -> str:
+    """The image of the pods; empty where it is that of the runtime on which they stand."""
+    return job.image or ("" if runtime is not None else target.image or IMAGE)
+
+
 def _gpu_label(job: Job, facts: Facts) -> tuple[str, str] | None:
     """The label that machines with the GPU type have: one whose value has the type as a word."""
     if job.resources.gpu_type is None or facts.cluster is None:
@@ -290,18 +306,7 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
             "travel in objects of the cluster",
             f"largest: {largest}; name what is no code in .windlassignore, or put it into the image",
         )
-    if via not in WAYS:
-        yield _blocker("via-unknown", f"via: {via} is not in this version", f"known are {', '.join(WAYS)}")
-    elif facts.cluster is not None and via != "job" and WAYS[via].api not in facts.cluster.groups:
-        yield _blocker(f"{via}-missing", f"via: {via}, and the cluster serves no {WAYS[via].api}",
-                       "via: job needs no operator")  # fmt: skip
-    if job.kubernetes.ttl is not None and via in WAYS and not WAYS[via].has_ttl:
-        yield _blocker("ttl", f"kubernetes.ttl: a {WAYS[via]} would make anew what the cluster has removed",
-                       "leave it out; windlass rm removes the run")  # fmt: skip
-    if job.kubernetes.runtime is not None:
-        yield _blocker("runtime", "kubernetes.runtime: runs have a runtime of their own in this version",
-                       "leave it out")  # fmt: skip
-    yield from _mpi_refusals(job, facts, via)
+    yield from way_notes(job, facts.cluster, via)
     if "/" in (job.python or "") and not (job.python or "").startswith("/"):
         yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
@@ -313,15 +318,6 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
         yield _blocker("outputs", "outputs: a cluster keeps results in a claim",
                        "write kubernetes: {results: {size: 20GiB}} instead")  # fmt: skip
     yield from _cluster_refusals(job, target, facts)
-
-
-def _mpi_refusals(job: Job, facts: Facts, via: str) -> Iterator[Note]:
-    groups = facts.cluster.groups if facts.cluster is not None else frozenset()
-    if (job.launcher == "mpi") != (via == "mpijob") and via in WAYS:
-        yield _blocker("mpi", f"launcher: {job.launcher}, and via: {via}", "launcher: mpi and via: mpijob go together")
-    if via == "mpijob" and WAYS[via].api not in groups and "kubeflow.org/v1" in groups:
-        message = "an MPIJob of the cluster, if it has any, is of version v1, whose operator is no longer made"
-        yield _blocker("mpijob-old", message, "install mpi-operator 0.7 or newer")
 
 
 def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:
@@ -357,7 +353,7 @@ def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note
             "outputs and checkpoints go with the pods: nothing says where to keep them",
             "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}",
         )
-    if job.image is None and target.image is None:
+    if not job.image and not target.image and job.kubernetes.runtime is None:
         yield Note("image-default", f"no image is named: {IMAGE} is used", "set image:, in the job or the target")
     if job.resources.gpu_type is not None and facts.cluster is not None and not facts.cluster.gpu_labels:
         yield Note("gpu-type-unknown", f"no node says which GPU it has: {job.resources.gpu_type} is not asked for",

@@ -13,7 +13,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.kueue import evicted
 from windlass.engines.kubernetes.queueing import is_suspended
-from windlass.engines.kubernetes.seeing import container_state, ends_of
+from windlass.engines.kubernetes.seeing import container_state, ends_of, is_restarted
 from windlass.engines.kubernetes.ways.pytorchjob import NUMBERED
 from windlass.errors import EngineError
 
@@ -137,7 +137,8 @@ class PodWatch:
         if before is not None and before["metadata"].get("uid") != pod["metadata"].get("uid"):
             self._gone.add(place)
             return False
-        self._pods[place] = pod
+        if before is None or not is_restarted(before):  # how it ended first is how it ended
+            self._pods[place] = pod
         return True
 
     def end(self) -> None:

@@ -89,9 +89,17 @@ def container_state(pod: Json) -> tuple[str, Json]:
     name = layout.container_of(pod) if statuses else ""
     for one in statuses:
         if one["name"] == name:
-            for state, data in one["state"].items():
+            # One that was started again, by a runtime's own policy, has ended for us: nothing is trained in it.
+            for state, data in (one["lastState"] if is_restarted(pod) else one["state"]).items():
                 return state, data or {}
     return "waiting", {}
+
+
+def is_restarted(pod: Json) -> bool:
+    """Whether its container was started again after it had ended."""
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    name = layout.container_of(pod) if statuses else ""
+    return any(one["name"] == name and one.get("restartCount", 0) > 0 and one.get("lastState") for one in statuses)
 
 
 def is_trouble(pod: PodSeen) -> bool:

@@ -18,12 +18,13 @@ from windlass.engines.kubernetes.attempt import node_specs
 from windlass.engines.kubernetes.plan import numbered
 from windlass.engines.kubernetes.ways import WAYS
 from windlass.engines.kubernetes.ways.base import Manifest
+from windlass.engines.kubernetes.ways.runtimes import OURS
 from windlass.plan.plan import Note, Plan
 from windlass.plan.pods import pod_spec
 
 PIECE_BYTES: Final = 180_000
 """Of code in one object: 240 KB in base64, and an annotation may hold 256 KiB."""
-CODE_VOLUME: Final = "code"
+CODE_VOLUMES: Final = ("code", f"{OURS}code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def written(plan: Plan, code: bytes, since: float) -> Written:
     *parts, made = numbered(plan, 1, plan.num_nodes)
     pieces = list(_pieces(plan, code))
     for one in (*parts, made):
-        _adapt(pod_spec([one]), pieces, plan.policy.get("timeout_seconds"))
+        _adapt(pod_spec([one]), pieces, None if _stands_on_another(plan) else plan.policy.get("timeout_seconds"))
     anchor, *others = plan.requests("object")
     spec = _config(anchor, layout.attempt_name(plan.run_id, 1), {layout.NODES_FILE: asked})
     end = _config(anchor, layout.mark_name(plan.run_id, marks.END), {})
@@ -61,7 +62,7 @@ def written(plan: Plan, code: bytes, since: float) -> Written:
     )  # no attempt follows, so that a failed run is seen to be one
     objects = (dict(anchor), *pieces, spec, end, *map(dict, (*others, *plan.requests("claim"))), *parts, made)
     group = way.api.partition("/")[0]
-    makers = [f"{plural}.{group}" for plural in (way.plural, *(plural for _, plural in way.parts))]
+    makers = [f"{plural}.{group}" for plural in (way.plural, *(plural for _, plural in way.parts if parts))]
     claims = ["persistentvolumeclaims"] if plan.requests("claim") else []
     kinds = (*makers, "services", "configmaps", *claims)
     return Written(plan.run_id, cluster["namespace"], objects, kinds, tuple(_notes(plan)))
@@ -81,13 +82,18 @@ def _pieces(plan: Plan, code: bytes) -> Iterator[Manifest]:
 def _adapt(spec: Mapping[str, Any], pieces: list[Manifest], timeout_seconds: float | None) -> None:
     """Have pods mount these pieces, and end by themselves in time."""
     for volume in spec.get("volumes", ()):
-        if volume["name"] == CODE_VOLUME:
+        if volume["name"] in CODE_VOLUMES:
             volume["projected"]["sources"] = [
                 {"configMap": {"name": one["metadata"]["name"], "items": [{"key": "piece", "path": f"{at:03d}"}]}}
                 for at, one in enumerate(pieces)
             ]
     if timeout_seconds is not None and isinstance(spec, dict) and spec:
         spec["activeDeadlineSeconds"] = max(1, round(timeout_seconds))
+
+
+def _stands_on_another(plan: Plan) -> bool:
+    """Whether the pods are a runtime's, of which a TrainJob cannot say how long they may take."""
+    return plan.job.get("kubernetes", {}).get("runtime") is not None
 
 
 def _config(anchor: Mapping[str, Any], name: str, data: Mapping[str, bytes]) -> Manifest:
@@ -117,8 +123,8 @@ def _notes(plan: Plan) -> Iterator[Note]:
             "write nodes: with the number that the cluster has room for",
         )
     if policy.get("timeout_seconds") is not None:
-        yield Note(
-            "written-timeout",
-            "timeout: is counted in each pod, from the time that a machine takes it",
-            "a queue's wait is not counted",
-        )
+        said = ("is counted in each pod, from the time that a machine takes it", "a queue's wait is not counted")
+        if _stands_on_another(plan):
+            said = ("the pods of a runtime cannot be told, and nobody is there to end them",
+                    "say activeDeadlineSeconds in the runtime")  # fmt: skip
+        yield Note("written-timeout", f"timeout: {said[0]}", said[1])

@@ -28,7 +28,7 @@ def metadata(view: View, draft: Draft) -> None:
     queue(draft, meta.at("labels"))
 
 
-def run_policy(view: View, draft: Draft) -> None:
+def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
     """Take what Kubeflow's kinds say of a run as a whole, under `runPolicy` or, in old versions, in the spec itself."""
     if (seconds := view.whole("activeDeadlineSeconds")) is not None:
         draft.put("timeout", float(seconds), view.at("activeDeadlineSeconds"))
@@ -41,7 +41,9 @@ def run_policy(view: View, draft: Draft) -> None:
     policy = view.at("schedulingPolicy")
     if policy.at("queue"):
         policy.at("queue").leave(f"queue {policy.at('queue').value} of Volcano", "queue: names a LocalQueue of Kueue")
-    if (seconds := view.whole("ttlSecondsAfterFinished")) is not None:
+    if of_mpi:
+        view.at("ttlSecondsAfterFinished").leave("when the Launcher is removed", "windlass rm RUN removes all of a run")
+    elif (seconds := view.whole("ttlSecondsAfterFinished")) is not None:
         draft.put("kubernetes.ttl", float(seconds), view.at("ttlSecondsAfterFinished"))
     if view.at("suspend").value is False:
         view.at("suspend").take()

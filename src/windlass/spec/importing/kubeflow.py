@@ -70,8 +70,8 @@ def mpijob(found: Documents, draft: Draft, where: str) -> None:
     view = found.job.view
     spec = view.at("spec")
     metadata(view, draft)
-    run_policy(spec, draft)
-    run_policy(spec.at("runPolicy"), draft)
+    run_policy(spec, draft, of_mpi=True)
+    run_policy(spec.at("runPolicy"), draft, of_mpi=True)
     if spec.at("template"):
         _one_template(found, draft, spec, where)
         return

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.ways.runtimes import Runtime
 
 Manifest = dict[str, Any]
 
@@ -19,6 +23,8 @@ class Asked:
     procs_per_node: int = 1
     ttl_seconds: int | None = None
     """How long after their end the cluster keeps them; None is until somebody removes them."""
+    runtime: Runtime | None = None
+    """Of the cluster, for a TrainJob that is to stand on it."""
 
 
 class Way(ABC):
@@ -32,10 +38,12 @@ class Way(ABC):
     """What the kind is called in addresses, and in roles."""
     parts: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Kind and plural of what it needs beside that, in the same API."""
+    revives: ClassVar[bool] = False
+    """Whether it makes all of its pods anew, long after their end, when somebody has removed what it had made."""
     replaces_pods: ClassVar[bool] = False
     """Whether it makes a pod anew that was deleted, so that it has to be deleted itself where nobody wants that."""
-    has_ttl: ClassVar[bool] = True
-    """Whether the cluster can be had to remove it some time after its end."""
+    no_ttl: ClassVar[str] = ""
+    """Why the cluster cannot be had to remove its pods some time after their end; empty where it can."""
     container: ClassVar[str] = "node"
     """What its pods' container has to be called."""
 
@@ -53,6 +61,10 @@ class Way(ABC):
     @abstractmethod
     def resize(self, made: Manifest, num_nodes: int) -> None:
         """Have an object that `made` gave make so many pods."""
+
+    def remakes(self, made: Mapping[str, Any]) -> bool:
+        """Whether what an object that `made` gave has lost comes again, unless it is deleted itself."""
+        return self.replaces_pods
 
     def __str__(self) -> str:
         return self.kind

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
-from windlass.engines.kubernetes.ways.job import ttl
 from windlass.engines.kubernetes.ways.pytorchjob import numbered
 
 SSH: Final = f"{layout.ROOT}/ssh"
@@ -32,6 +31,7 @@ class MPIJob(Way):
 
     name, api, kind, plural = "mpijob", "kubeflow.org/v2beta1", "MPIJob", "mpijobs"
     replaces_pods = True
+    no_ttl = "keeps its Workers: the cluster would remove its Launcher alone"
 
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """See `Way`."""
@@ -46,7 +46,7 @@ class MPIJob(Way):
             "mpiImplementation": "OpenMPI",
             "sshAuthMountPath": SSH,
             # Nodes end by themselves, and say last words that a Launcher's end is not to cut off.
-            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0, **ttl(asked)},
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
             "mpiReplicaSpecs": replicas,
         }
         return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
@@ -74,7 +74,9 @@ def launch_request(node: int, num_nodes: int, procs_per_node: int, guest: list[s
         *("-np", str(num_nodes * procs_per_node)),
         *guest,
     ]
-    return {"name": "mpirun", "argv": argv, **common, "port": SSH_PORT}
+    # Alone it needs no list of hosts, in which its own name stands before the cluster knows it.
+    env = {"OMPI_MCA_orte_default_hostfile": "none"} if num_nodes == 1 else {}
+    return {"name": "mpirun", "argv": argv, **common, "env": env, "port": SSH_PORT}
 
 
 def _sshd() -> list[str]:

@@ -1,32 +1,31 @@
-"""A TrainJob of Kubeflow Trainer v2, with a TrainingRuntime of its own: nothing is assumed of the cluster's runtimes.
+"""A TrainJob of Kubeflow Trainer v2, with a TrainingRuntime of its own, or on one of the cluster (`runtimes.py`).
 
-The runtime is made anew for each attempt, since the labels and volumes of its pods are those of the attempt. It has no
+Its own is made anew for each attempt, since the labels and volumes of its pods are those of the attempt. It has no
 `torch` policy: the rendezvous is the worker's own affair, and the variables that policy sets would be read by nobody.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any
 
 from windlass.engines.kubernetes.ways.base import Asked, Manifest, Way
 from windlass.engines.kubernetes.ways.job import indexed, unnamed
-
-TRAINER: Final = "trainer.kubeflow.org"
-STEP: Final = f"{TRAINER}/trainjob-ancestor-step"
-REPLICATED: Final = "node"
-"""What the job of the training is called in every runtime."""
+from windlass.engines.kubernetes.ways.runtimes import API, NODE, STEP, TRAINER, train_job
 
 
 class TrainJob(Way):
     """It makes a JobSet, and that a Job; host names are JobSet's, below the TrainJob's name."""
 
-    name, api, kind, plural = "trainjob", f"{TRAINER}/v1alpha1", "TrainJob", "trainjobs"
-    has_ttl = False
-    """A JobSet of it that the cluster has removed, it would make anew, and train again."""
+    name, api, kind, plural = "trainjob", API, "TrainJob", "trainjobs"
+    revives = True
+    no_ttl = "would make anew what the cluster has removed, and train again"
     parts = (("TrainingRuntime", "trainingruntimes"),)
 
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
         """See `Way`."""
+        if asked.runtime is not None:
+            return [train_job(asked.runtime, meta, template, asked)]
         labels = template["metadata"]["labels"]
         job = {"metadata": {"labels": {**labels, STEP: "trainer"}}, "spec": indexed(unnamed(template), asked)}
         runtime = {
@@ -35,7 +34,7 @@ class TrainJob(Way):
                 "metadata": {"labels": labels},
                 "spec": {
                     "failurePolicy": {"maxRestarts": 0},
-                    "replicatedJobs": [{"name": REPLICATED, "replicas": 1, "template": job}],
+                    "replicatedJobs": [{"name": NODE, "replicas": 1, "template": job}],
                 },
             },
         }
@@ -59,7 +58,11 @@ class TrainJob(Way):
 
     def host(self, name: str, subdomain: str, node: int) -> str:
         """See `Way`."""
-        return f"{name}-{REPLICATED}-0-{node}.{name}"
+        return f"{name}-{NODE}-0-{node}.{name}"
+
+    def remakes(self, made: Mapping[str, Any]) -> bool:
+        """See `Way`. On a runtime of the cluster its own retries are on, and no TrainJob can turn them off."""
+        return bool(made["spec"]["runtimeRef"]["name"] != made["metadata"]["name"])
 
     def resize(self, made: Manifest, num_nodes: int) -> None:
         """See `Way`. What the TrainJob says goes over what the runtime does."""

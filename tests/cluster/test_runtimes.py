@@ -1,0 +1,191 @@
+"""TrainJobs on a training runtime of the cluster: what it says of pods stays, and what a run needs is put over it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster import objects
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.bed.images import USER
+from tests.cluster.labs import OPERATORS, digest, lab_on, opened, pods
+from tests.cluster.test_restarts import names, script
+from tests.cluster.test_training import DIGITS, LOCAL, SHAPE, accuracy, results, succeeded
+from tests.engines.lab import Lab
+
+from windlass.engines.kubernetes.facts import dry_run
+from windlass.engines.kubernetes.runtimes import KINDS
+from windlass.engines.kubernetes.ways.runtimes import API, STEP
+from windlass.runs.record import Phase
+
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
+Operator = Callable[[str], None]
+NEWER = "2.3.0"
+"""A version of Trainer in which a TrainJob patches its runtime."""
+CRDS = ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
+
+
+def pod_of(cluster: Cluster) -> objects.Object:
+    """Of a platform's own: a variable, a folder, and no word of restarts, which JobSet takes for `OnFailure`."""
+    spec = objects.pod_spec(cluster, "", container={
+        "name": "node", "command": ["of-the-runtime"], "env": [{"name": "OF_THE_RUNTIME", "value": "yes"}],
+        "volumeMounts": [{"name": "work", "mountPath": "/scratch"}, {"name": "work", "mountPath": "/dev/shm"}],
+    })  # fmt: skip
+    del spec["restartPolicy"], spec["terminationGracePeriodSeconds"]
+    spec["securityContext"] |= {"runAsUser": USER, "fsGroup": USER}
+    return {**spec, "volumes": [{"name": "work", "emptyDir": {}}]}
+
+
+def runtime(cluster: Cluster, kind: str, name: str) -> objects.Object:
+    """As those that Trainer brings: with the variables of torchrun, for one node until a TrainJob says more."""
+    job = {"metadata": {"labels": {STEP: "trainer"}}, "spec": {"template": {"spec": pod_of(cluster)}}}
+    template = {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name},
+            "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": template}}  # fmt: skip
+
+
+@contextlib.contextmanager
+def standing(cluster: Cluster, namespace: str, kind: str) -> Iterator[str]:
+    """The name of such a runtime, which is gone afterwards."""
+    name = namespace if kind == "ClusterTrainingRuntime" else "of-the-team"
+    cluster.apply(runtime(cluster, kind, name), namespace=namespace)
+    try:
+        yield name
+    finally:
+        cluster.kubectl("delete", kind, name, "-n", namespace, "--wait=false", "--ignore-not-found")
+
+
+def test_digits_on_runtimes_of_the_cluster_end_as_they_do_on_this_machine(
+    cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    operator(OPERATORS["trainjob"])
+    with (
+        standing(cluster, namespace, KINDS[0]) as one,
+        standing(cluster, namespace, KINDS[1]) as other,
+        opened(lab_on(cluster, namespace, tmp_path / "home")) as lab,
+        opened(Lab(LOCAL, tmp_path / "local")) as local,
+    ):
+        words, named = ("train.py", "--epochs", "5"), dict(zip(KINDS, (one, other), strict=True))
+        runs = {
+            kind: lab.start(*words, base=DIGITS, **SHAPE, **results(cluster, runtime=name))
+            for kind, name in named.items()
+        }
+        at_home = succeeded(local.start(*words, base=DIGITS, **SHAPE))
+        for kind, run in runs.items():
+            assert accuracy(succeeded(run)) == accuracy(at_home)
+            made = json.loads(cluster.kubectl("get", "trainjob", f"{run.id}-1", "-n", namespace, "-o", "json"))
+            assert (made["spec"]["runtimeRef"]["kind"], made["spec"]["runtimeRef"]["name"]) == (kind, named[kind])
+            for pod in pods(cluster, namespace, run, 1):
+                [container] = pod["spec"]["containers"]
+                assert {"name": "OF_THE_RUNTIME", "value": "yes"} in container["env"]
+                assert "/scratch" in [mount["mountPath"] for mount in container["volumeMounts"]]
+        weights = {digest(run, "model.pt", tmp_path) for run in runs.values()}
+        assert len(weights) == 1
+        assert not cluster.kubectl("get", "trainingruntimes", "-n", namespace, "-l", "windlass.dev/run", "-o", "name")
+
+
+def test_restarts_are_the_runs_own_though_the_runtime_restarts_containers_too(
+    cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    """In the same pods where a rank fails, in new ones where one is lost; in no container that was started again."""
+    operator(OPERATORS["trainjob"])
+    with (
+        standing(cluster, namespace, "ClusterTrainingRuntime") as name,
+        opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"runtime": name}, restarts={"max": 3})) as lab,
+    ):
+        fields = {"nodes": 2, "launcher": "plain", "env": {"BREAKS": "1", "WAITS": "2"}}
+        run = lab.start("script.py", base=script(tmp_path), **fields)
+        run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
+        assert len(names(cluster, namespace, run)) == 2
+        lost = pods(cluster, namespace, run, 1)[0]["metadata"]["name"]
+        cluster.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
+        status = run.wait()
+        assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 3), run.text()
+        for attempt in (2, 3):
+            for rank in (0, 1):
+                said = [line.text for line in run.lines(attempt=attempt, ranks=[rank])]
+                assert said == [f"attempt {attempt} of rank {rank}"]
+
+
+def test_a_container_that_the_runtime_has_started_again_is_not_trained_in(
+    cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    operator(OPERATORS["trainjob"])
+    with (
+        standing(cluster, namespace, "ClusterTrainingRuntime") as name,
+        opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"runtime": name})) as lab,
+    ):
+        run = lab.start("script.py", base=script(tmp_path), nodes=2, env={"BREAKS": "1", "WAITS": ""})
+        status = run.wait()
+        assert (status.phase, len(status.attempts)) == (Phase.FAILED, 1)
+        assert "broken 1" in str(status.cause)
+        run.until(lambda run: not names(cluster, namespace, run))  # what would be begun again is removed with its end
+        assert run.text().count("attempt 1 of rank 1") == 1
+
+
+def test_a_runtime_that_is_not_there_is_refused_with_one_that_is_near(
+    cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    operator(OPERATORS["trainjob"])
+    with standing(cluster, namespace, "TrainingRuntime"), opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        [note] = [note for note in lab.plan("leave", "0", kubernetes={"runtime": "of-the-tea"}).notes if note.blocks]
+        assert note.message.endswith("of-the-tea for this namespace (did you mean of-the-team?)")
+
+
+# -- a newer version --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def newer(lone_bed: Bed, tmp_path: Path) -> Iterator[Bed]:
+    """A bed with the kinds of a newer Trainer, of which nothing runs: its API server says what their schemas know."""
+    folder = schemas(tmp_path)
+    files = [word for name in CRDS for word in ("-f", str(folder / f"trainer.kubeflow.org_{name}.yaml"))]
+    lone_bed.kubectl("apply", "--server-side", *files)
+    try:
+        named = [f"crd/{name}.trainer.kubeflow.org" for name in CRDS]
+        lone_bed.kubectl("wait", "--for=condition=established", "--timeout=60s", *named)
+        wait_for(lambda: all(is_listed(lone_bed, name) for name in CRDS), "the kinds of that Trainer to be served", 60)
+        yield lone_bed
+    finally:
+        lone_bed.kubectl("delete", "--ignore-not-found", *files)
+
+
+def is_listed(bed: Bed, name: str) -> bool:
+    """A server that has just been told of a kind asks for patience."""
+    try:
+        bed.kubectl("get", f"{name}.trainer.kubeflow.org", "--all-namespaces")
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+def schemas(cache: Path) -> Path:
+    """The folder of the schemas of that version, as a module of Go."""
+    if shutil.which("go") is None:
+        pytest.skip("no go, which brings the schemas of a newer Trainer")
+    words = ["go", "mod", "download", "-json", f"github.com/kubeflow/trainer/v2@v{NEWER}"]
+    environ = {**os.environ, "GOMODCACHE": str(cache / "modules"), "GOFLAGS": "-modcacherw"}
+    done = subprocess.run(words, env=environ, cwd=cache, capture_output=True, text=True, timeout=200, check=False)
+    if done.returncode:
+        pytest.skip(f"the schemas of Trainer {NEWER} cannot be had: {done.stdout[-300:]}{done.stderr[-300:]}")
+    return Path(json.loads(done.stdout)["Dir"], "manifests", "base", "crds")
+
+
+def test_each_version_of_trainer_takes_the_trainjob_that_is_made_for_it(
+    newer: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    with standing(newer, lone_namespace, "TrainingRuntime") as name, opened(
+        lab_on(newer, lone_namespace, tmp_path / "home")
+    ) as lab:  # fmt: skip
+        plan = lab.plan("leave", "0", nodes=2, kubernetes={"runtime": name, "service_account": "default"})
+        assert [note for note in plan.notes if note.blocks] == []
+        [made] = plan.requests("attempt")
+        assert ("runtimePatches" in made["spec"], "podTemplateOverrides" in made["spec"]) == (True, False)
+        assert dry_run(plan) == []

@@ -1,0 +1,191 @@
+"""A TrainJob on a runtime of the cluster says only what the installed version of Trainer knows, and all a run needs.
+
+`trainer/trainjob-VERSION.json` are the fields of a TrainJob's spec, by the schemas that Kubeflow has published.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.plan import attempt_objects, numbered
+from windlass.engines.kubernetes.runtimes import Runtimes
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.runtimes import STEP, patching_of
+from windlass.plan.plan import Plan
+from windlass.plan.pods import pod_spec
+
+SCHEMAS = {
+    path.stem.removeprefix("trainjob-"): json.loads(path.read_text())
+    for path in sorted((Path(__file__).parent / "trainer").glob("*.json"))
+}
+FIELDS = {"2.1.0": "podTemplateOverrides", "2.2.0": "runtimePatches", "2.3.0": "runtimePatches"}
+
+
+def runtime(kind: str = "ClusterTrainingRuntime", *, label: str = "trainer", **changed: Any) -> dict[str, Any]:
+    """The one that Trainer brings; `container` is the name of its container, the rest of JobSet's."""
+    pod = {"containers": [{"name": changed.pop("container", "node"), "image": "pytorch/pytorch:2.7.1"}],
+           **changed.pop("pod", {})}  # fmt: skip
+    job = {"name": "node", "template": {"metadata": {"labels": {STEP: label}}, "spec": {"template": {"spec": pod}}}}
+    policy = changed.pop("policy", {"numNodes": 1, "torch": {}})
+    jobs = [*changed.pop("beside", ()), job]
+    spec = {"mlPolicy": policy, "template": {"spec": {"replicatedJobs": jobs, **changed}}}
+    return {"kind": kind, "metadata": {"name": "torch-distributed"}, "spec": spec}
+
+
+def on(found: Mapping[str, Any] | None = None, version: str = "2.1.0", **fields: Any) -> Plan:
+    """The plan of a job that names a runtime, in a cluster that has this one."""
+    named = {"runtime": "torch-distributed", **fields.pop("kubernetes", {})}
+    names = fields.pop("names", ("deepspeed-distributed", "torch-distributed"))
+    seen = Runtimes(names, found, patching_of(SCHEMAS[version]))
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, runtimes=seen))
+    return planned(facts, kubernetes=named, **{"nodes": 2, **fields})
+
+
+def train_job(plan: Plan) -> dict[str, Any]:
+    [made] = attempt_objects(plan)
+    return dict(made)
+
+
+def unknown(value: Any, schema: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """Fields that a schema does not have; below what has no fields listed, all are known."""
+    if isinstance(value, list):
+        for one in value:
+            yield from unknown(one, schema.get("items", {}), at)
+    elif isinstance(value, Mapping) and "properties" in schema:
+        for name, below in value.items():
+            if name not in schema["properties"]:
+                yield f"{at}.{name}"
+            else:
+                yield from unknown(below, schema["properties"][name], f"{at}.{name}")
+
+
+@pytest.mark.parametrize("version", FIELDS)
+def test_a_trainjob_has_no_field_that_its_version_does_not_know_and_changes_the_runtime_by_the_one_that_it_has(
+    version: str,
+) -> None:
+    fields: dict[str, Any] = {
+        "resources": {"gpus": 1},
+        "kubernetes": {"service_account": "trains", "node_labels": {"zone": "a"}},
+    }
+    spec = train_job(on(runtime(), version, **fields))["spec"]
+    assert list(unknown(spec, SCHEMAS[version])) == []
+    assert (FIELDS[version] in spec, spec["runtimeRef"]["kind"]) == (True, "ClusterTrainingRuntime")
+    pods = pod_spec([spec[FIELDS[version]]])
+    assert (pods["serviceAccountName"], pods["nodeSelector"]) == ("trains", {"zone": "a"})
+    assert ("securityContext" in pods, "terminationGracePeriodSeconds" in pods) == {
+        "2.1.0": (False, False), "2.2.0": (True, False), "2.3.0": (True, True),
+    }[version]  # fmt: skip
+
+
+@pytest.mark.parametrize("version", FIELDS)
+def test_its_pods_are_found_and_get_the_code_beside_what_the_runtime_mounts(version: str) -> None:
+    spec = train_job(on(runtime(), version))["spec"]
+    said = json.dumps(spec[FIELDS[version]])
+    assert f'"{layout.RUN_LABEL}": "digits-7f3k2"' in said
+    pods = pod_spec([spec[FIELDS[version]]])
+    assert {volume["name"].partition("-")[0] for volume in pods["volumes"]} == {"windlass"}
+    [container] = pods["containers"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pods["volumes"]}
+    assert "env" not in container  # Trainer refuses it: the TrainJob has a field of its own for it
+    assert spec["trainer"]["command"][-1] == f"{layout.BOOT}/boot.py"
+    assert "WINDLASS_CODE_DIGEST" in [one["name"] for one in spec["trainer"]["env"]]
+
+
+def test_what_the_job_does_not_say_is_the_runtimes() -> None:
+    trainer = train_job(on(runtime()))["spec"]["trainer"]
+    assert "image" not in trainer
+    assert "resourcesPerNode" not in trainer
+    asked: dict[str, Any] = {"image": "mine:1", "resources": {"cpus": 2}}
+    trainer = train_job(on(runtime(), **asked))["spec"]["trainer"]
+    assert on(runtime(), **asked).requests("cluster")[0]["image"] == "mine:1"
+    assert on(runtime()).requests("cluster")[0]["image"] == "pytorch/pytorch:2.7.1"
+    assert (trainer["image"], trainer["resourcesPerNode"]["limits"]) == ("mine:1", {"cpu": "2000m"})
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
+
+
+def test_each_attempt_has_a_trainjob_of_its_own_on_the_same_runtime() -> None:
+    plan = on(runtime())
+    [made] = numbered(plan, 3, 1)
+    assert (made["metadata"]["name"], made["spec"]["runtimeRef"]["name"]) == ("digits-7f3k2-3", "torch-distributed")
+    assert made["spec"]["trainer"]["numNodes"] == 1
+    volumes = pod_spec([made["spec"]["podTemplateOverrides"]])["volumes"]
+    assert {"name": "windlass-attempt", "configMap": {"name": "digits-7f3k2-3"}} in volumes
+    assert WAYS["trainjob"].remakes(made)
+    assert not WAYS["trainjob"].remakes(attempt_objects(planned(kubernetes={"via": "trainjob"}))[-1])
+
+
+def test_a_runtime_of_the_namespace_is_one_by_its_kind() -> None:
+    assert train_job(on(runtime("TrainingRuntime")))["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
+
+
+def test_a_name_that_no_runtime_has_is_refused_with_one_that_is_near() -> None:
+    found = blockers(on(None, names=("torch-distributd", "deepspeed-distributed")))
+    assert found == {
+        "runtime-missing": "there is no TrainingRuntime or ClusterTrainingRuntime torch-distributed for this namespace "
+        "(did you mean torch-distributd?)"
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (runtime(container="trainer"), "no container `node`"),
+        (runtime(label="other"), "no job `node`"),
+        (runtime(policy={"mpi": {}}), "mlPolicy.mpi"),
+        (runtime(ttlSecondsAfterFinished=60), "trains again"),
+        (runtime(network={"subdomain": "mine"}), "names of its own"),
+    ],
+)
+def test_a_runtime_on_which_no_run_can_stand_is_refused(found: dict[str, Any], said: str) -> None:
+    refused = blockers(on(found))
+    assert list(refused) == ["runtime-unfit"]
+    assert said in refused["runtime-unfit"]
+    assert refused["runtime-unfit"].startswith("ClusterTrainingRuntime torch-distributed: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"), [({"secrets": ["keys"]}, "secrets (keys)"), ({"priority": "high"}, "priority: high")]
+)
+def test_what_a_trainjob_cannot_bring_to_a_runtime_is_refused(fields: dict[str, Any], said: str) -> None:
+    cluster = dataclasses.replace(CLUSTER, secrets=frozenset({"keys"}))
+    seen = Runtimes(("torch-distributed",), runtime(), patching_of(SCHEMAS["2.3.0"]))
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(cluster, runtimes=seen))
+    found = blockers(planned(facts, kubernetes={"runtime": "torch-distributed"}, **fields))
+    assert list(found) == ["runtime-cannot"]
+    assert said in found["runtime-cannot"]
+
+
+def test_a_priority_that_the_runtime_has_is_brought() -> None:
+    assert blockers(on(runtime(pod={"priorityClassName": "high"}), priority="high")) == {}
+
+
+def test_a_version_whose_trainjobs_give_pods_no_labels_is_refused() -> None:
+    assert patching_of(SCHEMAS["2.0.1"]) is None
+    assert "2.1 and newer can" in blockers(on(runtime(), "2.0.1"))["runtime"]
+
+
+def test_a_runtime_goes_with_a_trainjob_alone() -> None:
+    assert "via: trainjob" in str([note.fix for note in on(runtime(), kubernetes={"via": "job"}).notes if note.blocks])
+    assert on(runtime()).requests("cluster")[0]["why"] == "kubernetes.runtime of the job"
+
+
+def test_a_login_that_may_not_look_at_runtimes_is_told_what_is_taken_for_granted() -> None:
+    plan = on(None, names=None, kubernetes={"runtime_kind": "TrainingRuntime"})
+    assert blockers(plan) == {}
+    assert ["runtime-unseen" in note.code for note in plan.notes].count(True) == 1
+    assert train_job(plan)["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
+
+
+def test_what_differs_from_a_runtime_of_ones_own_is_told() -> None:
+    beside = [{"name": "dataset-initializer", "template": {}}]
+    codes = [note.code for note in on(runtime(beside=beside), grace=60).notes]
+    assert {"runtime-grace", "runtime-jobs"} <= set(codes)
+    assert "runtime-grace" not in [note.code for note in on(runtime(), "2.3.0", grace=60).notes]
