@@ -68,6 +68,19 @@ def test_a_kubelet_that_evicts_tells_why_in_the_pods_own_words() -> None:
     assert (seen.reason, seen.message) == ("Evicted", "exceeds 16Mi")
 
 
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        ('[n] {"kind": "node"}\n[0] epoch 1\n[w] no space left in /work\n[1]+ 45%|', "no space left in /work"),
+        ('od"}\n[n] {"kind": "rank"}\n', ""),
+        ("exec /usr/bin/python3: no such file or directory", "exec /usr/bin/python3: no such file or directory"),
+        ("Traceback (most recent call last):\n[Errno 2] x", "Traceback (most recent call last):\n[Errno 2] x"),
+    ],
+)
+def test_the_end_of_a_log_of_ours_is_no_sentence_of_the_cluster(message: str, kept: str) -> None:
+    assert pod_seen(0, pod(state={"terminated": {"exitCode": 1, "message": message}}, deleted=True)).message == kept
+
+
 def test_a_start_and_a_plain_exit_are_no_trouble() -> None:
     quiet = ("", "ContainerCreating", "PodInitializing", "Error", "Completed")
     assert [reason for reason in quiet if is_trouble(PodSeen(0, "x", "ended", reason))] == []

@@ -13,7 +13,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.kueue import evicted
 from windlass.engines.kubernetes.queueing import is_suspended
-from windlass.engines.kubernetes.seeing import container_state, ends_of, is_restarted
+from windlass.engines.kubernetes.seeing import container_state, ends_of, is_restarted, last_words
 from windlass.engines.kubernetes.ways.pytorchjob import NUMBERED
 from windlass.errors import EngineError
 
@@ -223,7 +223,7 @@ def why_it_ended(pod: Pod) -> str:
         return f"pod {name}: {status['reason']}: {status.get('message', '').strip()}"
     state, data = container_state(pod)
     if state == "terminated":
-        said = data.get("message") or ""
+        said = last_words(data)
         return f"pod {name} ended with exit code {data.get('exitCode')} ({data.get('reason', 'Error')}) {said}".strip()
     if pod["metadata"].get("deletionTimestamp"):
         return f"pod {name} was deleted, and its machine does not answer" if is_lost(pod) else f"pod {name} was deleted"

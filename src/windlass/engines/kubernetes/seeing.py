@@ -44,6 +44,8 @@ NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY
 MAX_WORDS: Final = 1500
 """Characters of a sentence of the cluster that are kept: the scheduler names each kind of machine that does not fit."""
 _COUNTS: Final = re.compile(r"\d+")
+_TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
+"""A line of the log of one of our pods (`worker/pod.py`)."""
 
 
 def pod_seen(node: int, pod: Json | None) -> PodSeen:
@@ -62,7 +64,7 @@ def pod_seen(node: int, pod: Json | None) -> PodSeen:
     state = "ended" if has_ended else "running" if where == "running" else "pulling" if machine else "queued"
     # The container knows best what it died of, but "Error" is no more than that its exit code was not 0.
     if where == "terminated" and data.get("reason") not in ("Error", "Completed", "ContainerStatusUnknown", None):
-        return found("ended", data["reason"], data.get("message", ""))
+        return found("ended", data["reason"], last_words(data))
     disruption = conditions.get("DisruptionTarget", {})
     if disruption.get("status") == "True" and (reason := disruption.get("reason")):
         # Of a kubelet that ends a pod, the pod itself tells why.
@@ -72,7 +74,7 @@ def pod_seen(node: int, pod: Json | None) -> PodSeen:
         return found(state, status["reason"], status.get("message", ""))
     is_deleted = "deletionTimestamp" in pod["metadata"]
     if state == "ended":
-        return found("ended", "Deleted" if is_deleted else data.get("reason", ""), data.get("message", ""))
+        return found("ended", "Deleted" if is_deleted else data.get("reason", ""), last_words(data))
     if state == "running":
         is_silent = conditions.get("Ready", {}).get("status") == "False"  # it has no probe that could fail
         return found("running", "Deleted" if is_deleted else "NodeNotReady" if is_silent else "")
@@ -93,6 +95,15 @@ def container_state(pod: Json) -> tuple[str, Json]:
             for state, data in (one["lastState"] if is_restarted(pod) else one["state"]).items():
                 return state, data or {}
     return "waiting", {}
+
+
+def last_words(ended: Json) -> str:
+    """What a container that has ended says of it: what broke it, or the end of its log, of which the record has more."""
+    words = str(ended.get("message") or "")
+    if not _TAGGED.search(words):
+        return words
+    kept = [line.removeprefix("[w] ") for line in words.splitlines() if line.startswith("[w] ")]
+    return "\n".join(kept)
 
 
 def is_restarted(pod: Json) -> bool:
