@@ -98,7 +98,7 @@ def container_state(pod: Json) -> tuple[str, Json]:
 
 
 def last_words(ended: Json) -> str:
-    """What a container that has ended says of it: what broke it, or the end of its log, of which the record has more."""
+    """What a container that has ended says: what broke it, or the end of its log, of which the record has more."""
     words = str(ended.get("message") or "")
     if not _TAGGED.search(words):
         return words
