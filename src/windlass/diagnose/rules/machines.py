@@ -111,11 +111,12 @@ STUCK: Final = {
 def wait_for_machines(case: Case) -> Iterator[Verdict]:
     """Pods that no machine takes, where the cluster could make some."""
     cluster = case.seen.cluster
-    pods = [pod for pod in waiting_pods(case) if pod.state in ("queued", "missing")]
-    if cluster is None or not pods:
+    waiting = waiting_pods(case)
+    if cluster is None or not waiting:
         return
+    pods = [pod for pod in waiting if pod.state in ("queued", "missing")]
     scaling = cluster.scaling or ScalingSeen()
-    found = list(_refusals(scaling, cluster.said, pods))
+    found = list(_refusals(scaling, cluster.said, pods)) if pods else []
     evidence = tuple(_evidence(scaling, cluster.said, pods))[:MAX_EVIDENCE]
     for one in scaling.coming:
         yield from _of_machine(one, evidence)
@@ -124,7 +125,7 @@ def wait_for_machines(case: Case) -> Iterator[Verdict]:
         # Where a machine that is there would do once it is free, it is that which the run waits for.
         is_it = not scaling.has_room or nearest.kind in ("limit", "capacity")
         yield _refused(case, scaling, name, nearest, evidence, 108.0 if is_it else 106.9)
-    elif not any(one.state != "gone" for one in scaling.coming):
+    elif pods and not any(one.state != "gone" for one in scaling.coming):
         yield from _pending(scaling, evidence)
 
 
@@ -233,7 +234,7 @@ def _why(refusal: Refusal, name: str, pools: Sequence[PoolSeen] | None) -> str:
 def _types(wanted: str, pools: Sequence[PoolSeen]) -> dict[str, str]:
     """Which types there would be."""
     named = list(dict.fromkeys(one for pool in pools for one in pool.named))
-    near = difflib.get_close_matches(wanted, named, 1) if wanted else []
+    near = difflib.get_close_matches(wanted, named, 1, 0.8) if wanted else []
     there = f"NodePools name {', '.join(named[:12])}{' …' if len(named) > 12 else ''}; " if named else ""
     return {"near": f" (did you mean {near[0]}?)" if near else "", "named": there}
 

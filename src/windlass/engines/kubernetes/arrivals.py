@@ -35,11 +35,11 @@ class Arrivals:
         return any(one.state not in coming.FINAL for one in coming.left(self._coming))
 
     def is_coming(self, pod: str) -> bool:
-        """Whether a machine is on its way for a pod that has none."""
+        """Whether a machine is on its way for a pod, or not ready yet."""
         return pod in self._places
 
     def look(self, pods: Sequence[Json], events: Iterable[Json]) -> None:
-        """Ask how far it is for `pods`, which have no machine; `events` are those of the namespace.
+        """Ask how far it is for `pods`, which do not run yet; `events` are those of the namespace.
 
         Raises EngineError.
         """
@@ -56,9 +56,11 @@ class Arrivals:
             for one in self._coming
             for step in (coming.steps(claims[one.name], one, now) if one.name in claims else [one])
         ]
-        names = [pod["metadata"]["name"] for pod in pods]
+        names = [pod["metadata"]["name"] for pod in pods if not scaling.machine_of(pod)]
         last = coming.newest((*events, *answers.get("refused", {"items": ()})["items"]), names)
-        self._places = frozenset(self._awaited(last))
+        unready = {one.machine for one in self._coming if one.state == "registered"}
+        given = [pod["metadata"]["name"] for pod in pods if scaling.machine_of(pod) in unready]
+        self._places = frozenset((*self._awaited(last), *given))
 
     def _awaited(self, last: Mapping[str, Json]) -> Iterator[str]:
         """The pods for which a machine comes, by what was last said of each."""

@@ -131,7 +131,7 @@ def claim_seen(claim: Json, nodes: Iterable[Json] | None, now: float) -> ComingS
         capacity_type=labels.get(CAPACITY_LABEL, ""),
         machine=str(status.get("nodeName") or ""),
         reason=_reason(why),
-        message=str(why.get("message") or "").strip()[:MAX_MESSAGE],
+        message=str(why.get("message") or "").strip()[:MAX_MESSAGE] if _reason(why) else "",
         seconds=max(0.0, now - seconds_of(str(since or ""), now)),
     )
     if seen.reason == "NodeNotReady" and (said := _of_node(seen.machine, nodes or ())):

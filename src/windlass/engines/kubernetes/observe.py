@@ -137,7 +137,7 @@ def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
     owner = answers["owner"]
     if isinstance(owner, dict) and (queueing.is_suspended(owner) or queueing.queue_of(owner)):
         answers |= _ask_kueue(client)
-    if _without_machine(answers):
+    if _not_running(answers):
         answers |= _ask_karpenter(client)
     client.close()
     return answers, ""
@@ -165,16 +165,16 @@ def _ask_karpenter(client: Client) -> Answers:
     return {name: answer for name, answer in found.items() if not isinstance(answer, EngineError)}
 
 
-def _without_machine(answers: Answers) -> list[Json]:
-    """The pods that no machine has been found for."""
-    return [pod for pod in _items(answers, "pods") if pod_seen(0, pod).state == "queued"]
+def _not_running(answers: Answers) -> list[Json]:
+    """The pods that have no machine yet, or one that may not be ready."""
+    return [pod for pod in _items(answers, "pods") if pod_seen(0, pod).state in ("queued", "pulling")]
 
 
 def _scaling(
     plan: Plan, answers: Answers, came: tuple[ComingSeen, ...], now: float
 ) -> tuple[ScalingSeen | None, list[ObjectSaid]]:
-    """What makes machines for the pods that have none, and what is said where none come."""
-    pods = _without_machine(answers)
+    """What makes machines for the pods that do not run yet, and what is said where none come."""
+    pods = _not_running(answers)
     if not pods:
         return (ScalingSeen(coming=came) if came else None), []
     spec = pod_spec(attempt_objects(plan))

@@ -124,10 +124,15 @@ def _refusals(pool: Json, spec: Json, sizes: Sizes, types: list[str], large: lis
         yield Refusal("small", f"none of {', '.join(types)} has {short}")
     if why := _at_limit(pool, spec, [sizes[one] for one in large if one in sizes] if large else []):
         yield Refusal("limit", why)
-    ready = condition(pool, "Ready")
-    if ready.get("status") == "False":
-        why = ": ".join(str(ready[name]) for name in ("reason", "message") if ready.get(name))
-        yield Refusal("unready", f"it is not ready: {why or 'nobody says why'}")
+    if condition(pool, "Ready").get("status") == "False":
+        yield Refusal("unready", f"it is not ready: {_why_unready(pool) or 'nobody says why'}")
+
+
+def _why_unready(pool: Json) -> str:
+    """What `Ready` sums up says more than it does itself."""
+    found = [one for one in pool["status"]["conditions"] if one.get("status") == "False"]
+    told = [one for one in found if one["type"] != "Ready"] or found
+    return "; ".join(": ".join(str(one[name]) for name in ("reason", "message") if one.get(name)) for one in told)
 
 
 def condition(one: Json, kind: str) -> Json:

@@ -117,20 +117,37 @@ def seen(
     pods: Sequence[Json], spec: Json, events: Iterable[Json], answers: Mapping[str, Any], nodes: Sequence[Json] | None,
     known: Sequence[ComingSeen], now: float,
 ) -> tuple[ScalingSeen, list[ObjectSaid]]:  # fmt: skip
-    """What machines come for these pods, which have none, and what is said where none does. Pure.
+    """What machines come for these pods, which do not run yet, and what is said where none does. Pure.
 
-    `events` are those of the namespace, `answers` what was asked for, `known` what was seen before.
+    `events` are those of the namespace, `answers` what was asked for, `known` what was seen before. The scheduler may
+    give a pod to a machine that is in the cluster and not ready.
     """
-    names = [pod["metadata"]["name"] for pod in pods]
-    last = coming.newest((*events, *_answer(answers, "refused")), names)
+    last = coming.newest((*events, *_answer(answers, "refused")), [pod["metadata"]["name"] for pod in pods])
+    queued = [pod for pod in pods if not machine_of(pod)]
     claims = _answer(answers, "claims")
     found = pools.pools_seen(_answer(answers, "pools"), spec, pools.sizes_of(nodes or (), claims))
+    given = [one for pod in pods if (one := _given(machine_of(pod), claims, nodes, now)) is not None]
+    known = tuple({one.name: one for one in (*given, *known)}.values())
     comes = _coming(last, known, claims if "claims" in answers else None, nodes, now)
-    begun = min((pod["metadata"].get("creationTimestamp", "") for pod in pods), default="")
+    begun = min((pod["metadata"].get("creationTimestamp", "") for pod in queued), default="")
     able = {pool.name for pool in found if not pool.refusals}
-    failed = coming.failures(_answer(answers, "of claims"), {one.name for one in comes}, able, begun) if pods else []
+    failed = coming.failures(_answer(answers, "of claims"), {one.name for one in comes}, able, begun) if queued else []
     scaling = ScalingSeen(found if "pools" in answers else None, comes, pools.has_room(nodes or (), spec))
-    return scaling, [*coming.refused(last), *failed]
+    said = coming.refused({pod["metadata"]["name"]: last[pod["metadata"]["name"]] for pod in queued
+                           if pod["metadata"]["name"] in last})  # fmt: skip
+    return scaling, [*said, *failed]
+
+
+def machine_of(pod: Json) -> str:
+    """The node that a pod was given to; empty where it has none."""
+    return str(pod.get("spec", {}).get("nodeName") or "")
+
+
+def _given(machine: str, claims: Iterable[Json], nodes: Sequence[Json] | None, now: float) -> ComingSeen | None:
+    """The claim of a machine."""
+    found = (one for one in claims if machine and one.get("status", {}).get("nodeName") == machine)
+    claim = next(found, None)
+    return None if claim is None else coming.claim_seen(claim, nodes, now)
 
 
 def _coming(

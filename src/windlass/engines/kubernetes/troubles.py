@@ -23,6 +23,7 @@ from windlass.runs.record import Phase
 
 PATIENCE_SECONDS: Final = 1.0
 """A pod that waits no longer is one that starts."""
+FIRST_LOOK_SECONDS: Final = 1.5
 LOOK_SECONDS: Final = 4.0
 """Between two looks at events."""
 MOST: Final = 200
@@ -31,7 +32,7 @@ MAX_EVENTS: Final = "1000"
 STAGES: Final = {
     "missing": Phase.QUEUED, "queued": Phase.QUEUED, "coming": Phase.PROVISIONING, "pulling": Phase.PULLING,
 }  # fmt: skip
-"""By the state of a pod; `coming` is one that is queued, and for which a machine comes."""
+"""By the state of a pod; `coming` is one for which a machine comes, or that has one which is not ready yet."""
 Told = dict[str, Any]
 
 
@@ -68,7 +69,7 @@ class Troubles:
         """What is new of the pod at a place, which plays `node`."""
         pod, now = pod_seen(node, self._pods.pod(place)), time.time()
         (before, since), state = self._states.get(place, ("", now)), pod.state
-        if state == "queued" and self._arrivals.is_coming(pod.name):
+        if state in ("queued", "pulling") and self._arrivals.is_coming(pod.name):
             state = "coming"
         if state != before:
             since = now
@@ -108,7 +109,9 @@ class Troubles:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
+        pause = FIRST_LOOK_SECONDS
+        while not self._closed.wait(pause):
+            pause = LOOK_SECONDS
             are_all_there = all(
                 self._states.get(place, ("",))[0] in ("running", "ended") for place in range(self._num_nodes)
             )
@@ -131,7 +134,7 @@ class Troubles:
     def _look_at_machines(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
         """Ask for the machines that pods wait for, and for the last word of one whose pod runs already."""
         pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
-        queued = [pod for pod in pods if pod_seen(0, pod).state == "queued"]
-        if queued or self._arrivals.is_open:
+        waiting = [pod for pod in pods if pod_seen(0, pod).state in ("queued", "pulling")]
+        if waiting or self._arrivals.is_open:
             with contextlib.suppress(EngineError):
-                self._arrivals.look(queued, events)
+                self._arrivals.look(waiting, events)
