@@ -6,6 +6,7 @@ What a case needs of this machine alone, such as processes that it can look at, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
@@ -22,6 +23,8 @@ class OnCluster(Contract):
     """All cases, in a namespace of their own; `via` is the way."""
 
     via: str
+    fields: ClassVar[dict[str, Any]] = {}
+    """Of all jobs of this way, beside it."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -32,7 +35,7 @@ class OnCluster(Contract):
             operator(OPERATORS[cls.via])
         with cluster.namespace(f"contract-{cls.via}") as namespace:
             here = {"via": cls.via, **claimed(cluster, namespace)}
-            lab = lab_on(cluster, namespace, tmp_path_factory.mktemp("home"), kubernetes=here)
+            lab = lab_on(cluster, namespace, tmp_path_factory.mktemp("home"), kubernetes=here, **cls.fields)
             yield lab
             lab.close()
 
@@ -66,3 +69,12 @@ class TestTrainjob(OnCluster):
 class TestPytorchjob(OnCluster):
     via = "pytorchjob"
     way = way("pytorchjob")
+
+
+@pytest.mark.operators
+class TestMpijob(OnCluster):
+    """Ranks of mpirun: it starts them in each pod, and each has all that it has under the other ways."""
+
+    via = "mpijob"
+    way = way("mpijob")
+    fields: ClassVar[dict[str, Any]] = {"launcher": "mpi"}

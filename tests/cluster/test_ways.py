@@ -151,8 +151,12 @@ def test_a_rank_of_mpi_that_fails_is_named_and_all_are_started_again(
     with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})) as lab:
         fields = {"nodes": 2, "launcher": "mpi", "env": {"BREAKS": "12", "WAITS": ""}}
         run = lab.start("script.py", base=script(tmp_path), **fields)
+        run.until(lambda run: "broken 1" in run.text())
+        before = names(cluster, namespace, run)
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.FAILED, 2)
+        assert len(before) == 2
+        assert names(cluster, namespace, run) == before  # the second attempt was in the same pods
         assert status.cause is not None
         assert "broken 2" in str(status.cause)
         assert status.cause["rank"] == 1

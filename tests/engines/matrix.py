@@ -20,7 +20,7 @@ COLUMNS = (
     "fake",
     "local cold",
     "local warm",
-    *(f"kubernetes {way}" for way in ("job", "jobset", "trainjob", "pytorchjob")),
+    *(f"kubernetes {way}" for way in ("job", "jobset", "trainjob", "pytorchjob", "mpijob")),
 )
 """Ways of the page."""
 MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
