@@ -111,6 +111,12 @@ def test_what_the_job_does_not_say_is_the_runtimes() -> None:
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
 
 
+def test_what_its_pods_ask_for_is_found_by_whoever_explains_why_they_wait() -> None:
+    pods = pod_spec(attempt_objects(on(runtime(), resources={"gpus": 8})))
+    assert pods["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert "resources" not in pod_spec(attempt_objects(on(runtime())))["containers"][0]
+
+
 def test_each_attempt_has_a_trainjob_of_its_own_on_the_same_runtime() -> None:
     plan = on(runtime())
     [made] = numbered(plan, 3, 1)
@@ -161,6 +167,10 @@ def test_what_a_trainjob_cannot_bring_to_a_runtime_is_refused(fields: dict[str, 
     found = blockers(planned(facts, kubernetes={"runtime": "torch-distributed"}, **fields))
     assert list(found) == ["runtime-cannot"]
     assert said in found["runtime-cannot"]
+
+
+def test_a_range_of_nodes_is_refused_where_the_pods_are_a_runtimes() -> None:
+    assert "range of nodes" in blockers(on(runtime(), nodes={"min": 1, "max": 2}))["runtime"]
 
 
 def test_a_priority_that_the_runtime_has_is_brought() -> None:

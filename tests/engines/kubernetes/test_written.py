@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from tests.engines.kubernetes.test_plan import FACTS, planned
+from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, planned
 
 from windlass.cli.manifesttext import head_lines, yaml_lines
 from windlass.code.pack import Packed
+from windlass.engines.kubernetes.runtimes import Runtimes
 from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.ways.runtimes import Patching
 from windlass.engines.kubernetes.written import PIECE_BYTES, Written, written
 from windlass.plan.pods import pod_spec
 from windlass.spec.importing import import_text
@@ -32,6 +34,21 @@ def made(**fields: Any) -> Written:
 
 def named(found: Written, kind: str) -> dict[str, dict[str, Any]]:
     return {one["metadata"]["name"]: one for one in found.objects if one["kind"] == kind}
+
+
+def test_objects_that_stand_on_a_runtime_are_whole_and_say_nothing_that_a_trainjob_cannot() -> None:
+    facts = dataclasses.replace(SMALL, cluster=dataclasses.replace(CLUSTER, runtimes=Runtimes((), None, Patching())))
+    plan = planned(facts, kubernetes={"runtime": "torch-distributed"}, timeout=60)
+    found = written(plan, DATA, 1_800_000_000.0)
+    made = found.objects[-1]
+    spec = pod_spec([made])
+    assert (made["kind"], "activeDeadlineSeconds" in spec) == ("TrainJob", False)
+    assert [note.code for note in found.notes] == ["written-timeout"]
+    assert not any(kind.startswith("trainingruntimes") for kind in found.kinds)
+    [code] = [one for one in spec["volumes"] if one["name"] == "windlass-code"]
+    there = named(found, "ConfigMap")
+    assert {one["configMap"]["name"] for one in code["projected"]["sources"]} <= there.keys()
+    assert len(code["projected"]["sources"]) == -(-len(DATA) // PIECE_BYTES)
 
 
 def node_specs(found: Written) -> dict[str, Any]:

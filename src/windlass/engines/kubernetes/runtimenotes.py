@@ -31,6 +31,11 @@ def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]
     if via != "trainjob":
         yield _blocker(f"kubernetes.runtime: {name}, and via: {via}", "runtimes are Trainer's: via: trainjob has them")
         return
+    if job.nodes.min < job.nodes.max:
+        yield _blocker(
+            f"kubernetes.runtime: {name}, and a range of nodes: what asks for room has to be as the runtime's pods are",
+            "give one number of nodes, or leave the runtime out",
+        )
     seen = cluster.runtimes if cluster is not None else None
     if seen is None:
         return
