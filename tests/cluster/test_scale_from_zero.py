@@ -15,6 +15,7 @@ from tests.engines.lab import Run
 
 from windlass.cli.eventtext import sentence
 from windlass.diagnose.diagnose import diagnose
+from windlass.engines.kubernetes import rights
 from windlass.engines.kubernetes.checks import checks
 from windlass.engines.kubernetes.client import Client
 from windlass.engines.kubernetes.observe import observe
@@ -26,6 +27,8 @@ POOL = "gpus"
 FOUR_GPUS = {"resources": {"gpus": 4}, "procs_per_node": 1}
 """More than a machine of the bed has."""
 WAYS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob")
+BOOTS = "15s"
+"""How long a machine takes until it is in the cluster: long enough to be seen to come where much else runs."""
 STEPS = ["asked", "launched", "registered", "initialized"]
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
@@ -53,13 +56,13 @@ def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_a
     try:
         fields = {**FOUR_GPUS, "kubernetes": {"via": via}, "launcher": "mpi" if via == "mpijob" else "plain"}
         with (
-            operated.pooled(scaled, POOL, "g5.12xlarge", "p4d.24xlarge"),
+            operated.pooled(scaled, POOL, "g5.12xlarge", "p4d.24xlarge", delay=BOOTS),
             opened(lab_on(scaled, lone_namespace, tmp_path / "home", **fields)) as lab,
         ):
             [told] = [step for step in lab.plan("leave", "0").steps if step.kind == "machines"]
             assert "NodePool gpus makes g5.12xlarge or p4d.24xlarge" in told.summary
             run = lab.start("leave", "0")
-            run.until(lambda run: run.status.phase is Phase.PROVISIONING)
+            run.until(lambda run: run.status.phase is Phase.PROVISIONING, 120)
             assert diagnose(observe(lab.store, run.status)).verdict.code in ("machine-coming", "pods-waiting", "none")
             status = run.wait()
             assert status.phase is Phase.SUCCEEDED, run.text()
@@ -91,7 +94,7 @@ def test_a_machine_that_does_not_come_leaves_the_run_queued_until_one_does(
             opened(lab_on(scaled, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as lab,
         ):
             run = lab.start("leave", "0")
-            run.until(lambda run: "no capacity is left" in (run.status.waits_for or ""))
+            run.until(lambda run: "no capacity is left" in (run.status.waits_for or ""), 120)
             scaled.sell_out()
             status = run.wait()
             assert status.phase is Phase.SUCCEEDED, run.text()
@@ -118,16 +121,15 @@ def test_who_may_not_see_pools_has_a_plan_as_before_and_is_told_what_was_not_see
     scaled: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     limited = dataclasses.replace(scaled, context="bed-limited")
-    role = ("create", "role", "all", "-n", lone_namespace, "--verb=*", "--resource=*,jobs.batch,pods/log,pods/exec")
-    scaled.kubectl(*role)
-    scaled.kubectl("create", "rolebinding", "all", "-n", lone_namespace, "--role=all", "--user=limited")
-    with operated.pooled(scaled, POOL, "g5.12xlarge"):
+    role = rights.role(lone_namespace, rights.useful(()))  # what `windlass check --role` prints
+    scaled.apply(role, rights.binding(lone_namespace, "limited"), namespace=lone_namespace)
+    with operated.pooled(scaled, POOL, "g5.12xlarge", delay=BOOTS):
         with opened(lab_on(limited, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as lab:
             made = lab.plan("leave", "0")
             assert [step.kind for step in made.steps if step.kind == "machines"] == []
             assert [note for note in made.notes if note.blocks] == []
             run = lab.start("leave", "0")
-            run.until(lambda run: steps(run))  # by events of its own namespace alone
+            run.until(lambda run: steps(run), 120)  # by events of its own namespace alone
             assert {one["state"] for machine in steps(run).values() for one in machine} == {"asked"}
             assert run.wait().phase is Phase.SUCCEEDED
         target = KubernetesTarget(name="bed", context=limited.context, namespace=lone_namespace)
