@@ -8,6 +8,9 @@ so this needs root. In the first part pods find no machine: nothing but the subm
 
 A command on a cluster leaves a process behind that has done the imports, and the next is a fork of it (decision 0013):
 `windlass run` is such a next one, `windlass run, the first` has none.
+
+The third part submits a TrainJob and has the Kubeflow SDK as its peer, which says by a script what the job is. Its
+runtime is in the cluster beforehand; Windlass brings the run's own.
 """
 
 from __future__ import annotations
@@ -16,18 +19,20 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import BIN, fresh_home, in_turn, machine, measure, report
+from common import BIN, ROOT, fresh_home, in_turn, machine, measure, peers, report, report_columns, table
 from tests.cluster.bed.cluster import Bed
-from tests.cluster.bed.sharing import alone
+from tests.cluster.bed.sharing import alone, operating
 from tests.cluster.labs import plan_on
+from tools import size
 
 from windlass.engines.ahead import SWITCH
 from windlass.engines.kubernetes.ground import ClusterGround
@@ -38,7 +43,17 @@ from windlass.spec.targets import KubernetesTarget
 NAMESPACE = "wl-bench-submit"
 WINDLASS, FIRST, KUBECTL = "windlass run", "windlass run, the first", "kubectl apply"
 PEER = KUBECTL
+SDK = "Kubeflow SDK"
 NOWHERE = {"resources": {"instance": "none-such"}}
+RUNTIME = "bench"
+BY_SDK = """
+from kubeflow.common.types import KubernetesBackendConfig
+from kubeflow.trainer import CustomTrainerContainer, TrainerClient
+
+where = KubernetesBackendConfig(context={context!r}, namespace={namespace!r}, config_file={config!r})
+trainer = CustomTrainerContainer(image={image!r}, num_nodes=2)
+print(TrainerClient(where).train(runtime={runtime!r}, trainer=trainer))
+"""
 
 
 class Catcher:
@@ -143,6 +158,42 @@ class Bench:
         self.clear()
         return cost.wall_seconds
 
+    def trained_windlass(self, *, alone: bool = False) -> dict[str, float]:
+        self.job(nodes=2, launcher="plain", **{**NOWHERE, "kubernetes": {"via": "trainjob"}})
+        environ = {SWITCH: "0"} if alone else {}
+        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home, env=environ)
+        assert self._trainjobs() == 1
+        self.clear()
+        return {"s": cost.wall_seconds, "mb": cost.peak_mb}
+
+    def trained_sdk(self) -> dict[str, float]:
+        script = self.home / "by_sdk.py"
+        script.write_text(BY_SDK.format(
+            context=self.bed.context, namespace=NAMESPACE, config=self.bed.kubeconfig, image=self.bed.image,
+            runtime=RUNTIME,
+        ))  # fmt: skip
+        cost = measure([peers("kubeflow") / "python", script], cwd=self.home)
+        assert self._trainjobs() == 1
+        self.bed.kubectl("delete", "trainjobs", "--all", "-n", NAMESPACE)
+        return {"s": cost.wall_seconds, "mb": cost.peak_mb}
+
+    def _trainjobs(self) -> int:
+        return len(self.bed.kubectl("get", "trainjobs", "-n", NAMESPACE, "-o", "name").split())
+
+    def runtime(self) -> dict[str, Any]:
+        """What the SDK's job stands on; its pods find no machine either."""
+        pod = {"containers": [{"name": "node", "image": self.bed.image}],
+               "nodeSelector": {"node.kubernetes.io/instance-type": "none-such"}}  # fmt: skip
+        job = {"name": "node", "template": {
+            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+            "spec": {"template": {"spec": pod}},
+        }}  # fmt: skip
+        return {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime",
+            "metadata": {"name": RUNTIME, "labels": {"trainer.kubeflow.org/framework": "torch"}},
+            "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [job]}}},
+        }  # fmt: skip
+
     def edited_windlass(self) -> float:
         self.job()
         began = time.monotonic()
@@ -185,9 +236,31 @@ def main(times: int) -> None:
         bench.warm()
         first = partial(bench.accepted_windlass, alone=True)
         accepted = in_turn({KUBECTL: bench.accepted_kubectl, WINDLASS: bench.accepted_windlass, FIRST: first}, times)
+        with operating(bed, "trainer"):
+            bed.apply(bench.runtime(), namespace=NAMESPACE)
+            sdk: dict[str, Callable[[], object]] = {
+                SDK: bench.trained_sdk,
+                WINDLASS: bench.trained_windlass,
+                FIRST: partial(bench.trained_windlass, alone=True),
+            }
+            trained = in_turn(sdk, times)
         edited = in_turn({KUBECTL: partial(bench.edited_kubectl), WINDLASS: bench.edited_windlass}, times)
     report(accepted, peer=PEER, title=f"from the command to a Job that is accepted ({machine()})", figure="s")
     report(edited, peer=PEER, title="from an edited line to its output (kubectl: delete, apply, logs -f)", figure="s")
+    report_columns(trained, peer=SDK, title="from the command to a TrainJob that is accepted",
+                   columns={"s": "s", "mb": "peak MB of the command"})  # fmt: skip
+    print_sizes()
+
+
+def print_sizes() -> None:
+    """What each takes on the disk, without byte code."""
+    rows = []
+    for name, package in ((WINDLASS, f"{ROOT}[kubernetes]"), (SDK, "kubeflow")):
+        with tempfile.TemporaryDirectory(prefix="windlass-bench-") as folder:
+            size.install(Path(folder), package)
+            found = size.measure(Path(folder))
+        rows.append((name, f"{sum(found.values()) / 1e6:.1f}", len(found)))
+    table("installed, each in an environment of its own", ["", "MB", "packages"], rows)
 
 
 if __name__ == "__main__":

@@ -36,12 +36,12 @@ def main() -> int:
     return 0
 
 
-def install(environment: Path) -> None:
-    """Makes the environment: this checkout, not editable, no extras, in the versions of the lock file."""
+def install(environment: Path, package: Path | str = ROOT) -> None:
+    """Makes the environment: by default this checkout, not editable, no extras, in the versions of the lock file."""
     run(UV, "venv", "--quiet", "--clear", "--python", ROOT / ".venv/bin/python", environment)
     words = ["pip", "install", "--quiet", "--no-compile-bytecode", "--link-mode", "copy"]
     python = environment / "bin/python"
-    run(UV, *words, "--constraints", ROOT / "requirements.lock", "--python", python, ROOT)
+    run(UV, *words, "--constraints", ROOT / "requirements.lock", "--python", python, package)
 
 
 def measure(environment: Path) -> dict[str, int]:
