@@ -65,14 +65,15 @@ class Ahead:
         return self.run(*words, **{**options, "more": {**options.get("more", {}), SWITCH: "0"}})
 
     def children(self, word: str) -> list[int]:
-        """Processes with this word in their command line."""
+        """Forks for commands in our folder that have this word among their arguments."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = path.read_text().rstrip("\0").split("\0")
+                is_here = path.with_name("cwd").readlink() == self.work
             except OSError:
                 continue
-            if words[0] == "windlass" and word in words:
+            if is_here and words[0] == "windlass" and word in words:
                 found.append(int(path.parent.name))
         return found
 
