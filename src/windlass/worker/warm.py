@@ -352,9 +352,7 @@ def main(argv: list[str], kind: type[WarmProcess] = WarmProcess) -> int:
     listener.set_inheritable(False)
     settings = json.loads(argv[1])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    warm = kind(
-        settings["socket"], settings["modules"], settings["idle_seconds"], settings["max_resident_bytes"]
-    )
+    warm = kind(settings["socket"], settings["modules"], settings["idle_seconds"], settings["max_resident_bytes"])
     warm.warm_up()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # node workers are reaped by the kernel
     warm.serve(listener)
