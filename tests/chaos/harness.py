@@ -284,11 +284,15 @@ class Play:
         self._all_gone()
 
     def _wrong_restores(self) -> Iterator[str]:
-        damaged = {struck.damaged for struck in self.struck if struck.damaged is not None}
+        damaged = {struck.damaged: struck.attempt for struck in self.struck if struck.damaged is not None}
         said = [event.data for event in self._events() if event.kind == "checkpoint"]
-        for data in said:
-            if data["action"] == "restored" and data["name"] in damaged:
-                yield f"{data['name']} was spoilt, and loaded"
+        attempt = 0
+        for event in self._events():
+            attempt += event.kind == "attempt"
+            is_restored = event.kind == "checkpoint" and event.data["action"] == "restored"
+            # The attempt in which it was spoilt may have begun with it, when it was good.
+            if is_restored and attempt > damaged.get(event.data["name"], attempt):
+                yield f"{event.data['name']} was spoilt, and loaded"
         if any(struck.came_due for struck in self.struck) and not any(data["action"] == "failed" for data in said):
             yield "a checkpoint that found no space was not told"
         refused = {data["name"] for data in said if data["action"] == "refused"}
