@@ -93,22 +93,35 @@ def keep(home: Path, run_id: str, lock: int, log: int) -> bool:
     return True
 
 
+def send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Ask a warm process for something, by a line of JSON. Raises OSError."""
+    import json
+
+    data = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else 0
+    if sent < len(data):  # even an empty send fails where the other side has answered and gone already
+        connection.sendall(data[sent:])
+
+
+def exchange(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bytes:
+    """The line that answers a request. Raises OSError."""
+    send(connection, request, descriptors)
+    answer = b""
+    while not answer.endswith(b"\n"):
+        piece = connection.recv(65536)
+        if not piece:
+            raise ConnectionResetError("it ended without an answer")
+        answer += piece
+    return answer
+
+
 def _ask(connection: socket.socket, task: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     """Raises OSError, ValueError, KeyError (refused)."""
     import json
 
     from windlass.worker.likeness import inheritance
 
-    data = json.dumps({"do": "fork", "inherit": inheritance(), **task}).encode() + b"\n"
-    sent = socket.send_fds(connection, [data], list(descriptors))
-    connection.sendall(data[sent:])
-    answer = b""
-    while not answer.endswith(b"\n"):
-        piece = connection.recv(4096)
-        if not piece:
-            raise ConnectionResetError("it ended")
-        answer += piece
-    return int(json.loads(answer)["pid"])
+    return int(json.loads(exchange(connection, {"do": "fork", "inherit": inheritance(), **task}, descriptors))["pid"])
 
 
 def _end(home: str | Path, name: str) -> None:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import windlass.worker
+from windlass.engines.ahead import exchange, send
 from windlass.worker import process
 from windlass.worker.forksafe import lasting
 from windlass.worker.likeness import inheritance
@@ -131,7 +132,7 @@ class WarmPool:
             try:
                 with self._connect(name) as connection:
                     connection.settimeout(0.5)
-                    known |= {"state": "ready", **_exchange(connection, {"do": "show"})}
+                    known |= {"state": "ready", **_as_mapping(exchange(connection, {"do": "show"}))}
             except TimeoutError:
                 known |= {"state": "busy" if self._is_ready(name) else "importing"}
             except (OSError, ValueError):
@@ -241,7 +242,7 @@ class WarmPool:
         began = time.monotonic()
         answer = b""
         try:
-            _send(connection, request, descriptors)
+            send(connection, request, descriptors)
         except (BrokenPipeError, ConnectionResetError):
             return self._ended(name)
         while not answer.endswith(b"\n"):
@@ -391,24 +392,6 @@ def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
         "program": max(entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")),
         **surroundings(),
     })  # fmt: skip
-
-
-def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    data = json.dumps(request).encode() + b"\n"
-    sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else 0
-    if sent < len(data):  # even an empty send fails where the other side has answered and gone already
-        connection.sendall(data[sent:])
-
-
-def _exchange(connection: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
-    _send(connection, request, [])
-    answer = b""
-    while not answer.endswith(b"\n"):
-        piece = connection.recv(65536)
-        if not piece:
-            raise ValueError("it ended without an answer")
-        answer += piece
-    return _as_mapping(answer)
 
 
 def _as_mapping(data: bytes) -> dict[str, Any]:
