@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.cluster import objects, operated
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.bed.host import wait_for
-from tests.cluster.bed.operators import ON_DEMAND
+from tests.cluster.bed.host import BedError, wait_for
+from tests.cluster.bed.operators import OLD_TRAINER, ON_DEMAND
 
 PATIENCE = "--timeout=240s"
 Start = Callable[[str], None]
@@ -115,17 +115,27 @@ def _installed(bed: Bed) -> list[str]:
 
 def _leave_something(bed: Bed, namespace: str, name: str) -> None:
     """Objects of the operator's, some of which only it would let go."""
-    bed.apply(*{
-        "trainer": lambda: [operated.training_runtime(bed), operated.trainjob("left")],
-        "training-operator": lambda: [operated.pytorchjob(bed, "left")],
-        "mpi-operator": lambda: [operated.mpijob(bed, "left")],
-        "karpenter": lambda: [*operated.node_pool(namespace, "p4d.24xlarge"), *operated.hungry(bed, namespace, 8)],
-        "kueue": lambda: [*operated.queue("left", namespace, "1"),
-                          operated.queued_job(bed, "left", "left", objects.SLEEP, "100m")],
-    }[name](), namespace=namespace)  # fmt: skip
+
+    trainjob = (operated.training_runtime(bed), operated.trainjob("left"))
+    left: dict[str, tuple[objects.Object, ...]] = {
+        "trainer": trainjob,
+        "trainer-2.1": trainjob,
+        "training-operator": (operated.pytorchjob(bed, "left"),),
+        "mpi-operator": (operated.mpijob(bed, "left"),),
+        "karpenter": (*operated.node_pool(namespace, "p4d.24xlarge"), *operated.hungry(bed, namespace, 8)),
+        "kueue": (*operated.queue("left", namespace, "1"),
+                  operated.queued_job(bed, "left", "left", objects.SLEEP, "100m")),
+    }  # fmt: skip
+    bed.apply(*left[name], namespace=namespace)
 
 
-@pytest.mark.parametrize("name", [each for each in ON_DEMAND if ON_DEMAND[each].refuses])
+def test_a_bed_has_one_trainer_at_a_time(bed: Bed, operator: Start) -> None:
+    operator("trainer")
+    with pytest.raises(BedError, match=r"trainer-2\.1: trainer runs in this bed, and has the same kinds"):
+        bed.start_operator("trainer-2.1")
+
+
+@pytest.mark.parametrize("name", [each for each in ON_DEMAND if ON_DEMAND[each].refuses and each != OLD_TRAINER.name])
 def test_a_bad_object_is_refused_by_the_webhook_of_its_operator(bed: Bed, operator: Start, name: str) -> None:
     operator(name)
     refused = ON_DEMAND[name].refuses

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.cluster import objects
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.bed.host import wait_for
 from tests.cluster.bed.images import USER
+from tests.cluster.bed.operators import OLD_TRAINER
 from tests.cluster.labs import OPERATORS, digest, lab_on, opened, pods
 from tests.cluster.test_restarts import names, script
 from tests.cluster.test_training import DIGITS, LOCAL, SHAPE, accuracy, results, succeeded
-from tests.engines.lab import Lab
+from tests.engines.lab import Lab, Run
 
-from windlass.engines.kubernetes.facts import dry_run
 from windlass.engines.kubernetes.runtimes import KINDS
 from windlass.engines.kubernetes.ways.runtimes import API, STEP
 from windlass.runs.record import Phase
 
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 Operator = Callable[[str], None]
-NEWER = "2.3.0"
-"""A version of Trainer in which a TrainJob patches its runtime."""
-CRDS = ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
 
 
 def pod_of(cluster: Cluster) -> objects.Object:
@@ -62,6 +55,16 @@ def standing(cluster: Cluster, namespace: str, kind: str) -> Iterator[str]:
         cluster.kubectl("delete", kind, name, "-n", namespace, "--wait=false", "--ignore-not-found")
 
 
+def trainjob_of(cluster: Cluster, namespace: str, run: Run) -> objects.Object:
+    made: objects.Object = json.loads(cluster.kubectl("get", "trainjob", f"{run.id}-1", "-n", namespace, "-o", "json"))
+    return made
+
+
+def changed_by(cluster: Cluster, namespace: str, run: Run) -> list[str]:
+    """The fields by which a TrainJob changes what its runtime says, as the API server has kept it."""
+    return sorted({"runtimePatches", "podTemplateOverrides"} & set(trainjob_of(cluster, namespace, run)["spec"]))
+
+
 def test_digits_on_runtimes_of_the_cluster_end_as_they_do_on_this_machine(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
@@ -80,8 +83,9 @@ def test_digits_on_runtimes_of_the_cluster_end_as_they_do_on_this_machine(
         at_home = succeeded(local.start(*words, base=DIGITS, **SHAPE))
         for kind, run in runs.items():
             assert accuracy(succeeded(run)) == accuracy(at_home)
-            made = json.loads(cluster.kubectl("get", "trainjob", f"{run.id}-1", "-n", namespace, "-o", "json"))
+            made = trainjob_of(cluster, namespace, run)
             assert (made["spec"]["runtimeRef"]["kind"], made["spec"]["runtimeRef"]["name"]) == (kind, named[kind])
+            assert changed_by(cluster, namespace, run) == ["runtimePatches"]
             for pod in pods(cluster, namespace, run, 1):
                 [container] = pod["spec"]["containers"]
                 assert {"name": "OF_THE_RUNTIME", "value": "yes"} in container["env"]
@@ -139,53 +143,22 @@ def test_a_runtime_that_is_not_there_is_refused_with_one_that_is_near(
         assert note.message.endswith("of-the-tea for this namespace (did you mean of-the-team?)")
 
 
-# -- a newer version --------------------------------------------------------------------------------------------------
+# -- an older version -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def newer(lone_bed: Bed, tmp_path: Path) -> Iterator[Bed]:
-    """A bed with the kinds of a newer Trainer, of which nothing runs: its API server says what their schemas know."""
-    folder = schemas(tmp_path)
-    files = [word for name in CRDS for word in ("-f", str(folder / f"trainer.kubeflow.org_{name}.yaml"))]
-    lone_bed.kubectl("apply", "--server-side", *files)
-    try:
-        named = [f"crd/{name}.trainer.kubeflow.org" for name in CRDS]
-        lone_bed.kubectl("wait", "--for=condition=established", "--timeout=60s", *named)
-        wait_for(lambda: all(is_listed(lone_bed, name) for name in CRDS), "the kinds of that Trainer to be served", 60)
-        yield lone_bed
-    finally:
-        lone_bed.kubectl("delete", "--ignore-not-found", *files)
-
-
-def is_listed(bed: Bed, name: str) -> bool:
-    """A server that has just been told of a kind asks for patience."""
-    try:
-        bed.kubectl("get", f"{name}.trainer.kubeflow.org", "--all-namespaces")
-    except subprocess.CalledProcessError:
-        return False
-    return True
-
-
-def schemas(cache: Path) -> Path:
-    """The folder of the schemas of that version, as a module of Go."""
-    if shutil.which("go") is None:
-        pytest.skip("no go, which brings the schemas of a newer Trainer")
-    words = ["go", "mod", "download", "-json", f"github.com/kubeflow/trainer/v2@v{NEWER}"]
-    environ = {**os.environ, "GOMODCACHE": str(cache / "modules"), "GOFLAGS": "-modcacherw"}
-    done = subprocess.run(words, env=environ, cwd=cache, capture_output=True, text=True, timeout=200, check=False)
-    if done.returncode:
-        pytest.skip(f"the schemas of Trainer {NEWER} cannot be had: {done.stdout[-300:]}{done.stderr[-300:]}")
-    return Path(json.loads(done.stdout)["Dir"], "manifests", "base", "crds")
-
-
-def test_each_version_of_trainer_takes_the_trainjob_that_is_made_for_it(
-    newer: Bed, lone_namespace: str, tmp_path: Path
+def test_digits_on_a_runtime_of_trainer_2_1_which_is_changed_by_other_words(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
-    with standing(newer, lone_namespace, "TrainingRuntime") as name, opened(
-        lab_on(newer, lone_namespace, tmp_path / "home")
-    ) as lab:  # fmt: skip
-        plan = lab.plan("leave", "0", nodes=2, kubernetes={"runtime": name, "service_account": "default"})
-        assert [note for note in plan.notes if note.blocks] == []
-        [made] = plan.requests("attempt")
-        assert ("runtimePatches" in made["spec"], "podTemplateOverrides" in made["spec"]) == (True, False)
-        assert dry_run(plan) == []
+    lone_bed.start_operator(OLD_TRAINER.name)
+    try:
+        with (
+            standing(lone_bed, lone_namespace, KINDS[0]) as name,
+            opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab,
+            opened(Lab(LOCAL, tmp_path / "local")) as local,
+        ):
+            words = ("train.py", "--epochs", "5")
+            run = lab.start(*words, base=DIGITS, **SHAPE, **results(lone_bed, runtime=name))
+            assert accuracy(succeeded(run)) == accuracy(succeeded(local.start(*words, base=DIGITS, **SHAPE)))
+            assert changed_by(lone_bed, lone_namespace, run) == ["podTemplateOverrides"]
+    finally:
+        lone_bed.stop_operator(OLD_TRAINER.name)

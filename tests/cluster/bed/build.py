@@ -75,6 +75,7 @@ class Module:
 
 
 _SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+_OF_TRAINER = ("manifests/base/crds", "manifests/base/webhook")
 MAIN = Module(
     CODE / "go", f"Kubernetes {VERSION}, etcd, CoreDNS and JobSet (8 to 15 minutes)",
     (*(f"k8s.io/kubernetes/cmd/{name}" for name in _SERVERS), "go.etcd.io/etcd/server/v3", "sigs.k8s.io/jobset",
@@ -82,14 +83,22 @@ MAIN = Module(
     {"jobset": ("sigs.k8s.io/jobset", ("config/default",))},
 )  # fmt: skip
 OPERATORS = Module(
-    CODE / "go", "Trainer, training-operator, mpi-operator and Kueue (4 minutes after Kubernetes, else 8)",
+    CODE / "go-operators", "Trainer, training-operator and mpi-operator (5 to 8 minutes)",
     ("github.com/kubeflow/mpi-operator/cmd/mpi-operator",
      "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
-     "github.com/kubeflow/training-operator/cmd/training-operator.v1", "sigs.k8s.io/kueue/cmd/kueue"),
+     "github.com/kubeflow/training-operator/cmd/training-operator.v1"),
     {
-        "trainer": ("github.com/kubeflow/trainer/v2", ("manifests/base/crds", "manifests/base/webhook")),
+        "trainer": ("github.com/kubeflow/trainer/v2", _OF_TRAINER),
         "training-operator": ("github.com/kubeflow/training-operator", ("manifests/overlays/standalone",)),
         "mpi-operator": ("github.com/kubeflow/mpi-operator", ("manifests/overlays/standalone",)),
+    },
+)  # fmt: skip
+"""Apart, for the newest of them want newer parts of Kubernetes than Kueue compiles with."""
+QUEUES = Module(
+    CODE / "go", "Kueue, and the Trainer that it knows (4 minutes after Kubernetes, else 8)",
+    ("github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "sigs.k8s.io/kueue/cmd/kueue"),
+    {
+        "trainer-2.1": ("github.com/kubeflow/trainer/v2", _OF_TRAINER),
         "kueue": ("sigs.k8s.io/kueue", ("config/default",)),
     },
 )  # fmt: skip
@@ -98,9 +107,7 @@ NODES = Module(
     {"karpenter": ("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds"))},
 )  # fmt: skip
 """Apart, for it wants newer parts of Kubernetes than the operators compile with."""
-MODULES = (MAIN, OPERATORS, NODES)
-_OF_PROGRAMS = {"training-operator.v1": OPERATORS, "trainer-controller-manager": OPERATORS}
-"""Programs that are not called as their operator is."""
+MODULES = (MAIN, OPERATORS, QUEUES, NODES)
 
 
 def home() -> Path:
@@ -113,17 +120,17 @@ def is_built() -> bool:
     return MAIN.is_built()
 
 
-def program(name: str) -> str:
-    """The path of one of the programs that were built."""
-    return str(_module_of(name).home / "bin" / name)
+def program(name: str, operator: str = "") -> str:
+    """The path of one of the programs that were built: of the control plane, or of an operator."""
+    return str(_module_of(operator).home / "bin" / name)
 
 
 def manifests(operator: str) -> Path:
     return _module_of(operator).home / "manifests" / f"{operator}.json"
 
 
-def _module_of(name: str) -> Module:
-    return _OF_PROGRAMS.get(name) or next((module for module in MODULES if name in module.installs), MAIN)
+def _module_of(operator: str) -> Module:
+    return next((module for module in MODULES if operator in module.installs), MAIN)
 
 
 @contextmanager

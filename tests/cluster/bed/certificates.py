@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.cluster.bed import operators
 from tests.cluster.bed.layout import API_ADDRESS, MOST_BEDS
 
-WEBHOOKS = tuple(each.host for each in operators.EVERY if each.service)
+WEBHOOKS = tuple(dict.fromkeys(each.host for each in operators.EVERY if each.service))
 """Services behind which operators answer the API server."""
-AUTHORITY_NAMES = tuple(each.authority for each in operators.EVERY if each.authority)
+AUTHORITY_NAMES = tuple(dict.fromkeys(each.authority for each in operators.EVERY if each.authority))
 """Operators that rotate certificates accept a given authority only if it carries their name for it."""
 LIFE_DAYS = 3650
 

@@ -15,8 +15,9 @@ from functools import partial
 
 from tests.cluster.bed import api, build, host, programs, users
 from tests.cluster.bed.api import Api, ApiError, Object
+from tests.cluster.bed.host import BedError
 from tests.cluster.bed.layout import API_ADDRESS, Layout
-from tests.cluster.bed.operators import Operator
+from tests.cluster.bed.operators import EVERY, Operator
 
 DEFINITION = "CustomResourceDefinition"
 COLLECTIONS = {
@@ -39,6 +40,7 @@ def start(layout: Layout, operator: Operator) -> None:
     build.build(operator.name)
     client = users.api(layout)
     with build.locked(layout.operators):
+        _refuse_two_versions(layout, operator)
         announce(client, operator, layout)
         define(client, operator, layout)
         operator.write_settings(layout)
@@ -73,6 +75,13 @@ def stop(layout: Layout, operator: Operator) -> None:
         for path, definition in _objects(operator, hooks=False):
             client.discard(path)
             host.wait_for(partial(api.calm, partial(_is_gone, client, path, definition)), f"{path} to go")
+
+
+def _refuse_two_versions(layout: Layout, operator: Operator) -> None:
+    running = {name for name, process in host.order(layout, do="list").items() if process}
+    for other in EVERY:
+        if other.kind == operator.kind and other.name != operator.name and other.name in running:
+            raise BedError(f"bed: {operator.name}: {other.name} runs in this bed, and has the same kinds")
 
 
 def announce(client: Api, operator: Operator, layout: Layout) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.cluster.bed import images, machines
 from tests.cluster.bed.api import Object
@@ -71,11 +71,15 @@ def _trainer(layout: Layout) -> object:
     return {
         "apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration",
         "leaderElection": {"leaderElect": False}, "certManagement": {"enable": False},
-        # Without a host, be it an empty one, this version ends in a panic.
+        # Without a host, be it an empty one, version 2.1 ends in a panic.
         "webhook": {"port": TRAINER.port, "host": ""},
         "metrics": {"bindAddress": "0", "secureServing": False},
         "health": {"healthProbeBindAddress": _health(TRAINER, layout)},
     }  # fmt: skip
+
+
+def _manager(operator: Operator, layout: Layout) -> list[str]:
+    return [program("trainer-controller-manager", operator.name), f"--config={operator.file(layout)}"]
 
 
 def _waits_for_master(_: Layout) -> object:
@@ -115,7 +119,8 @@ def _training(layout: Layout) -> list[str]:
         steps = [f"mkdir -p '{kept}'", f"mount --bind '{CACHE}' '{kept}'", *steps]
     return [
         "/usr/bin/unshare", "--mount", "/bin/sh", "-euc", "; ".join(steps), "sh",
-        program("training-operator.v1"), "--enable-scheme=pytorchjob", f"--webhook-server-port={TRAINING.port}",
+        program("training-operator.v1", TRAINING.name), "--enable-scheme=pytorchjob",
+        f"--webhook-server-port={TRAINING.port}",
         "--metrics-bind-address=0", f"--health-probe-bind-address={_health(TRAINING, layout)}",
         "--kube-api-qps=300", "--kube-api-burst=600", f"--pytorch-init-container-image={images.BASE}",
         f"--pytorch-init-container-template-file={TRAINING.file(layout)}",
@@ -124,7 +129,7 @@ def _training(layout: Layout) -> list[str]:
 
 def _mpi(layout: Layout) -> list[str]:
     return [
-        program("mpi-operator"), f"--kubeConfig={layout.kubeconfig}", f"--lock-namespace={MPI.namespace}",
+        program("mpi-operator", MPI.name), f"--kubeConfig={layout.kubeconfig}", f"--lock-namespace={MPI.namespace}",
         "--kube-api-qps=300", "--kube-api-burst=600",
     ]  # fmt: skip
 
@@ -135,7 +140,8 @@ def _health(operator: Operator, layout: Layout) -> str:
 
 def _karpenter(layout: Layout) -> list[str]:
     # Its flags cannot name an address: both ports are open on all of the bed's.
-    return [program("karpenter"), "--disable-leader-election", f"--instance-types-file-path={KARPENTER.file(layout)}",
+    return [program("karpenter", KARPENTER.name), "--disable-leader-election",
+            f"--instance-types-file-path={KARPENTER.file(layout)}",
             f"--health-probe-port={KARPENTER.health[0]}", f"--metrics-port={KARPENTER.health[0] + 1}"]  # fmt: skip
 
 
@@ -146,12 +152,17 @@ JOBSET: Operator = Operator(
 )  # fmt: skip
 TRAINER: Operator = Operator(
     "trainer", "trainjobs.trainer.kubeflow.org", "kubeflow-system", (8183, "/readyz"),
-    lambda layout: [program("trainer-controller-manager"), f"--config={TRAINER.file(layout)}"], _trainer,
+    lambda layout: _manager(TRAINER, layout), _trainer,
     service="kubeflow-trainer-controller-manager", port=9444, authority="kubeflow-trainer-ca",
     refuses=("/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs",
              {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "refused"},
               "spec": {"runtimeRef": {"name": "which-nobody-has-made"}}}),
 )  # fmt: skip
+OLD_TRAINER: Operator = replace(TRAINER, name="trainer-2.1", argv=lambda layout: _manager(OLD_TRAINER, layout))
+"""The version that Kueue knows, in which a TrainJob says otherwise what it changes of its runtime.
+
+It has the kinds and the ports of the newer one: a bed can run one of the two at a time.
+"""
 TRAINING: Operator = Operator(
     "training-operator", "pytorchjobs.kubeflow.org", "kubeflow", (8184, "/readyz"), _training, _waits_for_master,
     service="training-operator", port=9445, secret="training-operator-webhook-cert",
@@ -164,7 +175,8 @@ TRAINING: Operator = Operator(
 MPI: Operator = Operator("mpi-operator", "mpijobs.kubeflow.org", "mpi-operator", (8080, "/healthz"), _mpi)
 KUEUE: Operator = Operator(
     "kueue", "clusterqueues.kueue.x-k8s.io", "kueue-system", (8186, "/readyz"),
-    lambda layout: [program("kueue"), f"--config={KUEUE.file(layout)}", "--feature-gates=VisibilityOnDemand=false"],
+    lambda layout: [program("kueue", KUEUE.name), f"--config={KUEUE.file(layout)}",
+                    "--feature-gates=VisibilityOnDemand=false"],
     _kueue, service="kueue-webhook-service", port=9446, secret="kueue-webhook-server-cert", authority="kueue-ca",
     refuses=("/apis/batch/v1/namespaces/default/jobs",
              {"apiVersion": "batch/v1", "kind": "Job",
@@ -176,5 +188,5 @@ KARPENTER: Operator = Operator(
     "karpenter", "nodepools.karpenter.sh", "karpenter", (8188, "/readyz"), _karpenter,
     lambda _: machines.instance_types(), beside="machines", leaves=machines.remove_all,
 )  # fmt: skip
-EVERY = (JOBSET, TRAINER, TRAINING, MPI, KUEUE, KARPENTER)
+EVERY = (JOBSET, TRAINER, OLD_TRAINER, TRAINING, MPI, KUEUE, KARPENTER)
 ON_DEMAND = {each.name: each for each in EVERY if each is not JOBSET}

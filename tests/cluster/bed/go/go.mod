@@ -4,9 +4,7 @@ go 1.25.0
 
 // The main packages that `go build tool` makes; an operator more is one line here and one `require`.
 tool (
-	github.com/kubeflow/mpi-operator/cmd/mpi-operator
 	github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager
-	github.com/kubeflow/training-operator/cmd/training-operator.v1
 	go.etcd.io/etcd/server/v3
 	k8s.io/kubernetes/cmd/kube-apiserver
 	k8s.io/kubernetes/cmd/kube-controller-manager
