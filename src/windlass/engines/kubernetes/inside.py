@@ -69,11 +69,9 @@ def fetch(plan: Plan, status: Status, node: int, path: str, local: Path, told: T
             output = Output(stream)
             try:
                 found = tarpipe.receive(output, str(local), Path(path).name, told)
-                while output.read():
-                    pass
+                _rest(output)  # the end of the archive was read: whatever becomes of the connection now, it is whole
             except tarfile.TarError as error:
-                while output.read():
-                    pass
+                _rest(output)
                 raise _failed(output, path, str(error)) from error
             if stream.exit_code:
                 raise _failed(output, path, f"exit code {stream.exit_code}")
@@ -103,14 +101,36 @@ def put(plan: Plan, status: Status, node: int, local: Path, path: str, told: Tol
             # Beside the reading: who takes no more has said why, and would not be heard by one who only sends.
             feeder = threading.Thread(target=feed, name="sender", daemon=True)
             feeder.start()
-            try:
-                answer = b"".join(iter(output.read, b""))
-            except EngineError as error:
-                raise _failed(output, path, str(broken[0] if broken else error)) from error
+            answer, error = _rest(output)
             if stream.exit_code:
                 raise _failed(output, path, f"exit code {stream.exit_code}")
-            found: Mapping[str, Any] = json.loads(answer)
+            found = _whole(answer)
+            if found is None:
+                why = broken[0] if broken else error or "what receives has not said that it is there"
+                raise _failed(output, path, str(why)) from error
             return found
+
+
+def _rest(output: Output) -> tuple[bytes, EngineError | None]:
+    """All that is still to come, and what the connection broke of, if it did.
+
+    The word of how a command ended comes last, and a connection may be closed before it.
+    """
+    pieces: list[bytes] = []
+    try:
+        pieces.extend(iter(output.read, b""))
+    except EngineError as error:
+        return b"".join(pieces), error
+    return b"".join(pieces), None
+
+
+def _whole(answer: bytes) -> Mapping[str, Any] | None:
+    """What the receiver tells when all is in its place; None where it has not said it."""
+    try:
+        found: Mapping[str, Any] = json.loads(answer)
+    except ValueError:
+        return None
+    return found
 
 
 class _NotWanted(Exception):
