@@ -8,8 +8,6 @@ but no scheduler, controller or kubelet has anything to do with them. Needs root
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import BIN, Cost, fresh_home, in_turn, machine, measure, median, spread, table
+from onbed import aim, make_namespace
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone
 
@@ -98,8 +97,7 @@ def make(client: Client, number: int) -> None:
 @contextmanager
 def filled(bed: Bed, num_runs: int) -> Iterator[None]:
     """The namespace with all runs, which are gone with the bed."""
-    bed.kubectl("create", "namespace", NAMESPACE)
-    bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=60s")
+    make_namespace(bed, NAMESPACE)
     began = time.monotonic()
     with closing(Client(bed.context, NAMESPACE, bed.kubeconfig)) as client, ThreadPoolExecutor(SENDERS) as pool:
         list(pool.map(partial(make, client), range(num_runs)))
@@ -123,9 +121,7 @@ def commands(bed: Bed, num_runs: int) -> dict[str, list[str | Path]]:
 
 def main(num_runs: int, times: int) -> None:
     with alone() as bed, filled(bed, num_runs), fresh_home() as home:
-        os.environ["KUBECONFIG"] = bed.kubeconfig
-        target = {"kind": "kubernetes", "context": bed.context, "namespace": NAMESPACE}
-        (home / "targets.yaml").write_text(json.dumps({"bed": target}))
+        aim(bed, NAMESPACE, home)
         words = commands(bed, num_runs)
         results = in_turn({name: partial(measure, command, cwd=home) for name, command in words.items()}, times)
     costs = {name: [cost for cost in found if isinstance(cost, Cost)] for name, found in results.items()}

@@ -29,6 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import BIN, ROOT, fresh_home, in_turn, machine, measure, peers, report, report_columns, table
+from onbed import aim, make_namespace
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone, operating
 from tests.cluster.labs import plan_on
@@ -38,7 +39,6 @@ from windlass.engines.ahead import SWITCH
 from windlass.engines.kubernetes.ground import ClusterGround
 from windlass.runs.record import Phase, Status
 from windlass.spec.job import Job
-from windlass.spec.targets import KubernetesTarget
 
 NAMESPACE = "wl-bench-submit"
 WINDLASS, FIRST, KUBECTL = "windlass run", "windlass run, the first", "kubectl apply"
@@ -92,10 +92,7 @@ class Bench:
     def __init__(self, bed: Bed, home: Path) -> None:
         self.bed, self.home = bed, home
         self.number = 0
-        target = {"kind": "kubernetes", "context": bed.context, "namespace": NAMESPACE, "image": bed.image,
-                  "python": bed.python}  # fmt: skip
-        self.target = KubernetesTarget(name="bed", **{key: value for key, value in target.items() if key != "kind"})
-        (home / "targets.yaml").write_text(json.dumps({"bed": target}))
+        self.target = aim(bed, NAMESPACE, home)
         self.before: Path | None = None
 
     def job(self, **fields: Any) -> Job:
@@ -229,9 +226,7 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
 
 def main(times: int) -> None:
     with alone() as bed, fresh_home() as home:
-        os.environ["KUBECONFIG"] = bed.kubeconfig
-        bed.kubectl("create", "namespace", NAMESPACE)
-        bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=60s")
+        make_namespace(bed, NAMESPACE)
         bench = Bench(bed, home)
         bench.warm()
         first = partial(bench.accepted_windlass, alone=True)

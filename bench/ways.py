@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import BIN, fresh_home, in_turn, machine, report_columns
+from onbed import aim, make_namespace
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone, operating
 from tests.cluster.labs import OPERATORS
@@ -61,9 +62,7 @@ class Bench:
     def __init__(self, bed: Bed, home: Path) -> None:
         self.bed, self.home = bed, home
         self.number = 0
-        target = {"kind": "kubernetes", "context": bed.context, "namespace": NAMESPACE, "image": bed.image,
-                  "python": bed.python}  # fmt: skip
-        (home / "targets.yaml").write_text(json.dumps({"bed": target}))
+        aim(bed, NAMESPACE, home)
         (home / "code").mkdir()
         (home / "code" / "script.py").write_text(SCRIPT)
 
@@ -190,11 +189,9 @@ def benched(ways: list[str]) -> Iterator[Bench]:
     with ExitStack() as open_:
         bed = open_.enter_context(alone())
         home = open_.enter_context(fresh_home())
-        os.environ["KUBECONFIG"] = bed.kubeconfig
         for operator in sorted({OPERATORS[way] for way in (*ways, "pytorchjob") if way in OPERATORS}):
             open_.enter_context(operating(bed, operator))
-        bed.kubectl("create", "namespace", NAMESPACE)
-        bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=60s")
+        make_namespace(bed, NAMESPACE)
         yield Bench(bed, home)
 
 
