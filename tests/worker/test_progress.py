@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from windlass.worker import progress
-from windlass.worker.progress import Recogniser, recognise
+from windlass.worker import progress, trainlogs
+from windlass.worker.progress import Recogniser
+from windlass.worker.trainlogs import recognise
 
 CASES = YAML(typ="safe").load((Path(__file__).parents[1] / "cases" / "progress.yaml").read_text("utf-8"))
 KEYS = {
@@ -306,9 +308,9 @@ def test_a_flood_is_read_faster_than_it_can_be_written() -> None:
     assert 320 * len(chunk) / (time.process_time() - begin) > 10e6
 
 
-def test_it_stands_alone_on_the_standard_library() -> None:
-    source = Path(progress.__file__)
-    tree = ast.parse(source.read_text("utf-8"), feature_version=(3, 9))
+@pytest.mark.parametrize("module", [progress, trainlogs])
+def test_a_worker_reads_progress_with_the_standard_library_alone(module: ModuleType) -> None:
+    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"), feature_version=(3, 9))
     imported = {
         name.split(".")[0]
         for node in ast.walk(tree)
@@ -320,7 +322,9 @@ def test_it_stands_alone_on_the_standard_library() -> None:
             else []
         )
     }
-    assert imported <= {"__future__", "json", "math", "re", "collections", "typing"}
-    script = f"import runpy; print(runpy.run_path({str(source)!r})['Recogniser']().feed(b'step=4 loss=0.5\\n'))"
+    assert imported <= {"__future__", "json", "math", "re", "collections", "typing", "windlass"}
+    source = Path(progress.__file__).parents[2]
+    script = f"import sys; sys.path.insert(0, {str(source)!r}); from windlass.worker.progress import Recogniser; "
+    script += "print(Recogniser().feed(b'step=4 loss=0.5\\n'))"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "{'step': 4, 'loss': 0.5}\n"
