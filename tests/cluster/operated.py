@@ -88,17 +88,22 @@ def mpijob(cluster: Cluster, name: str) -> Object:
 
 def queue(name: str, namespace: str, cpu: str) -> list[Object]:
     """A queue of a namespace with so many processors; what belongs to the whole cluster has the namespace's name."""
-
-    def kueue(kind: str, called: str, spec: Object) -> Object:
-        return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": {"name": called}, "spec": spec}
-
     room = {"name": namespace, "resources": [{"name": "cpu", "nominalQuota": cpu}]}
     group = {"coveredResources": ["cpu"], "flavors": [room]}
     return [
-        kueue("ResourceFlavor", namespace, {}),
-        kueue("ClusterQueue", namespace, {"namespaceSelector": {}, "resourceGroups": [group]}),
-        kueue("LocalQueue", name, {"clusterQueue": namespace}),
+        flavor(namespace),
+        _kueue("ClusterQueue", namespace, {"namespaceSelector": {}, "resourceGroups": [group]}),
+        _kueue("LocalQueue", name, {"clusterQueue": namespace}),
     ]
+
+
+def flavor(name: str, node_labels: dict[str, str] | None = None) -> Object:
+    """Quota that is good for machines with these labels; without any, for every machine."""
+    return _kueue("ResourceFlavor", name, {"nodeLabels": node_labels} if node_labels else {})
+
+
+def _kueue(kind: str, name: str, spec: Object) -> Object:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: str) -> Object:

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import objects, operated
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.labs import OPERATORS, lab_on, opened
+from tests.cluster.labs import OPERATORS, lab_on, opened, pods
 from tests.engines.lab import Lab, Run
 
 from windlass.diagnose.diagnose import diagnose
@@ -75,6 +75,10 @@ def admitted(cluster: Cluster, namespace: str, job: str) -> None:
         return cluster.kubectl("get", "job", job, "-n", namespace, "-o", "jsonpath={.spec.suspend}") == "false"
 
     wait_for(is_awake, f"Job {job} to be admitted", PATIENCE_SECONDS)
+
+
+def nodes(cluster: Cluster) -> list[str]:
+    return sorted(cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split())
 
 
 def waits_in_queue(run: Run) -> bool:
@@ -146,6 +150,20 @@ def test_a_run_that_must_make_room_was_preempted_and_waits_again(
         assert status.phase is Phase.SUCCEEDED, run.text()
         assert ("requeued", "WaitingForQuota") in told(run)
         assert told(run)[-1][0] == "admitted"
+
+
+@pytest.mark.parametrize("via", WAYS)
+def test_pods_run_where_the_flavor_of_their_quota_is(
+    cluster: Cluster, namespace: str, operator: Operator, narrow: str, tmp_path: Path, via: str
+) -> None:
+    has(operator, via)
+    where = nodes(cluster)[-1]
+    cluster.apply(operated.flavor(namespace, {"kubernetes.io/hostname": where}), namespace=namespace)
+    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as lab:
+        run = start(lab, tmp_path, waits="1", launcher="mpi" if via == "mpijob" else "plain")
+        run.until(lambda run: all(f"attempt 1 of rank {rank}" in run.text() for rank in (0, 1)))
+        assert {pod["spec"]["nodeName"] for pod in pods(cluster, namespace, run, 1)} == {where}
+        lab.engine.stop(run.id)
 
 
 def test_a_run_without_restarts_ends_when_its_queue_is_drained_and_does_not_wake_up(

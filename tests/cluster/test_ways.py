@@ -68,6 +68,26 @@ def test_a_rank_that_fails_is_restarted_in_the_same_pods_and_a_lost_pod_means_ne
             assert said == [f"attempt 3 of rank {rank}"]
 
 
+def test_a_node_begins_without_the_first_one_that_has_ended_before_it_was_found(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    """Ranks need not meet. Here a pod knows its own name by itself, and that of another by a server that is down."""
+    here = {"kubernetes": {"via": "pytorchjob"}}
+    with (
+        operating(lone_bed, OPERATORS["pytorchjob"]),
+        opened(lab_on(lone_bed, lone_namespace, tmp_path / "home", **here)) as lab,
+    ):
+        lone_bed.stop_program("coredns")
+        try:
+            environ = {"BREAKS": "", "WAITS": ""}
+            run = lab.start("script.py", base=script(tmp_path), nodes=2, launcher="plain", env=environ)
+            assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        finally:
+            lone_bed.start_program("coredns")
+        for rank in (0, 1):
+            assert [line.text for line in run.lines(ranks=[rank])] == [f"attempt 1 of rank {rank}"]
+
+
 @pytest.mark.parametrize("via", [via for via, way in WAYS.items() if not way.no_ttl])
 def test_pods_are_gone_some_time_after_their_end_and_the_record_is_as_it_was(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str

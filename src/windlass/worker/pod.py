@@ -27,7 +27,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
@@ -136,7 +136,7 @@ def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
         os.dup2(file.fileno(), 2)
     for name in ("WINDLASS_OUTPUT_DIR", "WINDLASS_CHECKPOINT_DIR"):
         os.makedirs(spec["env"][name], exist_ok=True)
-    _wait_for_name(spec["env"]["MASTER_ADDR"], outlet)
+    _wait_for_name(spec["env"], os.path.dirname(folder), outlet)
     for peer in spec.get("launch", {}).get("peers", ()):
         _wait_for_port(peer, spec["launch"]["port"], outlet)
     spec = _gone_on(spec)
@@ -244,9 +244,18 @@ def _spec(folder: str, nodes: str, place: str) -> dict[str, Any]:
     return spec
 
 
-def _wait_for_name(name: str, outlet: Outlet) -> None:
-    """Wait until the first pod's name is known, which is made when the pod has an address. Raises OSError."""
-    _wait(lambda: socket.getaddrinfo(name, None), f"the name {name}", "is not known", outlet)
+def _wait_for_name(env: Mapping[str, str], base: str, outlet: Outlet) -> None:
+    """Wait until the first pod's name is known, which is made when the pod has an address. Raises OSError.
+
+    Its name goes with its end. Where it had not to meet the others and was quicker than they, nobody is waited for.
+    """
+    first_ended = os.path.join(base, staying.FIRST_ENDED + env["WINDLASS_ATTEMPT"])
+
+    def look() -> None:
+        if not os.path.exists(first_ended):
+            socket.getaddrinfo(env["MASTER_ADDR"], None)
+
+    _wait(look, f"the name {env['MASTER_ADDR']}", "is not known", outlet)
 
 
 def _wait_for_port(name: str, port: int, outlet: Outlet) -> None:

@@ -5,6 +5,7 @@
 | `told` | whoever keeps the run, before it signals | the signal is its own, and not that of a machine that goes away |
 | `stays` | the pod | an order would be heard |
 | `next.json.gz` | whoever keeps the run | the order: what the node is to do, as for a pod that begins |
+| `first-ended-N` | whoever keeps the run | the first pod of attempt N has ended well: none waits for its name |
 
 `python -I -S staying.py FOLDER order BASE64` and `… leave`, run in the pod, are how that is done from outside.
 """
@@ -19,6 +20,7 @@ import time
 from typing import Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 TOLD, STAYS, NEXT = "told", "stays", "next.json.gz"
+FIRST_ENDED = "first-ended-"
 PAUSE_SECONDS = 0.02
 STILL_ENDING_SECONDS = 5.0
 """How long the process of a pod may take from the last word of its node until it stays."""

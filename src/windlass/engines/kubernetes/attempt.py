@@ -62,6 +62,7 @@ class PodNode(Told):
         self._intake: Intake | None = None
         self._sent: dict[signal.Signals, float] = {}
         """When each signal was last sent: whoever ends a node says so at every turn."""
+        self._told_at = float("-inf")
         threading.Thread(target=self._follow, name=f"log of node {number}", daemon=True).start()
 
     def news(self) -> Iterator[dict[str, Any]]:
@@ -90,6 +91,9 @@ class PodNode(Told):
         if self.attempt.is_taken_back:
             yield from self.attempt.notices()
             self._end_unheard()
+        if self.pid is None and self.attempt.has_first_done and time.monotonic() - self._told_at >= AGAIN_SECONDS:
+            self._told_at = time.monotonic()
+            self.attempt.senders.submit(self._begin_without_first)
 
     def _end_unheard(self) -> None:
         """Its pod was taken back before anything in it could say a last word: that is no lost machine."""
@@ -166,6 +170,14 @@ class PodNode(Told):
                     time.sleep(1.0)
                 except Refused:
                     return
+
+    def _begin_without_first(self) -> None:
+        """Tell a pod that waits for the name of the first one that it will not be known any more."""
+        pod = self.attempt.pods.pod(self.place)
+        if pod is not None and container_state(pod)[0] == "running":
+            words = staying.without_first(self.attempt.python, self.attempt.number)
+            with contextlib.suppress(EngineError):  # it is told again
+                self.attempt.client.execute(pod["metadata"]["name"], layout.container_of(pod), words)
 
     # -- its log ------------------------------------------------------------------------------------------------------
 
@@ -275,6 +287,11 @@ class Attempt:
     def over(self) -> bool:
         """Whether all nodes have ended."""
         return all(node.over for node in self.nodes)
+
+    @property
+    def has_first_done(self) -> bool:
+        """Whether the first node has done its part; those that have not begun wait for its name in vain."""
+        return self.nodes[0].ended and not self.nodes[0].failures
 
     @property
     def is_taken_back(self) -> bool:

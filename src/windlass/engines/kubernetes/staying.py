@@ -69,6 +69,11 @@ def signalling(python: str, number: signal.Signals, attempt: int) -> list[str]:
     return [python, "-c", SIGNALLING, layout.WORK, str(attempt), str(int(number))]
 
 
+def without_first(python: str, attempt: int) -> list[str]:
+    """The command that tells a pod that the first one of an attempt has done its part."""
+    return [python, "-c", "import sys; open(sys.argv[1], 'w').close()", f"{layout.WORK}/{staying.FIRST_ENDED}{attempt}"]
+
+
 def order(client: Client, run_id: str, made: int, python: str, specs: bytes) -> bool:
     """Have the pods play an attempt, each its node; gives whether all of them do. Raises EngineError."""
     orders = _orders(specs)
