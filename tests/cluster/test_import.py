@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster import operated
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.objects import claim
@@ -23,7 +24,7 @@ from windlass.spec.job import Job
 WINDLASS = Path(sys.executable).with_name("windlass")
 DIGITS = Path(__file__).parents[2] / "examples" / "01-digits"
 PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
-NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "queue-missing"}
+NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing"}
 """Blockers that say what this cluster, or this version, lacks, and nothing of how a manifest was read."""
 REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
@@ -61,7 +62,7 @@ def priorities(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("delete", "priorityclass", *sorted(PRIORITIES), "--ignore-not-found")
 
 
-def what_it_needs(job: Job) -> list[dict[str, Any]]:
+def what_it_needs(job: Job, namespace: str) -> list[dict[str, Any]]:
     """The objects that a job names and does not make."""
     secrets = [*job.secrets, *job.kubernetes.image_pull_secrets]
     found = [claim(volume.claim) for volume in job.volumes]
@@ -70,6 +71,8 @@ def what_it_needs(job: Job) -> list[dict[str, Any]]:
         found.append(
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": job.kubernetes.service_account}}
         )
+    if job.queue is not None:
+        found += operated.queue(job.queue, namespace, "64")
     return found
 
 
@@ -80,7 +83,9 @@ def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(
     job = imported(path).job
     if job.launcher == "mpi":
         operator("mpi-operator")
-    if needed := what_it_needs(job):
+    if job.queue is not None:
+        operator("kueue")
+    if needed := what_it_needs(job, user.namespace):
         user.cluster.apply(*needed, namespace=user.namespace)
     flag = [] if form_of(path) == "kubernetes" else [f"--{form_of(path)}"]
     made = user.windlass("import", str(path), *flag, "--to", "job.yaml")

@@ -29,6 +29,8 @@ FOUR_GPUS = {"resources": {"gpus": 4}, "procs_per_node": 1}
 WAYS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob")
 BOOTS = "15s"
 """How long a machine takes until it is in the cluster: long enough to be seen to come where much else runs."""
+LONG_ENOUGH = ("sleep", "10")
+"""A pod may run on a machine before Karpenter is content with it, and end before."""
 STEPS = ["asked", "launched", "registered", "initialized"]
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
@@ -61,7 +63,7 @@ def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_a
         ):
             [told] = [step for step in lab.plan("leave", "0").steps if step.kind == "machines"]
             assert "NodePool gpus makes g5.12xlarge or p4d.24xlarge" in told.summary
-            run = lab.start("leave", "0")
+            run = lab.start(*LONG_ENOUGH)
             run.until(lambda run: run.status.phase is Phase.PROVISIONING, 120)
             assert diagnose(observe(lab.store, run.status)).verdict.code in ("machine-coming", "pods-waiting", "none")
             status = run.wait()
@@ -93,7 +95,7 @@ def test_a_machine_that_does_not_come_leaves_the_run_queued_until_one_does(
             operated.pooled(scaled, POOL, "p4d.24xlarge"),
             opened(lab_on(scaled, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as lab,
         ):
-            run = lab.start("leave", "0")
+            run = lab.start(*LONG_ENOUGH)
             run.until(lambda run: "no capacity is left" in (run.status.waits_for or ""), 120)
             scaled.sell_out()
             status = run.wait()

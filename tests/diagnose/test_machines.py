@@ -89,6 +89,11 @@ def test_each_sentence_of_karpenter_is_a_verdict(message: str, code: str, words:
         ("pod didn't trigger scale-up: 1 node(s) had untolerated taint {team: vision}, 1 Insufficient cpu",
          "taint-not-tolerated"),
         ("pod didn't trigger scale-up: 1 in backoff after failed scale-up, 1 Insufficient cpu", "no-capacity"),
+        # As cluster-autoscaler 1.34.5 said them in a cluster with three groups, one of them with a taint.
+        ("pod didn't trigger scale-up: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s)",
+         "taint-not-tolerated"),
+        ("pod didn't trigger scale-up: 1 node(s) had untolerated taint(s), 1 Insufficient nvidia.com/gpu, 1 max node "
+         "group size reached", "pool-limit"),
     ],
 )  # fmt: skip
 def test_each_reason_of_cluster_autoscaler_is_a_verdict(message: str, code: str) -> None:

@@ -312,6 +312,18 @@ def test_the_record_knows_the_machines_of_a_run_and_which_are_gone() -> None:
     assert [one["left"] for one in leaving.gone(every, [])] == [1, 0]
 
 
+def test_steps_that_a_machine_makes_after_the_end_of_its_run_are_told_with_their_times() -> None:
+    launched = coming.claim_seen(claim("gpus-7x2kq", DONE[0]), None, NOW)
+    whole = claim("gpus-7x2kq", *DONE, ("Initialized", "True", "Initialized"), nodeName="n7")
+    told = list(leaving.came([launched], {"gpus-7x2kq": whole}, NOW))
+    assert [(event["state"], event["machine"], at - NOW) for event, at in told] == [
+        ("registered", "n7", -80.0), ("initialized", "n7", -70.0)
+    ]  # fmt: skip
+    ready = coming.claim_seen(whole, None, NOW)
+    assert list(leaving.came([ready], {"gpus-7x2kq": whole}, NOW)) == []
+    assert list(leaving.came([launched], {}, NOW)) == []
+
+
 def test_why_a_machine_is_no_further_is_told_where_it_is_late() -> None:
     made = claim("gpus-7x2kq", *DONE, ("Initialized", "Unknown", "NodeNotReady"))
     assert "reason" not in coming.event_of(coming.claim_seen(made, None, NOW - 60))

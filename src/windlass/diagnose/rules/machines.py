@@ -33,7 +33,7 @@ _SAID: Final = (
     ("limit", r"(?:limits have been exhausted for|exceed limits for) nodepool|max node group size reached|"
               r"max cluster \S+ limit reached|cluster-wide limit"),
     ("capacity", r"in backoff after failed scale-up|has the required offering|, had a required offering"),
-    ("taint", r"did not tolerate (?:taint \(taint=)?([^\s;)]+)|had untolerated taint (\{[^}]*\})"),
+    ("taint", r"did not tolerate (?:taint \(taint=)?([^\s;)]+)|had untolerated taint(?:\(s\)| (\{[^}]*\}))"),
     ("type", r"(?:key|label) \"?node\.kubernetes\.io/instance-type\b|" + _REQUIREMENTS +
              r"|requirements filtered out all (?:compatible )?available"),
     ("label", r"incompatible requirements|does not have known values|didn't match Pod's node affinity/selector"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,6 +12,7 @@ from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.queueing import (
     GROUP,
     JOB_UID_LABEL,
+    NOT_SEEN,
     WAITS,
     api_of,
     eviction_seen,
@@ -20,6 +23,8 @@ from windlass.engines.kubernetes.queueing import (
 from windlass.errors import EngineError
 
 Json = Mapping[str, Any]
+ANEW_SECONDS: Final = (0.5, 1.5)
+"""How long is waited for the Workload of whoever made one go: Kueue may be about to make it anew."""
 MOST: Final = "2000"
 """Workloads of a namespace that are read."""
 
@@ -54,11 +59,14 @@ def evicted(client: Client, maker: Json) -> QueueSeen:
     """Why what has made pods is suspended again; what is not known where nobody can be asked."""
     known = QueueSeen("evicted", "Suspended", f"{maker['kind']} {maker['metadata']['name']} was suspended",
                       queue=queue_of(maker))  # fmt: skip
-    try:
+    seen = None
+    with contextlib.suppress(EngineError):
         api = served(client)
-        seen = eviction_seen(maker, items(client, api, "Workload") or ()) if api else None
-    except EngineError:
-        return known
+        for pause in (0.0, *ANEW_SECONDS) if api else ():
+            time.sleep(pause)
+            seen = eviction_seen(maker, items(client, api, "Workload") or ())
+            if seen is None or not seen.by.startswith(NOT_SEEN):
+                break
     return seen or known
 
 

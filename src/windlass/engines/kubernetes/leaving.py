@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from windlass.diagnose.observations import ComingSeen
@@ -17,6 +17,8 @@ from windlass.engines.kubernetes import coming, scaling
 from windlass.engines.kubernetes.client import Client
 from windlass.errors import EngineError, WindlassError
 from windlass.runs.store import Store
+
+Json = Mapping[str, Any]
 
 STAY_SECONDS: Final = 1800.0
 """Machines that are not taken away by then are kept for a reason that we do not know."""
@@ -40,7 +42,9 @@ def _watch(store: Store, run_id: str, client: Client) -> None:
         there = _there(client)
         machines = _left(store, run_id)
         if there is not None:
-            for event in gone(machines, there):
+            for event, at in came(machines, there, time.time()):
+                _note(store, run_id, event, at)
+            for event in gone(machines, list(there)):
                 _note(store, run_id, event)
             machines = [one for one in machines if one.name in there]
         if not machines:
@@ -48,6 +52,21 @@ def _watch(store: Store, run_id: str, client: Client) -> None:
         time.sleep(LOOK_SECONDS)
     for one in _left(store, run_id):
         _note(store, run_id, {**coming.event_of(one), "state": KEPT})
+
+
+def came(
+    machines: Sequence[ComingSeen], there: Mapping[str, Json], now: float
+) -> Iterator[tuple[dict[str, Any], float]]:
+    """The events of steps that machines have made since they were last seen, each with when it was. Pure.
+
+    A short run may end before its machine has come all the way.
+    """
+    for one in machines:
+        if one.name in there and one.state not in coming.FINAL:
+            every = coming.steps(there[one.name], coming.claim_seen(there[one.name], None, now), now)
+            states = [step.state for step in every]
+            later = every[states.index(one.state) + 1 :] if one.state in states else every
+            yield from ((coming.event_of(step), now - step.seconds) for step in later)
 
 
 def gone(machines: Sequence[ComingSeen], there: Sequence[str]) -> list[dict[str, Any]]:
@@ -66,19 +85,19 @@ def _left(store: Store, run_id: str) -> list[ComingSeen]:
     return [one for one in coming.left(known) if one.state != KEPT]
 
 
-def _there(client: Client) -> list[str] | None:
-    """Names of the NodeClaims that there are; None where nobody says so now."""
+def _there(client: Client) -> dict[str, Json] | None:
+    """The NodeClaims that there are, by name; None where nobody says so now."""
     with contextlib.suppress(EngineError):
         answers = scaling.claims(client)
-        return None if answers is None else [one["metadata"]["name"] for one in answers]
+        return None if answers is None else {one["metadata"]["name"]: one for one in answers}
     return None
 
 
-def _note(store: Store, run_id: str, event: dict[str, Any]) -> None:
+def _note(store: Store, run_id: str, event: dict[str, Any], at: float | None = None) -> None:
     """One more event of an ended run; whoever holds it now has begun it anew, and then it is not ours to write."""
     writer = store.writer(run_id)
     if writer is None:
         return
     with contextlib.closing(writer):
         if writer.status.phase.is_terminal:
-            writer.append("machine", event)
+            writer.append("machine", event, at=at)

@@ -47,6 +47,8 @@ _MEANINGS: Final = (
 for that is the one to wait for."""
 _SHORT: Final = re.compile(r"insufficient (?:unused )?quota for (\S+) in flavor [^\s,]+|"
                            r"borrowing limit for (\S+) in flavor \S+ exceeded")  # fmt: skip
+NOT_SEEN: Final = "the workload with UID "
+"""How one is called that may not be seen, or that is being made anew."""
 _PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobUID: ([^,)]+))?")
 
 
@@ -191,7 +193,7 @@ def _preemptor(workload: Json, known: Iterable[Json]) -> str:
     # A Workload may have been made anew by now, for the same object.
     named = next((one for one in known if {found[1], found[2]} & {uid_of(one), *_owners(one)}), None)
     here = workload["metadata"]["namespace"]
-    return called(named, here) if named is not None else f"the workload with UID {found[1]}"
+    return called(named, here) if named is not None else f"{NOT_SEEN}{found[1]}"
 
 
 def _owners(workload: Json) -> Iterator[str]:
