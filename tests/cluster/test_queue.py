@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from tests.cluster import objects, operated
-from tests.cluster.bed.cluster import Cluster
+from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
+from tests.cluster.bed.operators import OLD_TRAINER
+from tests.cluster.bed.sharing import operating
 from tests.cluster.labs import OPERATORS, lab_on, opened, pods
 from tests.engines.lab import Lab, Run
 
@@ -152,11 +154,27 @@ def test_a_run_that_must_make_room_was_preempted_and_waits_again(
         assert told(run)[-1][0] == "admitted"
 
 
-@pytest.mark.parametrize("via", WAYS)
+@pytest.mark.parametrize("via", [via for via in WAYS if via != "trainjob"])
 def test_pods_run_where_the_flavor_of_their_quota_is(
     cluster: Cluster, namespace: str, operator: Operator, narrow: str, tmp_path: Path, via: str
 ) -> None:
     has(operator, via)
+    run_where_the_flavor_is(cluster, namespace, tmp_path, via)
+
+
+def test_a_trainjob_runs_where_the_flavor_of_its_quota_is_by_the_trainer_that_kueue_knows(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    """Trainer 2.2 has other words for it, which Kueue 0.15 and 0.16 do not know: the plan says so."""
+    with operating(lone_bed, OLD_TRAINER.name), operating(lone_bed, "kueue"):
+        lone_bed.apply(*operated.queue("narrow", lone_namespace, "1"), namespace=lone_namespace)
+        run_where_the_flavor_is(lone_bed, lone_namespace, tmp_path, "trainjob")
+        with opened(lab_on(lone_bed, lone_namespace, tmp_path / "plan", kubernetes={"via": "trainjob"})) as lab:
+            notes = lab.plan("leave", "0", queue="narrow").notes
+            assert [note.blocks for note in notes if note.code == "queue-flavor"] == [False]
+
+
+def run_where_the_flavor_is(cluster: Cluster, namespace: str, tmp_path: Path, via: str) -> None:
     where = nodes(cluster)[-1]
     cluster.apply(operated.flavor(namespace, {"kubernetes.io/hostname": where}), namespace=namespace)
     with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as lab:

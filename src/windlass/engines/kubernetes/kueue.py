@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,8 +21,6 @@ from windlass.engines.kubernetes.queueing import (
 from windlass.errors import EngineError
 
 Json = Mapping[str, Any]
-ANEW_SECONDS: Final = (0.5, 1.5)
-"""How long is waited for the Workload of whoever made one go: Kueue may be about to make it anew."""
 MOST: Final = "2000"
 """Workloads of a namespace that are read."""
 
@@ -52,6 +48,8 @@ def ask(client: Client, maker: Json) -> QueueSeen | None:
     seen = queue_seen(maker, mine)
     if seen is not None and seen.state in WAITS:  # its queue then says where, and whether somebody has stopped it
         seen = queue_seen(maker, mine, items(client, api, "LocalQueue"))
+    elif seen is not None and seen.by.startswith(NOT_SEEN):  # for whom it had to go, others' Workloads say
+        seen = queue_seen(maker, items(client, api, "Workload") or mine)
     return seen
 
 
@@ -59,14 +57,11 @@ def evicted(client: Client, maker: Json) -> QueueSeen:
     """Why what has made pods is suspended again; what is not known where nobody can be asked."""
     known = QueueSeen("evicted", "Suspended", f"{maker['kind']} {maker['metadata']['name']} was suspended",
                       queue=queue_of(maker))  # fmt: skip
-    seen = None
-    with contextlib.suppress(EngineError):
+    try:
         api = served(client)
-        for pause in (0.0, *ANEW_SECONDS) if api else ():
-            time.sleep(pause)
-            seen = eviction_seen(maker, items(client, api, "Workload") or ())
-            if seen is None or not seen.by.startswith(NOT_SEEN):
-                break
+        seen = eviction_seen(maker, items(client, api, "Workload") or ()) if api else None
+    except EngineError:
+        return known
     return seen or known
 
 

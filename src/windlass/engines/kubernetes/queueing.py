@@ -48,7 +48,7 @@ for that is the one to wait for."""
 _SHORT: Final = re.compile(r"insufficient (?:unused )?quota for (\S+) in flavor [^\s,]+|"
                            r"borrowing limit for (\S+) in flavor \S+ exceeded")  # fmt: skip
 NOT_SEEN: Final = "the workload with UID "
-"""How one is called that may not be seen, or that is being made anew."""
+"""How one is called that is not among those that were looked at."""
 _PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobUID: ([^,)]+))?")
 
 

@@ -28,6 +28,11 @@ def way_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]:
                        "leave it out; windlass rm removes the run")  # fmt: skip
     if (job.launcher == "mpi") != (via == "mpijob"):
         yield _blocker("mpi", f"launcher: {job.launcher}, and via: {via}", "launcher: mpi and via: mpijob go together")
+    if job.queue is not None and via == "trainjob":
+        message = ("from Trainer 2.2 on, Kueue (0.16 and before) does not know how to tell a TrainJob the node labels "
+                   "and tolerations of its quota's flavor")  # fmt: skip
+        yield Note("queue-flavor", f"queue: {job.queue}, and via: trainjob: {message}",
+                   "where the flavor has some: the same in kubernetes.node_labels, or another via:")  # fmt: skip
     groups = cluster.groups if cluster is not None else frozenset()
     if via == "mpijob" and way.api not in groups and "kubeflow.org/v1" in groups:
         message = "an MPIJob of the cluster, if it has any, is of version v1, whose operator is no longer made"
