@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from tests.engines.contract import Contract
 from tests.engines.lab import Can, Lab, Way
 
@@ -23,6 +24,7 @@ def plan_local(job: Job, base: Path, home: Path, run_id: str) -> Plan:
     return plan(job, LocalTarget(name="local"), read_facts(job, base=base, home=home, environ=environ), run_id)
 
 
+@pytest.mark.slow
 class TestCold(Contract):
     way = Way("local cold", LocalEngine, plan_local, frozenset(Can), {"local": {"start": "cold"}})
 

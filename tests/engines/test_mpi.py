@@ -20,6 +20,7 @@ if shutil.which("mpirun") is None and "CI" not in os.environ:
     pytest.skip("no mpirun: bash tools/apt.sh installs Open MPI", allow_module_level=True)
 
 
+@pytest.mark.slow
 class TestMpi(Contract):
     way = Way(
         "local mpi",

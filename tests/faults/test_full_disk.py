@@ -113,6 +113,7 @@ def test_the_logs_keep_what_they_could_and_the_history_says_how_much_is_missing(
     assert merged.stdout.count("before") == NUM_RANKS
 
 
+@pytest.mark.slow
 def test_a_failing_rank_ends_the_others_though_nothing_can_be_written(machine: Machine) -> None:
     marks = begin(machine, FAILS="3")
     (marks / "wait").touch()
@@ -127,6 +128,7 @@ def test_a_failing_rank_ends_the_others_though_nothing_can_be_written(machine: M
     machine.empty()
 
 
+@pytest.mark.slow
 def test_a_run_can_be_stopped_on_a_full_disk(machine: Machine) -> None:
     marks = begin(machine)
     filler = fill(machine.home)

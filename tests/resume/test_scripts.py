@@ -123,6 +123,7 @@ def test_where_nothing_was_saved_the_script_starts_anew_with_its_own_arguments(l
     assert told(run, "restored") == []
 
 
+@pytest.mark.slow
 def test_checkpoints_of_an_earlier_run_are_none_of_this_one(lab: Lab, tmp_path: Path) -> None:
     """A script that always writes into the same folder of its own, which is there from the last time."""
     (tmp_path / "bare.py").write_text((SCRIPTS / "bare.py").read_text())

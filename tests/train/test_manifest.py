@@ -27,10 +27,12 @@ def manifest(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_flipped_bit_of_a_manifest_is_noticed(manifest: Path) -> None:
+@pytest.mark.parametrize("bits", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_every_flipped_bit_of_a_manifest_is_noticed(manifest: Path, bits: int) -> None:
+    """Of each byte one, and every one in more time."""
     content = manifest.read_bytes()
     for place in range(len(content)):
-        for bit in range(8):
+        for bit in range(place % 8, place % 8 + 1) if bits == 1 else range(bits):
             spoilt = bytearray(content)
             spoilt[place] ^= 1 << bit
             manifest.write_bytes(spoilt)
