@@ -20,6 +20,7 @@ import os, time
 attempt, rank = os.environ["WINDLASS_ATTEMPT"], os.environ["RANK"]
 print(f"attempt {attempt} of rank {rank}", flush=True)
 if attempt in os.environ["BREAKS"] and rank == "1":
+    time.sleep(2)  # pods start when they can: a rank that has not begun says nothing, and its pod does not stay
     raise RuntimeError(f"broken {attempt}")
 while attempt in os.environ["BREAKS"] + os.environ["WAITS"]:
     time.sleep(0.1)
