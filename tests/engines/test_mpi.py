@@ -29,6 +29,7 @@ class TestMpi(Contract):
         frozenset(Can),
         {"launcher": "mpi", "local": {"start": "cold"}},
         adds=OF_OPEN_MPI,
+        is_variant=True,
     )
 
     def test_ranks_of_mpi_are_those_of_the_job(self, lab: Lab) -> None:

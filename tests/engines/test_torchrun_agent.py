@@ -26,6 +26,7 @@ WAY = Way(
     plan_local,
     frozenset(Can) - {Can.PROGRAMS, Can.INTERPRETERS, Can.QUICK_START},  # other interpreters have no torch
     {"local": {"agent": "torchrun", "start": "cold"}},
+    is_variant=True,
 )
 
 
