@@ -38,7 +38,7 @@ Every engine passes the same cases, written once (`tests/engines/contract.py`), 
 The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in real pods. `make test`,
 `make test-slow`, `make test-cluster` and `make test-operators` print the part of it that they run.
 
-CI runs all cases on the fake engine, on this machine (cold and warm) and on Kubernetes by Jobs. Other ways share their
+CI runs all cases on the fake engine, on this machine (warm) and on Kubernetes by Jobs. Other ways share their
 supervisor, logs and record with one of these, so CI runs the cases in which they may differ (`essential` in
 `tests/engines/cases/`); `CONTRACT=whole make test-slow` and `make test-operators` run all.
 """

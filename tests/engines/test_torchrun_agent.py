@@ -38,6 +38,7 @@ class TestTorchrun(Contract):
 class TestAgents(Case):
     way = WAY
 
+    @pytest.mark.slow
     def test_each_node_has_an_agent_and_ranks_meet(self, lab: Lab) -> None:
         run = lab.start("allreduce.py", "10", "well", base=SCRIPTS, nodes=2, procs_per_node=2)
         run.until(lambda run: len(agents(run)) == 2)
