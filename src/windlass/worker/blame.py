@@ -41,7 +41,8 @@ def first_cause(failures: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Of the failed ranks, the one that began it.
 
     Each failure has `rank`, `exit_code` (−N for signal N), `at` (unix seconds), `ended_by_us`, `tail` (its last output)
-    and `traceback_at` (when the rank marked its failure, else when it printed a traceback) or None. Gives `rank`,
+    and `traceback_at` (when the rank marked its failure, else when it printed a traceback) or None, and `not_started`
+    where its node was ended before it started. Gives `rank`,
     `exit_code`, `signal`, `summary`, `traceback` and `victims` (ranks), and `blames_peer` where even it says no more
     than that a peer went away; None where nothing failed.
     """
@@ -56,7 +57,7 @@ def first_cause(failures: list[dict[str, Any]]) -> dict[str, Any] | None:
         "at": began_at(first),
         "summary": _summary(first, trace),
         "traceback": trace,
-        "victims": sorted(failure["rank"] for failure in failures if failure is not first),
+        "victims": sorted(failure["rank"] for failure in failures if failure is not first and not _never_ran(failure)),
     }
     return {**found, "blames_peer": True} if is_victim(first) else found
 
@@ -112,8 +113,13 @@ def _unprefixed(line: str) -> str:
     return re.sub(r"^\[rank\d+\]:\s?", "", line)  # torch prefixes its own printed traces
 
 
-def _order(failure: dict[str, Any]) -> tuple[bool, bool, float]:
-    return bool(failure["ended_by_us"]), is_victim(failure), began_at(failure)
+def _order(failure: dict[str, Any]) -> tuple[bool, bool, bool, float]:
+    return _never_ran(failure), bool(failure["ended_by_us"]), is_victim(failure), began_at(failure)
+
+
+def _never_ran(failure: dict[str, Any]) -> bool:
+    """Whether the rank's node was ended before it started: the rank has neither failed nor been a victim."""
+    return bool(failure.get("not_started"))
 
 
 def is_victim(failure: dict[str, Any]) -> bool:

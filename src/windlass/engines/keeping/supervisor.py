@@ -252,7 +252,7 @@ class Supervisor:
         """What follows the attempt, all of whose nodes have ended; and the last sign of life, if nobody saw its end."""
         nodes = watch.attempt.nodes
         cause = first_cause(watch.attempt.failures())
-        lost = [node.number for node in nodes if node.lost and node.failures]
+        lost = [node.number for node in nodes if node.lost and node.failures and not node.not_started]
         if cause is not None and lost:
             cause["node_lost"] = lost[0]
         ended_by = "stop" if self.writer.status.stop_requested else watch.ending.reason
