@@ -17,7 +17,7 @@ from windlass.engines.keeping.rollcall import RollCall
 from windlass.engines.keeping.told import Told
 from windlass.engines.keeping.watching import Watch
 from windlass.runs.store import RunWriter, Store
-from windlass.worker.blame import first_cause
+from windlass.worker.blame import failed_by_itself, first_cause
 
 POLICY = {"grace_seconds": 0.0, "max_restarts": 3, "restart_on": ["node-loss"]}
 
@@ -169,3 +169,22 @@ def test_a_worker_that_broke_before_it_reported_is_lost_though_the_attempt_ends(
     watch.read_news()
     assert [event["node"] for event in events(writer, "lost-node")] == [1]
     assert [event["node"] for event in events(writer, "not-started")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("marked", "tail", "ended_by_us", "found"),
+    [
+        (True, "Traceback (most recent call last):\nValueError: label", False, True),
+        (False, "Traceback (most recent call last):\nValueError: label", False, False),
+        (True, "Traceback (most recent call last):\nValueError: label", True, False),
+        (True, "Traceback (most recent call last):\nConnectionError: Connection reset by peer", False, False),
+    ],
+)
+def test_a_failure_comes_before_a_time_limit_only_where_its_rank_marked_it(
+    marked: bool, tail: str, ended_by_us: bool, found: bool
+) -> None:
+    failure = {"exit_code": 1, "at": 9.0, "traceback_at": 1.0}
+    other = {**failure, "rank": 0, "exit_code": -15, "tail": "", "traceback_at": None, "ended_by_us": True}
+    first = {**failure, "rank": 1, "tail": tail, "ended_by_us": ended_by_us, **({"marked": True} if marked else {})}
+    assert failed_by_itself([other, first]) is found
+    assert not failed_by_itself([])

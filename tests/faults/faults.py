@@ -66,6 +66,24 @@ FAULTS = (
         needs=no_torch,
     ),
     Fault(
+        "an exception in a rank whose exit handlers wait for the others",
+        "import atexit, os, time\nif os.environ['RANK'] == '1':\n    atexit.register(time.sleep, 600)\n"
+        "    raise ValueError('bad label 11')\ntime.sleep(600)\n",
+        "exception",
+        1,
+        ("ValueError: bad label 11", "train.py:4"),
+        {"nodes": 2, "timeout": "60s", "grace": "1s"},
+    ),
+    Fault(
+        "an exception, then the time limit while exit handlers run",
+        "import atexit, time\natexit.register(time.sleep, 600)\nraise ValueError('bad label 11')\n",
+        "exception",
+        0,
+        ("ValueError: bad label 11", "train.py:3"),
+        {"timeout": "10s", "grace": "60s"},
+        slow=True,
+    ),
+    Fault(
         "a package that is not installed",
         "import cv2\n",
         "module-missing",
@@ -574,6 +592,12 @@ HEALTHY = (
         "import os, signal, subprocess\n"
         "child = subprocess.Popen(['sleep', '60'])\nchild.kill()\nassert child.wait() == -9\n",
         "none",
+    ),
+    Fault(
+        "a forked child that fails, and is meant to",
+        "import os, sys, time\nif os.fork() == 0:\n    sys.exit(3)\nos.wait()\ntime.sleep(1)\n",
+        "none",
+        job={"grace": "100ms"},
     ),
     Fault(
         "a restart, then success",

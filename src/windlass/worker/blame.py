@@ -42,7 +42,7 @@ def first_cause(failures: list[dict[str, Any]]) -> dict[str, Any] | None:
 
     Each failure has `rank`, `exit_code` (−N for signal N), `at` (unix seconds), `ended_by_us`, `tail` (its last output)
     and `traceback_at` (when the rank marked its failure, else when it printed a traceback) or None, and `not_started`
-    where its node was ended before it started. Gives `rank`,
+    where its node was ended before it started, and `marked` where the rank marked its failure itself. Gives `rank`,
     `exit_code`, `signal`, `summary`, `traceback` and `victims` (ranks), and `blames_peer` where even it says no more
     than that a peer went away; None where nothing failed.
     """
@@ -60,6 +60,15 @@ def first_cause(failures: list[dict[str, Any]]) -> dict[str, Any] | None:
         "victims": sorted(failure["rank"] for failure in failures if failure is not first and not _never_ran(failure)),
     }
     return {**found, "blames_peer": True} if is_victim(first) else found
+
+
+def failed_by_itself(failures: list[dict[str, Any]]) -> bool:
+    """Whether the first cause is a failure that its rank marked before anything ended the rank, and blames no peer.
+
+    Such a failure comes before a time limit or a hang that the other ranks run into because of it.
+    """
+    first = min(failures, key=_order, default=None)
+    return first is not None and bool(first.get("marked")) and not first["ended_by_us"] and not is_victim(first)
 
 
 def began_at(failure: dict[str, Any]) -> float:
