@@ -6,6 +6,7 @@ No row writes the message that it wants to be found; each does the thing itself.
 from __future__ import annotations
 
 import signal
+import sys
 
 from tests.faults.scene import (
     FIXED_PORT,
@@ -45,6 +46,7 @@ def gloo(body: str, seconds: int = 60) -> str:
 
 
 TWO = {"procs_per_node": 2}
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
 
 FAULTS = (
     # -- the script --
@@ -81,6 +83,26 @@ FAULTS = (
         0,
         ("ValueError: bad label 11", "train.py:3"),
         {"timeout": "10s", "grace": "60s"},
+        slow=True,
+    ),
+    Fault(
+        "an exception in a child of another launcher",
+        gloo("if rank == 1:\n    raise KeyError('weights')\ndist.all_reduce(x)\n"),
+        "exception",
+        0,
+        ("KeyError: 'weights'", "train.py:7"),
+        {"run": None, "command": list(TORCHRUN)},
+        needs=no_torch,
+        slow=True,
+    ),
+    Fault(
+        "a child of another launcher that was killed",
+        gloo("if rank == 1:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(x)\n"),
+        "killed",
+        0,
+        ("SIGKILL",),
+        {"run": None, "command": list(TORCHRUN)},
+        needs=no_torch,
         slow=True,
     ),
     Fault(

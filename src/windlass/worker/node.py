@@ -36,6 +36,7 @@ from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.ranks import Rank
 from windlass.worker.start import Start
+from windlass.worker.traces import with_error_file
 from windlass.worker.watch import ask_after_failure, flights_of, forget, take_stacks, waited_in_vain
 
 if TYPE_CHECKING:
@@ -436,7 +437,7 @@ class Node:
 
     def _failure(self, rank: Rank) -> dict[str, Any]:
         failed_at = rank.failed_at()
-        tail, trace_at = rank.capture.tail, failed_at or rank.capture.traceback_at
+        tail, trace_at = with_error_file(rank.capture.tail), failed_at or rank.capture.traceback_at
         found = failure(rank.number, rank.outcome(), rank.ended_at, tail, trace_at, ended_by_us=rank.ended_by_us)
         return found if failed_at is None else {**found, "marked": True}
 

@@ -15,8 +15,8 @@ from windlass.engines.keeping.membership import Membership
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.rollcall import RollCall
 from windlass.runs.outcome import may_restart
-from windlass.worker.blame import TRACEBACK
 from windlass.worker.ranks import read_mark
+from windlass.worker.traces import TRACEBACK
 
 Policy = Mapping[str, Any]
 
