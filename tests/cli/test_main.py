@@ -96,6 +96,28 @@ def test_version_is_one_line(windlass: Call) -> None:
     assert re.fullmatch(r"windlass, version \d+\.\d+\.\d+\n", windlass("--version").out)
 
 
+PATHS = (
+    ["-c", "from windlass.cli.main import main; main()"],
+    ["-c", "from windlass.cli.entry import main; main()"],
+    ["-m", "windlass"],
+)
+
+
+@pytest.mark.parametrize("words", [[], ["--"]])
+@pytest.mark.parametrize("path", PATHS, ids=["main", "entry", "module"])
+def test_a_command_line_without_a_command_prints_the_help_with_clicks_code(
+    path: list[str], words: list[str], environ: Mapping[str, str]
+) -> None:
+    """The path by a forked process is in `test_ahead.py`."""
+    done = subprocess.run(
+        [sys.executable, *path, *words], env=environ, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: windlass [OPTIONS] COMMAND [ARGS]...\n")
+    assert "  status  " in done.stderr
+    assert "error" not in done.stderr
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

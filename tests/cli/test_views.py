@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.test_plan import planned
+from tests.engines.test_local import plan_local
 
 from windlass.cli import eventtext, plantext, statustext
 from windlass.cli.follow import Pace, PlainView
@@ -19,6 +23,7 @@ from windlass.runs.ledger import Ledger, Restart
 from windlass.runs.logs import LogBlock
 from windlass.runs.record import Attempt, Event, Phase, RankState, Status
 from windlass.runs.tally import Spent
+from windlass.spec.job import Job
 
 
 def plain(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
@@ -259,6 +264,26 @@ def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
     assert len(lines) == 2 + 9
     assert "… 32 more" in lines[6]
     assert len(why_lines(training(), diagnosis, many, plain, verbose=1)) == 2 + 40
+
+
+# -- where results are -------------------------------------------------------------------------------------------------
+
+
+def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    here = plan_local(Job(name="d", run="train.py"), tmp_path, tmp_path, "d-1")
+    claim = planned(kubernetes={"results": {"size": "1GiB"}})
+    wanted = [
+        (planned(), "results in the pods of digits-7f3k2, while they are there  ·"),
+        (claim, "results in claim digits-7f3k2: windlass/digits-7f3k2/output  ·"),
+        (here, f"results in {here.output_dir}  ·"),
+    ]
+    for made, words in wanted:
+        created = {"id": made.run_id, "target": made.target, "output_dir": made.output_dir}
+        shown = "\n".join(plantext.plan_lines(made, plain)), eventtext.sentence(Event(1, 0.0, "created", created))
+        assert words in shown[0]
+        assert shown[1].endswith(words.replace("results in", "results are kept in").removesuffix("  ·"))
+        assert not re.search(r"\bin in\b|to in\b", " ".join((*shown, statustext.output_words(made.output_dir))))
 
 
 # -- events -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.cli.words import Paint, count, duration, price, ranks_named, table, tilde
+from windlass.cli.words import Paint, count, duration, in_place, price, ranks_named, table, tilde
 from windlass.plan.plan import Note, Plan, Step
 
 NODES_SHOWN: Final = 8
@@ -50,7 +50,7 @@ def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:
 
 def _policy(plan: Plan, paint: Paint) -> list[str]:
     policy = plan.policy
-    words = [f"results in {tilde(plan.output_dir)}"]
+    words = [f"results {in_place(plan.output_dir)}"]
     limit = policy.get("timeout_seconds")
     words.append(f"ends after {duration(limit)}" if limit is not None else "no time limit")
     restarts = policy.get("max_restarts", 0)

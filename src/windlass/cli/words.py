@@ -145,6 +145,11 @@ def tilde(path: str) -> str:
     return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
 
+def in_place(output_dir: str) -> str:
+    """Where results are, after a verb or a noun: `in ~/out`, `in the pods of d-1, while they are there`."""
+    return output_dir if output_dir.startswith("in ") else f"in {tilde(output_dir)}"
+
+
 def visible(text: str) -> str:
     """Text from outside as it may go to a terminal: no control letters but tab, so that nothing moves the cursor."""
     return "".join(letter if letter.isprintable() or letter == "\t" else "�" for letter in text)
