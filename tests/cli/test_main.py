@@ -204,3 +204,10 @@ def test_a_reader_that_leaves_early_is_no_error(environ: Mapping[str, str]) -> N
     )
     done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_error_message_cannot_move_the_cursor(windlass: Call) -> None:
+    done = windlass("status", "digits\x1b[2J\x1b[1;1H")
+    assert done.code != 0
+    assert "digits�[2J" in done.err
+    assert "\x1b" not in done.err

@@ -141,9 +141,11 @@ def _report(error: WindlassError, arguments: list[str], cause: Exception | None 
     elif _wants_json(arguments):
         _report_json(error.exit_code, error.message, error.hint, getattr(error, "problems", ()))
     else:
-        click.echo(f"{_red('error:')} {error.message}", err=True)
+        from windlass.cli.words import harmless  # a pod or an API server may have written a part of it
+
+        click.echo(f"{_red('error:')} {harmless(error.message)}", err=True)
         if error.hint:
-            click.echo(f"  {error.hint}", err=True)
+            click.echo(f"  {harmless(error.hint)}", err=True)
     return error.exit_code
 
 
