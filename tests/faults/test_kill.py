@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from tests.faults.machine import Machine, kill, machine_in, until
 
+from windlass.engines.keeping import crash
+from windlass.engines.keeping.supervisor import MAX_CRASHES
 from windlass.engines.local.engine import LocalEngine
 from windlass.plan.plan import Plan
 from windlass.runs.store import RunWriter, Store
@@ -303,36 +305,57 @@ def test_a_run_that_was_to_stop_before_it_began_is_not_begun(machine: Machine) -
     assert [event["kind"] for event in machine.events()] == ["created", "stop", "end"]
 
 
-def test_supervisors_that_die_again_and_again_are_not_followed_by_more(machine: Machine) -> None:
+def test_supervisors_that_are_killed_again_and_again_are_followed_by_more(machine: Machine) -> None:
+    marks = write_job(machine, SCRIPT)
+    with Store(machine.home) as store:
+        writer = create(machine, store)
+        for _ in range(6):
+            writer.append("adopted", at=time.time() - 100)
+        writer.close()
+    assert machine.ended()["phase"] == "succeeded"
+    assert len(list(marks.glob("finished-*"))) == NUM_RANKS
+
+
+def begin_crashed(machine: Machine, words: str, *, crashes: int = MAX_CRASHES, log: str = "") -> None:
+    """A run whose supervisors crashed one after the other, the last with this traceback."""
     write_job(machine, SCRIPT)
     with Store(machine.home) as store:
         writer = create(machine, store)
-        for _ in range(5):
-            writer.append("adopted")
+        for _ in range(crashes - 1):
+            writer.append("adopted", {"crash": words, "crashed_at": time.time()}, at=time.time() - 100)
+        run_dir = store.run_dir(writer.status.id)
+        if crashes:
+            (run_dir / crash.MARKER).write_text(words)
+        (run_dir / "supervisor.log").write_text(log)
         writer.close()
+
+
+def test_a_supervisor_that_crashed_again_and_again_has_its_words_in_the_record(machine: Machine) -> None:
+    begin_crashed(machine, "Traceback …\nImportError: no module")
     status = machine.status()
     assert (status["phase"], status["attempts"]) == ("lost", [])
-    assert status["cause"]["summary"]
-
-
-def begin_broken(machine: Machine, last_words: str) -> None:
-    """A run whose supervisor broke, with these words in its log."""
-    write_job(machine, SCRIPT)
-    with Store(machine.home) as store:
-        writer = create(machine, store)
-        (store.run_dir(writer.status.id) / "supervisor.log").write_text(last_words)
-        writer.close()
-
-
-def test_a_supervisor_that_broke_has_its_words_in_the_record(machine: Machine) -> None:
-    begin_broken(machine, "Traceback …\nImportError: no module\n")
-    status = machine.status()
-    assert status["phase"] == "lost"
     assert "ImportError: no module" in status["cause"]["summary"]
+    why = machine.windlass("why").stdout
+    assert "supervisor broke" in why
+    assert "ImportError: no module" in why
+
+
+def test_a_supervisor_that_crashed_once_is_followed_by_one_that_works(machine: Machine) -> None:
+    begin_crashed(machine, "Traceback …\nOSError: passing", crashes=1)
+    assert machine.ended()["phase"] == "succeeded"
+    [adopted] = [event for event in machine.events() if event["kind"] == "adopted"]
+    assert adopted["data"]["crash"] == "OSError: passing"
+
+
+def test_what_libraries_log_in_a_supervisor_breaks_no_run(machine: Machine) -> None:
+    begin_crashed(
+        machine, "", crashes=0, log="ERROR:root:exec: process returned 1\nTraceback (most recent call last):\n"
+    )
+    assert machine.ended()["phase"] == "succeeded"
 
 
 def test_many_commands_settle_a_run_once(machine: Machine) -> None:
-    begin_broken(machine, "MemoryError\n")
+    begin_crashed(machine, "MemoryError")
     looking = [machine.start("status", "-o", "json") for _ in range(4)]
     answers = [looker.communicate(timeout=100) for looker in looking]
     assert [json.loads(out)["phase"] for out, _ in answers] == ["lost"] * 4, answers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.actions.edge import Edge, here
 from windlass.actions.jobs import ReadyJob
 from windlass.actions.targets import DEFAULT, engine_of, find_target, find_targets, plan_for, plan_for_first
-from windlass.errors import UsageError, WindlassError
+from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.record import Event, Status
 from windlass.runs.store import Store
 
@@ -120,6 +120,13 @@ def stop(run: str | None, store: Store, *, now: bool = False) -> str:
     run_id = store.find(run)
     engine_for(run_id, store).stop(run_id, now=now)
     return run_id
+
+
+def left_running(run_id: str, store: Store) -> list[str]:
+    """What still works of a run that has ended by its record, as far as its target says. Raises NoSuchRun."""
+    with contextlib.suppress(EngineError):
+        return engine_for(run_id, store).left_running(run_id)
+    return []
 
 
 def resume(

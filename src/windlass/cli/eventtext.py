@@ -86,6 +86,11 @@ def _checkpoint(data: Data) -> str:
     return f"{said.get(str(action), f'checkpoint of {step} {action}')}{why}"
 
 
+def _adopted(data: Data) -> str:
+    why = f"it crashed: {data['crash']}" if "crash" in data else "the one before it was gone"
+    return f"the run has a new keeper: {why}"
+
+
 def _notice(data: Data) -> str:
     if data.get("source") == "sigterm":
         return "notice: a node was sent SIGTERM from outside"
@@ -196,7 +201,8 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "node-back": lambda data: f"node {data['node']} is back",
     "resume": _resume,
     "stop": _stop,
-    "adopted": lambda data: "the run has a new keeper: the one before it was gone",
+    "adopted": _adopted,
+    "condition": lambda data: data.get("message") or "the run is supervised again",
     "warning": lambda data: f"warning: {data.get('message', '')}",
     "end": _end,
 }

@@ -141,6 +141,7 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
         run_id = store.find(run)
         plan = store.plan(run_id)
         over = runs.status(run_id, store).phase.is_terminal
+        left = runs.left_running(run_id, store) if over else []
         runs.stop(run_id, store, now=now)
         if not (over or no_wait) and form == "table":
             say_stopping(run_id, 0 if now else plan["policy"].get("grace_seconds", 0))
@@ -149,6 +150,8 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
             from windlass.cli.statustext import summary_lines
 
             had = ["it had ended already:"] if over else []
+            if left:
+                had = [f"it had ended already by its record; pods that still ran were deleted: {', '.join(left)}"]
             emit([*had, *summary_lines(status, runs.ledger(run_id, store), time.time(), painter(sys.stdout))])
         else:
             print_status(status, plan, runs.ledger(run_id, store), form)

@@ -63,6 +63,7 @@ CAUSE: Final = _object(
     more=True,
 )
 CHECKPOINT: Final = _object({"action": TEXT, "step": WHOLE, "name": TEXT, "at": TIME}, more=True)
+CONDITION: Final = _object({"type": TEXT, "message": TEXT, "since": TIME}, more=True)
 _RUN: Final[dict[str, Schema]] = {
     "id": TEXT,
     "name": TEXT,
@@ -83,6 +84,7 @@ _RUN: Final[dict[str, Schema]] = {
     "checkpoint": _or_null(CHECKPOINT),
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
+    "condition": {**_or_null(CONDITION), "description": "What keeps the run from being supervised; null if nothing"},
     "output_dir": TEXT,
 }
 

@@ -362,6 +362,12 @@ def network_lines(plan: Mapping[str, Any], phase: Phase, paint: Paint) -> list[s
     return [*table(rows), *([f"and {hidden} more"] if hidden else [])]
 
 
+def condition_words(status: Status, now: float) -> str:
+    """What keeps a run from being supervised, and for how long."""
+    condition = status.condition or {}
+    return f"{condition['message']} (for {duration(max(0.0, now - condition['since']))})"
+
+
 def status_lines(
     status: Status,
     plan: Mapping[str, Any],
@@ -382,6 +388,8 @@ def status_lines(
     lines = ["  ".join(head)]
     if words := attempt_words(status, plan):
         lines += labelled("attempt", [words], paint)
+    if status.condition:
+        lines += labelled("condition", [paint(visible(condition_words(status, now)), "yellow")], paint)
     if status.waits_for:
         lines += labelled("waits", [paint(visible(status.waits_for), "yellow")], paint)
     lines += labelled("progress", advance_lines(status, now, rate), paint)

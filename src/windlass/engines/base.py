@@ -54,6 +54,10 @@ class Engine(Protocol):
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run, for a diagnosis. Changes nothing. Raises NoSuchRun."""
 
+    def left_running(self, run_id: str) -> list[str]:
+        """What still works of a run that has ended by its record. Raises EngineError where nobody can say."""
+        return []
+
     def wait(
         self, run_id: str, timeout: float | None = None, on_change: Callable[[Status], None] | None = None
     ) -> Status:

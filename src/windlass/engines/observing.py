@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from windlass.diagnose.observations import ClusterSeen, NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import FRAME, LIBRARY, plain
+from windlass.engines.keeping import crash
 from windlass.runs.record import Event, Status
 from windlass.runs.store import Store
 
@@ -37,6 +38,14 @@ class Heard:
     """Ranks that were told to end."""
     words: Mapping[int, str] = field(default_factory=dict)
     """The last words of ranks, which may have no log."""
+
+
+def supervisor_words(run_dir: Path, status: Status) -> str:
+    """The traceback of a supervisor that crashed, from its marker or from the record; empty where none did."""
+    if (crashed := crash.read(run_dir)) is not None:
+        return crashed.traceback or crashed.summary
+    cause = status.cause or {}
+    return str(cause.get("traceback") or "") if str(cause.get("summary", "")).startswith(crash.BROKE) else ""
 
 
 def hear(store: Store, status: Status) -> Heard:

@@ -10,6 +10,8 @@ from windlass.runs.record import Event
 
 LONG_SECONDS: Final = 600.0
 """An attempt that lived so long is no failed start, whatever its script tells."""
+NO_PROGRESS: Final = ("adopted", "condition", "warning")
+"""Events that a supervisor may record before it crashes again: they do not show that it works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,12 @@ class History:
     now: Going = field(default_factory=Going)
     obeyed: list[tuple[str, str]] = field(default_factory=list)
     """Action and time of each notice from the machine's metadata."""
+    taken_up_at: float = 0.0
+    """When a supervisor last took the run up, in unix seconds."""
     take_ups: int = 0
-    """How often a supervisor has taken the run up since an attempt was last begun."""
+    """How often a supervisor has taken the run up since anything else was last recorded."""
+    crashes: list[float] = field(default_factory=list)
+    """When supervisors crashed after which nothing else was recorded, in unix seconds."""
     _way: str | None = None
 
     @classmethod
@@ -77,8 +83,13 @@ class History:
 
     def take(self, kind: str, data: Mapping[str, Any], at: float = 0.0) -> None:
         """One more event of the record, seen at `at` in unix seconds."""
+        if kind == "adopted":
+            self._take_up(data, at)
+        elif kind not in NO_PROGRESS:
+            self.take_ups = 0
+            self.crashes.clear()
         if kind == "attempt":
-            self.now, self._way, self.take_ups = Going(began_at=at), None, 0
+            self.now, self._way = Going(began_at=at), None
         elif kind == "progress" and isinstance(data.get("step"), int):
             self.now.highest = max(self.now.highest or 0, data["step"])
         elif kind == "checkpoint":
@@ -94,11 +105,15 @@ class History:
             self._end(str(data.get("reason", "")), data.get("step"), data.get("died_at", at))
         elif kind == "resume":
             self.ended.clear()
-            self.restarts_left, self.take_ups = None, 0
-        elif kind == "adopted":
-            self.take_ups += 1
+            self.restarts_left = None
         elif kind == "notice" and data.get("source") == "imds":
             self.obeyed.append((str(data.get("action")), str(data.get("time"))))
+
+    def _take_up(self, data: Mapping[str, Any], at: float) -> None:
+        self.take_ups += 1
+        self.taken_up_at = at
+        if "crash" in data:
+            self.crashes.append(float(data.get("crashed_at", at)))
 
     def _take_checkpoint(self, data: Mapping[str, Any]) -> None:
         if data.get("action") == "saved":

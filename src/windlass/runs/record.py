@@ -128,6 +128,9 @@ class Status:
     waits_for: str | None = None
     """What keeps the newest attempt from beginning, in the words of its target; None while nothing does."""
     stop_requested: bool = False
+    condition: Json | None = None
+    """What keeps the run from being supervised, though it may train on: `type`, `message` and `since` (Unix seconds);
+    None while nothing does. Types are in `docs/concepts/record.md`."""
     last_seq: int = 0
 
     def limited_seconds(self, now: float) -> float:
@@ -239,6 +242,16 @@ def _on_warning(status: Status, event: Event) -> Status:
     return replace(status, waits_for=event.data["message"]) if is_waiting else status
 
 
+def _on_condition(status: Status, event: Event) -> Status:
+    """What keeps the run from being supervised; without a type, nothing does any more."""
+    is_over = event.data.get("type") is None
+    return replace(status, condition=None if is_over else {"since": event.time, **event.data})
+
+
+def _on_adopted(status: Status, _event: Event) -> Status:
+    return replace(status, condition=None)
+
+
 def _on_queue(status: Status, event: Event) -> Status:
     """What a queue says of an attempt that has not begun is newer than what anybody else has said of it."""
     if status.phase not in _NOT_BEGUN:
@@ -305,7 +318,7 @@ def _on_end(status: Status, event: Event) -> Status:
     if status.attempts and status.attempts[-1].ended_at is None:
         status = _end_attempt(status, phase, event)
     status = _enter(status, phase, event.time)
-    return replace(status, ended_at=status.phase_since, exit_code=event.data.get("exit_code"))
+    return replace(status, ended_at=status.phase_since, exit_code=event.data.get("exit_code"), condition=None)
 
 
 def _end_attempt(status: Status, phase: Phase, event: Event) -> Status:
@@ -327,6 +340,8 @@ _CHANGES: Final = {
     "rank": _on_rank,
     "progress": _on_progress,
     "warning": _on_warning,
+    "condition": _on_condition,
+    "adopted": _on_adopted,
     "queue": _on_queue,
     "machine": _on_machine,
     "checkpoint": _on_checkpoint,
@@ -371,5 +386,6 @@ def status_to_json(status: Status, now: float) -> dict[str, Any]:
         "checkpoint": dict(status.checkpoint) if status.checkpoint is not None else None,
         "restarts_left": status.restarts_left,
         "waits_for": status.waits_for,
+        "condition": dict(status.condition) if status.condition is not None else None,
         "output_dir": status.output_dir,
     }

@@ -45,7 +45,7 @@ _TURNING: Final = frozenset({"phase", "attempt", "attempt-end", "stop", "end", "
 _TRUE_HANGS: Final = frozenset({"silence", "failure"})
 """Why stacks were taken where that tells of a hang; they are also taken of a quiet run that is to end."""
 
-_AFTERWORDS: Final = frozenset({"cause", "warning", "adopted", "rank"})
+_AFTERWORDS: Final = frozenset({"cause", "warning", "condition", "adopted", "rank"})
 """What a later supervisor may write about ranks that had died long before: no sign that anything lived."""
 
 Interval = tuple[int, int]

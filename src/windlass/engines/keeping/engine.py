@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from windlass.engines.base import POLL_SECONDS, Engine, reopen
+from windlass.engines.keeping import crash
 from windlass.engines.keeping.ground import Ground
 from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.keeping.supervisor import Supervisor
@@ -57,6 +58,17 @@ class KeptEngine(Engine):
     def _clean_up(self, plan: Plan) -> None:
         """Remove what the run has made outside of its folder. Raises EngineError."""
 
+    def _held_elsewhere(self, ground: Ground) -> str:
+        """Which other supervisor holds the run, where that can be seen at a glance; empty for none."""
+        return ""
+
+    def _look_after(self, status: Status) -> Status:
+        """Do what is left to do for a run that has ended, and give its status with what is seen of it now."""
+        return status
+
+    def _end_leftovers(self, run_id: str, *, now: bool) -> None:
+        """End what of a run still works though the record says that it has ended. Raises EngineError."""
+
     def _settle(self, supervisor: Supervisor) -> bool:
         """Bring the record of a run without supervisor to the truth, if nothing of it lives; else give False."""
         return supervisor.settle()
@@ -82,15 +94,25 @@ class KeptEngine(Engine):
             self._prepare(plan, writer)
             self._start_keeper(writer)
         except BaseException as error:
-            with contextlib.suppress(WindlassError):  # what is left is tied to a run that nobody knows
-                self._undo(plan)
+            left = self._left_by_failed(plan)
             writer.close()
             self.store.delete(plan.run_id)
             if isinstance(error, OSError):
-                raise EngineError(f"no supervisor could be started ({error})", "see: windlass doctor") from error
+                hint = "; ".join(part for part in (left, "see: windlass doctor") if part)
+                raise EngineError(f"no supervisor could be started ({error})", hint) from error
+            if left and isinstance(error, WindlassError):
+                error.hint = "; ".join(part for part in (error.hint, left) if part)
             raise
         writer.close()
         return writer.status
+
+    def _left_by_failed(self, plan: Plan) -> str:
+        """Remove what a submission that failed has made; gives what could not be removed, and how to; mostly empty."""
+        try:
+            self._undo(plan)
+        except WindlassError as error:
+            return f"objects of {plan.run_id} may be left, which could not be removed ({error.message}): {error.hint}"
+        return ""
 
     def status(self, run_id: str) -> Status:
         """The status, true now. Raises NoSuchRun."""
@@ -98,7 +120,7 @@ class KeptEngine(Engine):
         while True:
             status = self.store.status(run_id)
             if status.phase.is_terminal:
-                return status
+                return self._look_after(status)
             if not self.store.is_held(run_id):
                 taken_up = self._take_up(run_id)
                 if taken_up is not None:
@@ -111,6 +133,7 @@ class KeptEngine(Engine):
     def stop(self, run_id: str, *, now: bool = False) -> None:
         """Ask the run to end. Raises NoSuchRun."""
         if self.store.status(run_id).phase.is_terminal:
+            self._end_leftovers(run_id, now=now)
             return
         run_dir = self.store.run_dir(run_id)
         try:
@@ -138,6 +161,7 @@ class KeptEngine(Engine):
             reopen(writer, run_dir, plan, checkpoint)
             if (log := run_dir / "supervisor.log").exists():  # what broke before is no reason not to try again
                 log.replace(run_dir / f"supervisor-{len(writer.status.attempts)}.log")
+            crash.move_away(run_dir, writer.status.last_seq)
             self._start_keeper(writer)
         except OSError as error:
             hint = "the next windlass command starts it; see: windlass doctor"
@@ -161,8 +185,13 @@ class KeptEngine(Engine):
         """Remove an ended run. Raises UsageError while it goes on."""
         if not self.status(run_id).phase.is_terminal:
             raise UsageError(f"{run_id} has not ended", f"windlass stop {run_id}, then remove it")
-        self._clean_up(Plan.from_json(self.store.plan(run_id)))
-        self.store.delete(run_id)
+        writer = self._writer_of_ended(run_id)  # its supervisor may still be cleaning up
+        try:
+            self._clean_up(Plan.from_json(self.store.plan(run_id)))
+            self.store.delete(run_id)
+        finally:
+            if writer is not None:
+                writer.close()
 
     # -- the keeper ---------------------------------------------------------------------------------------------------
 
@@ -194,14 +223,35 @@ class KeptEngine(Engine):
             if writer.status.phase.is_terminal:
                 return writer.status
             plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
-            if not self._settle(Supervisor(writer, plan, run_dir, self._ground(plan, run_dir))):
-                writer.append("adopted")
-                self._start_keeper(writer)
+            try:
+                ground = self._ground(plan, run_dir)
+            except (EngineError, UsageError) as error:  # the record is not to be hidden by a login that is gone
+                return _seen(writer.status, "LoginFailed", f"no supervisor can be started: {error.message}")
+            if holder := self._held_elsewhere(ground):
+                return _seen(writer.status, "SupervisedElsewhere", f"supervised by {holder}")
+            supervisor = Supervisor(writer, plan, run_dir, ground)
+            if not self._settle(supervisor):
+                self._follow_up(writer, supervisor)
             return self.store.status(run_id)
         finally:
             writer.close()
+
+    def _follow_up(self, writer: RunWriter, supervisor: Supervisor) -> None:
+        """Start the next supervisor, unless the ones before it got nothing done and the last was only just started."""
+        if supervisor.pause_seconds() > 0:
+            return
+        run_dir = self.store.run_dir(writer.status.id)
+        crashed = crash.read(run_dir)
+        writer.append("adopted", {} if crashed is None else {"crash": crashed.summary, "crashed_at": crashed.at})
+        crash.move_away(run_dir, writer.status.last_seq)
+        self._start_keeper(writer)
 
     def _wake_keeper(self, run_id: str) -> bool:
         """Signal the run's supervisor; gives whether there was one to signal."""
         pid = keeper_pid(self.store.run_dir(run_id))
         return pid is not None and process.send(pid, signal.SIGINT)
+
+
+def _seen(status: Status, kind: str, message: str) -> Status:
+    """A status with a condition that is seen now and is not in the record."""
+    return replace(status, condition={"type": kind, "message": message, "since": time.time()})

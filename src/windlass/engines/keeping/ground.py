@@ -8,8 +8,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from windlass.engines.keeping.recording import Recording
+from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.store import Store
+
+
+class NotNow(EngineError):
+    """The target cannot be used now, and may be later: nothing that was asked of it is refused."""
+
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+        """The type of the run's condition meanwhile: `LoginFailed`, `ClusterUnreachable`, `HolderUnknown`."""
+
+
+class HeldElsewhere(EngineError):
+    """Another supervisor holds the run: this one must not write, start or delete anything of it."""
 
 
 class Node(Protocol):
@@ -68,6 +82,10 @@ class Attempt(Protocol):
     def is_taken_back(self) -> bool:
         """Whether whoever grants machines has taken all of them back: its ranks then end for no fault of theirs."""
 
+    @property
+    def is_past_deadline(self) -> bool:
+        """Whether the target itself has ended it because the job's time limit was over."""
+
     def live_nodes(self) -> Sequence[Node]:
         """Nodes that have not ended."""
 
@@ -90,10 +108,27 @@ class Attempt(Protocol):
 class Ground(Protocol):
     """Where the attempts of one run take place."""
 
+    outlives_supervisor: bool
+    """Whether nodes go on where the machine of the supervisor goes down."""
+
+    def hold(self) -> bool:
+        """Make sure that no other supervisor acts for the run; False while that is not known yet.
+
+        Raises NotNow, HeldElsewhere.
+        """
+
+    @property
+    def is_lost_to_another(self) -> bool:
+        """Whether another supervisor has taken the run over."""
+
+    def is_started(self, folder: Path) -> bool:
+        """Whether the attempt with this folder, which the record knows, was started; else it may be started again."""
+
     def start(self, record: Recording, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """Start the nodes that take part; a byte is written to `wake` whenever one says something.
 
-        `folder` is the attempt's, in that of the run. Raises EngineError, OSError.
+        `folder` is the attempt's, in that of the run. Raises EngineError, OSError, and NotNow where the same may be
+        asked for again.
         """
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
@@ -102,8 +137,17 @@ class Ground(Protocol):
     def unplugged(self) -> set[int]:
         """Nodes that are known not to be reachable now."""
 
+    def trouble(self) -> NotNow | None:
+        """Why the target cannot be asked about the attempt now; None while it can."""
+
+    def lives(self) -> bool:
+        """Whether anything of the run still works, or might: where the target does not answer, it does."""
+
     def clear(self, record: Recording) -> None:
-        """The run ends: remove what outlives its attempts."""
+        """The run is about to end: remove what outlives its attempts, as far as it cannot fail or take long."""
+
+    def finish(self, record: Recording) -> None:
+        """The end is recorded: clean up the rest, for a bounded time, and record what could not be cleaned up."""
 
     def see_off(self, store: Store) -> None:
         """The run's keeper holds it no longer: see what goes of itself after its end, as long as that takes."""

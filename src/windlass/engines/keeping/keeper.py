@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
+from windlass.engines.keeping import crash
 from windlass.engines.keeping.ground import GroundOf
 from windlass.engines.keeping.supervisor import Supervisor
+from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.store import Store
 from windlass.runs.wish import Wish
@@ -16,9 +19,24 @@ from windlass.worker import process
 
 
 def main(argv: list[str], ground_of: GroundOf) -> int:
-    """`HOME RUN_ID LOCK_FD`: keep one run; the lock is inherited, so there is no moment without a keeper."""
+    """`HOME RUN_ID LOCK_FD`: keep one run; the lock is inherited, so there is no moment without a keeper.
+
+    An exception that is no error of its surroundings is a crash, and leaves a marker.
+    """
     home, run_id, lock = Path(argv[0]), argv[1], int(argv[2])
     os.set_inheritable(lock, False)
+    try:
+        _keep(home, run_id, lock, ground_of)
+    except WindlassError as error:  # a disk, a login, a record: the next supervisor may fare better
+        print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        crash.mark(home / "runs" / run_id, error)
+        raise
+    return 0
+
+
+def _keep(home: Path, run_id: str, lock: int, ground_of: GroundOf) -> None:
     with Store(home) as store:
         run_dir = store.run_dir(run_id)
         writer = store.writer(run_id, lock)
@@ -28,11 +46,12 @@ def main(argv: list[str], ground_of: GroundOf) -> int:
         _hear_signals(keeper)
         _say_who(run_dir)  # not before it hears: the first thing that follows may be a signal
         keeper.run()
+        if keeper.detached:
+            return  # the run is open, and goes on
         writer.close()  # whoever resumes or removes the run need not wait for what follows
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         keeper.ground.see_off(store)
-    return 0
 
 
 def keeper_pid(run_dir: Path) -> int | None:

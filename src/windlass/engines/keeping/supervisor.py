@@ -15,12 +15,13 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.keeping.ground import Attempt, Ground
+from windlass.engines.keeping import crash
+from windlass.engines.keeping.ground import Attempt, Ground, HeldElsewhere, NotNow
 from windlass.engines.keeping.hearing import ProgressOfNodes
 from windlass.engines.keeping.membership import Membership
 from windlass.engines.keeping.recording import Recording
@@ -40,8 +41,15 @@ POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
 """Nodes that another supervisor started cannot wake this one."""
 FULL_DISK_PATIENCE_SECONDS: Final = 600.0
-MAX_TAKE_UPS: Final = 5
-"""Supervisors that may die between two attempts until it is taken for a defect of ours."""
+MAX_CRASHES: Final = 3
+"""Supervisors that may crash one after the other, none of which got anything done, until the run is given up."""
+CRASH_WINDOW_SECONDS: Final = 600.0
+"""How long a crash counts: what was broken then may have been mended."""
+FREE_TAKE_UPS: Final = 3
+"""Supervisors that may be started one after the other without a pause, none of which got anything done."""
+MAX_PAUSE_SECONDS: Final = 60.0
+TROUBLE_SECONDS: Final = 10.0
+"""How long a target may be silent until it is worth a line in the record: most outages are shorter."""
 LOST: Final = "the run's supervisor and nodes are gone: killed, or the machine was restarted"
 
 
@@ -63,6 +71,15 @@ class Supervisor:
         """The attempt that goes on; None between two."""
         self.next_at: float | None = None
         """When the next attempt begins, in unix seconds; None while one goes on."""
+        self.detached = False
+        """Whether this supervisor leaves the run as it is: the run stays open, and its nodes go on."""
+        self._delays = 0
+        """How often in a row the target could not be used."""
+        self._is_holder: bool | None = None
+        """Whether this supervisor alone acts for the run; None while it is not known, False while nobody can say."""
+        self._hold_at = 0.0
+        """When that is asked next, in unix seconds."""
+        self._trouble_since: float | None = None
         self.wish: Wish | None = None
         """What a signal has asked for; a person's wish is a file."""
         self.terminated = False
@@ -78,16 +95,13 @@ class Supervisor:
         """Keep the run until it has ended."""
         if self.writer.status.phase.is_terminal:
             return
-        if self._is_begun():
-            self.take_up()
-        else:
-            self.next_at = due_at(self.writer.events())
-        while self.watch is not None or self.next_at is not None:
+        self.next_at = 0.0 if self._is_begun() else due_at(self.writer.events())
+        while not self.detached and (self.watch is not None or self.next_at is not None):
             if self.watch is None:
                 self._pause()
                 continue
             self._turn(self.watch)
-            if self.watch.attempt.over:
+            if not self.detached and self.watch.attempt.over:
                 self._end_attempt(self.watch)
 
     def take_up(self) -> Watch:
@@ -125,10 +139,10 @@ class Supervisor:
         return True
 
     def settle_unseen(self) -> bool:
-        """As `settle`, where only a supervisor can find out what still lives."""
+        """As `settle`, where only a supervisor can find out how an attempt ended."""
         if not self._is_begun():
             return self.settle()
-        if not self._is_broken():
+        if not self._is_broken() or self.ground.lives():
             return False
         self._end_run(Outcome(Phase.LOST, cause=self._why_lost(), reason="node-loss"))
         return True
@@ -139,8 +153,18 @@ class Supervisor:
         return bool(attempts) and attempts[-1].ended_at is None
 
     def _is_broken(self) -> bool:
-        """Whether supervisors of this run die again and again: to start one more would help nobody."""
-        return bool(self._last_words()) or self.record.history.take_ups >= MAX_TAKE_UPS
+        """Whether supervisors of this run crash again and again: another one would crash as well."""
+        crashes = list(self.record.history.crashes)
+        if (last := crash.read(self.run_dir)) is not None:
+            crashes.append(last.at)
+        return sum(time.time() - at < CRASH_WINDOW_SECONDS for at in crashes) >= MAX_CRASHES
+
+    def pause_seconds(self) -> float:
+        """How long the next supervisor is not to be started yet: the ones before it got nothing done."""
+        history = self.record.history
+        in_vain = history.take_ups - FREE_TAKE_UPS
+        pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(in_vain, 10)) if in_vain >= 0 else 0.0
+        return max(0.0, min(pause, history.taken_up_at + pause - time.time()))
 
     def _attempt_dir(self, number: int) -> Path:
         return self.run_dir / f"attempt-{number}"
@@ -150,20 +174,72 @@ class Supervisor:
     def _pause(self) -> None:
         """Wait until the next attempt is due, and do what is asked for meanwhile."""
         assert self.next_at is not None
-        if self._is_to_stop():
+        if not self._is_holder and time.time() >= self._hold_at:
+            self._is_holder = self._hold()
+        if self.detached or self.ground.is_lost_to_another:
+            self.detached = True
+            return
+        lives = self._is_begun() and self.ground.is_started(self._attempt_dir(len(self.writer.status.attempts)))
+        if self._is_holder is None and not self.terminated:
+            self._sleep(POLL_SECONDS)
+        elif not lives and self._is_to_stop():
             self._end_run(Outcome(Phase.STOPPED, reason="stop"))
-        elif is_late(self.writer.status, self.plan.policy, time.time()):
+        elif not lives and is_late(self.writer.status, self.plan.policy, time.time()):
             self._end_run(timed_out(self.plan.policy))
-        elif self.terminated:
-            self.next_at = None  # the run stays open
+        elif self.terminated and (not lives or self.ground.outlives_supervisor):
+            self._detach()  # the run stays open
         elif time.time() < self.next_at:
             self._sleep(min(POLL_SECONDS, self.next_at - time.time()))
+        elif not self._is_holder:
+            self._sleep(POLL_SECONDS)
+        elif lives:
+            self.next_at = None
+            self.take_up()
+        elif self._is_begun():
+            self._start_again()
         else:
             self.roll_call.muster(between=True)
             if self.membership.is_enough:
                 self._begin_attempt()
             else:
                 self._sleep(POLL_SECONDS)
+
+    def _hold(self) -> bool | None:
+        """Ask whether this supervisor alone acts for the run; see `_is_holder`."""
+        try:
+            if not self.ground.hold():
+                return None
+        except HeldElsewhere:
+            self.detached = True  # and nothing is written: the record is the other one's
+            return None
+        except NotNow as error:
+            self._hold_at = self._after(error)
+            return False
+        self._delays = 0
+        return True
+
+    def _after(self, error: NotNow) -> float:
+        """When to use a target again that cannot be used now: less and less often, but for as long as the run may take.
+
+        In unix seconds. The reason is noted once.
+        """
+        self._condition(error.kind, error.message)
+        pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(self._delays, 10))
+        self._delays += 1
+        return time.time() + pause
+
+    def _condition(self, kind: str | None, message: str = "") -> None:
+        """Note what keeps the run from being supervised, once; None is that nothing does any more."""
+        known = (self.writer.status.condition or {}).get("type")
+        if kind != known:
+            self.record.note("condition", {"type": kind, "message": message})
+
+    def _detach(self) -> None:
+        """Leave the run as it is, to the next supervisor."""
+        if self.ground.outlives_supervisor:
+            why = "no supervisor is attached: it was ended by SIGTERM, and the workers go on without it"
+            self._condition("SupervisorDetached", why)
+        self.detached = True
 
     def _begin_attempt(self) -> None:
         number, self.next_at = len(self.writer.status.attempts) + 1, None
@@ -176,13 +252,28 @@ class Supervisor:
             "nodes": [[one.rank for one in places] for places in placement.place(len(members), procs)],
             "members": list(members), "reason": why_begun(self.record.history, self.writer.status),
         })  # fmt: skip
+        self._start(number, members)
+
+    def _start_again(self) -> None:
+        """Start the attempt that the record knows and the target does not."""
+        last = self.writer.status.attempts[-1]
+        self._start(last.number, last.members or tuple(range(self.plan.num_nodes)))
+
+    def _start(self, number: int, members: Sequence[int]) -> None:
         attempt: Attempt | None = None
+        self.next_at = None
         try:
             place = self._attempt_dir(number)
             attempt = self.ground.start(self.record, place, number, members, self.wake_end)
             self.watch = self._watched(attempt)
             for why in attempt.refusals:
                 self.record.note("warning", {"message": f"cold start: {why}"})
+            self._delays = 0
+            self._condition(None)
+        except NotNow as error:
+            self.next_at = self._after(error)
+        except HeldElsewhere:
+            self.detached = True
         except (OSError, EngineError) as error:
             if attempt is not None:
                 attempt.kill()
@@ -199,9 +290,27 @@ class Supervisor:
     def _turn(self, watch: Watch) -> None:
         """Wait for something to happen, then take note of all that has."""
         self._sleep(watch.ending.due_in(ADOPTED_POLL_SECONDS if watch.adopted else POLL_SECONDS))
+        if self.ground.is_lost_to_another:
+            self.detached = True
+            return
         watch.read_news()
+        if self.terminated and self.ground.outlives_supervisor:
+            self._detach()
+            return
         self._obey(watch)
         watch.turn()
+        self._note_trouble()
+
+    def _note_trouble(self) -> None:
+        """Note that the target does not answer, once that has lasted, and that it does again."""
+        trouble = self.ground.trouble()
+        if trouble is None:
+            self._trouble_since = None
+            self._condition(None)
+            return
+        self._trouble_since = self._trouble_since or time.monotonic()
+        if time.monotonic() - self._trouble_since >= TROUBLE_SECONDS:
+            self._condition(trouble.kind, trouble.message)
 
     def _sleep(self, seconds: float) -> None:
         """Wait until a node says something or a signal comes; write what a full disk has delayed."""
@@ -256,6 +365,11 @@ class Supervisor:
         if cause is not None and lost:
             cause["node_lost"] = lost[0]
         ended_by = "stop" if self.writer.status.stop_requested else watch.ending.reason
+        status, limits = self.writer.status, self.plan.policy
+        if ended_by == "timeout" and cause is None and not is_late(status, limits, watch.ended_at or time.time()):
+            ended_by = None  # all ranks had ended well before the limit, while no supervisor watched
+        if watch.attempt.is_past_deadline and ended_by != "stop" and (cause is not None or ended_by == "preemption"):
+            ended_by = "timeout"
         if ended_by in ("timeout", "hang") and failed_by_itself(watch.attempt.failures()):
             ended_by = "failure"  # the other ranks waited for one that had failed and did not exit
         if watch.attempt.is_taken_back and ended_by in (None, "failure", "hang"):
@@ -273,21 +387,14 @@ class Supervisor:
         return found, died_at
 
     def _why_lost(self) -> dict[str, Any]:
-        """Killed, or broken: a supervisor that broke has left its trace."""
-        said = self._last_words()
-        if not said:
+        """Killed, or crashed: a supervisor that crashed has left a marker."""
+        crashed = crash.read(self.run_dir)
+        if crashed is None:
             return {"summary": LOST}
-        return {"summary": f"Windlass itself broke: {said.splitlines()[-1]}", "traceback": said}
-
-    def _last_words(self) -> str:
-        """What supervisors of this run have written, which is nothing unless one broke."""
-        try:
-            return (self.run_dir / "supervisor.log").read_text(errors="replace").strip()[-4000:]
-        except OSError:
-            return ""
+        return {"summary": f"{crash.BROKE}{crashed.summary}", "traceback": crashed.traceback}
 
     def _end_run(self, end: Outcome, more: Mapping[str, Any] | None = None) -> None:
-        """Write the end. A full disk only delays it: the end of a run is not to be lost for want of a kilobyte."""
+        """Record the end, then clean up: a target that does not answer must not cost the run its end."""
         self.next_at = None
         self.ground.clear(self.record)
         if end.cause is not None:
@@ -295,6 +402,11 @@ class Supervisor:
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note("attempt-end", end.attempt_end())
         self.record.note("end", {**end.end(), **(more or {})})
+        self._write_all()
+        self.ground.finish(self.record)
+
+    def _write_all(self) -> None:
+        """A full disk only delays the end: it is not to be lost for want of a kilobyte. Raises StoreFull."""
         give_up = time.monotonic() + self.patience_seconds
         while True:
             try:

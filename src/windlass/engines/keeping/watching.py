@@ -41,6 +41,8 @@ class Watch:
         """The node that failed or was lost first."""
         self._notices: list[Event] = []
         """What nodes have said of a machine that is to go away, and nobody has heeded yet."""
+        self.ended_at: float | None = None
+        """When the last of its nodes that said so has ended, in unix seconds."""
         self._hearing = Hearing(record, progress)
         self._kinds: dict[str, Callable[[Node, Event], None]] = {
             "notice": lambda _, event: self._notices.append(event), "hang": self.hangs.answered,
@@ -55,6 +57,8 @@ class Watch:
                 continue
             alive = node.lives()  # asked first: what a dead node said is then all there
             for event in node.news():
+                if event["kind"] == "end":
+                    self.ended_at = max(self.ended_at or 0.0, float(event["at"]))
                 if not self._hearing.hear(node, event) and event["kind"] in self._kinds:
                     self._kinds[event["kind"]](node, event)
             if not alive and not node.ended:

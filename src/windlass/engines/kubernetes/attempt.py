@@ -40,6 +40,8 @@ AGAIN_SECONDS: Final = 5.0
 """Between two signals of one kind to one node."""
 SENDERS: Final = 16
 """Signals that are sent at once."""
+DEADLINE: Final = "DeadlineExceeded"
+"""Status reason of a pod that ran for as long as its deadline allowed."""
 REASON_SECONDS: Final = 5.0
 """How long a pod that was taken away may take to be shown as ended, and why: it says so only then."""
 
@@ -147,6 +149,8 @@ class PodNode(Told):
 
     def _send(self, number: signal.Signals) -> None:
         pod = self.attempt.pods.pod(self.place)
+        if pod is not None and has_ended(pod):
+            return  # to delete it would be to delete its log, which may not have been read
         client = self.attempt.client
         name = "" if pod is None else pod["metadata"]["name"]
         try:
@@ -297,6 +301,12 @@ class Attempt:
     def is_taken_back(self) -> bool:
         """See `keeping.ground.Attempt`: whether a queue has suspended what makes the pods."""
         return self.pods.taken_back is not None
+
+    @property
+    def is_past_deadline(self) -> bool:
+        """See `keeping.ground.Attempt`: whether a kubelet ended a pod for its `activeDeadlineSeconds`."""
+        found = (self.pods.pod(node.place) for node in self.nodes)
+        return any(pod is not None and pod.get("status", {}).get("reason") == DEADLINE for pod in found)
 
     def notices(self) -> Iterator[dict[str, Any]]:
         """That all pods are taken back, once."""

@@ -116,6 +116,7 @@ def _rights(seen: Survey, target: str) -> Iterator[Check]:
         ways = [(rights.of_way(way), "set via: job") for way in WAYS.values() if way.name != "job"]
         known = (
             (rights.CLAIMS, "jobs that ask for a claim are refused"),
+            (rights.LEASES, "two supervisors of one run, on machines that share its records, are not kept apart"),
             (rights.QUEUES, "nobody can say what a queue does with a run"),
         )
         for some, why in (*known, *ways):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
+from windlass.engines.kubernetes.login import Login, LoginError
 from windlass.errors import EngineError, MissingPart, UsageError
 
 Json = Mapping[str, Any]
@@ -45,7 +45,7 @@ PLURALS: Final = {
     "ClusterTrainingRuntime": "clustertrainingruntimes",
     "Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues",
     "StorageClass": "storageclasses", "ServiceAccount": "serviceaccounts", "Namespace": "namespaces",
-    "NodePool": "nodepools", "NodeClaim": "nodeclaims",
+    "NodePool": "nodepools", "NodeClaim": "nodeclaims", "Lease": "leases",
 }  # fmt: skip
 """What the kinds that we speak of are called in addresses."""
 CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace", "ClusterQueue",
@@ -96,17 +96,30 @@ class Absence:
         return self._clock() - self._since >= ABSENT_SECONDS
 
 
+class NotLoggedIn(Unreachable):
+    """There is no login now: its plugin fails, or the server no longer takes it. It may by the next time."""
+
+
 class Client:
     """One context and namespace. May be used by several threads."""
 
-    def __init__(self, context: str, namespace: str, kubeconfig: str) -> None:
-        """`kubeconfig` is as `$KUBECONFIG`. Raises UsageError where there is no such context."""
+    def __init__(
+        self, context: str, namespace: str, kubeconfig: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`kubeconfig` is as `$KUBECONFIG`, and `clock` says when a login that failed is tried again.
+
+        Raises UsageError where there is no such context.
+        """
         self.context = context
         self.namespace = namespace
-        self._configuration = _configuration(context, kubeconfig)
-        self._auth = threading.Lock()
+        self._login = Login(lambda: _configuration(context, kubeconfig), clock)
+        self._configuration = self._login.configuration
+        self._connect()
+
+    def _connect(self) -> None:
         from kubernetes.client.rest import RESTClientObject
 
+        self._certificates = self._login.certificates
         self._rest = RESTClientObject(self._configuration)
 
     @property
@@ -294,23 +307,26 @@ class Client:
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read)
         data = None if body is None else json.dumps(body)
         headers = {**self._headers(), "Accept": accept, "Content-Type": content}
+        if self._certificates != self._login.certificates:
+            self._connect()
         try:
-            return self._rest.pool_manager.request(
+            response = self._rest.pool_manager.request(
                 method, url, body=data, headers=headers, timeout=timeout, retries=False, preload_content=False
             )
+            if response.status == 401:
+                self._login.expire()
+            return response
         except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
             hint = f"is it the right cluster? kubectl --context {self.context} cluster-info"
             raise Unreachable(f"{self.server} does not answer: {_words_of(error)}", hint) from error
 
     def _headers(self) -> dict[str, str]:
-        """Who we are; a login that has run out is renewed first. Raises EngineError."""
+        """Who we are; a login that has run out is renewed first. Raises NotLoggedIn."""
         try:
-            with self._auth:
-                token = self._configuration.auth_settings().get("BearerToken")
-        except Exception as error:  # whatever a login plugin raises
-            raise EngineError(f"the login of context {self.context} cannot be renewed: {error}",
+            return self._login.headers()
+        except LoginError as error:
+            raise NotLoggedIn(f"context {self.context} cannot be logged in to: {error}",
                               f"kubectl --context {self.context} get pods") from error  # fmt: skip
-        return {"authorization": str(token["value"])} if token else {}
 
 
 def _configuration(context: str, where: str) -> Any:

@@ -13,6 +13,7 @@ from windlass.engines.kubernetes import elsewhere, layout, marks
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.elsewhere import Seen
 from windlass.engines.kubernetes.manifests import END_SECONDS
+from windlass.engines.kubernetes.pods import has_ended
 from windlass.engines.kubernetes.ways import MAKERS
 from windlass.engines.kubernetes.ways.job import BATCH
 from windlass.errors import NoSuchRun
@@ -58,6 +59,25 @@ def remove(client: Client, run_id: str) -> None:
     """Delete all that was made for a run, but a claim that is to be kept. Raises Refused, Unreachable."""
     client.delete("v1", "ConfigMap", run_id)  # it owns all others
     delete_makers(client, run_id)  # at once, and not when somebody collects what has no owner
+    for name in live_pods(client, run_id):  # what made them may have gone without them
+        client.delete("v1", "Pod", name)
+
+
+def live_pods(client: Client, run_id: str) -> list[str]:
+    """The names of the pods of a run that have not ended. Raises Refused, Unreachable."""
+    pods = client.find("v1", "Pod", layout.selector(run_id))["items"]
+    return [str(pod["metadata"]["name"]) for pod in pods if not has_ended(pod)]
+
+
+def end_leftovers(client: Client, run_id: str, *, now: bool) -> list[str]:
+    """End the pods of a run that has ended by its record; gives their names. Raises Refused, Unreachable."""
+    found = live_pods(client, run_id)
+    if found:
+        with contextlib.suppress(NoSuchRun):  # its anchor is gone: the pods alone are left
+            stop(client, run_id, now=now)
+        for name in found:
+            client.delete("v1", "Pod", name, grace=0 if now else None)
+    return found
 
 
 def delete_makers(client: Client, run_id: str) -> None:

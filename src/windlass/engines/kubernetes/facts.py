@@ -14,7 +14,7 @@ from windlass.code.pack import Packed, pack
 from windlass.engines.kubernetes import kueue, scaling
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.pools import labels_made
-from windlass.engines.kubernetes.rights import NEEDED, missing
+from windlass.engines.kubernetes.rights import LEASES, NEEDED, missing
 from windlass.engines.kubernetes.runtimes import Runtimes, runtimes
 from windlass.errors import UsageError
 from windlass.spec.job import Job
@@ -48,6 +48,8 @@ class Cluster:
     """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
     missing: tuple[str, ...] = ()
     """Rights that are needed and not had, as `create jobs.batch`."""
+    is_fenced: bool = True
+    """Whether the login may use Leases, which keep two supervisors of one run apart."""
     unfit: str = ""
     """Why JobSet, though installed, cannot be used: a field that its version lacks, a right that is not had."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
@@ -162,7 +164,7 @@ def read_cluster(job: Job, client: Client) -> Cluster:
     with ThreadPoolExecutor(8) as pool:
         version = pool.submit(client.call, "GET", "/version")
         groups = pool.submit(client.call, "GET", "/apis")
-        rights = pool.submit(missing, client, NEEDED)
+        rights = pool.submit(missing, client, (*NEEDED, *LEASES))
         nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type else None
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
@@ -173,7 +175,8 @@ def read_cluster(job: Job, client: Client) -> Cluster:
         return Cluster(
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
-            missing=tuple(str(right) for right in rights.result()),
+            missing=tuple(str(right) for right in rights.result() if right not in LEASES),
+            is_fenced=not any(right in LEASES for right in rights.result()),
             gpu_labels=_with_pools(nodes.result(), machines.result()) if nodes is not None else (),
             secrets=secrets.result(),
             claims=found.result(),

@@ -11,13 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.engines.keeping.ground import NotNow
 from windlass.engines.keeping.membership import composed
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.requests import completed
 from windlass.engines.kubernetes import ending, layout, leaving, manifests, marks, staying
 from windlass.engines.kubernetes.attempt import Attempt, node_specs
-from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.client import Client, NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.facts import pack_code, planned_code
+from windlass.engines.kubernetes.lease import Lease, holder_of
 from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_objects, numbered
 from windlass.engines.kubernetes.pods import why_over
 from windlass.engines.kubernetes.room import Room
@@ -26,18 +28,21 @@ from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.store import Store
-from windlass.runs.wish import read_wish
 
 SENDERS: Final = 8
 """Objects that are sent at once."""
-AWAY_SECONDS: Final = 300.0
-"""How long an API server may be away when the pods of an attempt are to be made."""
-BUSY_SECONDS: Final = 20.0
-"""How long it may refuse them for a reason that may pass."""
+BEHIND_SECONDS: Final = 20.0
+"""How long an operator may not know yet of an object that another one refers to."""
+CLEAN_SECONDS: Final = 20.0
+"""How long the cluster may keep a supervisor from cleaning up after the end of its run; `resume` waits for longer."""
 START_PAUSE_SECONDS: Final = 1.0
 BEHIND_PAUSE_SECONDS: Final = 0.1
-PASSING: Final = (429, 500, 502, 503, 504)
-"""Answers of an API server that is busy, or whose webhooks are not there yet."""
+PASSING: Final = (401, 429, 500, 502, 503, 504)
+"""Answers of an API server that is busy, whose webhooks are not there yet, or for which a login has expired."""
+STARTED: Final = "started"
+"""File in the folder of an attempt whose objects were all made."""
+UNFINISHED: Final = "cleanup-pending"
+"""File in the folder of a run that has ended and may have left something to do in the cluster."""
 END_SECONDS: Final = 5.0
 """How long what makes pods may take to say that it has ended after they have."""
 PODS_ARE_WELL: Final = ("failure", "hang")
@@ -47,6 +52,8 @@ PODS_ARE_WELL: Final = ("failure", "hang")
 class ClusterGround:
     """A namespace of a cluster, for one run."""
 
+    outlives_supervisor = True
+
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         """Raises UsageError for a context that is not there, EngineError for a login that cannot be used."""
         self.plan = plan
@@ -55,10 +62,45 @@ class ClusterGround:
         self.client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
         self.via = cluster["via"]
         self.room = Room(self.client, plan)
+        self.lease = Lease(self.client, plan.run_id, holder_of(run_dir.parent.parent))
+        self._is_kept_alive = False
+        self._attempt: Attempt | None = None
+        self._waker: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         """Give the connections back."""
         self.client.close()
+
+    # -- who acts -----------------------------------------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """See `Ground`: by the run's Lease, which is renewed from then on. Raises NotNow, HeldElsewhere."""
+        try:
+            if not self.lease.ensure():
+                return False
+        except (Refused, Unreachable) as error:
+            raise _not_now(error) from error
+        if not self._is_kept_alive:
+            self._is_kept_alive = True
+            self.lease.keep(lambda: self._waker())
+        return True
+
+    @property
+    def is_lost_to_another(self) -> bool:
+        """See `Ground`."""
+        return bool(self.lease.lost_to)
+
+    def trouble(self) -> NotNow | None:
+        """See `Ground`: what the watch of the pods fails with."""
+        error = None if self._attempt is None else self._attempt.pods.error
+        return None if error is None else _not_now(error, "the pods train on")
+
+    def lives(self) -> bool:
+        """See `Ground`: whether any pod of the run has not ended."""
+        try:
+            return bool(ending.live_pods(self.client, self.plan.run_id))
+        except EngineError:
+            return True
 
     # -- what all attempts share --------------------------------------------------------------------------------------
 
@@ -112,34 +154,28 @@ class ClusterGround:
             self._make_pods(record, 1, [completed(request, record) for request in requests], owner)
 
     def start(self, record: Recording, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
-        """See `Ground`. In the pods of the attempt before if they stay, else in new ones. Raises EngineError."""
+        """See `Ground`. In the pods of the attempt before if they stay, else in new ones. Raises as it says."""
         requests = [completed(request, record) for request in composed(self.plan, members)]
 
-        def make() -> None:
-            owner = self.lay()
-            self.end_others(number)
-            self._make_pods(record, number, requests, owner)
-
-        if not self._go_on(record, folder, number, requests):
-            self._patiently(make, record)
+        try:
+            if not self.hold():
+                raise NotNow("HolderUnknown", "another supervisor may still hold the run: its Lease has not expired")
+            if not self._go_on(record, folder, number, requests):
+                owner = self.lay()
+                self.end_others(number)
+                self._make_pods(record, number, requests, owner)
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and error.status not in PASSING:
+                raise
+            raise _not_now(error) from error
+        with contextlib.suppress(OSError):  # a full disk: what is there already is then asked for again
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / STARTED).touch()
         return self.adopt(folder, number, members, wake)
 
-    def _patiently(self, make: Callable[[], None], record: Recording) -> None:
-        """Try again while the cluster cannot answer: a run does not fail for an API server that starts again.
-
-        Raises EngineError, at once where somebody waits for the run to stop.
-        """
-        began, told = time.monotonic(), False
-        while True:
-            try:
-                return make()
-            except EngineError as error:
-                if time.monotonic() - began > _patience(error) or read_wish(self._run_dir) is not None:
-                    raise
-                if not told:
-                    record.note("warning", {"message": f"waits for the cluster: {error.message}"})
-                told = True
-            time.sleep(START_PAUSE_SECONDS)
+    def is_started(self, folder: Path) -> bool:
+        """See `Ground`. Records of older versions know it by the files that the nodes of an attempt have."""
+        return (folder / STARTED).exists() or staying.is_ordered(folder) or any(folder.glob("node-*"))
 
     def _go_on(self, record: Recording, folder: Path, number: int, requests: Sequence[Mapping[str, Any]]) -> bool:
         """Play the attempt in the pods of the one before; False where they do not stay."""
@@ -163,6 +199,9 @@ class ClusterGround:
         """Have the objects made of which the pods of an attempt come. Raises EngineError."""
         asked = node_specs(self.plan, number, requests, self.via, record.status.created_at)
         *parts, made = numbered(self.plan, number, len(requests))
+        if (limit := self.plan.policy["timeout_seconds"]) is not None:
+            left = limit - record.status.limited_seconds(time.time())
+            manifests.bounded([*parts, made], manifests.deadline_seconds(left, self.plan.policy["grace_seconds"]))
         spec = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -176,23 +215,64 @@ class ClusterGround:
     def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`."""
         self.room.begin(members)
-        return Attempt(self.client, self.plan, number, composed(self.plan, members), folder, _waker(wake))
+        self._waker = _waker(wake)
+        self._attempt = Attempt(self.client, self.plan, number, composed(self.plan, members), folder, self._waker)
+        return self._attempt
 
     def unplugged(self) -> set[int]:
         """See `Ground`. Of those that are away, the ones for whose pods there is no room."""
         return self.room.missing()
 
     def clear(self, record: Recording) -> None:
-        """See `Ground`. The pods are there until the run is removed, so that `kubectl logs` shows what they said."""
-        with contextlib.suppress(EngineError):  # they end by themselves
-            self.room.leave()
+        """See `Ground`. All that there is to do asks the cluster: that it is to be done is noted on this machine."""
+        with contextlib.suppress(OSError):
+            (self._run_dir / UNFINISHED).touch()
+
+    def finish(self, record: Recording, seconds: float = CLEAN_SECONDS) -> None:
+        """See `Ground`. What could not be done within so many seconds, the next command that looks tries again."""
+        give_up, marker = time.monotonic() + seconds, self._run_dir / UNFINISHED
+        while True:
+            try:
+                self._clean_up(record)
+            except EngineError as error:
+                is_final = isinstance(error, Refused) and error.status not in PASSING
+                if is_final or time.monotonic() > give_up:
+                    self._tell_unfinished(record, error)
+                    with contextlib.suppress(OSError):
+                        marker.unlink() if is_final else marker.touch()
+                    return
+                time.sleep(START_PAUSE_SECONDS)
+                continue
+            with contextlib.suppress(OSError):
+                marker.unlink(missing_ok=True)
+            self.lease.release()
+            return
+
+    def _tell_unfinished(self, record: Recording, error: EngineError) -> None:
+        message = f"could not clean up in the cluster after the end of the run: {error.message}; {self.by_hand}"
+        told = [event.data.get("message") for event in record.writer.events() if event.kind == "warning"]
+        if message not in told:
+            record.note("warning", {"message": message})
+
+    @property
+    def by_hand(self) -> str:
+        """How to remove all that the run has in the cluster."""
+        way = WAYS[self.via]
+        kinds = ",".join(dict.fromkeys((way.plural, "jobs", "pods", "services", "configmaps", "leases")))
+        where = f"--context {self.client.context} -n {self.client.namespace}"
+        return f"to remove all of it: kubectl {where} delete {kinds} -l {layout.selector(self.plan.run_id)}"
+
+    def _clean_up(self, record: Recording) -> None:
+        """Pods stay until the run is removed, so that `kubectl logs` shows what they said. Raises EngineError."""
+        self.room.leave()
         well = all(rank.exit_code == 0 for rank in record.status.ranks)
         marks.tell_end(self.client, self.plan.run_id, stopped=record.status.stop_requested, well=well)
         node = self.plan.requests("node")[0]
         status = record.status
         if WAYS[self.via].remakes(self.plan.requests("attempt")[0]) and status.attempts:
             self._end_makers()
-        if not status.attempts:  # stopped before its keeper had come to the pods that are made with the run
+        folder = self._run_dir / f"attempt-{len(status.attempts)}"
+        if not status.attempts or not self.is_started(folder):  # of what was made with the run nothing is to begin
             self._delete_attempts()
         elif node.get("stay_seconds") and any(rank.exit_code != 0 for rank in status.ranks):
             number = status.attempts[-1].number
@@ -216,7 +296,7 @@ class ClusterGround:
 
     def _make_last(self, manifest: Mapping[str, Any]) -> None:
         """Make the object that refers to the others; an operator may be a moment behind, and not know these yet."""
-        give_up = time.monotonic() + BUSY_SECONDS
+        give_up = time.monotonic() + BEHIND_SECONDS
         while True:
             try:
                 self._make(manifest)
@@ -255,11 +335,12 @@ class ClusterGround:
         return there
 
 
-def _patience(error: EngineError) -> float:
-    """Seconds for which it is worth trying again."""
-    if isinstance(error, Refused):
-        return BUSY_SECONDS if error.status in PASSING else 0.0
-    return AWAY_SECONDS if isinstance(error, Unreachable) else 0.0
+def _not_now(error: EngineError, more: str = "") -> NotNow:
+    """The condition of a run whose cluster cannot be used now."""
+    is_login = isinstance(error, NotLoggedIn) or (isinstance(error, Refused) and error.status == 401)
+    kind = "LoginFailed" if is_login else "ClusterUnreachable"
+    words = f"cannot log in to the cluster: {error.message}" if is_login else f"waits for the cluster: {error.message}"
+    return NotNow(kind, "; ".join(part for part in (words, more) if part), error.hint)
 
 
 def _waker(wake: int) -> Callable[[], None]:

@@ -10,7 +10,8 @@ ConfigMap RUN            the anchor: owns all others, so that one delete removes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from windlass.spec.job import Job
 GPU: Final = "nvidia.com/gpu"
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOST_LABEL: Final = "kubernetes.io/hostname"
+DEADLINE_SLACK_SECONDS: Final = 60
+"""How much later than the supervisor of a run the cluster ends its pods when the job's time limit is over."""
 END_SECONDS: Final = 15
 """How much longer than its ranks a pod may take to end."""
 BOOT_FILE: Final = "boot.py"
@@ -156,9 +159,33 @@ def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
         spec["imagePullSecrets"] = [{"name": name} for name in shape.pull_secrets]
     if job.priority is not None:
         spec["priorityClassName"] = job.priority
+    if job.timeout is not None:
+        spec["activeDeadlineSeconds"] = deadline_seconds(job.timeout, job.grace)
     spec |= _where(shape, job, num_nodes)
     notes = {layout.CONTAINER_ANNOTATION: WAYS[shape.via].container}
     return {"metadata": {"labels": labels(shape, job, number), "annotations": notes}, "spec": spec}
+
+
+def deadline_seconds(left: float, grace: float) -> int:
+    """The deadline of pods of which so much of the job's time limit is left: a supervisor that watches ends them first.
+
+    It is the pods' and not the Job's: a Job deletes its pods at its deadline, and with them their logs. It counts from
+    the start of a pod, so that pods which stay for the next attempt keep the deadline of the first.
+    """
+    return max(1, math.ceil(max(0.0, left) + grace + END_SECONDS + DEADLINE_SLACK_SECONDS))
+
+
+def bounded(objects: Iterable[Manifest], seconds: int) -> None:
+    """Give the pods that these objects make another deadline, wherever one stands in them."""
+    waiting: list[Any] = list(objects)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            if "activeDeadlineSeconds" in one:
+                one["activeDeadlineSeconds"] = seconds
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
 
 
 def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.kubernetes import layout, manifests
-from windlass.engines.kubernetes.client import Client, Refused
-from windlass.errors import EngineError
+from windlass.engines.kubernetes.client import PLURALS, Client, Refused
 from windlass.runs.wish import Wish, read_wish, write_wish
 
 STOP: Final = "stop"
@@ -23,6 +22,8 @@ REMOVED: Final = "removed"
 """Reasons of a wish: it was asked for on another machine; the run was removed from the cluster."""
 
 AGAIN_SECONDS: Final = 0.5
+CONFIRM_SECONDS: Final = 2.0
+"""Between the two answers by which an object counts as deleted."""
 
 
 def put(client: Client, anchor: dict[str, Any], mark: str, *, now: bool = False, **said: str) -> None:
@@ -63,7 +64,7 @@ def asked(client: Client, run_id: str) -> Wish | None:
     found = _get(client, layout.mark_name(run_id, STOP))
     if found is not None:
         return Wish(now=found.get("data", {}).get("now") == "true", reason=ELSEWHERE)
-    anchor = _get(client, run_id)
+    anchor = there(client, "v1", "ConfigMap", run_id)
     is_gone = anchor is None or "deletionTimestamp" in anchor["metadata"]
     return Wish(now=True, reason=REMOVED) if is_gone else None
 
@@ -71,13 +72,14 @@ def asked(client: Client, run_id: str) -> Wish | None:
 def tell_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
     """Say that no other attempt follows, whether somebody has asked for that, and whether all ranks have ended well.
 
-    As far as the cluster answers. Pods that are made all the same read it, and do not train (`boot.py`).
+    Pods that are made all the same read it, and do not train (`boot.py`). Raises EngineError.
     """
-    with contextlib.suppress(EngineError):
-        anchor = client.get("v1", "ConfigMap", run_id)
-        put(client, anchor, END, how="well" if well else "badly")
-        if stopped:
-            put(client, anchor, STOP)
+    anchor = _get(client, run_id)
+    if anchor is None or "deletionTimestamp" in anchor["metadata"]:
+        return  # the run was removed
+    put(client, anchor, END, how="well" if well else "badly")
+    if stopped:
+        put(client, anchor, STOP)
 
 
 def forget(client: Client, run_id: str) -> None:
@@ -93,6 +95,31 @@ def _get(client: Client, name: str) -> dict[str, Any] | None:
         if error.status != 404:
             raise
         return None
+
+
+def there(
+    client: Client, api: str, kind: str, name: str, *, confirm_seconds: float = CONFIRM_SECONDS
+) -> dict[str, Any] | None:
+    """An object; None where the API server says twice, some seconds apart, that it is not there.
+
+    A 404 that is not about this object, as of a proxy or of an API that is not served now, is an error like any other.
+    Raises EngineError.
+    """
+    for is_first in (True, False):
+        try:
+            return client.get(api, kind, name)
+        except Refused as error:
+            if not is_not_found(error, kind, name):
+                raise
+        if is_first:
+            time.sleep(confirm_seconds)
+    return None
+
+
+def is_not_found(error: Refused, kind: str, name: str) -> bool:
+    """Whether the API server itself says that this object is not there."""
+    about = (error.details.get("name"), str(error.details.get("kind", "")).lower())
+    return error.status == 404 and error.reason == "NotFound" and about in ((name, PLURALS[kind]), (name, kind.lower()))
 
 
 class Ear:

@@ -55,7 +55,7 @@ def observe(store: Store, status: Status) -> Observations:
     """What is known of a run on a cluster."""
     plan = Plan.from_json(store.plan(status.id))
     [code] = plan.requests("code")
-    facts = {"keeper_words": observing.text_of(store.run_dir(status.id) / "supervisor.log")}
+    facts = {"keeper_words": observing.supervisor_words(store.run_dir(status.id), status)}
     return observing.observe(
         store, status, heard=observing.hear(store, status), facts=facts, cluster=look(store, status, plan),
         moved=(layout.CODE, code["folder"]),
@@ -123,7 +123,7 @@ def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
         return {}, error.message
     selector = f"{layout.RUN_LABEL}={plan.run_id},{layout.ATTEMPT_LABEL}={number}"
     name = layout.attempt_name(plan.run_id, number)
-    answers = _at_once({
+    answers = at_once({
         "pods": lambda: client.find("v1", "Pod", selector),
         "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
         "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
@@ -145,10 +145,10 @@ def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
 
 def _ask_kueue(client: Client) -> Answers:
     """Workloads and queues: of all namespaces where they may be read, for those compete as well."""
-    api = _at_once({"api": lambda: {"api": kueue.served(client)}})["api"]
+    api = at_once({"api": lambda: {"api": kueue.served(client)}})["api"]
     if isinstance(api, EngineError) or not (api := api["api"]):
         return {}
-    found = _at_once({
+    found = at_once({
         **{kind: lambda kind=kind: client.find(api, kind, limit=MOST) for kind in KUEUE},  # type: ignore[misc]
         **{f"every {kind}": lambda kind=kind: _every(client, api, kind) for kind in KUEUE},  # type: ignore[misc]
         "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MOST),
@@ -158,10 +158,10 @@ def _ask_kueue(client: Client) -> Answers:
 
 def _ask_karpenter(client: Client) -> Answers:
     """What makes machines, what it has made, and what it says of pods for which it makes none."""
-    api = _at_once({"api": lambda: {"api": scaling.served(client)}})["api"]
+    api = at_once({"api": lambda: {"api": scaling.served(client)}})["api"]
     if isinstance(api, EngineError):
         return {}
-    found = _at_once(scaling.questions(client, api["api"]))
+    found = at_once(scaling.questions(client, api["api"]))
     return {name: answer for name, answer in found.items() if not isinstance(answer, EngineError)}
 
 
@@ -202,7 +202,7 @@ def _queue(answers: Answers) -> QueueSeen | None:
     return quotas.counted(owner, workloads or (), queues, cluster_queue, is_everywhere=is_everywhere)
 
 
-def _at_once(questions: Mapping[str, Callable[[], Json]]) -> Answers:
+def at_once(questions: Mapping[str, Callable[[], Json]]) -> Answers:
     """Ask all at the same time. Whoever does not answer in time is unreachable, and is not waited for at the end."""
     told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 

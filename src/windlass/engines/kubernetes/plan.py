@@ -372,5 +372,8 @@ def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note
     if job.resources.gpu_type is not None and facts.cluster is not None and not facts.cluster.gpu_labels:
         yield Note("gpu-type-unknown", f"no node says which GPU it has: {job.resources.gpu_type} is not asked for",
                    "set resources.instance")  # fmt: skip
+    if facts.cluster is not None and not facts.cluster.is_fenced:
+        yield Note("leases-missing", "this login may not use Leases: two supervisors of this run, on machines that "
+                   "share its records, are not kept apart", f"windlass check --on {target.name} --role")  # fmt: skip
     if job.local != type(job.local)():
         yield Note("local-unused", "local: has no meaning on a cluster", "it is kept for other targets")

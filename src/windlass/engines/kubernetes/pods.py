@@ -12,6 +12,7 @@ from windlass.diagnose.observations import ObjectSaid, QueueSeen
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.kueue import evicted
+from windlass.engines.kubernetes.marks import there
 from windlass.engines.kubernetes.queueing import is_suspended
 from windlass.engines.kubernetes.seeing import container_state, ends_of, is_restarted, last_words
 from windlass.engines.kubernetes.ways.pytorchjob import NUMBERED
@@ -63,6 +64,8 @@ class PodWatch:
         """Why it was suspended after it had made pods, which then are deleted; None where it was not."""
         self.trouble: str | None = None
         """Why the cluster cannot be asked now."""
+        self.error: EngineError | None = None
+        """The same, as it was raised."""
         threading.Thread(target=self._run, name=f"pods of {self._name}", daemon=True).start()
 
     def close(self) -> None:
@@ -97,7 +100,7 @@ class PodWatch:
         while not self._closed:
             try:
                 version = self._list()
-                failed, self.trouble = 0, None
+                failed, self.trouble, self.error = 0, None, None
                 self._changed()
                 for event in self._client.watch("v1", "Pod", self._selector, version, WATCH_SECONDS):
                     self._take(event)
@@ -106,7 +109,7 @@ class PodWatch:
             except (Refused, Unreachable, EngineError) as error:
                 if isinstance(error, Refused) and error.status == 410:
                     continue  # the server has forgotten that version: list anew
-                self.trouble = error.message
+                self.trouble, self.error = error.message, error
                 time.sleep(PAUSES[min(failed, len(PAUSES) - 1)])
                 failed += 1
 
@@ -155,11 +158,12 @@ class PodWatch:
         if self._is_ended:
             return
         try:
-            owner = self._client.get(api, kind, self._name)
-        except Refused as error:
-            if error.status == 404:
-                self.is_over = f"{kind} {self._name} was deleted"
-                self.ends = list(ends_of(None, kind, self._name))
+            owner = there(self._client, api, kind, self._name)
+        except Refused:
+            return
+        if owner is None:
+            self.is_over = f"{kind} {self._name} was deleted"
+            self.ends = list(ends_of(None, kind, self._name))
             return
         self.ends = list(ends_of(owner, kind, self._name))
         self.is_suspended = is_suspended(owner)

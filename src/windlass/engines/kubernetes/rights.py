@@ -49,6 +49,8 @@ NEEDED: Final = (
 """Without these no run can be made or followed."""
 CLAIMS: Final = _all("", "persistentvolumeclaims", "create", "get", "delete")
 """For jobs that ask for a claim of their own."""
+LEASES: Final = _all("coordination.k8s.io", "leases", "get", "create", "update")
+"""To fence the supervisors of a run; without them two machines that share its records may both act for it."""
 QUEUES: Final = tuple(right for kind in ("localqueues", "workloads") for right in _all(GROUP, kind, "list"))
 """To say what a queue does with a run; no run needs them."""
 
@@ -68,7 +70,7 @@ def useful(groups: Collection[str]) -> tuple[Right, ...]:
     """All that is of use in a cluster that serves these API groups."""
     served = [way for way in WAYS.values() if way.api in groups and way.api != BATCH]
     queues = QUEUES if api_of(groups) else ()
-    return (*NEEDED, *CLAIMS, *queues, *(right for way in served for right in of_way(way)))
+    return (*NEEDED, *CLAIMS, *LEASES, *queues, *(right for way in served for right in of_way(way)))
 
 
 def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:

@@ -50,6 +50,11 @@ def made_for(folder: Path, number: int) -> int:
         return number
 
 
+def is_ordered(folder: Path) -> bool:
+    """Whether the pods of an earlier attempt were to play the attempt with this folder."""
+    return (folder / _FILE).exists()
+
+
 def keep_made_for(folder: Path, made: int) -> None:
     """Note for which attempt the pods were made. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

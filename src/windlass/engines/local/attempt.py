@@ -85,6 +85,8 @@ class Node(Told):
 class Attempt:
     """All nodes of one attempt."""
 
+    is_past_deadline = False
+    """Only the supervisor has a time limit here."""
     is_taken_back = False
     """Nobody can: processes of one's own machine are no grant."""
 

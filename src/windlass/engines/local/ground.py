@@ -22,8 +22,28 @@ MASTER_ADDR: Final = "127.0.0.1"
 class LocalGround:
     """This machine, for one run."""
 
+    outlives_supervisor = False
+    is_lost_to_another = False
+    """The lock of the run is one of this machine: no other supervisor can hold it."""
+
     def __init__(self, plan: Plan, _run_dir: Path) -> None:
         self._plan = plan
+
+    def hold(self) -> bool:
+        """See `Ground`."""
+        return True
+
+    def is_started(self, folder: Path) -> bool:
+        """See `Ground`. A node without a sign of life died before it began."""
+        return True
+
+    def trouble(self) -> None:
+        """See `Ground`."""
+        return
+
+    def lives(self) -> bool:
+        """See `Ground`. The nodes are looked at one by one, by `Attempt`."""
+        return False
 
     def start(self, record: Recording, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`. Raises EngineError, OSError."""
@@ -49,6 +69,9 @@ class LocalGround:
         for network in self._plan.requests("network"):
             for refused in netns.remove(network):
                 record.note("warning", {"message": f"left behind: {refused}"})
+
+    def finish(self, record: Recording) -> None:
+        """See `Ground`."""
 
     def see_off(self, store: Store) -> None:
         """See `Ground`. Nothing is left of a run here once it has ended."""

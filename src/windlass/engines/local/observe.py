@@ -15,7 +15,7 @@ from windlass.runs.store import Store
 def observe(store: Store, status: Status) -> Observations:
     """What is known of a run on this machine. Reads files only."""
     run_dir = store.run_dir(status.id)
-    facts: dict[str, Any] = {"keeper_words": observing.text_of(run_dir / "supervisor.log")}
+    facts: dict[str, Any] = {"keeper_words": observing.supervisor_words(run_dir, status)}
     began = status.attempts[-1].started_at if status.attempts else 0.0
     written = [path for path in run_dir.glob("nccl-trace-rank-*") if path.stat().st_mtime >= began]
     facts["flights"] = read_watchdogs(written)

@@ -1,0 +1,223 @@
+"""The Lease of a run: of several supervisors, on machines or homes that know nothing of each other, one acts.
+
+As client-go's leader election: the holder renews a Lease (coordination.k8s.io/v1), and another one takes it over once
+it has seen no renewal for the whole duration by its own clock, since clocks of machines differ. A supervisor of the
+same home on the same machine takes it over at once: the lock of the run already says that the holder is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from windlass.engines.keeping.ground import HeldElsewhere
+from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes.client import Client, Refused
+from windlass.engines.kubernetes.marks import is_not_found
+from windlass.errors import EngineError
+from windlass.worker import process
+
+API: Final = "coordination.k8s.io/v1"
+KIND: Final = "Lease"
+DURATION_SECONDS: Final = 40.0
+RENEW_SECONDS: Final = 10.0
+SKEW_SECONDS: Final = 20.0
+"""How far the clocks of two machines may differ for a command that looks only once."""
+
+
+def boot_clock() -> float:
+    """Seconds since boot, those in which the machine was suspended included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def place_of(home: Path) -> str:
+    """What the supervisors of one home on one machine have in common."""
+    machine = ""
+    with contextlib.suppress(OSError):
+        machine = Path("/etc/machine-id").read_text().strip()
+    digest = hashlib.sha256(f"{machine} {home.resolve()}".encode()).hexdigest()[:12]
+    return f"{os.uname().nodename}_{digest}"
+
+
+def holder_of(home: Path) -> str:
+    """The identity of this process as a holder."""
+    return f"{place_of(home)}_{os.getpid()}-{process.boot_id()[:8]}"
+
+
+class Lease:
+    """The Lease of one run, as one supervisor sees it."""
+
+    def __init__(
+        self, client: Client, run_id: str, holder: str, *,
+        clock: Callable[[], float] = boot_clock, now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """`clock` measures durations, and `now` gives Unix seconds for others to read."""
+        self._client = client
+        self._run_id = run_id
+        self._holder = holder
+        self._clock = clock
+        self._now = now
+        self._lock = threading.Lock()
+        self._seen: tuple[str, str] | None = None
+        """Holder and time of renewal of a Lease that another holds, as last seen."""
+        self._seen_at = 0.0
+        self._renewed_at: float | None = None
+        """When this supervisor last renewed it; None while it does not hold it."""
+        self._done = threading.Event()
+        self.is_unsupported = False
+        """Whether the login has no right on leases, or the cluster has none: then nothing is fenced."""
+        self.lost_to = ""
+        """Who took it over from this supervisor, or is seen to hold it; empty for none."""
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        return self._run_id
+
+    def ensure(self) -> bool:
+        """Hold the Lease; False while it is not known whether its holder lives.
+
+        Raises HeldElsewhere, and Refused or Unreachable where nobody can say.
+        """
+        with self._lock:
+            if self.lost_to:
+                raise HeldElsewhere(f"the run is supervised by {self.lost_to}")
+            if self.is_unsupported or self._is_fresh():
+                return True
+            try:
+                return self._take()
+            except Refused as error:
+                if error.status == 403 or is_not_found(error, "ConfigMap", self._run_id):
+                    self.is_unsupported = True  # or the run was removed, and nothing is left to act on
+                    return True
+                if error.status == 409:  # another one was quicker, or it was renewed meanwhile: look again
+                    return False
+                raise
+
+    def keep(self, changed: Callable[[], None]) -> None:
+        """Renew it from now on, in a thread; `changed` is called when it is lost."""
+
+        def renew() -> None:
+            while not self._done.wait(RENEW_SECONDS):
+                try:
+                    self.renew()
+                except HeldElsewhere:
+                    changed()
+                    return
+                except EngineError:
+                    continue  # a server that does not answer gives the Lease to no other
+
+        if not self.is_unsupported:
+            threading.Thread(target=renew, name=f"lease of {self._run_id}", daemon=True).start()
+
+    def renew(self) -> None:
+        """Renew it now. Raises HeldElsewhere, Refused, Unreachable."""
+        with self._lock:
+            self._take()
+
+    def release(self) -> None:
+        """Give it back, as far as the cluster answers."""
+        self._done.set()
+        if self._renewed_at is None:
+            return
+        with self._lock, contextlib.suppress(EngineError):
+            found = self._client.get(API, KIND, self.name)
+            if found["spec"].get("holderIdentity") == self._holder:
+                self._put({**found, "spec": {**found["spec"], "holderIdentity": ""}})
+            self._renewed_at = None
+
+    def _is_fresh(self) -> bool:
+        """Whether no other can have it: less than its duration has passed since it was renewed."""
+        return self._renewed_at is not None and self._clock() - self._renewed_at < DURATION_SECONDS - RENEW_SECONDS
+
+    def _take(self) -> bool:
+        began = self._clock()
+        try:
+            found = self._client.get(API, KIND, self.name)
+        except Refused as error:
+            if not is_not_found(error, KIND, self.name):
+                raise
+            anchor = self._client.get("v1", "ConfigMap", self._run_id)
+            self._client.create(manifests.owned(self._manifest(anchor), anchor))
+            self._renewed_at = began
+            return True
+        spec = found.get("spec") or {}
+        holder = str(spec.get("holderIdentity") or "")
+        if holder and not is_same_place(holder, self._holder):
+            if self._renewed_at is not None:
+                self._lose(holder)
+            if not self._is_expired(holder, spec):
+                return False
+        transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._holder)
+        self._put({**found, "spec": {**spec, **self._spec(transitions)}})
+        self._renewed_at = began
+        return True
+
+    def _is_expired(self, holder: str, spec: Mapping[str, Any]) -> bool:
+        """Whether another holder was not seen to renew it for its whole duration. Raises HeldElsewhere if it was."""
+        seen = (holder, str(spec.get("renewTime")))
+        if self._seen is None:
+            self._seen, self._seen_at = seen, self._clock()
+        elif self._seen != seen:
+            self._lose(holder)
+        return self._clock() - self._seen_at >= float(spec.get("leaseDurationSeconds") or DURATION_SECONDS)
+
+    def _lose(self, holder: str) -> NoReturn:
+        self.lost_to = described(holder)
+        raise HeldElsewhere(f"the run is supervised by {self.lost_to}")
+
+    def _put(self, lease: Mapping[str, Any]) -> None:
+        """Write it, unless it has changed since it was read. Raises Refused (409)."""
+        self._client.call("PUT", self._client.path(API, KIND, self.name), lease)
+
+    def _manifest(self, anchor: Mapping[str, Any]) -> dict[str, Any]:
+        meta = anchor["metadata"]
+        labels = {**meta["labels"], layout.MARK_LABEL: "lease"}
+        return {
+            "apiVersion": API,
+            "kind": KIND,
+            "metadata": {"name": self.name, "namespace": meta["namespace"], "labels": labels},
+            "spec": self._spec(0),
+        }
+
+    def _spec(self, transitions: int) -> dict[str, Any]:
+        stamp = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": int(DURATION_SECONDS),
+            "renewTime": stamp,
+            "leaseTransitions": transitions,
+        }
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two holders are supervisors of the same home on the same machine."""
+    return one.rpartition("_")[0] == other.rpartition("_")[0]
+
+
+def described(holder: str) -> str:
+    """A holder, for a person: its host and pid."""
+    place, _, pid = holder.rpartition("_")
+    host = place.rpartition("_")[0]
+    return f"process {pid.partition('-')[0]} on {host or place}"
+
+
+def held_elsewhere(client: Client, run_id: str, home: Path, now: float) -> str:
+    """Which supervisor of another machine or home has renewed the Lease of a run of late; empty for none.
+
+    One look, by the clocks of both machines. Raises Refused, Unreachable.
+    """
+    spec = client.get(API, KIND, run_id).get("spec") or {}
+    holder = str(spec.get("holderIdentity") or "")
+    if not holder or is_same_place(holder, holder_of(home)):
+        return ""
+    renewed = datetime.fromisoformat(str(spec.get("renewTime")).replace("Z", "+00:00")).timestamp()
+    seconds = float(spec.get("leaseDurationSeconds") or DURATION_SECONDS) + SKEW_SECONDS
+    return described(holder) if abs(now - renewed) < seconds else ""

@@ -1,0 +1,462 @@
+"""What supervision asks of an API server: a login, a Lease, whether an object is gone, and a clean-up that may fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.apiserver import HTML_404, Answer, ApiServer, Request, api_server, kubeconfig, status
+
+from windlass.engines.keeping.ground import HeldElsewhere, NotNow
+from windlass.engines.keeping.recording import Recording
+from windlass.engines.kubernetes import ending, layout, marks
+from windlass.engines.kubernetes.client import Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
+from windlass.engines.kubernetes.ground import UNFINISHED, ClusterGround
+from windlass.engines.kubernetes.lease import DURATION_SECONDS, Lease, held_elsewhere, holder_of, is_same_place
+from windlass.engines.kubernetes.login import AGAIN_SECONDS
+from windlass.engines.kubernetes.manifests import bounded, deadline_seconds
+from windlass.engines.kubernetes.plan import numbered, plan
+from windlass.engines.kubernetes.ways import WAYS
+from windlass.errors import EngineError
+from windlass.plan.plan import Plan
+from windlass.plan.pods import pod_spec
+from windlass.runs.record import Phase
+from windlass.runs.store import RunWriter, Store
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+
+PLUGIN = """
+import json, pathlib, sys
+said = json.loads(pathlib.Path(sys.argv[1]).read_text())
+if "error" in said:
+    sys.exit(said["error"])
+print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+                  "status": {"token": said["token"]}}))
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with api_server() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
+    client = Client("bed", "team", kubeconfig(server, tmp_path / "config"))
+    yield client
+    client.close()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def refusing(answer: Answer, *verbs: str, plural: str = "") -> Callable[[Request], Answer | None]:
+    def fails(request: Request) -> Answer | None:
+        return answer if request.verb in verbs and plural in ("", request.plural) else None
+
+    return fails
+
+
+# -- logins -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_login_plugin_that_fails_is_an_error_that_passes(
+    server: ApiServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    says, program = tmp_path / "says.json", tmp_path / "plugin.py"
+    program.write_text(PLUGIN)
+    says.write_text('{"error": "session has expired"}')
+    exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable,
+             "args": [str(program), str(says)], "interactiveMode": "Never"}  # fmt: skip
+    clock = Clock()
+    client = Client("bed", "team", kubeconfig(server, tmp_path / "config", {"exec": exec_}), clock)
+    for _ in range(2):
+        with pytest.raises(NotLoggedIn, match="session has expired"):
+            client.find("v1", "Pod")
+    assert server.requests == []  # nothing was asked without a login
+    says.write_text('{"token": "first"}')
+    clock.seconds += AGAIN_SECONDS
+    client.find("v1", "Pod")
+    assert server.requests[-1].token == "first"
+    server.fails = lambda request: status(401, "Unauthorized") if request.token == "first" else None
+    with pytest.raises(Refused):
+        client.find("v1", "Pod")
+    says.write_text('{"token": "second"}')
+    clock.seconds += AGAIN_SECONDS
+    client.find("v1", "Pod")
+    assert server.requests[-1].token == "second"
+    client.close()
+    assert "session has expired" not in "".join(capfd.readouterr())
+
+
+# -- whether an object is gone ----------------------------------------------------------------------------------------
+
+
+def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: ApiServer, client: Client) -> None:
+    wish = marks.asked(client, "r-1")
+    assert wish is not None
+    assert wish.reason == marks.REMOVED
+    assert [one.name for one in server.requests] == ["r-1-stop", "r-1", "r-1"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HTML_404,
+        status(404, "NotFound", "the server could not find the requested resource"),
+        status(404, "NotFound", name="other", kind="configmaps"),
+        status(404, "NotFound", name="r-1", kind="pods"),
+    ],
+)
+def test_another_404_removes_no_run(server: ApiServer, client: Client, answer: Answer) -> None:
+    server.put("configmaps", "r-1-stop-of-another")
+    server.fails = lambda request: answer if request.name == "r-1" else None
+    with pytest.raises(Refused):
+        marks.asked(client, "r-1")
+
+
+def test_an_object_that_is_back_at_the_second_answer_is_there(server: ApiServer, client: Client) -> None:
+    server.put("jobs", "r-1-1")
+    answers = [status(404, "NotFound", name="r-1-1", kind="jobs")]
+    server.fails = lambda _: answers.pop() if answers else None
+    assert marks.there(client, "batch/v1", "Job", "r-1-1", confirm_seconds=0) is not None
+
+
+# -- the Lease --------------------------------------------------------------------------------------------------------
+
+
+def lease(client: Client, holder: str, clock: Clock) -> Lease:
+    return Lease(client, "r-1", holder, clock=clock, now=lambda: 1_700_000_000 + clock.seconds)
+
+
+@pytest.fixture
+def anchored(server: ApiServer) -> ApiServer:
+    server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap", metadata={"labels": {layout.RUN_LABEL: "r-1"}})
+    return server
+
+
+def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ApiServer, client: Client) -> None:
+    assert lease(client, "a_x_1-b", Clock()).ensure()
+    made = anchored.objects["leases", "r-1"]
+    assert made["spec"]["holderIdentity"] == "a_x_1-b"
+    assert made["spec"]["leaseDurationSeconds"] == DURATION_SECONDS
+    [owner] = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("ConfigMap", "r-1")
+
+
+def test_another_machine_gets_the_lease_only_once_it_is_not_renewed_any_more(
+    anchored: ApiServer, client: Client
+) -> None:
+    clock = Clock()
+    first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
+    assert first.ensure()
+    assert not second.ensure()
+    clock.seconds += DURATION_SECONDS - 1
+    assert not second.ensure()
+    clock.seconds += 1
+    assert second.ensure()
+    with pytest.raises(HeldElsewhere):
+        first.renew()
+    assert "process 1 on c" in first.lost_to
+    with pytest.raises(HeldElsewhere):
+        first.ensure()
+
+
+def test_a_holder_that_renews_is_left_alone(anchored: ApiServer, client: Client) -> None:
+    clock = Clock()
+    first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
+    assert first.ensure()
+    assert not second.ensure()
+    clock.seconds += 10
+    first.renew()
+    with pytest.raises(HeldElsewhere, match="process 1 on a"):
+        second.ensure()
+
+
+def test_a_supervisor_of_the_same_home_takes_the_lease_over_at_once(anchored: ApiServer, client: Client) -> None:
+    clock = Clock()
+    assert lease(client, "a_x_1-b", clock).ensure()
+    assert lease(client, "a_x_2-b", clock).ensure()
+    assert anchored.objects["leases", "r-1"]["spec"]["leaseTransitions"] == 1
+
+
+def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ApiServer, client: Client) -> None:
+    clock = Clock()
+    assert lease(client, "a_x_1-b", clock).ensure()
+    others = [lease(client, f"{host}_y_1-b", clock) for host in "cd"]
+    assert not any(other.ensure() for other in others)
+    clock.seconds += DURATION_SECONDS
+    anchored.fails = refusing(status(409, "Conflict"), "PUT")  # the other one was quicker
+    assert not others[0].ensure()
+    anchored.fails = lambda _: None
+    assert others[1].ensure()
+    with pytest.raises(HeldElsewhere):
+        others[0].ensure()
+
+
+def test_an_api_server_that_is_away_ends_no_hold(anchored: ApiServer, client: Client) -> None:
+    clock = Clock()
+    held = lease(client, "a_x_1-b", clock)
+    assert held.ensure()
+    clock.seconds += 10 * DURATION_SECONDS
+    anchored.fails = refusing(status(503, "ServiceUnavailable"), "GET", "PUT")
+    with pytest.raises(Refused):
+        held.renew()
+    assert not held.lost_to
+    with pytest.raises(Refused):
+        held.ensure()  # but nothing is begun until it is known that no other has it
+    anchored.fails = lambda _: None
+    assert held.ensure()
+
+
+def test_without_the_right_nothing_is_fenced(anchored: ApiServer, client: Client) -> None:
+    anchored.fails = refusing(status(403, "Forbidden"), "GET", "POST", "PUT", plural="leases")
+    held = lease(client, "a_x_1-b", Clock())
+    assert held.ensure()
+    assert held.is_unsupported
+
+
+def test_a_released_lease_is_anybodys(anchored: ApiServer, client: Client) -> None:
+    clock = Clock()
+    first = lease(client, "a_x_1-b", clock)
+    assert first.ensure()
+    first.release()
+    assert lease(client, "c_y_1-b", clock).ensure()
+
+
+def test_a_command_sees_a_holder_of_another_home(anchored: ApiServer, client: Client, tmp_path: Path) -> None:
+    mine, other = holder_of(tmp_path), holder_of(tmp_path / "other")
+    assert is_same_place(mine, holder_of(tmp_path))
+    assert not is_same_place(mine, other)
+    clock = Clock()
+    assert lease(client, other, clock).ensure()
+    now = 1_700_000_000
+    assert str(os.getpid()) in held_elsewhere(client, "r-1", tmp_path, now)
+    assert held_elsewhere(client, "r-1", tmp_path / "other", now) == ""
+    assert held_elsewhere(client, "r-1", tmp_path, now + 3600) == ""
+
+
+# -- a run ------------------------------------------------------------------------------------------------------------
+
+
+class Scene:
+    """The record of a run on this server, and what is to be done for it in the cluster."""
+
+    def __init__(self, server: ApiServer, folder: Path, **fields: Any) -> None:
+        config = kubeconfig(server, folder / "config")
+        target = KubernetesTarget(name="bed", context="bed", namespace="team", image="image")
+        job = Job.model_validate({"name": "case", "command": ["true"], **fields})
+        cluster = Cluster("v1.34.0", frozenset(way.api for way in WAYS.values()))
+        facts = Facts(str(folder), True, True, None, None, cluster, config)
+        self.plan: Plan = plan(job, target, facts, "r-1", boot_program())
+        self.server = server
+        self.store = Store(folder / "home")
+        self.engine = KubernetesEngine(self.store)
+        self.dir = self.store.run_dir("r-1")
+
+    def create(self, at: float = 1000.0) -> RunWriter:
+        return self.store.create(
+            "r-1", name="case", target="bed", output_dir="out", plan=self.plan.to_text(), time=at, restarts=0
+        )
+
+    def end(self, phase: Phase = Phase.LOST) -> None:
+        writer = self.create()
+        writer.append("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
+        writer.append("end", {"phase": phase.value})
+        writer.close()
+
+    def pod(self, name: str, phase: str = "Running") -> None:
+        labels = {layout.RUN_LABEL: "r-1", layout.MANAGED_LABEL: "windlass", layout.ATTEMPT_LABEL: "1"}
+        self.server.put("pods", name, spec={"containers": [{"name": "node"}]}, status={"phase": phase},
+                        metadata={"labels": labels})  # fmt: skip
+
+
+@pytest.fixture
+def scene(server: ApiServer, tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(server, tmp_path)
+    yield scene
+    scene.store.close()
+
+
+def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) -> None:
+    scene.end()
+    scene.server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap",
+                     metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # fmt: skip
+    scene.server.put("jobs", "r-1-1", metadata={"labels": {layout.RUN_LABEL: "r-1"}})
+    scene.pod("r-1-1-0")
+    scene.pod("r-1-1-1", "Failed")
+    condition = scene.engine.status("r-1").condition
+    assert condition is not None
+    assert condition["type"] == "PodsStillRunning"
+    assert "r-1-1-0" in condition["message"]
+    assert scene.engine.left_running("r-1") == ["r-1-1-0"]
+    scene.engine.stop("r-1")
+    assert (scene.server.names("jobs"), scene.server.names("pods")) == ([], ["r-1-1-1"])
+    assert scene.server.names("configmaps") == ["r-1", "r-1-stop"]
+    assert scene.engine.status("r-1").condition is None
+
+
+def test_rm_deletes_pods_whose_maker_is_gone(scene: Scene) -> None:
+    scene.end()
+    scene.pod("r-1-1-0")
+    scene.engine.delete("r-1")
+    assert scene.server.names("pods") == []
+
+
+def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = scene.create()
+    ground = ClusterGround(scene.plan, scene.dir)
+    record = Recording(writer)
+    ground.clear(record)
+    writer.append("end", {"phase": "stopped"})
+    scene.server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap",
+                     metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # fmt: skip
+    scene.server.put("jobs", "r-1-1", metadata={"labels": {layout.RUN_LABEL: "r-1"}})
+    scene.server.fails = lambda _: status(503, "ServiceUnavailable", "the server is shutting down")
+    ground.finish(record, seconds=0)
+    ground.close()
+    writer.close()
+    [warning] = [event.data["message"] for event in scene.store.events("r-1") if event.kind == "warning"]
+    assert "the server is shutting down" in warning
+    assert "kubectl --context bed -n team delete jobs" in warning
+    assert (scene.dir / UNFINISHED).exists()
+    os.utime(scene.dir / UNFINISHED, (1, 1))
+    scene.server.fails = lambda _: None
+    assert scene.engine.status("r-1").phase is Phase.STOPPED
+    assert not (scene.dir / UNFINISHED).exists()
+    assert scene.server.names("jobs") == []
+    assert "r-1-end" in scene.server.names("configmaps")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [(status(401, "Unauthorized"), "LoginFailed"), (status(503, "ServiceUnavailable"), "ClusterUnreachable")],
+)
+def test_a_start_that_cannot_be_made_now_is_not_refused(scene: Scene, answer: Answer, kind: str) -> None:
+    writer = scene.create()
+    ground = ClusterGround(scene.plan, scene.dir)
+    scene.server.fails = refusing(answer, "POST")
+    with pytest.raises(NotNow) as error:
+        ground.start(Recording(writer), scene.dir / "attempt-1", 1, [0], 1)
+    assert error.value.kind == kind
+    assert not ground.is_started(scene.dir / "attempt-1")
+    ground.close()
+    writer.close()
+
+
+def test_a_start_that_is_forbidden_is_refused(scene: Scene) -> None:
+    writer = scene.create()
+    ground = ClusterGround(scene.plan, scene.dir)
+    scene.server.fails = refusing(status(403, "Forbidden"), "POST")
+    with pytest.raises(Refused):
+        ground.start(Recording(writer), scene.dir / "attempt-1", 1, [0], 1)
+    ground.close()
+    writer.close()
+
+
+def test_a_submission_that_fails_says_what_it_could_not_remove(scene: Scene) -> None:
+    def fails(request: Request) -> Answer | None:
+        if request.verb == "DELETE" or (request.verb == "POST" and request.plural == "services"):
+            return status(403, "Forbidden", "not for you")
+        return None
+
+    scene.server.fails = fails
+    with pytest.raises(EngineError) as error:
+        scene.engine.submit(scene.plan)
+    assert "objects of r-1 may be left" in error.value.hint
+    assert f"kubectl --context bed -n team delete jobs,pods,services,configmaps,leases -l {layout.RUN_LABEL}=r-1" in (
+        error.value.hint
+    )
+    assert scene.store.count() == 0
+
+
+def test_a_submission_that_fails_leaves_nothing(scene: Scene) -> None:
+    scene.server.fails = refusing(status(422, "Invalid"), "POST", plural="services")
+    with pytest.raises(Refused) as error:
+        scene.engine.submit(scene.plan)
+    assert "may be left" not in error.value.hint
+    assert scene.server.objects == {}
+
+
+def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> None:
+    scene.create().close()
+    scene.server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap",
+                     metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # fmt: skip
+    client = Client("bed", "team", str(scene.plan.requests("cluster")[0]["kubeconfig"]))
+    assert Lease(client, "r-1", "laptop_0123_77-abc").ensure()
+    client.close()
+    found = scene.engine.status("r-1")
+    assert found.condition is not None
+    assert found.condition["message"] == "supervised by process 77 on laptop"
+    assert [event.kind for event in scene.store.events("r-1")] == ["created"]
+
+
+def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
+    scene.create().close()
+    Path(scene.plan.requests("cluster")[0]["kubeconfig"]).unlink()
+    found = scene.engine.status("r-1")
+    assert found.condition is not None
+    assert found.condition["type"] == "LoginFailed"
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("via", ["job", "jobset", "trainjob", "pytorchjob", "mpijob"])
+def test_the_pods_of_each_kind_have_a_deadline_behind_the_time_limit(
+    server: ApiServer, tmp_path: Path, via: str
+) -> None:
+    fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
+    scene = Scene(server, tmp_path, timeout="1h", grace="30s", nodes=2, kubernetes={"via": via}, **fields)
+    objects = numbered(scene.plan, 2, 2)
+    assert deadlines(objects) == {deadline_seconds(3600, 30)}
+    assert pod_spec(objects)["activeDeadlineSeconds"] > 3600 + 30
+    bounded(objects, deadline_seconds(600, 30))
+    assert deadlines(objects) == {deadline_seconds(600, 30)}
+    scene.store.close()
+
+
+def deadlines(objects: Any) -> set[int]:
+    text = json.dumps(objects)
+    return {int(one.split(",")[0].split("}")[0]) for one in text.split('"activeDeadlineSeconds": ')[1:]}
+
+
+def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ApiServer, tmp_path: Path) -> None:
+    scene = Scene(server, tmp_path, timeout="1h", grace="30s")
+    writer = scene.create(at=time.time() - 3000)
+    ground = ClusterGround(scene.plan, scene.dir)
+    ground.begin(Recording(writer), ground.lay())
+    ground.close()
+    writer.close()
+    scene.store.close()
+    found = server.objects["jobs", "r-1-1"]["spec"]["template"]["spec"]["activeDeadlineSeconds"]
+    assert deadline_seconds(540, 30) < found <= deadline_seconds(600, 30)
+
+
+def test_a_failing_cluster_is_no_sign_that_no_pod_lives(scene: Scene) -> None:
+    ground = ClusterGround(scene.plan, scene.dir)
+    assert not ground.lives()
+    scene.pod("r-1-1-0")
+    assert ground.lives()
+    scene.server.objects.clear()
+    scene.server.fails = lambda _: HTML_404
+    assert ground.lives()
+    with pytest.raises((Refused, Unreachable)):
+        ending.live_pods(ground.client, "r-1")
+    ground.close()
