@@ -50,6 +50,7 @@ class HandAttempt:
 
     refusals: list[str] = []  # noqa: RUF012 - as the protocol has it
     is_taken_back = False
+    is_past_deadline = False
 
     def __init__(self, folder: Path, nodes: list[HandNode]) -> None:
         self.folder = folder
