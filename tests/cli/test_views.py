@@ -394,6 +394,13 @@ def plan(num_nodes: int = 2, **changes: Any) -> Plan:
     return replace(made, **changes)
 
 
+def test_what_a_pod_reports_as_its_loss_cannot_move_the_cursor_of_the_live_view() -> None:
+    status = replace(training(), progress={"step": 1, "loss": "\x1b[2J", "epoch": "\x1b[1;1H"})
+    advance = statustext.advance_of(status, 120.0)
+    assert advance is not None
+    assert "\x1b" not in "".join(advance.facts)
+
+
 def test_plan_shows_each_node_with_its_ranks_and_the_command_as_a_shell_takes_it() -> None:
     text = "\n".join(plantext.plan_lines(plan(), plain))
     assert "d on local: 2 nodes × 2 ranks" in text

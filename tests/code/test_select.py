@@ -146,7 +146,7 @@ def test_what_stays_behind_is_counted_by_rule_and_folders_count_once(repo: Path,
     assert select(repo / "job", environ(home)).counted() == (
         LeftOut(".gitignore:1", "*.log", 2),
         LeftOut(".gitignore:2", "data/", 1),
-        LeftOut("built in", "__pycache__", 1),
+        LeftOut("built-in rule", "__pycache__", 1),
     )
 
 
@@ -165,7 +165,8 @@ HELD = {
     "a.pfx": "x", "id_rsa": "x", "keys/id_ed25519": "x", "deploy_key": KEY, ".netrc": "x", ".git-credentials": "x",
     ".pypirc": "x", ".npmrc": "//registry.npmjs.org/:_authToken=npm_abc\n", "credentials": "x",
     "gcp/credentials.json": "{}", "project-1f2e.json": '{"type": "service_account", "private_key": "x"}',
-    ".aws/config": "x", ".kube/config": "x", "kubeconfig": "x", "lab.yaml": KUBECONFIG, ".docker/config.json": "{}",
+    ".aws/config": "x", ".kube/config": "x", "kubeconfig": "x", "lab.yaml": KUBECONFIG, "lab": KUBECONFIG,
+    "lab.conf": KUBECONFIG, ".docker/config.json": "{}",
     ".huggingface/token": "hf", "cache/huggingface/token": "hf", ".ssh/work": "x", "kaggle.json": "{}",
 }  # fmt: skip
 PUBLIC = {

@@ -123,6 +123,19 @@ def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     assert "install torch" in notes["torch-missing"].fix
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "mpi"])
+def test_a_plan_does_not_run_the_interpreter_that_a_job_file_names(tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "python").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho True\n")
+    (tmp_path / "python").chmod(0o755)
+    more = {"local": {"agent": "torchrun"}} if launcher == "torchrun" else {}
+    job = Job(name="t", run="train.py", launcher=launcher, python="./python", **more)
+    facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
+    made = plan(job, LocalTarget(name="local"), facts, "t-1")
+    assert not (tmp_path / "ran").exists()
+    assert "torch-missing" not in {note.code for note in made.notes}
+
+
 def test_the_plan_shows_the_command_line_of_each_agent(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     job = Job(name="t", run="train.py", nodes=2, procs_per_node=3, grace=5, local={"agent": "torchrun"})

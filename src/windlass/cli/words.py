@@ -48,9 +48,9 @@ def duration(seconds: float) -> str:
 
 
 def number(value: Any) -> str:
-    """A number with as many digits as a person reads: `1,234`, `0.0312`, `3.2e-05`; other things as they are."""
+    """A number with as many digits as a person reads: `1,234`, `0.0312`, `3.2e-05`; other things as `visible` text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+        return visible(str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:

@@ -32,10 +32,11 @@ MAX_BYTES: Final = 256 << 10
 """Larger files are data: only their first bytes are looked at."""
 _PRIVATE_KEY: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY")
 _CONTENTS: Final = (
-    ("*.json", (re.compile(rb'"private_key"\s*:'),)),
-    (".npmrc", (re.compile(rb"^[^#;\n]*_(?:auth|authToken|password)\s*=\s*[^$\s]", re.MULTILINE),)),
-    ("*.y*ml", (re.compile(rb"^kind:\s*Config\b", re.MULTILINE),
-                re.compile(rb"^[\s-]+(?:client-key-data|token|password):\s*\S", re.MULTILINE))),
+    (re.compile(r".*\.json"), (re.compile(rb'"private_key"\s*:'),)),
+    (re.compile(r"\.npmrc"), (re.compile(rb"^[^#;\n]*_(?:auth|authToken|password)\s*=\s*[^$\s]", re.MULTILINE),)),
+    (re.compile(r"[^.]+|.*\.(?:ya?ml|conf|config)"),
+     (re.compile(rb"^kind:\s*Config\b", re.MULTILINE),
+      re.compile(rb"^[\s-]+(?:client-key-data|token|password):\s*\S", re.MULTILINE))),
 )  # fmt: skip
 """What all stands in a file whose name does not tell: service accounts, tokens of npm, kubeconfig files."""
 
@@ -59,7 +60,7 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _gives_itself_away(last: str, path: Path, num_bytes: int) -> bool:
-    kinds = [contents for glob, contents in _CONTENTS if fnmatch.fnmatchcase(last, glob)]
+    kinds = [contents for name, contents in _CONTENTS if name.fullmatch(last)]
     with path.open("rb") as file:
         head = file.read(MAX_BYTES if kinds and num_bytes <= MAX_BYTES else HEAD_BYTES)
     if _PRIVATE_KEY.match(head):

@@ -25,7 +25,7 @@ GIT, OWN = ".gitignore", ".windlassignore"
 NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache",
                           ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".DS_Store"})  # fmt: skip
 """Names that are no code, whether or not an ignore file lists them."""
-BUILT_IN: Final = "built in"
+BUILT_IN: Final = "built-in rule"
 SHOWN: Final = 8
 """Credentials that a message names."""
 
@@ -47,7 +47,7 @@ class LeftOut:
     """Entries that one rule keeps from travelling."""
 
     source: str
-    """File and line of the rule, `.gitignore:3`; `built in` for names that never travel."""
+    """File and line of the rule, `.gitignore:3`; `built-in rule` for names that never travel."""
     pattern: str
     num_entries: int
     """Files and folders; what a folder holds is not counted."""
