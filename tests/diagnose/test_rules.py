@@ -95,6 +95,30 @@ def test_victims_alone_mean_a_lost_connection_unless_a_rank_left() -> None:
     assert (left.code, left.rank) == ("rank-left-early", 1)
 
 
+IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "facts", "said"),
+    [
+        (IN_USE, {"listeners": [{"port": 7, "pid": 3, "group": 3, "name": "nginx"}]}, "in use by another program"),
+        (TRACE + "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 7): address already in use",
+         {"listeners": [{"port": 7, "pid": 3, "group": 3, "name": "nginx"}]}, "port 7 that the script wants to "
+         "listen on is in use by nginx (pid 3)"),
+        (TRACE + "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+         "address. port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use\n",
+         {"listeners": [{"port": 29500, "pid": 3, "group": 3, "name": "nginx"}]}, "port 29500 that the script wants to "
+         "listen on is in use by nginx (pid 3)"),
+        (TRACE + "lightgbm.basic.LightGBMError: Binding port 29511 failed\n", {"held_port": 29511},
+         "the script could not bind MASTER_PORT (29511): Windlass keeps it"),
+    ],
+)  # fmt: skip
+def test_a_port_in_use_is_told_with_who_has_it(tail: str, facts: dict[str, Any], said: str) -> None:
+    verdict = failed(tail, facts=facts).verdict
+    assert verdict.code == "port-taken"
+    assert said in verdict.summary
+
+
 def stack(*places: tuple[str, int, str]) -> str:
     lines = [f'  File "{file}", line {line} in {name}' for file, line, name in places]
     return "Current thread 0x01 (most recent call first):\n" + "\n".join(lines) + "\n"

@@ -117,9 +117,6 @@ KNOWN: Final = (
     Known("main-guard-missing", r"before the current process has finished its bootstrapping phase",
           "{who} starts processes while its main file is still being imported",
           "put what the script does under if __name__ == '__main__':", 92),
-    Known("port-taken", r"EADDRINUSE|\[Errno 98\]|[Aa]ddress already in use",
-          "a port that {who} wants to listen on is in use by another program",
-          "let the script take MASTER_ADDR and MASTER_PORT as they are given, or port 0; see who has it: ss -ltnp", 94),
     Known("out-of-memory", r"^MemoryError|can't allocate memory|\[Errno 12\]|Cannot allocate memory|Unable to allocate|"
           r"std::bad_alloc|_ArrayMemoryError",
           "{who} asked for memory and got none", "a smaller batch, fewer DataLoader workers, data read in parts; "
