@@ -188,3 +188,23 @@ def test_a_run_that_failed_is_never_said_to_be_well() -> None:
     for phase in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
         assert diagnose(seen(phase, cause={"summary": "something nobody knows"})).verdict.code != "none"
     assert diagnose(seen(Phase.SUCCEEDED, exit_code=0)).verdict.code == "none"
+
+
+def test_an_apostrophe_is_no_quotation_mark() -> None:
+    tail = TRACE + "FileNotFoundError: can't find a module script at '/job/tasks/train.py'\n"
+    verdict = failed(tail).verdict
+    assert (verdict.code, verdict.summary) == (
+        "file-missing", "the script needs /job/tasks/train.py, which is not there",
+    )  # fmt: skip
+
+
+def test_the_code_of_the_cause_counts_where_a_launcher_ended_the_rank_by_a_signal() -> None:
+    words = "-----\nProcess name: [[1,2],0]\nExit code:    1\n-----\nmpirun ended the ranks while ranks were running\n"
+    rank = RankSeen(0, exit_code=-15, ended_at=103.0, tail="ready\n" + words)
+    verdict = diagnose(seen(ranks=[rank], cause={"rank": 0, "summary": "", "exit_code": 1, "victims": []})).verdict
+    assert verdict.code == "exit-code"
+    assert "SIGTERM" not in verdict.summary
+
+
+def test_a_rule_of_dashes_is_no_last_line() -> None:
+    assert failed("no vocabulary\n----------\n").verdict.summary.endswith("its last line: no vocabulary")

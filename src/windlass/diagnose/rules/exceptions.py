@@ -259,7 +259,8 @@ def _missing(case: Case, module: str) -> Verdict:
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
-_PATH = re.compile(r"'([^'\n]*)'")
+_PATH = re.compile(r"(?<!\w)'([^'\n]*)'")
+"""What stands in quotes, but not between the apostrophe of `can't` and a quote after it."""
 _SHM = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]+|/pymp-", re.IGNORECASE)
 _WRITE_FAILED = re.compile(r"file write failed|PytorchStreamWriter failed|inline_container.*unexpected pos", re.DOTALL)
 
