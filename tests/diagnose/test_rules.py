@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from windlass.diagnose.diagnose import diagnose
-from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.observations import ClusterSeen, NodeSeen, Observations, RankSeen
 from windlass.diagnose.verdict import Diagnosis
+from windlass.engines.local.observe import environment
 from windlass.runs.record import Event, Phase, fold
 
 TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    step()\n'
@@ -208,3 +211,56 @@ def test_the_code_of_the_cause_counts_where_a_launcher_ended_the_rank_by_a_signa
 
 def test_a_rule_of_dashes_is_no_last_line() -> None:
     assert failed("no vocabulary\n----------\n").verdict.summary.endswith("its last line: no vocabulary")
+
+
+PLAN_OF_PYTHON = {
+    "steps": [
+        {"kind": "node", "request": {"ranks": [{"argv": ["/job/.venv/bin/python", "/w/worker/rank.py", "t.py"]}]}}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "fix"),
+    [
+        ({"kind": "uv-project"}, "uv add scikit-learn"),
+        ({"kind": "poetry"}, "poetry add scikit-learn"),
+        ({"kind": "uv"}, "uv pip install --python /job/.venv/bin/python scikit-learn"),
+        ({"kind": "conda", "prefix": "/opt/conda/envs/t"}, "conda install -p /opt/conda/envs/t"),
+        ({"kind": "venv"}, "/job/.venv/bin/python -m pip install scikit-learn"),
+        ({}, "/job/.venv/bin/python -m pip install scikit-learn"),
+    ],
+)
+def test_a_missing_module_is_installed_as_its_environment_wants_it(environment: dict[str, str], fix: str) -> None:
+    tail = TRACE + "ModuleNotFoundError: No module named 'sklearn'\n"
+    cause = {"rank": 0, "summary": "", "exit_code": 1, "victims": []}
+    made = seen(ranks=[RankSeen(0, exit_code=1, ended_at=103.0, tail=tail)], cause=cause)
+    found = diagnose(replace(made, plan=PLAN_OF_PYTHON, facts={"environment": environment})).verdict
+    assert found.code == "module-missing"
+    assert fix in found.fix
+    on_a_cluster = diagnose(replace(made, plan=PLAN_OF_PYTHON, cluster=ClusterSeen())).verdict
+    assert "add scikit-learn to the image" in on_a_cluster.fix
+
+
+def test_what_manages_an_environment_is_found_by_its_files(tmp_path: Path) -> None:
+    def made(prefix: str, *files: str, config: str | None = None) -> str:
+        for name in files:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        folder = tmp_path / prefix
+        folder.mkdir(parents=True, exist_ok=True)
+        if config is not None:
+            (folder / "pyvenv.cfg").write_text(config)
+        return str(folder / "bin" / "python")
+
+    def kind(python: str, code_dir: str) -> str | None:
+        return environment(python, str(tmp_path / code_dir)).get("kind")
+
+    uv = "home = /usr/bin\nuv = 0.9.2\n"
+    assert kind(made("a/.venv", "a/uv.lock", config=uv), "a/src") == "uv-project"
+    assert kind(made("b/.venv", config=uv), "b") == "uv"
+    assert kind(made("b/other", "b/uv.lock", config="home = /usr/bin\n"), "b") == "venv"  # not the project's own
+    assert kind(made("c/env", "c/poetry.lock", config="home = /usr/bin\n"), "c") == "poetry"
+    assert kind(made("d/env", "d/env/conda-meta/history"), "d") == "conda"
+    assert kind(made("e"), "e") == "system"
+    assert environment("", "") == {}
