@@ -111,7 +111,7 @@ FAULTS = (
         "import cv2\n",
         "module-missing",
         0,
-        ("cv2", "pip install opencv-python"),
+        ("cv2", "opencv-python"),
         needs=has_module("cv2"),
     ),
     Fault(
