@@ -10,6 +10,7 @@ import sys
 
 from tests.faults.scene import (
     FIXED_PORT,
+    SHARED_PORT,
     Fault,
     end_keeper,
     freeze,
@@ -110,7 +111,7 @@ FAULTS = (
         "import cv2\n",
         "module-missing",
         0,
-        ("cv2", "pip install opencv-python"),
+        ("cv2", "opencv-python"),
         needs=has_module("cv2"),
     ),
     Fault(
@@ -380,6 +381,22 @@ FAULTS = (
         around=port_held,
     ),
     Fault(
+        "a port that two ranks want",
+        f"import socket, time\nserver = socket.socket()\nserver.bind(('0.0.0.0', {SHARED_PORT}))\nserver.listen()\n"
+        "time.sleep(600)\n",
+        "port-taken",
+        None,
+        (f"port {SHARED_PORT} that rank", f"listens on port {SHARED_PORT}", "LOCAL_RANK"),
+        TWO,
+    ),
+    Fault(
+        "MASTER_PORT, which is kept for the process group, bound by a tracker",
+        "import os, socket\nserver = socket.socket()\nserver.bind(('0.0.0.0', int(os.environ['MASTER_PORT'])))\n",
+        "port-taken",
+        0,
+        ("Windlass keeps it", "launcher: plain"),
+    ),
+    Fault(
         "an interpreter that went between plan and start",
         READY_AND_WAIT,
         "interpreter-missing",
@@ -620,6 +637,13 @@ HEALTHY = (
         "import os, sys, time\nif os.fork() == 0:\n    sys.exit(3)\nos.wait()\ntime.sleep(1)\n",
         "none",
         job={"grace": "100ms"},
+    ),
+    Fault(
+        "MASTER_PORT bound by the tracker of a launcher: plain job",
+        "import os, socket\nserver = socket.socket()\nserver.bind(('0.0.0.0', int(os.environ['MASTER_PORT'])))\n"
+        "server.listen()\n",
+        "none",
+        job={"launcher": "plain"},
     ),
     Fault(
         "a restart, then success",

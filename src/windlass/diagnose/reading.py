@@ -138,5 +138,6 @@ def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:
 
 
 def last_lines(text: str, number: int = 3) -> tuple[str, ...]:
-    """The last lines with something on them."""
-    return tuple(line.strip()[:300] for line in text[-8192:].splitlines() if line.strip())[-number:]
+    """The last lines with something on them; mere rules (`-----`) are left out where there are others."""
+    lines = tuple(line.strip()[:300] for line in text[-8192:].splitlines() if line.strip())
+    return (tuple(line for line in lines if line.strip("-=*_#~ ")) or lines)[-number:]

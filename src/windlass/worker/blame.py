@@ -116,6 +116,7 @@ def _summary(failure: dict[str, Any], trace: str) -> str:
         return _SIGNALS.get(name, f"killed by {name}")
     if line:
         return line
-    last = [text for text in tail.splitlines() if text.strip()][-1:]
+    lines = [text for text in tail.splitlines() if text.strip()]
+    last = ([text for text in lines if text.strip("-=*_#~ ")] or lines)[-1:]
     said = f"; its last line: {last[0].strip()[:200]}" if last else "; it said nothing"
     return f"exit code {failure['exit_code']}{said}"

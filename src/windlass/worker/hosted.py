@@ -181,7 +181,8 @@ class HostedNode(Node):
         rank = min(live or missing)
         when = "while ranks were running" if live else "before all ranks were started"
         code = self.launcher_code if self.launcher_code is not None and self.launcher_code > 0 else 1
-        self.own_failures.append(failure(rank, code, time.time(), f"{self._quote()}\n{self._how_launcher_ended(when)}"))
+        said = f"{self._quote()}\n{self._how_launcher_ended(when)}"
+        self.own_failures.append({**failure(rank, code, time.time(), said), "of_launcher": True})
         self._say("failing", rank=rank)
         self._end_others(by="failure")
 

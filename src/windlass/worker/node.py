@@ -34,6 +34,7 @@ from windlass.worker import netns, process
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.evidence import Evidence
 from windlass.worker.heartbeat import Heartbeat
+from windlass.worker.listeners import IN_USE, listeners
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.ranks import Rank
 from windlass.worker.reserve import FULL_ERRORS, Reserve
@@ -98,6 +99,8 @@ class Node:
         self.marks_at = 0.0
         """When the marks are to be read next, by the monotonic clock."""
         self.evidence = Evidence()
+        self.listeners: list[dict[str, Any]] = []
+        """Who listened on which port when a rank found its port in use."""
         self.heartbeat: Heartbeat | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -380,6 +383,8 @@ class Node:
 
     def _fail(self, failed: Rank) -> None:
         """The first rank of this node has failed: report it, and end the others."""
+        if IN_USE.search(failed.capture.tail):
+            self.listeners = listeners({rank.pid for rank in self.ranks})  # now: it may be a rank that is ended next
         waited = waited_in_vain(failed.capture.tail)
         if waited:
             self._look()
@@ -433,6 +438,10 @@ class Node:
         env = {**self.spec["env"]}
         folders = [env.get("WINDLASS_OUTPUT_DIR", ""), self.folder, self.spec["cwd"], os.environ.get("TMPDIR", "/tmp")]
         facts = self.evidence.facts([rank.pid for rank in self.ranks], [folder for folder in folders if folder])
+        if self.listeners:
+            facts["listeners"] = self.listeners
+        if "held_port" in self.spec:
+            facts["held_port"] = self.spec["held_port"]
         return {**facts, "flights": flights_of(self.ranks)}
 
     def _is_dead(self, rank: Rank) -> bool:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from windlass.diagnose.rules import cluster, deaths, endings, exceptions, machines, queues, recorded, restarts, together
+from windlass.diagnose.rules import (
+    cluster,
+    deaths,
+    endings,
+    exceptions,
+    machines,
+    ports,
+    queues,
+    recorded,
+    restarts,
+    together,
+)
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
 
@@ -34,6 +45,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     together.waited_in_vain,
     together.rendezvous,
     exceptions.known,
+    ports.taken,
     exceptions.nan_loss,
     exceptions.any_other,
     deaths.killed,

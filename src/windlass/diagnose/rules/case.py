@@ -49,9 +49,9 @@ class Case:
         if number is None or not self.failed:
             return None
         found = next((seen for seen in self.seen.ranks if seen.rank == number), RankSeen(number))
-        if found.exit_code is None:
-            return RankSeen(number, found.node, self.cause.get("exit_code"), head=found.head, tail=found.tail)
-        return found
+        # What the worker took for the cause: a rank that its launcher ended by a signal has failed by another's code.
+        code = self.cause.get("exit_code")
+        return found if code is None or code == found.exit_code else replace(found, exit_code=code)
 
     @cached_property
     def text(self) -> str:
