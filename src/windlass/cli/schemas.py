@@ -83,6 +83,8 @@ _RUN: Final[dict[str, Schema]] = {
     "checkpoint": _or_null(CHECKPOINT),
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
+    "trouble": {**_or_null(TEXT), "description": "What the run's supervisor cannot find out at present, and why"},
+    "missing_lines": {**WHOLE, "description": "Lines of the ranks' logs that were lost before they were read"},
     "output_dir": TEXT,
 }
 

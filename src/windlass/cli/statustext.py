@@ -382,6 +382,11 @@ def status_lines(
         lines += labelled("attempt", [words], paint)
     if status.waits_for:
         lines += labelled("waits", [paint(visible(status.waits_for), "yellow")], paint)
+    if status.trouble:
+        lines += labelled("trouble", [paint(visible(status.trouble), "yellow")], paint)
+    if status.missing_lines:
+        words = f"{count(status.missing_lines, 'line')} missing: windlass events {status.id}"
+        lines += labelled("logs", [paint(words, "yellow")], paint)
     lines += labelled("progress", advance_lines(status, now, rate), paint)
     if status.checkpoint is not None:
         lines += labelled("saved", [saved_words(status, now)], paint)

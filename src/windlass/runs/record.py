@@ -127,6 +127,10 @@ class Status:
     """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
     waits_for: str | None = None
     """What keeps the newest attempt from beginning, in the words of its target; None while nothing does."""
+    trouble: str | None = None
+    """What the run's supervisor cannot find out at present, since when and why; None while it can."""
+    missing_lines: int = 0
+    """Lines of the ranks' logs that were lost before they were read, in all attempts."""
     stop_requested: bool = False
     last_seq: int = 0
 
@@ -212,7 +216,7 @@ def _on_attempt(status: Status, event: Event) -> Status:
         for node, ranks_of_node in zip(members or range(len(nodes)), nodes, strict=False)
         for rank in ranks_of_node
     )
-    status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None)
+    status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None, trouble=None)
     return status if status.phase is Phase.STOPPING else _enter(status, Phase.STARTING, event.time)
 
 
@@ -234,9 +238,21 @@ def _on_cause(status: Status, event: Event) -> Status:
 
 
 def _on_warning(status: Status, event: Event) -> Status:
-    """Of a node that cannot be brought yet, why."""
-    is_waiting = event.data.get("waits") and status.phase in _NOT_BEGUN
-    return replace(status, waits_for=event.data["message"]) if is_waiting else status
+    """Of a node that cannot be brought yet, why; of what fails, whether it still does; how much of a log is lost."""
+    data = event.data
+    if data.get("waits") and status.phase in _NOT_BEGUN:
+        status = replace(status, waits_for=data["message"])
+    if "trouble" in data:
+        status = replace(status, trouble=data["trouble"] or None)
+    if missing := data.get("missing"):
+        lost = sum(num for num in missing.values() if isinstance(num, int))
+        status = replace(status, missing_lines=status.missing_lines + lost)
+    return status
+
+
+def _on_adopted(status: Status, _event: Event) -> Status:
+    """Another supervisor finds out for itself what it cannot."""
+    return replace(status, trouble=None)
 
 
 def _on_queue(status: Status, event: Event) -> Status:
@@ -305,7 +321,7 @@ def _on_end(status: Status, event: Event) -> Status:
     if status.attempts and status.attempts[-1].ended_at is None:
         status = _end_attempt(status, phase, event)
     status = _enter(status, phase, event.time)
-    return replace(status, ended_at=status.phase_since, exit_code=event.data.get("exit_code"))
+    return replace(status, ended_at=status.phase_since, exit_code=event.data.get("exit_code"), trouble=None)
 
 
 def _end_attempt(status: Status, phase: Phase, event: Event) -> Status:
@@ -327,6 +343,7 @@ _CHANGES: Final = {
     "rank": _on_rank,
     "progress": _on_progress,
     "warning": _on_warning,
+    "adopted": _on_adopted,
     "queue": _on_queue,
     "machine": _on_machine,
     "checkpoint": _on_checkpoint,
@@ -371,5 +388,7 @@ def status_to_json(status: Status, now: float) -> dict[str, Any]:
         "checkpoint": dict(status.checkpoint) if status.checkpoint is not None else None,
         "restarts_left": status.restarts_left,
         "waits_for": status.waits_for,
+        "trouble": status.trouble,
+        "missing_lines": status.missing_lines,
         "output_dir": status.output_dir,
     }

@@ -16,6 +16,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     endings.node_killed,
     endings.could_not_start,
     cluster.unreachable,
+    cluster.not_followed,
     cluster.could_not_start,
     queues.waits,
     queues.evicted,
@@ -40,4 +41,5 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     deaths.aborted,
     deaths.signalled,
     deaths.exit_code,
+    cluster.lines_missing,
 )
