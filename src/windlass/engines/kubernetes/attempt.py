@@ -63,6 +63,8 @@ class PodNode(Told):
         """How its ranks failed, as its log says; believed once its pod has ended like that, or stays."""
         self._is_asking = False
         """Whether its pod is being asked whether it stays."""
+        self._is_unanswered = False
+        """Whether that was asked in vain."""
         self._is_sending = False
         self._num_ignored = 0
         self._sent: dict[signal.Signals, float] = {}
@@ -158,8 +160,10 @@ class PodNode(Told):
             if stays:
                 self.log.finish()
             elif stays is None:
+                self._is_unanswered = True
                 time.sleep(PAUSES[-2])
             else:
+                self._claim = None
                 intake.retract()
         except OSError:
             pass  # a full disk: asked again
@@ -214,7 +218,9 @@ class PodNode(Told):
 
     def send(self, number: signal.Signals) -> None:
         """Signal the node, without waiting for it; a pod that cannot be reached is deleted where it is to end."""
-        if super().over:
+        intake = self.log.intake
+        awaits_answer = self._claim is not None and intake is not None and intake.is_told and not self._is_unanswered
+        if super().over or awaits_answer:  # a pod that is about to stay must not be ended as one that does not end
             return
         now = time.monotonic()
         if now - self._sent.get(number, float("-inf")) >= AGAIN_SECONDS and not self._is_sending:
