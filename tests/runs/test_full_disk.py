@@ -186,5 +186,5 @@ def test_what_logs_lack_is_counted_by_attempt_and_rank_and_stored(tmp_path: Path
                 data = {"message": "rank 0: …", "dropped": {"rank": 0, "bytes": 10 * lines, "lines": lines}}
                 writer.note("warning", data)
         assert store.status("a-1").dropped == (Dropped(1, 0, 50, 5), Dropped(2, 0, 50, 5))
-        older = _dump(writer.status).replace(',"dropped":[[1,0,50,5],[2,0,50,5]]', "")
+        older = _dump(writer.status).replace(',"dropped":[[1,0,50,5,"disk-full"],[2,0,50,5,"disk-full"]]', "")
         assert _load(older).dropped == ()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.edge import Edge, here
 from windlass.actions.jobs import ReadyJob
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from windlass.engines.base import Engine
     from windlass.plan.plan import Plan
     from windlass.runs.ledger import Ledger, Restart
+
+STOP_SECONDS: Final = 60.0
+"""How much longer than its grace period a run is waited for whose target does not answer."""
+STOP_LOOK_SECONDS: Final = 5.0
 
 
 def make_plan(ready: ReadyJob, on: str, edge: Edge) -> Plan:
@@ -160,6 +165,23 @@ def wait(
     """Block until a run has ended, at most `timeout` seconds; gives the last status seen. Raises NoSuchRun."""
     run_id = store.find(run)
     return engine_for(run_id, store).wait(run_id, timeout, on_change)
+
+
+def wait_stopped(run_id: str, store: Store, grace_seconds: float) -> Status:
+    """Block until a run that was asked to end has ended.
+
+    Raises EngineError where its supervisor cannot find out for `STOP_SECONDS` after the grace period whether it has:
+    a cluster that does not answer must not hold a terminal for good. Raises NoSuchRun.
+    """
+    give_up = time.monotonic() + grace_seconds + STOP_SECONDS
+    while True:
+        found = wait(run_id, store, timeout=STOP_LOOK_SECONDS)
+        if found.phase.is_terminal:
+            return found
+        if found.condition and time.monotonic() >= give_up:
+            why = found.condition["message"]
+            raise EngineError(f"{run_id} was asked to end, and it is not known whether it has: {why}",
+                              f"it goes on being stopped; look again: windlass status {run_id}")  # fmt: skip
 
 
 def remove(run: str, store: Store, *, force: bool = False) -> str:

@@ -140,12 +140,13 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
                 return stop_there(run, on, here(), now=now, wait=not no_wait, form=form)
         run_id = store.find(run)
         plan = store.plan(run_id)
+        grace = 0 if now else plan["policy"].get("grace_seconds", 0)
         over = runs.status(run_id, store).phase.is_terminal
         left = runs.left_running(run_id, store) if over else []
         runs.stop(run_id, store, now=now)
         if not (over or no_wait) and form == "table":
-            say_stopping(run_id, 0 if now else plan["policy"].get("grace_seconds", 0))
-        status = runs.status(run_id, store) if no_wait else runs.wait(run_id, store)
+            say_stopping(run_id, grace)
+        status = runs.status(run_id, store) if no_wait else runs.wait_stopped(run_id, store, grace)
         if form == "table":
             from windlass.cli.statustext import summary_lines
 
@@ -198,7 +199,7 @@ def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
                 continue
             if force:
                 actions.stop(run_id, store, now=True)
-                actions.wait(run_id, store)
+                actions.wait_stopped(run_id, store, 0)
             actions.remove(run_id, store, force=True)
         ids = [run_id for run_id, _ in found]
         print_data({"removed": ids}, form, "\n".join(f"{run_id} removed" for run_id in ids))

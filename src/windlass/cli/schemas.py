@@ -85,7 +85,17 @@ _RUN: Final[dict[str, Schema]] = {
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
     "condition": {**_or_null(CONDITION), "description": "What keeps the run from being supervised; null if nothing"},
-    "logs_dropped": _list(_object({"attempt": WHOLE, "rank": WHOLE, "bytes": WHOLE, "lines": WHOLE})),
+    "logs_dropped": _list(
+        _object(
+            {
+                "attempt": WHOLE,
+                "rank": WHOLE,
+                "bytes": WHOLE,
+                "lines": WHOLE,
+                "why": {"enum": ["disk-full", "rotated"]},
+            }
+        )
+    ),
     "output_dir": TEXT,
 }
 

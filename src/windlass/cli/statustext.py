@@ -11,7 +11,7 @@ from typing import Any, Final
 from windlass.cli.style import PHASE_COLOURS, SPENT_COLOURS
 from windlass.cli.words import Paint, bar, count, duration, number, ranks_named, size, spans, table, tilde, visible
 from windlass.runs.ledger import WASTED, Ledger
-from windlass.runs.record import Attempt, Phase, RankState, Status
+from windlass.runs.record import DISK_FULL, ROTATED, Attempt, Phase, RankState, Status
 from windlass.runs.tally import Spent
 
 RANK_ROWS: Final = 8
@@ -39,6 +39,10 @@ WHY: Final = {
     "resume": "by a resume",
 }
 """Why an attempt was begun."""
+_WHY_DROPPED: Final = {
+    DISK_FULL: "were not kept, the disk was full",
+    ROTATED: "are missing, the kubelet rotated the log before a supervisor read them",
+}
 NOT_METRICS: Final = frozenset({"rank", "at", "metrics", "message"})
 
 
@@ -309,12 +313,15 @@ def left_words(status: Status) -> str:
 
 def dropped_words(status: Status) -> str:
     """`incomplete: 1.2 MiB (300 lines) of ranks 0–3 were not kept, the disk was full`; empty for complete logs."""
-    if not status.dropped:
-        return ""
-    lines = count(sum(one.num_lines for one in status.dropped), "line")
-    whose = ranks_named(sorted({one.rank for one in status.dropped}))
-    amount = size(sum(one.num_bytes for one in status.dropped))
-    return f"incomplete: {amount} ({lines}) of {whose} were not kept, the disk was full"
+    parts = []
+    for why, words in _WHY_DROPPED.items():
+        dropped = [one for one in status.dropped if one.why == why]
+        if dropped:
+            lines = count(sum(one.num_lines for one in dropped), "line")
+            num_bytes = sum(one.num_bytes for one in dropped)
+            amount = f"{size(num_bytes)} ({lines})" if num_bytes else lines
+            parts.append(f"{amount} of {ranks_named(sorted({one.rank for one in dropped}))} {words}")
+    return f"incomplete: {'; '.join(parts)}" if parts else ""
 
 
 def resume_words(status: Status) -> tuple[str, str] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import linecache
 import os
 import re
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from windlass.diagnose.observations import ClusterSeen, NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import FRAME, LIBRARY, plain
-from windlass.engines.keeping import crash
+from windlass.engines.keeping import crash, nodeevents
 from windlass.runs.record import Event, Status
 from windlass.runs.store import Store
 
@@ -57,7 +56,7 @@ def hear(store: Store, status: Status) -> Heard:
     failures = [one for end in ends.values() for one in end.get("failures", ())]
     return Heard(
         tuple(NodeSeen(node, text_of(folder / f"node-{node}.out"), end.get("facts", {})) for node, end in ends.items()),
-        tuple(one["rank"] for one in failures if one["ended_by_us"]),
+        tuple(one["rank"] for one in failures if one.get("ended_by_us")),
         {one["rank"]: one["tail"] for one in failures},
         tuple(one["rank"] for one in failures if one.get("of_launcher")),
     )
@@ -73,20 +72,8 @@ def text_of(path: Path) -> str:
 
 def _end(path: Path) -> dict[str, Any]:
     """The last word of a node; empty where it has none."""
-    for event in _lines(path):
-        if event.get("kind") == "end":
-            return event
-    return {}
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield json.loads(line)
-    except (OSError, ValueError):
-        return
+    ends = [event for event in nodeevents.read(path) if event["kind"] == "end"]
+    return ends[-1] if ends else {}
 
 
 def observe(

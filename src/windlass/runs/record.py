@@ -94,14 +94,22 @@ class RankState:
     """The process's exit code, −N for signal N; None while it runs."""
 
 
+DISK_FULL: Final = "disk-full"
+ROTATED: Final = "rotated"
+"""Why a log lacks lines."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Output of one rank in one attempt that its log lacks, since the disk was full."""
+    """Output of one rank in one attempt that its log lacks."""
 
     attempt: int
     rank: int
     num_bytes: int
+    """0 where only the lines were counted."""
     num_lines: int
+    why: str = DISK_FULL
+    """`disk-full`, or `rotated`: the kubelet removed the lines before a supervisor read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +258,14 @@ def _on_cause(status: Status, event: Event) -> Status:
 
 def _on_warning(status: Status, event: Event) -> Status:
     """Of a node that cannot be brought yet, why; of a rank's log, what it lacks."""
-    if "dropped" in event.data:
-        status = _drop(status, event.data["dropped"])
-    is_waiting = event.data.get("waits") and status.phase in _NOT_BEGUN
-    return replace(status, waits_for=event.data["message"]) if is_waiting else status
+    data = event.data
+    if "dropped" in data:
+        status = _drop(status, data["dropped"])
+    for tag, num_lines in data.get("missing", {}).items():
+        if tag.isdigit():  # other lines are of the node, not of a rank
+            status = _add_rotated(status, int(tag), num_lines)
+    is_waiting = data.get("waits") and status.phase in _NOT_BEGUN
+    return replace(status, waits_for=data["message"]) if is_waiting else status
 
 
 def _on_condition(status: Status, event: Event) -> Status:
@@ -270,8 +282,18 @@ def _drop(status: Status, data: Json) -> Status:
     """The counts of an attempt grow: the newest ones replace those before."""
     attempt = status.attempts[-1].number if status.attempts else 0
     new = Dropped(attempt, data["rank"], data["bytes"], data["lines"])
-    others = [old for old in status.dropped if (old.attempt, old.rank) != (attempt, new.rank)]
-    return replace(status, dropped=tuple(sorted([*others, new], key=lambda one: (one.attempt, one.rank))))
+    return _with_dropped(status, new)
+
+
+def _add_rotated(status: Status, rank: int, num_lines: int) -> Status:
+    attempt = status.attempts[-1].number if status.attempts else 0
+    known = [old.num_lines for old in status.dropped if (old.attempt, old.rank, old.why) == (attempt, rank, ROTATED)]
+    return _with_dropped(status, Dropped(attempt, rank, 0, sum(known) + num_lines, ROTATED))
+
+
+def _with_dropped(status: Status, new: Dropped) -> Status:
+    others = [old for old in status.dropped if (old.attempt, old.rank, old.why) != (new.attempt, new.rank, new.why)]
+    return replace(status, dropped=tuple(sorted([*others, new], key=lambda one: (one.attempt, one.rank, one.why))))
 
 
 def _on_queue(status: Status, event: Event) -> Status:
@@ -410,7 +432,7 @@ def status_to_json(status: Status, now: float) -> dict[str, Any]:
         "waits_for": status.waits_for,
         "condition": dict(status.condition) if status.condition is not None else None,
         "logs_dropped": [
-            {"attempt": one.attempt, "rank": one.rank, "bytes": one.num_bytes, "lines": one.num_lines}
+            {"attempt": one.attempt, "rank": one.rank, "bytes": one.num_bytes, "lines": one.num_lines, "why": one.why}
             for one in status.dropped
         ],
         "output_dir": status.output_dir,

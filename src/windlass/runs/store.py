@@ -418,7 +418,7 @@ def _dump(status: Status) -> str:
             "progress": dict(status.progress),
             "cause": status.cause,
             "checkpoint": status.checkpoint,
-            "dropped": [[d.attempt, d.rank, d.num_bytes, d.num_lines] for d in status.dropped],
+            "dropped": [[d.attempt, d.rank, d.num_bytes, d.num_lines, d.why] for d in status.dropped],
         },
         separators=(",", ":"),
     )

@@ -11,6 +11,10 @@ A pod shares no folder with whoever keeps the run; what it has is its log, which
 
 so `kubectl logs` is readable, and the keeper makes of it the same files that a node on its own machine writes.
 
+Any process of the container may write to this output too. So each event of the node carries a token (`k`) that this
+process makes up before any rank starts. And as a node of the cluster may rotate a log away before it is read, an event
+`count` says now and then how many lines were written so far, by tag.
+
 Where ranks have failed, the pod may stay for the next attempt (`staying.py`): then this process begins anew. Where it
 starts the ranks itself, it imports what they will while it waits, and forks them.
 """
@@ -36,7 +40,7 @@ if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the fold
 from windlass.worker import forksafe, resume, staying, warm
 from windlass.worker.hosted import HostedNode
 from windlass.worker.likeness import Likeness
-from windlass.worker.node import Node
+from windlass.worker.node import NODE_TAG, Node
 from windlass.worker.start import ColdStart, Start, WarmStart
 
 PIECE_BYTES = 8 << 10
@@ -45,6 +49,11 @@ POD = "w"
 """The tag of what is neither a rank nor the node; see above."""
 ATTEMPT = "a"
 """The tag of what parts one attempt from the next."""
+COUNT = "count"
+"""The kind of the event that says how many lines were written."""
+COUNT_BYTES = 64 << 10
+"""How much is written between two of them: a thousandth of what is written, and 160 in a file of a usual log."""
+TOKEN_BYTES = 8
 NAME_SECONDS = 600.0
 """How long the name of the first pod may take to be known: until it has an address, which may wait for an image."""
 NAME_PAUSE_SECONDS = 0.2
@@ -69,12 +78,22 @@ class Outlet:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.attempt = 0
+        self.token = ""
+        """What marks the events of this attempt's node; empty before there is one."""
+        self.lines: dict[str, int] = {}
+        """How many lines were written, by tag: since the container began, whichever program it runs by now."""
+        self._num_uncounted = 0
+        """Bytes since that was last said."""
         self._room = float(FLOOD_BYTES)
         self._looked_at = time.monotonic()
 
     def put(self, tag: str, data: bytes) -> None:
         """Write what `tag` has said: whole lines, and a piece where the last one has no end yet."""
+        if tag == NODE_TAG and self.token and data.endswith(b"}\n"):  # an event: the last field of it is ours
+            data = data[:-2] + b', "k": "%s"}\n' % self.token.encode()
         out = bytearray()
+        num_lines = 0
         for line in io.BytesIO(data):  # by newlines alone: what a carriage return ends goes on
             for at in range(0, len(line), PIECE_BYTES):
                 piece = line[at : at + PIECE_BYTES]
@@ -83,7 +102,18 @@ class Outlet:
                 # Container runtimes drop a carriage return at the end of a line.
                 marks, guard = (b"r", b".") if piece.endswith(b"\r") else (b"", b"")
                 out += b"[%s]%s%s %s%s\n" % (tag.encode(), b"" if is_end else b"+", marks, piece, guard)
+                num_lines += 1
         self._write(out)
+        self.lines[tag] = self.lines.get(tag, 0) + num_lines
+        self._num_uncounted += len(out)
+        if self._num_uncounted >= COUNT_BYTES:
+            self.count()
+
+    def count(self) -> None:
+        """Say how many lines were written before this one."""
+        self._num_uncounted = 0  # first: this is written by `put` too
+        event = {"kind": COUNT, "at": time.time(), "attempt": self.attempt, "lines": self.lines}
+        self.put(NODE_TAG, json.dumps(event).encode() + b"\n")
 
     def say(self, text: str) -> None:
         """Write a line of this process's own."""
@@ -130,6 +160,7 @@ def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
     """Play one attempt; gives the exit code, unless the pod is to stay for another one."""
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt before
     spec = _spec(folder, nodes, _place())
+    outlet.attempt, outlet.token = int(spec["env"].get("WINDLASS_ATTEMPT", 0)), os.urandom(TOKEN_BYTES).hex()
     words = os.path.join(folder, f"node-{spec['node']}.out")
     with open(words, "wb", buffering=0) as file:  # what a launcher prints, and what breaks
         os.dup2(file.fileno(), 1)
@@ -145,6 +176,7 @@ def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
     with open(words, "rb") as said:
         said.seek(max(0, os.fstat(said.fileno()).st_size - QUOTED_BYTES))
         outlet.put(POD, said.read())
+    outlet.count()
     staying.block()
     goes_away = not staying.forget_told(os.path.dirname(folder)) and node.ended_by == "stop"
     if code and not goes_away and spec.get("stay_seconds"):
@@ -163,6 +195,7 @@ def _become(folder: str, spec: dict[str, Any], code: int, outlet: Outlet) -> Non
         "modules": modules,
         "env": dict(os.environ),
         "warm_env": env,
+        "lines": outlet.lines,
     }
     file = os.memfd_create("state")
     os.write(file, json.dumps(state).encode())
@@ -179,6 +212,7 @@ def _become(folder: str, spec: dict[str, Any], code: int, outlet: Outlet) -> Non
 def _stay(folder: str, state: dict[str, Any], outlet: Outlet) -> int:
     """Wait for an order and play what it says; where none comes, end as the attempt before has."""
     likeness: list[Likeness] = []
+    outlet.lines = state["lines"]
 
     def import_ahead() -> None:
         found, why_unsafe = warm.import_ahead(state["modules"])

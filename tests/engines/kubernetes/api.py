@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from windlass.engines.kubernetes.client import Client
 
@@ -110,3 +111,75 @@ def config_of(port: int, folder: Path, user: Mapping[str, Any] | None = None) ->
 
 def client_of(api: Api, folder: Path, user: Mapping[str, Any] | None = None) -> Client:
     return Client("c", "team", config_of(api.port, folder, user))
+
+
+# -- a cluster of one run ---------------------------------------------------------------------------------------------
+
+
+class ClusterOfOneRun:
+    """Pods of attempt 1 of run `r-1`, what makes them, and the log of each; what it answers is what a test sets."""
+
+    def __init__(self, num_pods: int = 1) -> None:
+        self.logs = [b""] * num_pods
+        self.pods = [_pod(place) for place in range(num_pods)]
+        self.cut_logs: int | None = None
+        """Bytes after which the connection of a log is cut."""
+        self.is_silent = False
+        """Whether a log that is followed stays open with nothing new, rather than end at once."""
+        self.closed = threading.Event()
+        self._changed = threading.Condition()
+
+    def end_pod(self, place: int, exit_code: int) -> None:
+        status = {"phase": "Failed" if exit_code else "Succeeded", "containerStatuses": [
+            {"name": "node", "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}
+        ]}  # fmt: skip
+        with self._changed:
+            self.pods[place] = {**self.pods[place], "status": status}
+            self._changed.notify_all()
+
+    def __call__(self, method: str, path: str) -> bytes:
+        where, _, query = path.partition("?")
+        if "/log" in where:
+            return self._log(int(where.split("/")[-2].rpartition("-")[2]), query)
+        if where.endswith("/pods") and "watch=1" in query:
+            before = list(self.pods)
+            with self._changed:
+                self._changed.wait_for(lambda: self.pods != before or self.closed.is_set(), 0.5)
+            changed = [pod for pod, was in zip(self.pods, before, strict=True) if pod != was]
+            lines = [json.dumps({"type": "MODIFIED", "object": pod}).encode() + b"\n" for pod in changed]
+            return chunked(*lines)
+        if where.endswith("/pods"):
+            return reply({"metadata": {"resourceVersion": "1"}, "items": self.pods})
+        if where.endswith("/events"):
+            return reply({"metadata": {}, "items": []})
+        if where.endswith("/exec"):
+            return reply({"kind": "Status", "reason": "Forbidden", "message": "no exec", "code": 403}, 403)
+        name = where.rpartition("/")[2]
+        if method == "GET" and name in ("r-1", "r-1-1"):
+            return reply({"metadata": {"name": name, "labels": {}}, "spec": {}, "status": {}})
+        return not_found("things", name)
+
+    def _log(self, place: int, query: str) -> bytes:
+        since = parse_qs(query).get("sinceTime", [""])[0][:19].encode()
+        lines = [line for line in self.logs[place].splitlines(keepends=True) if line[:19] >= since]
+        data = b"".join(lines)
+        if self.cut_logs is not None and len(data) > self.cut_logs:
+            return chunked(data[: self.cut_logs], is_whole=False)
+        if "follow" in query and self.is_silent:
+            self.closed.wait(30)
+        return chunked(data) if data else chunked()
+
+
+def _pod(place: int) -> dict[str, Any]:
+    meta = {"name": f"r-1-1-{place}", "uid": f"u{place}", "annotations": {
+        "batch.kubernetes.io/job-completion-index": str(place)
+    }}  # fmt: skip
+    running = {"name": "node", "restartCount": 0, "state": {"running": {}}}
+    status = {"phase": "Running", "containerStatuses": [running], "conditions": []}
+    return {"metadata": meta, "spec": {"containers": [{"name": "node"}], "nodeName": "n"}, "status": status}
+
+
+def said(*lines: str, start: int = 0) -> bytes:
+    """Lines of a log as the API gives them, a second apart."""
+    return b"".join(b"2026-01-02T03:%02d:%02d.000000001Z %s\n" % (at // 60, at % 60, line.encode())
+                    for at, line in enumerate(lines, start))  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.engines.kubernetes.api import client_of, not_found, reply, serving
+from tests.engines.kubernetes.api import chunked, client_of, not_found, reply, serving
 
-from windlass.engines.kubernetes.client import ABSENT_SECONDS, Absence, Refused
+from windlass.engines.kubernetes import streams
+from windlass.engines.kubernetes.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable
+from windlass.errors import EngineError
 
 HTML = b"<html><body><h1>404 Not Found</h1><hr>nginx</body></html>"
 UNSERVED = {"kind": "Status", "reason": "NotFound", "details": {}, "code": 404,
@@ -30,7 +34,7 @@ def test_only_the_api_servers_own_answer_means_that_an_object_is_absent(
 ) -> None:
     with serving(lambda *_: answer) as api, pytest.raises(Refused) as refused:
         client_of(api, tmp_path).get("batch/v1", "Job", "r-1")
-    assert refused.value.is_absent("r-1") is is_absent
+    assert refused.value.is_absent("r-1", "Job") is is_absent
 
 
 def test_an_object_is_removed_once_it_is_absent_twice_some_seconds_apart() -> None:
@@ -44,3 +48,62 @@ def test_an_object_is_removed_once_it_is_absent_twice_some_seconds_apart() -> No
     assert not absence.is_confirmed(is_absent=True)
     now[0] += ABSENT_SECONDS
     assert absence.is_confirmed(is_absent=True)
+
+
+LIST = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "p"}}]}
+BAD_ANSWERS = {
+    "a body that is cut": reply(LIST, cut=7),
+    "chunks that are cut": chunked(b'{"metadata": {', is_whole=False),
+    "the page of a proxy": reply(HTML),
+    "JSON that is cut, of no known length": b'HTTP/1.0 200 OK\r\n\r\n{"metadata": {"res',
+    "no answer": b"",
+    "JSON of something else": reply({"ok": True}),
+    "a list": reply([1, 2]),
+    "nothing": reply(b""),
+    "JSON that is too deep": reply(b'{"a":' * 5000),
+    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "a compression that is none": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
+}
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "get": lambda client: client.get("v1", "Pod", "p"),
+    "find": lambda client: client.find("v1", "Pod"),
+    "watch": lambda client: list(client.watch("v1", "Pod", "", "1", 1)),
+    "exec": lambda client: streams.call(client, "p", "node", ["true"], 1.0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("answer", BAD_ANSWERS)
+def test_an_answer_that_is_none_means_that_the_server_cannot_be_reached(tmp_path: Path, answer: str, call: str) -> None:
+    if call == "watch" and answer in ("no answer", "nothing"):
+        answer = "the page of a proxy"  # a watch may end without a change
+    with serving(lambda *_: BAD_ANSWERS[answer]) as api, pytest.raises(EngineError) as broken:
+        CALLS[call](client_of(api, tmp_path))
+    assert isinstance(broken.value, Unreachable) or (call == "exec" and isinstance(broken.value, Refused))
+
+
+def test_a_cut_log_gives_its_whole_lines_and_then_says_so(tmp_path: Path) -> None:
+    answer = chunked(b"one\ntw", b"o\nthr", is_whole=False)
+    with serving(lambda *_: answer) as api:
+        lines = client_of(api, tmp_path).logs("p", container="node", follow=True)
+        assert [next(lines), next(lines)] == [b"one", b"two"]
+        with pytest.raises(Unreachable):
+            next(lines)
+
+
+def test_half_a_line_of_an_answer_without_an_end_is_none(tmp_path: Path) -> None:
+    with serving(lambda *_: b"HTTP/1.0 200 OK\r\n\r\none\ntw") as api:
+        lines = client_of(api, tmp_path).logs("p", container="node", follow=False)
+        assert next(lines) == b"one"
+        with pytest.raises(Unreachable):
+            next(lines)
+
+
+@pytest.mark.parametrize(("method", "times"), [("GET", 2), ("PATCH", 1), ("DELETE", 1), ("POST", 1)])
+def test_only_what_changes_nothing_is_sent_again_when_its_connection_breaks(
+    tmp_path: Path, method: Any, times: int
+) -> None:
+    with serving(lambda *_: b"") as api:
+        with pytest.raises(Unreachable):
+            client_of(api, tmp_path).call(method, "/api/v1/things")
+        assert len(api.asked) == times

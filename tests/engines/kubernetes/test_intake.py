@@ -24,7 +24,6 @@ def test_the_last_of_many_lines_is_written_without_another(tmp_path: Path) -> No
         intake.put(line(number))
     intake.flush()
     assert log(tmp_path) == [f"line {number}" for number in range(5)]
-    intake.close()
 
 
 def test_lines_that_were_not_written_come_again_and_none_twice(tmp_path: Path) -> None:
@@ -38,7 +37,6 @@ def test_lines_that_were_not_written_come_again_and_none_twice(tmp_path: Path) -
         intake.put(line(number))
     intake.flush()
     assert log(tmp_path) == [f"line {number}" for number in range(6)]
-    intake.close()
 
 
 def test_after_a_full_disk_the_log_is_read_anew(tmp_path: Path) -> None:
@@ -57,4 +55,3 @@ def test_after_a_full_disk_the_log_is_read_anew(tmp_path: Path) -> None:
         intake.put(line(number))
     intake.flush()
     assert log(tmp_path) == [f"line {number}" for number in range(3)]
-    intake.close()

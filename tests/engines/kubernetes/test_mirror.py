@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from windlass.engines.keeping import nodeevents
 from windlass.engines.kubernetes.mirror import Mirror
 from windlass.runs.logs import RunLogs
-from windlass.worker.pod import PIECE_BYTES, Outlet
+from windlass.worker.pod import COUNT_BYTES, PIECE_BYTES, Outlet
 
 
 def stream(*told: tuple[str, bytes], same_time: int = 3) -> list[bytes]:
@@ -40,7 +45,6 @@ def test_each_rank_gets_what_it_wrote_byte_for_byte(tmp_path: Path) -> None:
     told = [("0", b"epoch 1\n45%|##"), ("1", b"\x00\xff not text\n"), ("0", b"##|\r100%\nlast without an end")]
     mirror = Mirror(attempt(tmp_path), 0, [0, 1])
     mirror.take(stream(*told))
-    mirror.close()
     assert (attempt(tmp_path) / "rank-0.log").read_bytes() == b"epoch 1\n45%|####|\r100%\nlast without an end"
     assert (attempt(tmp_path) / "rank-1.log").read_bytes() == b"\x00\xff not text\n"
 
@@ -51,7 +55,6 @@ def test_a_line_longer_than_a_container_runtime_keeps_whole_is_whole_again(tmp_p
     assert max(map(len, lines)) < 16 << 10
     mirror = Mirror(attempt(tmp_path), 0, [0])
     mirror.take(lines)
-    mirror.close()
     assert (attempt(tmp_path) / "rank-0.log").read_bytes() == text
 
 
@@ -59,14 +62,12 @@ def test_the_merged_log_is_in_the_order_of_the_lines_times(tmp_path: Path) -> No
     told = [(str(at % 2), b"line %d\n" % at) for at in range(20)]
     mirror = Mirror(attempt(tmp_path), 0, [0, 1])
     mirror.take(stream(*told, same_time=1))
-    mirror.close()
     assert [line.text for line in RunLogs(tmp_path).read()] == [f"line {at}" for at in range(20)]
 
 
 def test_what_is_of_nobody_goes_to_the_words_of_the_node(tmp_path: Path) -> None:
     mirror = Mirror(attempt(tmp_path), 2, [4])
     mirror.take([b"2026-11-21T10:00:00.1Z entrypoint: starting", b"2026-11-21T10:00:00.2+00:00 [w] waiting"])
-    mirror.close()
     assert (attempt(tmp_path) / "node-2.out").read_text() == "entrypoint: starting\nwaiting\n"
 
 
@@ -85,12 +86,10 @@ def test_reconnects_and_crashes_change_nothing(tmp_path: Path, seed: int) -> Non
         mirror.take(lines[start:stop])
         done = max(done, stop)
         if chance.random() < 0.5:  # dies: of what it wrote after the cursor, some is on the disk
-            mirror.close()
             for name in ("rank-0.log", "node-0.events"):
                 with open(attempt(tmp_path) / name, "ab") as file:
                     file.write(b"torn")
             mirror = Mirror(attempt(tmp_path), 0, [0, 1])
-    mirror.close()
     for tag, name in (("0", "rank-0.log"), ("1", "rank-1.log"), ("n", "node-0.events")):
         assert (attempt(tmp_path) / name).read_bytes() == b"".join(data for who, data in told if who == tag)
 
@@ -116,9 +115,167 @@ def test_attempts_in_one_pod_are_told_apart(tmp_path: Path, seed: int) -> None:
             done = chance.randrange(max(start, done), len(lines)) + 1
             mirror.take(lines[start:done])
             if chance.random() < 0.5:
-                mirror.close()
                 mirror = Mirror(folder, 0, [0], number, 1)
                 done = 0 if mirror.since is None else done
         found[number] = (folder / "rank-0.log").read_text(), mirror.is_told
-        mirror.close()
     assert found == {1: ("first\n", True), 2: ("second\n", True), 4: ("fourth\n", False)}
+
+
+# -- lines that are missing, and lines of others ----------------------------------------------------------------------
+
+
+def warnings(folder: Path) -> list[dict[str, Any]]:
+    return [event for event in nodeevents.read(folder / "node-0.events") if event["kind"] == "warning"]
+
+
+def flood(num_lines: int) -> list[bytes]:
+    """The log of a pod whose rank 0 prints many lines, from its node's first event to the last count."""
+    read, write = os.pipe()
+    outlet = Outlet(write)
+    outlet.attempt, outlet.token = 1, "t0ken"
+    got = b""
+    start = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold"}
+    told = [("n", json.dumps(start).encode() + b"\n"), *(("0", b"line %d\n" % at) for at in range(num_lines))]
+    for tag, data in told:
+        outlet.put(tag, data)
+        got += os.read(read, 1 << 20)
+    outlet.count()
+    got += os.read(read, 1 << 20)
+    os.close(read)
+    os.close(write)
+    return [b"2026-11-21T10:%02d:%02d.000000007Z %s" % (at // 6000, at // 100 % 60, line)
+            for at, line in enumerate(got[:-1].split(b"\n"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_lines_that_were_rotated_away_are_counted_and_told(tmp_path: Path, dies: bool) -> None:
+    lines = flood(8_000)
+    assert len(lines) > 8_000 + 8_000 * 11 // COUNT_BYTES
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.take(lines[:2001])
+    if dies:
+        mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.begin()
+    mirror.take(lines[6_000:])  # all that the kubelet has by now
+    text = (attempt(tmp_path) / "rank-0.log").read_text().splitlines()
+    gaps = [line for line in text if line.startswith("[windlass]")]
+    num_lost = 8_000 - (len(text) - len(gaps))
+    assert 3_900 < num_lost < 4_000
+    assert len(gaps) == 1
+    assert f"{num_lost:,} lines of rank 0 are missing here: the kubelet rotated the log" in gaps[0]
+    [warning] = warnings(attempt(tmp_path))
+    assert warning["missing"]["0"] == num_lost
+    assert "rank 0: " in warning["message"]
+
+
+def test_a_log_that_is_read_whole_lacks_nothing(tmp_path: Path) -> None:
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.take(flood(8_000))
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "".join(f"line {at}\n" for at in range(8_000))
+    assert warnings(attempt(tmp_path)) == []
+
+
+def test_of_a_log_that_an_earlier_version_has_begun_to_read_nothing_is_said_to_be_missing(tmp_path: Path) -> None:
+    lines = flood(6_000)
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.take(lines[:3000])
+    cursor = attempt(tmp_path) / "node-0.cursor"
+    known = json.loads(cursor.read_text())
+    del known["counts"], known["token"]
+    cursor.write_text(json.dumps(known))
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.take(lines[2999:])
+    assert warnings(attempt(tmp_path)) == []
+
+
+def test_a_forged_count_is_no_loss(tmp_path: Path) -> None:
+    forged = b'2026-11-21T10:59:00.1Z [n] {"kind": "count", "at": 1.0, "attempt": 9, "lines": {"0": 999999}}'
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.take([*flood(100), forged])
+    assert warnings(attempt(tmp_path)) == []
+
+
+def test_what_parts_two_attempts_counts_in_its_place_alone(tmp_path: Path) -> None:
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.take(stream(("0", b"a\n"), ("a", b"2\n"), ("0", b"b\n"), ("a", b"junk\n"), ("0", b"c\n")))
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\nc\n"
+    assert not mirror.is_told
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_end_that_is_retracted_has_lost_no_line(tmp_path: Path, dies: bool) -> None:
+    """A script has written `[a] over`; the pod, which was asked, goes on."""
+    told = [("0", b"a\n"), ("a", b"over\n"), ("a", b"2\n"), ("0", b"b\n"), ("n", b"{}\n"), ("0", b"c\n")]
+    lines = stream(*told, same_time=2)
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    mirror.take(lines[:4])
+    assert mirror.is_told
+    if dies:
+        mirror = Mirror(attempt(tmp_path), 0, [0])
+        assert mirror.is_told
+        mirror.begin()
+        mirror.take(lines[:4])
+    mirror.retract()
+    mirror.take(lines[4:])
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\nc\n"
+    assert not mirror.is_told
+
+
+def test_an_attempt_begins_where_the_one_before_was_seen_to_end(tmp_path: Path) -> None:
+    """So what a script wrote in the attempt before is taken for nothing in this one."""
+    told = [("0", b"a\n"), ("a", b"over\n"), ("a", b"2\n"), ("0", b"b\n"), ("a", b"over\n"), ("a", b"2\n"),
+            ("0", b"c\n")]  # fmt: skip
+    lines = stream(*told)
+    first = Mirror(attempt(tmp_path), 0, [0])
+    first.take(lines[:4])
+    first.retract()
+    first.take(lines[4:])
+    assert first.is_told
+    second = Mirror(tmp_path / "attempt-2", 0, [0], 2, 1)
+    second.begin()
+    second.take(lines)
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\n"
+    assert (tmp_path / "attempt-2" / "rank-0.log").read_text() == "c\n"
+
+
+_tagged = st.builds(
+    lambda tag, mark, text: b"[%s]%s %s" % (tag.encode(), mark.encode(), text),
+    st.sampled_from(["0", "1", "7", "n", "w", "a", "x", "", "99999999999999999999"]),
+    st.sampled_from(["", "+", "r", "+r", "+++"]),
+    st.one_of(
+        st.binary(max_size=40), st.sampled_from([b"over", b"2", b"1", b"0", b"\xb2", b"9" * 5000, b"{" * 3000]),
+        st.builds(
+            lambda kind, lines: json.dumps({"kind": kind, "at": 1.0, "attempt": 3, "lines": lines, "k": "x"}).encode(),
+            st.sampled_from(["count", "node", "end"]),
+            st.dictionaries(st.sampled_from(["0", "a", "n"]), st.one_of(st.integers(), st.none(), st.text())),
+        ),
+    ),
+)  # fmt: skip
+_stamps = st.one_of(
+    st.sampled_from([b"2026-11-21T10:00:00.1Z", b"2026-11-21T10:00:00.1Z", b"2026-99-99T99:99:99Z", b"now", b""]),
+    st.binary(max_size=30),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.builds(lambda stamp, text: stamp + b" " + text, _stamps, st.one_of(_tagged, st.binary()))))
+def test_no_line_that_a_pod_may_write_breaks_its_reader(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
+    mirror = Mirror(tmp_path_factory.mktemp("run") / "attempt-1", 0, [0, 1])
+    mirror.begin()
+    mirror.take(lines)
+    mirror.begin()
+    mirror.take(lines)
+    mirror.retract()
+
+
+def test_what_a_kubelet_says_in_place_of_a_log_is_kept_once_and_moves_no_cursor(tmp_path: Path) -> None:
+    said = b"unable to retrieve container logs for containerd://0123"
+    mirror = Mirror(attempt(tmp_path), 0, [0])
+    for _ in range(2):
+        assert mirror.begin() is None
+        mirror.take([said])
+    mirror.take(stream(("0", b"hi\n")))
+    assert (attempt(tmp_path) / "node-0.out").read_bytes() == said + b"\n"
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "hi\n"

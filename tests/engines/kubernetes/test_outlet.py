@@ -31,5 +31,4 @@ def through_a_runtime(data: bytes) -> list[bytes]:
 def test_carriage_returns_at_the_end_of_a_line_are_kept(tmp_path: Path, data: bytes) -> None:
     mirror = Mirror(tmp_path / "attempt-1", 0, [0])
     mirror.take(through_a_runtime(data))
-    mirror.close()
     assert (tmp_path / "attempt-1" / "rank-0.log").read_bytes() == data

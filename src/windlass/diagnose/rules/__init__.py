@@ -28,6 +28,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     endings.could_not_start,
     endings.log_incomplete,
     cluster.unreachable,
+    cluster.not_followed,
     cluster.could_not_start,
     queues.waits,
     queues.evicted,
@@ -53,4 +54,5 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     deaths.aborted,
     deaths.signalled,
     deaths.exit_code,
+    cluster.lines_missing,
 )

@@ -162,6 +162,28 @@ def unreachable(case: Case) -> Iterator[Verdict]:
                   "kubectl cluster-info", 109)  # fmt: skip
 
 
+def not_followed(case: Case) -> Iterator[Verdict]:
+    """A run that goes on, of which its supervisor cannot find out something, though the cluster answers here."""
+    condition = case.status.condition
+    if not condition or case.status.phase.is_terminal:
+        return
+    message, since = str(condition["message"]), f"the last that is known of the run: it was {case.status.phase}"
+    yield Verdict("run-not-followed", f"the run's supervisor cannot follow it: {message}", None, (message, since),
+                  "pods go on without it, and it tries again every few seconds; see: windlass check --on "
+                  f"{case.status.target}", 108)  # fmt: skip
+
+
+def lines_missing(case: Case) -> Iterator[Verdict]:
+    """A log that was rotated away before it was read: what broke the run may have been in it."""
+    found = [event.data for event in case.seen.events if event.data.get("missing")]
+    if found:
+        total = sum(sum(data["missing"].values()) for data in found)
+        yield Verdict("log-incomplete", f"{total:,} lines are missing from the logs of the run",
+                      None, tuple(str(data["message"]) for data in found[-4:]),
+                      "have a supervisor run while the job prints much: any windlass command "
+                      "starts one, and the kubelet's containerLogMaxSize sets how much it keeps", 1)  # fmt: skip
+
+
 def could_not_start(case: Case) -> Iterator[Verdict]:
     """An attempt whose objects the cluster has refused."""
     summary = str(case.cause.get("summary", ""))

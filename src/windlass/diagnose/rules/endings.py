@@ -9,7 +9,7 @@ from typing import Any
 from windlass.diagnose.reading import last_lines, main_stack, own_frame
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
-from windlass.runs.record import Phase
+from windlass.runs.record import DISK_FULL, Phase
 
 
 def stopped(case: Case) -> Iterator[Verdict]:
@@ -184,7 +184,8 @@ def could_not_start(case: Case) -> Iterator[Verdict]:
 
 def log_incomplete(case: Case) -> Iterator[Verdict]:
     """A full disk under the record: no cause of an end, but the logs may lack what says more."""
-    dropped, is_full = case.status.dropped, bool(case.seen.facts.get("record_disk_full"))
+    dropped = [one for one in case.status.dropped if one.why == DISK_FULL]
+    is_full = bool(case.seen.facts.get("record_disk_full"))
     if not (dropped or is_full):
         return
     evidence = [

@@ -41,7 +41,9 @@ class Hearing:
         self._record.once("node", data, at=event["at"])
 
     def _rank(self, _node: Node, event: Event) -> None:
-        known = next(state for state in self._record.status.ranks if state.rank == event["rank"])
+        known = next((state for state in self._record.status.ranks if state.rank == event["rank"]), None)
+        if known is None:
+            return  # the attempt has no such rank
         if ("pid" in event and known.pid is None) or ("exit_code" in event and known.exit_code is None):
             self._record.note("rank", carried(event), at=event["at"])
 
@@ -96,8 +98,9 @@ class ProgressOfNodes:
     def _of_run(self, node: int, progress: Mapping[str, Any]) -> dict[str, Any]:
         """What of a node's progress is the run's."""
         told = {name: value for name, value in progress.items() if name != "phase"}
-        if "samples_per_second" in told:
-            self._rates[node] = told["samples_per_second"]
+        rate = told.get("samples_per_second")
+        if isinstance(rate, int | float):  # a script may report "inf"
+            self._rates[node] = rate
             told["samples_per_second"] = round(sum(self._rates.values()), 1)
         if "step" in told:
             self._steps_from = min(self._steps_from, node)

@@ -5,10 +5,11 @@ Whoever keeps a run may die and another take over: what was said is read again f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from windlass.engines.keeping.nodeevents import Sieve
 
 QUOTED_CHARS: Final = 4000
 
@@ -34,6 +35,12 @@ class Told:
         """Whether it was ended because the attempt was, before its worker had reported anything."""
         self._offset = 0
         self._partial = b""
+        self._sieve = Sieve()
+
+    @property
+    def num_ignored(self) -> int:
+        """Lines of its events that were not its own."""
+        return self._sieve.num_ignored
 
     @property
     def over(self) -> bool:
@@ -55,15 +62,19 @@ class Told:
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
-            event = _read(line)
+            event = self._sieve.take(line)
             if event is None:
                 continue
             if event["kind"] == "node":
                 self.begun = True
                 self.pid, self.start_ticks, self.boot = event["pid"], event["start_ticks"], event["boot"]
             elif event["kind"] == "end":
-                self.ended, self.failures = True, event["failures"]
+                self.take_end(event["failures"])
             yield event
+
+    def take_end(self, failures: list[dict[str, Any]]) -> None:
+        """Its last word: how its ranks failed, of which there may be none."""
+        self.ended, self.failures = True, failures
 
     def last_words(self) -> str:
         """What the process of the node itself wrote, which is nothing unless it broke."""
@@ -71,12 +82,3 @@ class Told:
             return self.path("out").read_text(errors="replace").strip()[-QUOTED_CHARS:]
         except OSError:
             return ""
-
-
-def _read(line: bytes) -> dict[str, Any] | None:
-    """One event; None for what a power cut may have made of it: zeros, or half a line."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "kind" in event and "at" in event else None

@@ -9,7 +9,6 @@ import contextlib
 import gzip
 import json
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +16,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.keeping.told import Told
-from windlass.engines.kubernetes import layout, staying
+from windlass.engines.kubernetes import layout, staying, streams
 from windlass.engines.kubernetes.arrivals import Arrivals
+from windlass.engines.kubernetes.background import PAUSES
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.follower import Connections, Follower, raise_file_limit
 from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.marks import Ear
 from windlass.engines.kubernetes.plan import attempt_objects
-from windlass.engines.kubernetes.pods import PAUSES, PodWatch, has_ended, why_it_ended
-from windlass.engines.kubernetes.seeing import claims_of, container_state, is_restarted
+from windlass.engines.kubernetes.pods import PodWatch, has_ended, why_it_ended
+from windlass.engines.kubernetes.seeing import claims_of, container_state
 from windlass.engines.kubernetes.troubles import Troubles
 from windlass.engines.kubernetes.turns import Turn
 from windlass.engines.kubernetes.ways import WAYS
@@ -42,6 +43,8 @@ SENDERS: Final = 16
 """Signals that are sent at once."""
 DEADLINE: Final = "DeadlineExceeded"
 """Status reason of a pod that ran for as long as its deadline allowed."""
+SEND_SECONDS: Final = 10.0
+"""How long a command in a pod may take to signal it."""
 REASON_SECONDS: Final = 5.0
 """How long a pod that was taken away may take to be shown as ended, and why: it says so only then."""
 
@@ -53,27 +56,41 @@ class PodNode(Told):
         super().__init__(number, ranks, folder)
         self.place = place
         self.attempt = attempt
-        self.all_read = False
-        """Whether all that its pod has written is in our files."""
-        self.closed = False
         self.is_taken_away = False
         """Whether its pod was ended, and not by us."""
         self.is_explained = False
         """Whether it was told what the cluster says of a pod that has ended."""
         self._over_at: float | None = None
-        self._intake: Intake | None = None
+        self._claim: list[dict[str, Any]] | None = None
+        """How its ranks failed, as its log says; believed once its pod has ended like that, or stays."""
+        self._is_asking = False
+        """Whether its pod is being asked whether it stays."""
+        self._is_unanswered = False
+        """Whether that was asked in vain."""
+        self._is_sending = False
+        self._num_ignored = 0
         self._sent: dict[signal.Signals, float] = {}
         """When each signal was last sent: whoever ends a node says so at every turn."""
         self._told_at = float("-inf")
-        threading.Thread(target=self._follow, name=f"log of node {number}", daemon=True).start()
+        of = (folder, number, ranks, attempt.number, attempt.made_for)
+        self.log = Follower(
+            f"log of node {number}", attempt.client, attempt.pods, place, lambda: Intake(*of), attempt.connections,
+            attempt.wake,
+        )  # fmt: skip
+
+    @property
+    def all_read(self) -> bool:
+        """Whether all that its pod has written of this attempt is in our files."""
+        return self.log.is_done
 
     def news(self) -> Iterator[dict[str, Any]]:
         """What it has said since the last call, after what is seen of its pod."""
-        intake = self._intake
-        if intake is not None:
+        intake, all_read = self.log.intake, self.all_read
+        if intake is not None and not all_read:
             with contextlib.suppress(OSError):  # a full disk, or closed meanwhile: who reads the log sees to it
                 intake.flush()  # the last lines of many that came at once
-            self.all_read = self.all_read or intake.is_told
+            self._ask_whether_it_stays(intake)
+        yield from self.attempt.client.health.news()
         pod = self.attempt.pods.pod(self.place)
         # Not only its container: what a machine has to say of a pod comes with the end of the pod.
         phase = "" if pod is None else pod.get("status", {}).get("phase")
@@ -90,12 +107,81 @@ class PodNode(Told):
                 with contextlib.suppress(EngineError):
                     self.attempt.ear.listen()
             yield event
+        yield from self._ignored()
+        if all_read or self.attempt.pods.is_lost(self.place):
+            yield from self._believe()
         if self.attempt.is_taken_back:
             yield from self.attempt.notices()
             self._end_unheard()
         if self.pid is None and self.attempt.has_first_done and time.monotonic() - self._told_at >= AGAIN_SECONDS:
             self._told_at = time.monotonic()
-            self.attempt.senders.submit(self._begin_without_first)
+            self.attempt.submit(self._begin_without_first)
+
+    def take_end(self, failures: list[dict[str, Any]]) -> None:
+        """See `Told`. Any process of the pod could have written it: how the pod ends decides whether it is believed."""
+        self._claim = failures
+
+    def _believe(self) -> Iterator[dict[str, Any]]:
+        """Once all is read: the node has ended as its log says, if its pod has ended so too, or stays.
+
+        Its exit code is 0 if all its ranks have succeeded. Where the two differ, the pod's own status holds; a node
+        that ended in another way than its log says is one that died without a word.
+        """
+        if self.ended:
+            return
+        code, claim = self._exit_code(), self._claim
+        if claim is not None and (code is None or (code == 0) is not bool(claim)):
+            self.ended, self.failures = True, claim
+        elif code == 0 and self.pid is not None:
+            self.ended, self.failures = True, []
+            lacks = "says something else" if claim else "lacks its end"
+            message = f"node {self.number} has succeeded, as its pod's status says, though its log {lacks}"
+            yield {"kind": "warning", "message": message, "at": time.time()}
+
+    def _exit_code(self) -> int | None:
+        """How the container of its pod has ended; None where it has not, or nobody knows."""
+        pod = self.attempt.pods.pod(self.place)
+        state, data = container_state(pod) if pod is not None else ("waiting", {})
+        code = data.get("exitCode") if state == "terminated" else None
+        return code if isinstance(code, int) else None
+
+    def _ask_whether_it_stays(self, intake: Intake) -> None:
+        """Where its log says that the attempt is over and the pod stays, have the pod itself show that."""
+        if not intake.is_told or self._is_asking:
+            return
+        pod = self.attempt.pods.pod(self.place)
+        if not self.attempt.asks_pods:
+            self.log.finish()
+        elif pod is not None and container_state(pod)[0] == "running":  # one that has ended says so by its status
+            self._is_asking = True
+            self.attempt.submit(self._ask_pod, intake, pod)
+
+    def _ask_pod(self, intake: Intake, pod: Mapping[str, Any]) -> None:
+        try:
+            stays = staying.stays(self.attempt.client, pod, self.attempt.python)
+            if stays:
+                self.log.finish()
+            elif stays is None:
+                self._is_unanswered = True
+                time.sleep(PAUSES[-2])
+            else:
+                self._claim = None
+                intake.retract()
+        except OSError:
+            pass  # a full disk: asked again
+        finally:
+            self._is_asking = False
+            self.attempt.wake()
+
+    def _ignored(self) -> Iterator[dict[str, Any]]:
+        """That lines of its log look like events of the node, and are none; once."""
+        before, self._num_ignored = self._num_ignored, self.num_ignored
+        if self._num_ignored and not before:
+            message = (
+                f"node {self.number}: lines of its pod's log that look like Windlass's own are not, and were ignored: "
+                "a process writes to the output of the pod's first process"
+            )
+            yield {"kind": "warning", "message": message, "at": time.time()}
 
     def _end_unheard(self) -> None:
         """Its pod was taken back before anything in it could say a last word: that is no lost machine."""
@@ -124,10 +210,7 @@ class PodNode(Told):
     @property
     def exit_code(self) -> int:
         """How its container ended, which died without a word."""
-        pod = self.attempt.pods.pod(self.place)
-        state, data = container_state(pod) if pod is not None else ("waiting", {})
-        code = data.get("exitCode") if state == "terminated" else None
-        return int(code) if code else -signal.SIGKILL
+        return self._exit_code() or -signal.SIGKILL
 
     def last_words(self) -> str:
         """Why its pod ended, and what the process in it has said of its own."""
@@ -137,15 +220,24 @@ class PodNode(Told):
 
     def send(self, number: signal.Signals) -> None:
         """Signal the node, without waiting for it; a pod that cannot be reached is deleted where it is to end."""
-        if super().over:
+        intake = self.log.intake
+        awaits_answer = self._claim is not None and intake is not None and intake.is_told and not self._is_unanswered
+        if super().over or awaits_answer:  # a pod that is about to stay must not be ended as one that does not end
             return
         now = time.monotonic()
-        if now - self._sent.get(number, float("-inf")) >= AGAIN_SECONDS:
+        if now - self._sent.get(number, float("-inf")) >= AGAIN_SECONDS and not self._is_sending:
             self._sent[number] = now
-            self.attempt.senders.submit(self._send, number)
+            self._is_sending = True  # a cluster that does not answer must not let them pile up
+            self.attempt.submit(self._send_now, number)
 
     def sweep(self) -> None:
         """Nothing outlives a pod."""
+
+    def _send_now(self, number: signal.Signals) -> None:
+        try:
+            self._send(number)
+        finally:
+            self._is_sending = False
 
     def _send(self, number: signal.Signals) -> None:
         pod = self.attempt.pods.pod(self.place)
@@ -156,7 +248,7 @@ class PodNode(Told):
         try:
             if pod is not None and number is not signal.SIGKILL and container_state(pod)[0] == "running":
                 words = staying.signalling(self.attempt.python, number, self.attempt.number)
-                client.execute(name, layout.container_of(pod), words)
+                streams.call(client, name, layout.container_of(pod), words, SEND_SECONDS)
                 return
         except EngineError:
             pass
@@ -181,65 +273,9 @@ class PodNode(Told):
         if pod is not None and container_state(pod)[0] == "running":
             words = staying.without_first(self.attempt.python, self.attempt.number)
             with contextlib.suppress(EngineError):  # it is told again
-                self.attempt.client.execute(pod["metadata"]["name"], layout.container_of(pod), words)
-
-    # -- its log ------------------------------------------------------------------------------------------------------
-
-    def _follow(self) -> None:
-        """Read the log to its end, however often the connection breaks."""
-        try:
-            intake = self._intake = Intake(
-                self.folder, self.number, self.ranks, self.attempt.number, self.attempt.made_for
-            )
-        except OSError as error:
-            self.attempt.trouble = f"the log of node {self.number} cannot be written: {error.strerror}"
-            return
-        failed = 0
-        while not self.closed:
-            pod = self.attempt.pods.pod(self.place)
-            gone = self.attempt.pods.is_gone(self.place)
-            if pod is None or (container_state(pod)[0] == "waiting" and not has_ended(pod)):
-                if gone:
-                    break
-                self.attempt.changed.wait(0.5)
-                self.attempt.changed.clear()
-                continue
-            ended = gone or has_ended(pod)
-            try:
-                self._read(intake, pod, follow=not ended)
-                failed = 0
-            except (Refused, Unreachable) as error:
-                if isinstance(error, Refused) and gone:
-                    break
-                failed += 1
-                if failed > len(PAUSES) and ended and isinstance(error, Refused):
-                    break  # nobody keeps its log any more
-                time.sleep(PAUSES[min(failed, len(PAUSES)) - 1])
-                continue
-            except OSError:
-                time.sleep(1.0)  # a full disk: the cursor knows where to go on
-                continue
-            if ended or intake.is_told:
-                break
-            time.sleep(0.1)  # the log ends a moment before the pod's status says so
-        self._intake = None
-        intake.close()
-        self.all_read = True
-        self.attempt.wake()
-
-    def _read(self, intake: Intake, pod: Mapping[str, Any], *, follow: bool) -> None:
-        since = intake.begin()
-        lines = self.attempt.client.logs(
-            pod["metadata"]["name"], container=layout.container_of(pod), follow=follow, since=since,
-            previous=is_restarted(pod),
-        )  # fmt: skip
-        for line in lines:
-            if intake.put(line):
-                self.attempt.wake()
-            if self.closed or intake.is_told:
-                return
-        if intake.flush():
-            self.attempt.wake()
+                streams.call(
+                    self.attempt.client, pod["metadata"]["name"], layout.container_of(pod), words, SEND_SECONDS
+                )
 
 
 class Attempt:
@@ -253,7 +289,11 @@ class Attempt:
         requests: Sequence[Mapping[str, Any]],
         folder: Path,
         wake: Callable[[], None],
+        *,
+        asks_pods: bool = True,
     ) -> None:
+        """`asks_pods`: whether a pod whose log says that it stays is asked for that; see `PodNode`."""
+        raise_file_limit()
         self.client = client
         self.run_id = plan.run_id
         self.number = number
@@ -261,14 +301,15 @@ class Attempt:
         self.folder = folder
         self.python = requests[0]["worker_python"]
         self.refusals: list[str] = []
-        self.trouble = ""
-        self.changed = threading.Event()
-        self._wake = wake
-        self.senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
+        self.asks_pods = asks_pods
+        self.wake = wake
+        self.connections = Connections(len(requests))
+        self._senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
         made = plan.requests("attempt")[0]
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
-        self.pods = PodWatch(client, plan.run_id, self.made_for, owner, self.wake, self.ear.listen)
+        self.nodes: tuple[PodNode, ...] = ()
+        self.pods = PodWatch(client, plan.run_id, self.made_for, owner, self._pods_changed, self.ear.listen)
         claims = claims_of([*plan.requests("attempt-part"), made])
         name = layout.attempt_name(plan.run_id, self.made_for)
         self.turn = Turn(client, made, name, self.made_for, self.pods)
@@ -282,10 +323,22 @@ class Attempt:
             for place, request in enumerate(requests)
         )
 
-    def wake(self) -> None:
-        """Something has happened."""
-        self.changed.set()
-        self._wake()
+    def _pods_changed(self) -> None:
+        for node in self.nodes:
+            node.log.look()
+        self.wake()
+
+    def submit(self, work: Callable[..., None], *of: object) -> None:
+        """Have something done that waits for the cluster; an error of it is recorded."""
+
+        def guarded() -> None:
+            try:
+                work(*of)
+            except Exception as error:
+                self.client.health.crashed(f"attempt {self.number}", error)
+
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            self._senders.submit(guarded)
 
     @property
     def over(self) -> bool:
@@ -344,8 +397,8 @@ class Attempt:
         self.pods.close()
         self.troubles.close()
         for node in self.nodes:
-            node.closed = True
-        self.senders.shutdown(wait=False)
+            node.log.close()
+        self._senders.shutdown(wait=False)
 
 
 def node_specs(

@@ -6,7 +6,9 @@ login is renewed (EKS and other exec plugins), is the business of the `kubernete
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import http.client
 import json
 import os
 import time
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
+from windlass.engines.kubernetes.background import Health
 from windlass.engines.kubernetes.login import Login, LoginError
 from windlass.errors import EngineError, MissingPart, UsageError
 
@@ -62,17 +65,27 @@ class Refused(EngineError):
         self.reason = reason
         self.details = details or {}
 
-    def is_absent(self, name: str) -> bool:
-        """Whether the API server itself reports that the object `name` does not exist.
+    def is_absent(self, name: str, kind: str) -> bool:
+        """Whether the API server itself reports that this object of a kind in PLURALS does not exist.
 
         A 404 alone does not: a proxy or a load balancer in front of the server answers 404 too, and so does the server
         for a resource type that it does not serve.
         """
-        return self.status == 404 and self.reason == "NotFound" and self.details.get("name") == name
+        reported = (self.details.get("name"), str(self.details.get("kind", "")).lower())
+        is_it = reported in ((name, PLURALS[kind]), (name, kind.lower()))
+        return self.status == 404 and self.reason == "NotFound" and is_it
 
 
 class Unreachable(EngineError):
     """The API server did not answer: it may by the next time."""
+
+
+class Silent(Unreachable):
+    """Nothing came for as long as the caller would wait, on a connection that was made: a log may have nothing new."""
+
+
+class _Broken(Unreachable):
+    """The connection was cut, or what came is no answer: another try may succeed at once."""
 
 
 class Absence:
@@ -112,6 +125,8 @@ class Client:
         """
         self.context = context
         self.namespace = namespace
+        self.health = Health()
+        """What threads that use this client report; shared with those `within` another namespace."""
         self._login = Login(lambda: _configuration(context, kubeconfig), clock)
         self._configuration = self._login.configuration
         self._connect()
@@ -141,12 +156,18 @@ class Client:
 
     def get(self, api: str, kind: str, name: str) -> dict[str, Any]:
         """One object. Raises Refused (404 where it is not there), Unreachable."""
-        return self.call("GET", self.path(api, kind, name))
+        found = self.call("GET", self.path(api, kind, name))
+        if not isinstance(found.get("metadata"), dict):
+            raise self._foreign("an object")
+        return found
 
     def find(self, api: str, kind: str, selector: str = "", **query: str) -> dict[str, Any]:
         """The list with all objects of a kind that have these labels. Raises Refused, Unreachable."""
         wanted = {**({"labelSelector": selector} if selector else {}), **query}
-        return self.call("GET", self.path(api, kind), query=wanted)
+        found = self.call("GET", self.path(api, kind), query=wanted)
+        if not isinstance(found.get("items"), list) or not isinstance(found.get("metadata"), dict):
+            raise self._foreign("a list")
+        return found
 
     def pages(
         self, api: str, kind: str, selector: str, *, everywhere: bool = False, **query: str
@@ -196,9 +217,15 @@ class Client:
                  **({"labelSelector": selector} if selector else {}), **more}  # fmt: skip
         path = self.path(api, kind, everywhere=everywhere)
         for line in self.lines(path, query, silence=seconds + CONNECT_SECONDS, accept=accept):
-            event = json.loads(line)
+            event = _json_of(line)
+            about = event.get("object")
+            if not isinstance(event.get("type"), str) or not isinstance(about, dict):
+                raise self._foreign("a change")
             if event["type"] == "ERROR":
-                raise _refused(int(event["object"].get("code", 500)), event["object"], self)
+                code = about.get("code")
+                raise _refused(code if isinstance(code, int) else 500, about, self)
+            if not isinstance(about.get("metadata"), dict):
+                raise self._foreign("a change")
             yield event
 
     def logs(
@@ -222,36 +249,17 @@ class Client:
         silence = FOLLOW_SECONDS if follow and since is not None else READ_SECONDS
         return self.lines(f"{self.path('v1', 'Pod', pod)}/log", query, silence=silence)
 
-    def execute(self, pod: str, container: str, command: list[str], *, seconds: float = 10.0) -> str:
-        """What a command printed that was run in a container. Raises EngineError."""
-        from kubernetes.client.exceptions import ApiException
-        from kubernetes.stream import ws_client
-
-        query = [("command", command), ("container", container), ("stdout", "true"), ("stderr", "true")]
-        url = f"{self.server}{self.path('v1', 'Pod', pod)}/exec"
-        try:
-            call: Any = ws_client.websocket_call
-            answer = call(
-                self._configuration, "GET", url, query_params=query, headers=self._headers(), _request_timeout=seconds
-            )
-        except ApiException as error:
-            said = str(error.reason).strip().splitlines()
-            raise EngineError(f"no command can be run in {pod}: {said[-1] if said else error}",
-                              f"windlass check --on {self.context}") from error  # fmt: skip
-        return str(answer.data)
-
     def websocket(self, path: str, query: list[tuple[str, str]]) -> Any:
         """A `websocket.WebSocket` to an address that speaks in channels, as exec does. Raises Refused, Unreachable."""
         import websocket
         from kubernetes.stream import ws_client
 
-        make: Any = ws_client.create_websocket
         url: Any = ws_client.get_websocket_url
         try:
-            return make(self._configuration, url(f"{self.server}{path}", query), self._headers())
+            return _websocket(self._configuration, url(f"{self.server}{path}", query), self._headers())
         except websocket.WebSocketBadStatusException as error:
             raise _refused(error.status_code, _json_of(error.resp_body or b""), self) from error
-        except (websocket.WebSocketException, OSError) as error:
+        except (websocket.WebSocketException, OSError, ValueError) as error:
             raise Unreachable(f"{self.server} does not answer: {_words_of(error)}", "it may be restarting") from error
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -266,33 +274,65 @@ class Client:
         self, method: Method, path: str, body: object = None, query: Mapping[str, str] | None = None,
         *, content: str = JSON, accept: str = JSON,
     ) -> dict[str, Any]:  # fmt: skip
-        """One request, one JSON answer. Raises Refused, Unreachable."""
+        """One request, one JSON answer. Raises Refused, Unreachable.
+
+        A GET whose connection breaks is sent once more: an idle connection of the pool may have been closed meanwhile.
+        """
+        try:
+            return self._call(method, path, body, query, content, accept)
+        except _Broken:
+            if method != "GET":
+                raise
+            return self._call(method, path, body, query, content, accept)
+
+    def _call(
+        self, method: Method, path: str, body: object, query: Mapping[str, str] | None, content: str, accept: str
+    ) -> dict[str, Any]:
         response = self._request(method, path, body, query, content, READ_SECONDS, accept)
-        data = response.data
-        answer = _json_of(data)
+        with self._transport():
+            data = response.data or b""
         if response.status >= 400:
-            raise _refused(response.status, answer, self)
+            raise _refused(response.status, _json_of(data), self)
+        answer = _parsed(data)
+        if not isinstance(answer, dict):
+            raise self._foreign("JSON")
         return answer
 
     def lines(
         self, path: str, query: Mapping[str, str], silence: float | None, *, accept: str = JSON
     ) -> Iterator[bytes]:
-        """An answer that goes on, line by line; `silence` is the most seconds without one. Raises as `call`."""
-        import urllib3
+        """An answer that goes on, line by line; `silence` is the most seconds without one. Raises as `call`.
 
+        What is refused is refused at once; a connection that breaks later is raised by the iterator, as is Silent.
+        """
         response = self._request("GET", path, None, query, JSON, silence, accept)
         if response.status >= 400:
-            raise _refused(response.status, _json_of(response.data), self)
-        rest = b""
+            with self._transport():
+                data = response.data or b""
+            raise _refused(response.status, _json_of(data), self)
+        return self._lines_of(response)
+
+    def _lines_of(self, response: Any) -> Iterator[bytes]:
+        import urllib3
+
+        rest, is_whole = b"", False
         try:
-            for piece in response.stream(1 << 16, decode_content=True):
-                *whole, rest = (rest + piece).split(b"\n")
-                yield from whole
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"{self.server} went silent: {error}", "it may be restarting") from error
+            with self._transport():
+                for piece in response.stream(1 << 16, decode_content=True):
+                    *whole, rest = (rest + piece).split(b"\n")
+                    yield from whole
+            is_whole = True
+        except Unreachable as error:
+            if isinstance(error.__cause__, urllib3.exceptions.ReadTimeoutError):
+                raise Silent(error.message, error.hint) from error
+            raise
         finally:
+            if not is_whole:  # what is left of the answer would be taken for that to the next request
+                response.close()
             response.release_conn()
-            response.close()
+        if rest and not response.chunked and response.length_remaining is None:
+            # Nothing marks the end of such an answer: a connection that was cut ends it as well, in mid-line.
+            raise _Broken(f"{self.server} sent half a line, and no more", "it may be restarting")
         if rest:
             yield rest
 
@@ -301,7 +341,6 @@ class Client:
         accept: str = JSON,
     ) -> Any:  # fmt: skip
         import urllib3
-        from kubernetes.client.exceptions import ApiException
 
         url = f"{self.server}{path}" + (f"?{urlencode(query)}" if query else "")
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read)
@@ -309,16 +348,32 @@ class Client:
         headers = {**self._headers(), "Accept": accept, "Content-Type": content}
         if self._certificates != self._login.certificates:
             self._connect()
-        try:
+        with self._transport():
             response = self._rest.pool_manager.request(
                 method, url, body=data, headers=headers, timeout=timeout, retries=False, preload_content=False
             )
-            if response.status == 401:
-                self._login.expire()
-            return response
-        except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
-            hint = f"is it the right cluster? kubectl --context {self.context} cluster-info"
+        if response.status == 401:
+            self._login.expire()
+        return response
+
+    @contextlib.contextmanager
+    def _transport(self) -> Iterator[None]:
+        """The one border at which errors of the network, of TLS and of HTTP become ours. Raises Unreachable."""
+        import urllib3
+        from kubernetes.client.exceptions import ApiException
+
+        hint = f"is it the right cluster? kubectl --context {self.context} cluster-info"
+        try:
+            yield
+        except urllib3.exceptions.TimeoutError as error:
             raise Unreachable(f"{self.server} does not answer: {_words_of(error)}", hint) from error
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ApiException, ValueError) as error:
+            raise _Broken(f"{self.server} does not answer: {_words_of(error)}", hint) from error
+
+    def _foreign(self, wanted: str) -> Unreachable:
+        """What was answered is not what an API server answers: a proxy's page, or half of an answer."""
+        return _Broken(f"{self.server} answered something that is not {wanted} of Kubernetes",
+                       f"is a proxy in front of it? kubectl --context {self.context} get --raw /version")  # fmt: skip
 
     def _headers(self) -> dict[str, str]:
         """Who we are; a login that has run out is renewed first. Raises NotLoggedIn."""
@@ -352,7 +407,7 @@ def _configuration(context: str, where: str) -> Any:
         raise EngineError(f"context {context} cannot be logged in to: {_words_of(error)}",
                           f"kubectl --context {context} get pods") from error  # fmt: skip
     configuration.retries = False
-    configuration.connection_pool_maxsize = 64
+    configuration.connection_pool_maxsize = 16  # idle ones are kept open; more are made where more is asked at once
     return configuration
 
 
@@ -370,12 +425,48 @@ def _contexts(where: str) -> list[str] | None:
         return []
 
 
-def _json_of(data: bytes) -> dict[str, Any]:
+def _websocket(configuration: Any, url: str, headers: Mapping[str, str]) -> Any:
+    """As `kubernetes.stream.ws_client.create_websocket`, which waits for a silent server without end."""
+    import ssl
+
+    import certifi
+    import websocket
+    from kubernetes.stream import ws_client
+
+    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    if url.startswith("wss://") and configuration.verify_ssl:
+        options = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": configuration.ssl_ca_cert or certifi.where()}
+        if configuration.assert_hostname is not None:
+            options["check_hostname"] = configuration.assert_hostname
+    chosen = {"certfile": configuration.cert_file, "keyfile": configuration.key_file,
+              "server_hostname": configuration.tls_server_name}  # fmt: skip
+    options |= {name: value for name, value in chosen.items() if value}
+    header = [f"{name}: {value}" for name, value in headers.items()]
+    header.append(f"sec-websocket-protocol: {ws_client.V5_CHANNEL_PROTOCOL},{ws_client.V4_CHANNEL_PROTOCOL}")
+    connecting: dict[str, Any] = {"header": header}
+    if configuration.proxy or configuration.proxy_headers:
+        through: Any = ws_client.websocket_proxycare
+        connecting = through(connecting, configuration, url, headers)
+    made = websocket.WebSocket(sslopt=options)
+    made.settimeout(READ_SECONDS)
+    connect: Any = made.connect
+    connect(url, **connecting)
+    return made
+
+
+def _parsed(data: bytes) -> Any:
+    """The JSON in an answer; None where it is none."""
     try:
-        answer = json.loads(data)
-    except ValueError:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _json_of(data: bytes) -> dict[str, Any]:
+    answer = _parsed(data)
+    if answer is None:
         return {"message": data[:500].decode("utf-8", "replace").strip()}
-    return answer if isinstance(answer, dict) else {"message": str(answer)}
+    return answer if isinstance(answer, dict) else {"message": str(answer)[:500]}
 
 
 def _refused(status: int, answer: Json, client: Client) -> Refused:

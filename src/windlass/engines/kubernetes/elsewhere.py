@@ -7,8 +7,6 @@ print, since the pods of a thousand runs as objects are tens of megabytes. `watc
 from __future__ import annotations
 
 import calendar
-import contextlib
-import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from windlass.diagnose.observations import PodSeen
+from windlass.engines.keeping import nodeevents
 from windlass.engines.kubernetes import followups, layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.followups import SUSPENDED, More
@@ -401,8 +400,8 @@ def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
     for line in lines:
         _, is_node, event = line.partition(NODE_SAYS)
         if is_node and b'"progress"' in event:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                told = json.loads(event)
+            told = nodeevents.parse(event)
+            if told is not None and told["kind"] == "progress":
                 found |= told["progress"] | {"at": told["at"]}
     return found
 

@@ -91,9 +91,14 @@ class ClusterGround:
         return bool(self.lease.lost_to)
 
     def trouble(self) -> NotNow | None:
-        """See `Ground`: what the watch of the pods fails with."""
-        error = None if self._attempt is None else self._attempt.pods.error
-        return None if error is None else _not_now(error, "the pods train on")
+        """See `Ground`: what its background threads fail with, once that has lasted."""
+        failing = self.client.health.failing()
+        if failing is None:
+            return None
+        what, error = failing
+        if isinstance(error, Refused | Unreachable):
+            return _not_now(error, "the pods train on")
+        return NotNow("NotObserved", f"{what}: {error.message}; the pods train on", error.hint)
 
     def lives(self) -> bool:
         """See `Ground`: whether any pod of the run has not ended."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from windlass.engines.kubernetes.mirror import Mirror
 
+T = TypeVar("T")
 BATCH_LINES: Final = 512
 BATCH_SECONDS: Final = 0.05
 """How long lines may gather before they are written, while more come."""
@@ -55,20 +55,24 @@ class Intake:
         """Whether all has come that the pod says of this attempt, while it says more of another."""
         return self._mirror.is_told
 
-    def close(self) -> None:
-        """Close the files; what has come and was not written is read anew by whoever goes on."""
+    def retract(self) -> None:
+        """What said so was not the pod's own process: the attempt goes on. Raises OSError, as `put`."""
         with self._lock:
-            self._mirror.close()
+            if self._is_broken:
+                raise OSError("the log is to be read anew")
+            self._guarded(self._mirror.retract)
 
     def _take(self) -> bool:
         if self._is_broken:
             raise OSError("the log is to be read anew")
         lines, self._lines = self._lines, []
         self._taken_at = time.monotonic()
+        return self._guarded(lambda: self._mirror.take(lines)) if lines else False
+
+    def _guarded(self, change: Callable[[], T]) -> T:
+        """Have the files changed; what fails in the middle of it leaves them to be cut back. Raises what it raises."""
         try:
-            return self._mirror.take(lines) if lines else False
-        except OSError:
+            return change()
+        except BaseException:
             self._is_broken = True
-            with contextlib.suppress(OSError):
-                self._mirror.close()
             raise

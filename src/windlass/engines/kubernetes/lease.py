@@ -20,7 +20,6 @@ from typing import Any, Final, NoReturn
 from windlass.engines.keeping.ground import HeldElsewhere
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.client import Client, Refused
-from windlass.engines.kubernetes.marks import is_not_found
 from windlass.errors import EngineError
 from windlass.worker import process
 
@@ -94,7 +93,7 @@ class Lease:
             try:
                 return self._take()
             except Refused as error:
-                if error.status == 403 or is_not_found(error, "ConfigMap", self._run_id):
+                if error.status == 403 or error.is_absent(self._run_id, "ConfigMap"):
                     self.is_unsupported = True  # or the run was removed, and nothing is left to act on
                     return True
                 if error.status == 409:  # another one was quicker, or it was renewed meanwhile: look again
@@ -142,7 +141,7 @@ class Lease:
         try:
             found = self._client.get(API, KIND, self.name)
         except Refused as error:
-            if not is_not_found(error, KIND, self.name):
+            if not error.is_absent(self.name, KIND):
                 raise
             anchor = self._client.get("v1", "ConfigMap", self._run_id)
             self._client.create(manifests.owned(self._manifest(anchor), anchor))

@@ -39,19 +39,30 @@ def _watch(store: Store, run_id: str, client: Client) -> None:
     while time.monotonic() < give_up:
         if not store.status(run_id).phase.is_terminal:
             return
-        there = _there(client)
-        machines = _left(store, run_id)
-        if there is not None:
-            for event, at in came(machines, there, time.time()):
-                _note(store, run_id, event, at)
-            for event in gone(machines, list(there)):
-                _note(store, run_id, event)
-            machines = [one for one in machines if one.name in there]
+        try:
+            machines = _look(store, run_id, client, _left(store, run_id))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # an object that is not as we know it
+            client.health.crashed("machines", error)
+            for event in client.health.news():
+                _note(store, run_id, {"message": event["message"]}, kind="warning")
+            machines = _left(store, run_id)
         if not machines:
             return
         time.sleep(LOOK_SECONDS)
     for one in _left(store, run_id):
         _note(store, run_id, {**coming.event_of(one), "state": KEPT})
+
+
+def _look(store: Store, run_id: str, client: Client, machines: list[ComingSeen]) -> list[ComingSeen]:
+    """Write down what has changed; gives the machines that are left. Raises WindlassError."""
+    there = _there(client)
+    if there is None:
+        return machines
+    for event, at in came(machines, there, time.time()):
+        _note(store, run_id, event, at)
+    for event in gone(machines, list(there)):
+        _note(store, run_id, event)
+    return [one for one in machines if one.name in there]
 
 
 def came(
@@ -93,11 +104,11 @@ def _there(client: Client) -> dict[str, Json] | None:
     return None
 
 
-def _note(store: Store, run_id: str, event: dict[str, Any], at: float | None = None) -> None:
+def _note(store: Store, run_id: str, event: dict[str, Any], at: float | None = None, *, kind: str = "machine") -> None:
     """One more event of an ended run; whoever holds it now has begun it anew, and then it is not ours to write."""
     writer = store.writer(run_id)
     if writer is None:
         return
     with contextlib.closing(writer):
         if writer.status.phase.is_terminal:
-            writer.append("machine", event, at=at)
+            writer.append(kind, event, at=at)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.kubernetes import layout, manifests
-from windlass.engines.kubernetes.client import PLURALS, Client, Refused
+from windlass.engines.kubernetes.client import Client, Refused
 from windlass.runs.wish import Wish, read_wish, write_wish
 
 STOP: Final = "stop"
@@ -109,17 +109,11 @@ def there(
         try:
             return client.get(api, kind, name)
         except Refused as error:
-            if not is_not_found(error, kind, name):
+            if not error.is_absent(name, kind):
                 raise
         if is_first:
             time.sleep(confirm_seconds)
     return None
-
-
-def is_not_found(error: Refused, kind: str, name: str) -> bool:
-    """Whether the API server itself says that this object is not there."""
-    about = (error.details.get("name"), str(error.details.get("kind", "")).lower())
-    return error.status == 404 and error.reason == "NotFound" and about in ((name, PLURALS[kind]), (name, kind.lower()))
 
 
 class Ear:

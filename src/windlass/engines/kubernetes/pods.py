@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import calendar
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from windlass.diagnose.observations import ObjectSaid, QueueSeen
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes import background, layout
+from windlass.engines.kubernetes.client import ABSENT_SECONDS, Absence, Client, Refused
 from windlass.engines.kubernetes.kueue import evicted
-from windlass.engines.kubernetes.marks import there
 from windlass.engines.kubernetes.queueing import is_suspended
 from windlass.engines.kubernetes.seeing import container_state, ends_of, is_restarted, last_words
 from windlass.engines.kubernetes.ways.pytorchjob import NUMBERED
-from windlass.errors import EngineError
 
 WATCH_SECONDS: Final = 20
 """How long one watch lasts: then all is listed anew, and the object that makes the pods is looked at."""
-PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Between two tries while the API server does not answer."""
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 ENDED: Final = ("Failed", "Complete", "Completed", "Succeeded")
 """Conditions by which one kind or another of what makes pods says that it has ended."""
@@ -52,8 +49,11 @@ class PodWatch:
         self._listen = listen
         self._pods: dict[int, Pod] = {}
         self._gone: set[int] = set()
-        self._closed = False
+        self._closed = threading.Event()
         self._is_ended = False
+        self._absence = Absence()
+        self._is_absent = False
+        """Whether what makes the pods was reported absent when it was last looked at."""
         self.is_over: str | None = None
         """Why no more pods will come of it, once that is known."""
         self.ends: list[ObjectSaid] = []
@@ -62,15 +62,11 @@ class PodWatch:
         """Whether what makes the pods was held back when it was last looked at."""
         self.taken_back: QueueSeen | None = None
         """Why it was suspended after it had made pods, which then are deleted; None where it was not."""
-        self.trouble: str | None = None
-        """Why the cluster cannot be asked now."""
-        self.error: EngineError | None = None
-        """The same, as it was raised."""
-        threading.Thread(target=self._run, name=f"pods of {self._name}", daemon=True).start()
+        background.start(f"pods of {self._name}", self._turn, self._closed, client.health)
 
     def close(self) -> None:
         """Look no more."""
-        self._closed = True
+        self._closed.set()
 
     def pod(self, place: int) -> Pod | None:
         """The pod at a place, as it was last seen; None where there was none yet."""
@@ -95,23 +91,21 @@ class PodWatch:
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        failed = 0
-        while not self._closed:
-            try:
-                version = self._list()
-                failed, self.trouble, self.error = 0, None, None
-                self._changed()
-                for event in self._client.watch("v1", "Pod", self._selector, version, WATCH_SECONDS):
-                    self._take(event)
-                    if self._closed:
-                        return
-            except (Refused, Unreachable, EngineError) as error:
-                if isinstance(error, Refused) and error.status == 410:
-                    continue  # the server has forgotten that version: list anew
-                self.trouble, self.error = error.message, error
-                time.sleep(PAUSES[min(failed, len(PAUSES) - 1)])
-                failed += 1
+    def _turn(self) -> bool:
+        """Look at all, then take changes until the server ends the watch; gives whether that was for good."""
+        try:
+            version = self._list()
+            self._changed()
+            seconds = math.ceil(ABSENT_SECONDS) if self._is_absent and self.is_over is None else WATCH_SECONDS
+            self._client.health.well(f"pods of {self._name}")
+            for event in self._client.watch("v1", "Pod", self._selector, version, seconds):
+                self._take(event)
+                if self._closed.is_set():
+                    return True
+        except Refused as error:
+            if error.status != 410:  # the server has forgotten that version: list anew
+                raise
+        return False
 
     def _list(self) -> str:
         found = self._client.find("v1", "Pod", self._selector)
@@ -158,19 +152,28 @@ class PodWatch:
         if self._is_ended:
             return
         try:
-            owner = there(self._client, api, kind, self._name)
-        except Refused:
+            owner = self._client.get(api, kind, self._name)
+        except Refused as error:
+            self._take_absence(kind, is_absent=error.is_absent(self._name, kind))
             return
-        if owner is None:
-            self.is_over = f"{kind} {self._name} was deleted"
-            self.ends = list(ends_of(None, kind, self._name))
-            return
+        self._take_absence(kind, is_absent=False)
         self.ends = list(ends_of(owner, kind, self._name))
         self.is_suspended = is_suspended(owner)
         if self.is_suspended and self._pods and self.taken_back is None:
             self.taken_back = evicted(self._client, owner)
         if why := why_over(owner):
             self.is_over = f"{kind} {self._name} is {why}"
+
+    def _take_absence(self, kind: str, *, is_absent: bool) -> None:
+        """Whether what makes the pods is gone: it is once it was so for some seconds, or its pods go with it."""
+        is_removed = self._absence.is_confirmed(is_absent=is_absent)
+        self._is_absent = is_absent
+        if not is_absent:
+            return
+        if is_removed:
+            self.is_over = f"{kind} {self._name} was deleted"
+        if is_removed or any("deletionTimestamp" in pod["metadata"] for pod in self._pods.values()):
+            self.ends = list(ends_of(None, kind, self._name))
 
 
 def why_over(maker: Mapping[str, Any]) -> str:

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes import elsewhere, layout, staying
+from windlass.engines.kubernetes import background, elsewhere, layout, staying
 from windlass.engines.kubernetes.attempt import Attempt
-from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.pods import Pod, by_place, has_ended
 from windlass.engines.kubernetes.seeing import container_state
@@ -81,11 +81,13 @@ class Reader:
     def _read_attempt(self, number: int, made: int, request: Request, pod: Pod) -> bool:
         """What it has said of one; gives whether it has said more of another. A log that is kept no more is none."""
         intake = Intake(self._attempt_dir(number), request["node"], _ranks(request), number, made)
-        with contextlib.closing(intake), contextlib.suppress(Refused):
+        with contextlib.suppress(Refused):
             since = intake.begin()
             name, container = pod["metadata"]["name"], layout.container_of(pod)
             for line in self._client.logs(name, container=container, follow=False, since=since):
                 intake.put(line)
+                if intake.is_told:
+                    break
             intake.flush()
         return intake.is_told
 
@@ -106,15 +108,11 @@ class Reader:
         )  # fmt: skip
         if number in self._attempts:  # it was begun in pods of which not all have stayed
             self._attempts[number].close()
-        self._attempts[number] = Attempt(self._client, plan, number, requests, folder, lambda: None)
+        self._attempts[number] = Attempt(self._client, plan, number, requests, folder, lambda: None, asks_pods=False)
 
     def _has_more(self, attempt: Attempt) -> bool:
         """Whether the pods of an attempt, of which all was read, have played another one."""
-        for node in attempt.nodes:
-            with contextlib.closing(Intake(attempt.folder, node.number, node.ranks, attempt.number)) as intake:
-                if intake.is_told:
-                    return True
-        return False
+        return any(Intake(attempt.folder, node.number, node.ranks, attempt.number).is_told for node in attempt.nodes)
 
     def _attempt_dir(self, number: int) -> Path:
         return self._folder / f"attempt-{number}"
@@ -140,12 +138,11 @@ class Reader:
     # -- all that come ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed.is_set():
-            with contextlib.suppress(Unreachable, Refused):  # it may answer by the next turn
-                if self._turn():
-                    break
-            self._closed.wait(TURN_SECONDS)
+        background.run(f"logs of {self._run_id}", self._paced_turn, self._closed, self._client.health)
         self._over.set()
+
+    def _paced_turn(self) -> bool:
+        return self._turn() or self._closed.wait(TURN_SECONDS)
 
     def _turn(self) -> bool:
         """Begin what is new; gives whether nothing more will come."""

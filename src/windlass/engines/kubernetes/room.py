@@ -7,18 +7,16 @@ run has saved and begins an attempt in which a node takes it over.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.engines.kubernetes import helpers, layout, manifests
+from windlass.engines.kubernetes import background, helpers, layout, manifests
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.seeing import container_state
 from windlass.engines.kubernetes.ways.base import Manifest
 from windlass.engines.kubernetes.ways.job import BATCH
-from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.plan.pods import pod_spec
 
@@ -55,9 +53,8 @@ class Room:
             return set()
         if not self._is_asking:
             self._is_asking, self._done = True, threading.Event()
-            threading.Thread(
-                target=self._ask, args=(self._away, self._done), name=f"room for {self._plan.run_id}", daemon=True
-            ).start()
+            away, done = self._away, self._done
+            background.start(f"room for {self._plan.run_id}", lambda: self._ask(away, done), done, self._client.health)
         return set(self._away[self._found :])
 
     def leave(self) -> None:
@@ -67,15 +64,14 @@ class Room:
             self._client.delete(BATCH, "Job", self._name)
         self._is_asking, self._found = False, 0
 
-    def _ask(self, away: tuple[int, ...], done: threading.Event) -> None:
-        while not done.is_set():
-            with contextlib.suppress(EngineError):  # the cluster does not answer: nothing new is known
-                self._make(len(away))
-                pods = self._client.find("v1", "Pod", f"{helpers.LABEL}={self._name}")["items"]
-                running = sum(container_state(pod)[0] == "running" for pod in pods)
-                if not done.is_set():
-                    self._found = running
-            done.wait(LOOK_SECONDS)
+    def _ask(self, away: tuple[int, ...], done: threading.Event) -> bool:
+        """One look; gives whether it is the last. Where the cluster does not answer, nothing new is known."""
+        self._make(len(away))
+        pods = self._client.find("v1", "Pod", f"{helpers.LABEL}={self._name}")["items"]
+        running = sum(container_state(pod)[0] == "running" for pod in pods)
+        if not done.is_set():
+            self._found = running
+        return done.wait(LOOK_SECONDS)
 
     def _make(self, num_pods: int) -> None:
         """Make the pods, or leave those that are there."""

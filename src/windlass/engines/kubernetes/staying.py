@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.kubernetes import layout, streams
-from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.pods import Pod, by_place
 from windlass.engines.kubernetes.seeing import container_state
 from windlass.errors import EngineError
@@ -29,6 +29,7 @@ MAX_ORDER_BYTES: Final = 16 << 10
 """An order travels in a command line, through servers that bound the length of an address."""
 ANSWER_SECONDS: Final = staying.STILL_ENDING_SECONDS + 5.0
 SENDERS: Final = 32
+FORBIDDEN: Final = 403
 SIGNALLING: Final = f"""
 import os, sys
 folder, attempt, number = sys.argv[1], *map(int, sys.argv[2:])
@@ -38,6 +39,14 @@ if "{staying.NEXT}" not in os.listdir(folder) and all(int(order) <= attempt for 
     os.kill(1, number)
 """
 """Needs nothing of ours in the pod, which may not have come so far."""
+_STAYS: Final = f"""
+import os, sys, time
+give_up = time.monotonic() + {staying.STILL_ENDING_SECONDS}
+while not os.path.exists(sys.argv[1]):
+    if time.monotonic() > give_up:
+        sys.exit({staying.NOT_HEARD})
+    time.sleep({staying.PAUSE_SECONDS})
+"""
 _PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/staying.py"
 _FILE: Final = "made-for"
 
@@ -77,6 +86,21 @@ def signalling(python: str, number: signal.Signals, attempt: int) -> list[str]:
 def without_first(python: str, attempt: int) -> list[str]:
     """The command that tells a pod that the first one of an attempt has done its part."""
     return [python, "-c", "import sys; open(sys.argv[1], 'w').close()", f"{layout.WORK}/{staying.FIRST_ENDED}{attempt}"]
+
+
+def stays(client: Client, pod: Pod, python: str) -> bool | None:
+    """Whether a pod has ended its attempt and stays for another, as it shows itself; None where it cannot be asked.
+
+    Its log says so too, but any process in it can write there. Raises no error.
+    """
+    words = [python, "-c", _STAYS, f"{layout.WORK}/{staying.STAYS}"]
+    try:
+        code, _, _ = streams.call(client, pod["metadata"]["name"], layout.container_of(pod), words, ANSWER_SECONDS)
+    except Refused as error:
+        return True if error.status == FORBIDDEN else None  # what may not be asked is believed
+    except EngineError:
+        return None
+    return {staying.HEARD: True, staying.NOT_HEARD: False}.get(code)
 
 
 def order(client: Client, run_id: str, made: int, python: str, specs: bytes) -> bool:

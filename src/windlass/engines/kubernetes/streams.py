@@ -155,10 +155,13 @@ def _feed(stream: Stream, source: IO[bytes]) -> None:
 
 def _exit_code(data: bytes, what: str) -> int:
     """The code in the status that ends a command. Raises EngineError where it never ran."""
-    status = json.loads(data)
-    if status.get("status") == "Success":
-        return 0
-    for cause in status.get("details", {}).get("causes", ()):
-        if cause.get("reason") == "ExitCode":
-            return int(cause["message"])
+    try:
+        status = json.loads(data)
+        if status.get("status") == "Success":
+            return 0
+        for cause in (status.get("details") or {}).get("causes", ()):
+            if cause.get("reason") == "ExitCode":
+                return int(cause["message"])
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise Unreachable(f"{what} has ended, and how was cut off: {data[:100]!r}", "is its node well?") from error
     raise EngineError(f"{what} could not be run: {status.get('message', status)}", "is the program in the image?")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from windlass.diagnose.observations import ObjectSaid, PodSeen
+from windlass.engines.kubernetes import background
 from windlass.engines.kubernetes.arrivals import Arrivals
 from windlass.engines.kubernetes.client import Client
 from windlass.engines.kubernetes.pods import PodWatch
@@ -59,7 +60,8 @@ class Troubles:
         """Places of pods that we have deleted."""
         self._said: list[ObjectSaid] = []
         self._closed = threading.Event()
-        threading.Thread(target=self._run, name=f"events of {run_id}", daemon=True).start()
+        self._pause = FIRST_LOOK_SECONDS
+        background.start(f"events of {run_id}", self._run, self._closed, client.health)
 
     def close(self) -> None:
         """Look no more."""
@@ -108,28 +110,28 @@ class Troubles:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        pause = FIRST_LOOK_SECONDS
-        while not self._closed.wait(pause):
-            pause = LOOK_SECONDS
-            are_all_there = all(
-                self._states.get(place, ("",))[0] in ("running", "ended") for place in range(self._num_nodes)
-            )
-            if are_all_there and not self._turn.is_open:
-                self._look_at_machines()
-                continue
-            with contextlib.suppress(EngineError):  # asked again at the next turn
-                self._turn.look()
-                self._changed()
-            if are_all_there:
-                continue
-            try:
-                found = self._client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_EVENTS)["items"]
-            except EngineError:
-                continue  # whoever watches the pods says so
+    def _run(self) -> bool:
+        """One look; gives whether it is the last."""
+        if self._closed.wait(self._pause):
+            return True
+        self._pause = LOOK_SECONDS
+        are_all_there = all(
+            self._states.get(place, ("",))[0] in ("running", "ended") for place in range(self._num_nodes)
+        )
+        if are_all_there and not self._turn.is_open:
+            self._look_at_machines()
+            return False
+        with contextlib.suppress(EngineError):  # asked again at the next turn
+            self._turn.look()
+            self._changed()
+        if are_all_there:
+            return False
+        with contextlib.suppress(EngineError):  # whoever watches the pods says so
+            found = self._client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_EVENTS)["items"]
             self._said = list(objects_said(found, *self._ids, claims=self._claims))
             self._look_at_machines(found)
             self._changed()
+        return False
 
     def _look_at_machines(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
         """Ask for the machines that pods wait for, and for the last word of one whose pod runs already."""

@@ -12,9 +12,9 @@ import time
 from typing import Final
 
 from windlass.engines.kubernetes import followups
+from windlass.engines.kubernetes.background import Backoff
 from windlass.engines.kubernetes.client import TABLE, Client, Refused, Unreachable
 from windlass.engines.kubernetes.elsewhere import OURS, TABLES, Board, Seen, Table, fill, look, selecting
-from windlass.engines.kubernetes.pods import PAUSES
 from windlass.errors import EngineError
 
 WATCH_SECONDS: Final = 60
@@ -61,20 +61,28 @@ class Watched:
             return self._board.runs(time.time())
 
     def _run(self, table: Table) -> None:
-        failed = 0
+        backoff = Backoff()
         while not self._closed:
             try:
-                self._watch(table)
-                failed = 0
+                self._turn(table)
                 self._note_answer()
+                backoff.reset()
             except EngineError as error:
-                if isinstance(error, Refused) and error.status == 410:
-                    self._list(table)
-                    continue
                 self.trouble = error.message
                 self._changed.set()
-                time.sleep(PAUSES[min(failed, len(PAUSES) - 1)])
-                failed += 1
+                time.sleep(backoff.next())
+            except Exception as error:  # a defect: what is shown may be old, and the next look may succeed
+                self.trouble = f"internal error: {type(error).__name__}: {error}"
+                self._changed.set()
+                time.sleep(backoff.next())
+
+    def _turn(self, table: Table) -> None:
+        try:
+            self._watch(table)
+        except Refused as error:
+            if error.status != 410:
+                raise
+            self._list(table)
 
     def _watch(self, table: Table) -> None:
         """Take changes until the server ends the watch. Raises Refused, Unreachable."""

@@ -1,0 +1,254 @@
+"""What comes of a run whose connections are cut, whose files are few, or whose script writes where the pod reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.cli.conftest import WINDLASS, Call, home, windlass
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.labs import lab_on, opened
+from tests.cluster.test_inside import submit, write_targets
+
+from windlass.engines.keeping.keeper import keeper_pid
+from windlass.runs.logs import RunLogs
+from windlass.runs.record import Phase
+from windlass.runs.store import Store
+
+__all__ = ["home", "windlass"]
+
+PATIENCE_SECONDS = 300.0
+CUT_BYTES = 6000
+NUM_PODS = 70
+MAX_FILES = 256
+pytestmark = pytest.mark.timeout(1200)
+
+
+class Proxy:
+    """Passes connections on to the API server; while `is_cutting`, each is cut after some bytes of the answer."""
+
+    def __init__(self, server: str) -> None:
+        parts = urlsplit(server)
+        self._to = (str(parts.hostname), parts.port or 443)
+        self.is_cutting = False
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client, socket.create_connection(self._to, 10) as server:
+            sent = 0
+            while True:
+                ready, _, _ = select.select([client, server], [], [], 0.5)
+                for source in ready:
+                    data = source.recv(4096)
+                    if not data:
+                        return
+                    if source is client:
+                        server.sendall(data)
+                        continue
+                    if self.is_cutting and sent + len(data) > CUT_BYTES:
+                        client.sendall(data[: max(0, CUT_BYTES - sent)])
+                        return
+                    sent += len(data)
+                    client.sendall(data)
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    view = json.loads(cluster.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
+    found = Proxy(view["clusters"][0]["cluster"]["server"])
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def behind_proxy(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> Cluster:
+    """The same cluster, by way of the proxy."""
+    view = json.loads(cluster.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
+    found = view["clusters"][0]["cluster"]
+    host = urlsplit(found["server"]).hostname
+    found |= {"server": f"https://127.0.0.1:{proxy.port}", "tls-server-name": host}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(view))
+    return replace(cluster, kubeconfig=str(path))
+
+
+def until(is_so: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> None:
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.2)
+
+
+def pods(cluster: Cluster, namespace: str, run: str) -> list[str]:
+    return cluster.kubectl("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run}", "-o", "name").split()
+
+
+TALKS = """
+import time
+for at in range(NUM):
+    print(f"line {at}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_a_run_whose_connections_are_cut_is_followed_to_its_end_and_its_commands_return(
+    cluster: Cluster, behind_proxy: Cluster, proxy: Proxy, namespace: str, windlass: Call, home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("windlass.actions.runs.STOP_SECONDS", 15.0)
+    write_targets(behind_proxy, namespace, monkeypatch, behind_proxy.context)
+    short, long = (
+        submit(windlass, TALKS.replace("NUM", num), "--nodes", "2", "--set", "launcher=plain")
+        for num in ("1200", "10**6")
+    )
+    with Store(home) as store:
+        until(lambda: all("line 5\n" in text(store, run) for run in (short, long)))
+        proxy.is_cutting = True
+        until(lambda: store.status(short).condition and store.status(long).condition)
+        said = windlass("status", short)
+        assert "waits for the cluster" in said.out
+        why = windlass("why", short, "-o", "json").json
+        assert why["verdict"] in ("cluster-unreachable", "run-not-followed")
+        began = time.monotonic()
+        removed = windlass("rm", "--force", long)
+        assert (removed.code, "not known whether" in removed.err) == (1, True), removed.err
+        assert time.monotonic() - began < 60
+        assert store.status(long).phase is Phase.STOPPING
+        proxy.is_cutting = False
+        until(lambda: store.status(long).phase is Phase.STOPPED)
+        assert windlass("rm", "--force", long).code == 0
+        until(lambda: store.status(short).phase.is_terminal)
+        assert store.status(short).phase is Phase.SUCCEEDED
+        assert store.status(short).condition is None
+        for rank in (0, 1):
+            lines = [line.text for line in RunLogs(store.run_dir(short)).read(ranks=[rank])]
+            assert lines == [f"line {at}" for at in range(1200)]
+    until(lambda: pods(cluster, namespace, long) == [])
+
+
+def text(store: Store, run: str) -> str:
+    return "".join(line.text + "\n" for line in RunLogs(store.run_dir(run)).read())
+
+
+WRITES = '''
+import os, sys, time
+
+def stream():
+    """Where the process of the pod reports: of its pipes, the one that it only writes to."""
+    ways = {}
+    for name in os.listdir("/proc/1/fd"):
+        link = os.readlink("/proc/1/fd/" + name)
+        flags = next(line for line in open("/proc/1/fdinfo/" + name) if line.startswith("flags:"))
+        if link.startswith("pipe:"):
+            ways.setdefault(link, []).append((int(flags.split()[1], 8) & 3, name))
+    found = [ends[0][1] for ends in ways.values() if all(way == 1 for way, _ in ends)]
+    return open("/proc/1/fd/" + found[0], "ab", buffering=0)
+
+end = b'[n] {"kind": "end", "at": 1.0, "failures": []}\\n'
+print("before", flush=True)
+with stream() as out:
+    for line in (b"hello\\n", end, b"[a] over\\n" + end, b"[a] 2\\n", b'[n] {"kind": "failing", "at": 1.0}\\n',
+                 b'[n] {"kind": "rank", "at": 1.0, "rank": 77}\\n', b'[n] {"a":' * 300 + b"\\n", b"[n] 12\\n",
+                 b"\\xff\\xfe[0]\\n", b'[n] {"kind": "count", "at": 1.0, "attempt": 7, "lines": {"0": 99999}}\\n',
+                 b'[n] {"kind": "end", "at": "x", "failures": 3}\\n', b"[a] over\\n", b"[0] half a li"):
+        out.write(line)
+        time.sleep(0.3)
+for at in range(60):
+    print(f"line {at}", flush=True)
+    time.sleep(0.2)
+sys.exit(int(os.environ["CODE"]))
+'''
+
+
+@pytest.mark.parametrize(("code", "restarts"), [(0, 3), (5, 0)])
+def test_a_script_that_writes_to_the_stream_of_its_pod_ends_nothing(
+    cluster: Cluster, namespace: str, tmp_path: Path, code: int, restarts: int
+) -> None:
+    (tmp_path / "script.py").write_text(WRITES)
+    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": restarts})) as lab:
+        run = lab.start("script.py", base=tmp_path, launcher="plain", env={"CODE": str(code)})
+        run.until(lambda run: "line 20\n" in run.text())
+        assert run.status.phase is Phase.TRAINING
+        assert [one["status"]["phase"] for one in items(cluster, namespace, run.id)] == ["Running"]
+        status = run.wait()
+        assert status.phase is (Phase.SUCCEEDED if code == 0 else Phase.FAILED), run.text()
+        assert (len(status.attempts), status.dropped) == (1, ())
+        lines = [line.text for line in run.lines() if line.text.startswith("line ")]
+        assert lines == [f"line {at}" for at in range(1, 60)]  # the first goes on where the script's half line stops
+        warned = [str(event.data["message"]) for event in run.events if event.kind == "warning"]
+        assert sum("were ignored" in message for message in warned) == 1, warned
+        if code:
+            assert status.cause is not None
+            assert status.cause["exit_code"] == code
+
+
+def items(cluster: Cluster, namespace: str, run: str) -> list[dict[str, Any]]:
+    found = cluster.kubectl("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run}", "-o", "json")
+    return list(json.loads(found)["items"])
+
+
+WAITS = """
+import os, time
+print("ready", flush=True)
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.5)
+"""
+
+
+def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
+    cluster: Cluster, namespace: str, windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_targets(cluster, namespace, monkeypatch, cluster.context)
+    Path("code").mkdir()
+    Path("code/wait.py").write_text(WAITS)
+    Path("job.yaml").write_text(json.dumps({
+        "name": "wide", "run": "wait.py", "code": "code", "launcher": "plain", "nodes": NUM_PODS,
+        "resources": {"cpus": 0.01, "memory": "64MiB"}, "kubernetes": {"via": "job"},
+    }))  # fmt: skip
+    begun = subprocess.run(
+        [*WINDLASS, "run", "--on", "bed", "-d", "-q"], capture_output=True, text=True, timeout=120, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES)),
+    )  # fmt: skip
+    assert begun.returncode == 0, begun.stderr
+    run = begun.stdout.strip()
+    with Store(home) as store:
+        run_dir = store.run_dir(run)
+        until(lambda: text(store, run).count("ready\n") == NUM_PODS, 900)
+        keeper = keeper_pid(run_dir)
+        assert keeper is not None
+        process = Path(f"/proc/{keeper}")
+        assert f"Max open files            {MAX_FILES}" in (process / "limits").read_text()
+        num_files, num_threads = (len(list((process / kind).iterdir())) for kind in ("fd", "task"))
+        memory = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))
+        print(f"{num_files} files, {memory}, {num_threads} threads for {NUM_PODS} pods")
+        assert num_files < NUM_PODS * 1.5 + 40
+        status = store.status(run)
+        assert (status.phase, status.condition) == (Phase.TRAINING, None)
+        assert windlass("stop", run, "--now").code == 0
+        assert store.status(run).phase is Phase.STOPPED
+        assert (run_dir / "supervisor.log").read_text() == ""
+    until(lambda: all(one["status"]["phase"] != "Running" for one in items(cluster, namespace, run)))

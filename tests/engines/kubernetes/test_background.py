@@ -1,0 +1,101 @@
+"""A background thread outlives every error, and the record says what fails and since when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from windlass.engines.kubernetes import background
+from windlass.engines.kubernetes.background import PAUSES, WELL_SECONDS, Backoff, Health
+from windlass.errors import EngineError
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(health: Health) -> list[str]:
+    return [str(event["message"]) for event in health.news()]
+
+
+def test_a_thread_goes_on_after_any_error_and_the_record_has_it() -> None:
+    def turns() -> Iterator[bool]:
+        for error in (EngineError("the login cannot be renewed"), KeyError("items"), RuntimeError("a plugin broke")):
+            errors.append(error)
+            yield False
+        yield True
+
+    errors: list[Exception] = []
+    turn = turns()
+
+    def once() -> bool:
+        is_last = next(turn)
+        if not is_last:
+            raise errors[-1]
+        return True
+
+    health = Health()
+    thread = background.start("log of node 3", once, threading.Event(), health)
+    thread.join(20)
+    assert not thread.is_alive()
+    first, second = told(health)
+    assert first.startswith("log of node 3: internal error, tried again: KeyError: 'items' (test_background.py:")
+    assert "RuntimeError: a plugin broke" in second
+
+
+def test_turns_that_give_nothing_are_not_made_without_end() -> None:
+    closed, turns = threading.Event(), [0]
+
+    def nothing() -> bool:
+        turns[0] += 1
+        return False
+
+    thread = background.start("pods", nothing, closed, Health())
+    closed.wait(0.6)
+    closed.set()
+    thread.join(20)
+    assert turns[0] <= 3
+
+
+def test_what_has_failed_for_longest_is_reported_until_it_succeeds() -> None:
+    clock = Clock()
+    health = Health(clock)
+    health.failed("pods", EngineError("no answer"))
+    clock.now += 9
+    health.failed("log of node 0", EngineError("cut"))
+    health.failed("pods", EngineError("still none"))
+    what, error = health.failing() or ("", None)
+    assert (what, str(error)) == ("pods", "still none")
+    health.well("pods")
+    assert (health.failing() or ("",))[0] == "log of node 0"
+    health.well("log of node 0")
+    assert health.failing() is None
+
+
+def test_a_connection_that_is_made_and_cut_again_still_fails_and_one_that_holds_does_not() -> None:
+    clock = Clock()
+    health = Health(clock)
+    for _ in range(12):
+        health.failed("log of node 0", EngineError("cut"))
+        clock.now += 1
+        health.connected("log of node 0")
+        assert health.failing() is not None
+    clock.now += WELL_SECONDS
+    assert health.failing() is None
+
+
+def test_the_same_internal_error_is_recorded_once() -> None:
+    health = Health()
+    for _ in range(3):
+        health.crashed("pods", ValueError("x"))
+    assert told(health) == ["pods: internal error, tried again: ValueError: x"]
+
+
+def test_pauses_grow_with_each_failure_and_are_short_again_after_news() -> None:
+    backoff = Backoff()
+    assert [backoff.next() for _ in range(7)] == [*PAUSES, PAUSES[-1], PAUSES[-1]]
+    backoff.reset()
+    assert backoff.next() == PAUSES[0]

@@ -1,0 +1,201 @@
+"""The log of a pod comes here whole, whatever its connections do, and is asked for no more often than makes sense."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, reply, said, serving
+
+from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.follower import MAX_FOLLOWED, Connections, Follower, max_followed_now
+from windlass.engines.kubernetes.intake import Intake
+
+
+class Pods:
+    """Pods that end when a test says so."""
+
+    def __init__(self, cluster: ClusterOfOneRun) -> None:
+        self.cluster = cluster
+        self.gone = False
+
+    def pod(self, place: int) -> Any:
+        return self.cluster.pods[place]
+
+    def is_gone(self, place: int) -> bool:
+        return self.gone
+
+
+@pytest.fixture
+def cluster() -> Iterator[ClusterOfOneRun]:
+    found = ClusterOfOneRun()
+    yield found
+    found.closed.set()
+
+
+@pytest.fixture
+def api(cluster: ClusterOfOneRun) -> Iterator[Api]:
+    with serving(cluster) as served:
+        yield served
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 20.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.01)
+
+
+def following(
+    client: Client, cluster: ClusterOfOneRun, folder: Path, place: int = 0, connections: Connections | None = None
+) -> Follower:
+    return Follower(
+        f"log of node {place}", client, Pods(cluster), place, lambda: Intake(folder, place, [place]),
+        connections or Connections(1), lambda: None,
+    )  # fmt: skip
+
+
+def log(folder: Path, rank: int = 0) -> list[str]:
+    path = folder / f"rank-{rank}.log"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def asked(api: Api) -> int:
+    return sum("/log" in one for one in api.asked)
+
+
+def test_a_log_whose_connections_are_cut_after_six_kilobytes_is_read_to_its_end(
+    tmp_path: Path, cluster: ClusterOfOneRun, api: Api
+) -> None:
+    lines = [f"line {at} {'x' * 400}" for at in range(60)]
+    cluster.logs[0] = said(*(f"[0] {line}" for line in lines))
+    cluster.cut_logs = 6000
+    follower = following(client_of(api, tmp_path), cluster, tmp_path / "a")
+    wait_for(lambda: len(log(tmp_path / "a")) >= 55)
+    cluster.cut_logs = None
+    cluster.end_pod(0, 0)
+    follower.look()
+    wait_for(lambda: follower.is_done)
+    assert log(tmp_path / "a") == lines
+
+
+def test_a_log_with_nothing_new_is_asked_for_ever_less_often(
+    tmp_path: Path, cluster: ClusterOfOneRun, api: Api
+) -> None:
+    cluster.logs[0] = said("[0] hi")
+    follower = following(client_of(api, tmp_path), cluster, tmp_path / "a")
+    wait_for(lambda: asked(api) >= 2)
+    began, before = time.monotonic(), asked(api)
+    wait_for(lambda: time.monotonic() - began > 1.5)
+    assert asked(api) - before <= 3
+    cluster.end_pod(0, 0)  # what waits is told at once
+    follower.look()
+    wait_for(lambda: follower.is_done, 3)
+
+
+def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
+    cluster.logs[0] = said("[0] hi")
+    client = client_of(api, tmp_path)
+    is_broken = [True]
+
+    def renew(_: object) -> None:
+        if is_broken[0]:
+            raise RuntimeError("the plugin broke")
+
+    client._configuration.refresh_api_key_hook = renew
+    follower = following(client, cluster, tmp_path / "a")
+    wait_for(lambda: "log of node 0" in client.health._failing)
+    assert not follower.is_done
+    is_broken[0] = False
+    wait_for(lambda: log(tmp_path / "a") == ["hi"])
+    follower.close()
+
+
+def test_an_error_that_nothing_provides_for_ends_no_thread(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
+    cluster.logs[0] = said("[0] hi")
+    client = client_of(api, tmp_path)
+    broken = [KeyError("a defect"), ZeroDivisionError()]
+
+    def intake() -> Intake:
+        if broken:
+            raise broken.pop()
+        return Intake(tmp_path / "a", 0, [0])
+
+    follower = Follower("log of node 0", client, Pods(cluster), 0, intake, Connections(1), lambda: None)
+    wait_for(lambda: log(tmp_path / "a") == ["hi"])
+    messages = [str(event["message"]) for event in client.health.news()]
+    assert len(messages) == 2
+    assert "KeyError: 'a defect'" in messages[1]
+    follower.close()
+
+
+@pytest.mark.parametrize("answer", [reply(b"<html>bad gateway</html>", 502), reply(b"<html>not found</html>", 404)])
+def test_the_page_of_a_proxy_loses_no_log(tmp_path: Path, cluster: ClusterOfOneRun, api: Api, answer: bytes) -> None:
+    cluster.logs[0] = said("[0] hi", "[0] end")
+    cluster.end_pod(0, 0)
+    api.answer = lambda *_: answer
+    follower = following(client_of(api, tmp_path), cluster, tmp_path / "a")
+    wait_for(lambda: asked(api) >= 3)
+    assert not follower.is_done
+    api.answer = cluster
+    wait_for(lambda: follower.is_done)
+    assert log(tmp_path / "a") == ["hi", "end"]
+
+
+def test_logs_beyond_the_connections_there_are_come_in_turn(tmp_path: Path) -> None:
+    cluster = ClusterOfOneRun(6)
+    cluster.is_silent = True
+    for place in range(6):
+        cluster.logs[place] = said(f"[{place}] hi")
+    with serving(cluster) as api:
+        client, connections = client_of(api, tmp_path), Connections(6, max_followed=2)
+        followers = [following(client, cluster, tmp_path / "a", place, connections) for place in range(6)]
+        # Of the two that are followed, the answer only ends with the pod.
+        wait_for(lambda: sum(log(tmp_path / "a", place) == ["hi"] for place in range(6)) >= 4)
+        assert sum("follow" in one for one in api.asked) == 2
+        for place in range(6):
+            cluster.end_pod(place, 0)
+        cluster.closed.set()
+        for follower in followers:
+            follower.look()
+        wait_for(lambda: all(follower.is_done for follower in followers))
+    assert [log(tmp_path / "a", place) for place in range(6)] == [["hi"]] * 6
+
+
+def test_following_holds_no_file_open_and_one_connection(tmp_path: Path) -> None:
+    num_pods = 40
+    cluster = ClusterOfOneRun(num_pods)
+    cluster.is_silent = True
+    for place in range(num_pods):
+        cluster.logs[place] = said(f"[{place}] hi")
+    with serving(cluster) as api:
+        client, connections = client_of(api, tmp_path), Connections(num_pods)
+        folder = tmp_path / "a"
+        threads = threading.active_count()
+        before = open_files(folder)
+        for place in range(num_pods):
+            following(client, cluster, folder, place, connections)
+        wait_for(lambda: api.num_open == num_pods)
+        assert open_files(folder) - before == 0
+        assert threading.active_count() - threads <= 2 * num_pods  # one here, and one of the server
+        cluster.closed.set()
+        wait_for(lambda: all(log(folder, place) == ["hi"] for place in range(num_pods)))
+
+
+def open_files(folder: Path) -> int:
+    """How many of the files in a folder this process has open."""
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found += link.readlink().is_relative_to(folder)
+        except OSError:
+            continue
+    return found
+
+
+def test_how_many_logs_are_followed_depends_on_the_limit_on_open_files() -> None:
+    assert 1 <= max_followed_now() <= MAX_FOLLOWED
