@@ -379,8 +379,9 @@ def status_lines(
     *,
     verbose: int = 0,
     rate: float | None = None,
+    host: str = "",
 ) -> list[str]:
-    """Everything that `windlass status` shows. `plan` is the recorded plan's JSON."""
+    """Everything that `windlass status` shows. `plan` is the recorded plan's JSON, `host` a machine other than this."""
     went_on = "for" if status.phase.is_terminal else "so far"
     span = duration(elapsed(status, now))
     when = f"{went_on} {span}" if went_on == "for" else f"{span} {went_on}"
@@ -388,6 +389,9 @@ def status_lines(
     if status.exit_code:
         head.append(exit_words(status.exit_code))
     lines = ["  ".join(head)]
+    if host:
+        asks = "" if status.phase.is_terminal else ": shown as recorded; only commands there check it"
+        lines += labelled("host", [paint(visible(host), "yellow") + asks], paint)
     if words := attempt_words(status, plan):
         lines += labelled("attempt", [words], paint)
     if status.waits_for:

@@ -17,6 +17,7 @@ from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.keeping.supervisor import Supervisor
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
+from windlass.runs.machine import VARIABLE
 from windlass.runs.record import Status
 from windlass.runs.store import RunWriter, Store
 from windlass.runs.wish import Wish, write_wish
@@ -93,11 +94,11 @@ class KeptEngine(Engine):
         return writer.status
 
     def status(self, run_id: str) -> Status:
-        """The status, true now. Raises NoSuchRun."""
+        """The status, true now; of a run that another machine keeps, as recorded. Raises NoSuchRun."""
         give_up = time.monotonic() + KEEPER_SECONDS
         while True:
             status = self.store.status(run_id)
-            if status.phase.is_terminal:
+            if status.phase.is_terminal or self.store.host_elsewhere(status) is not None:
                 return status
             if not self.store.is_held(run_id):
                 try:
@@ -112,7 +113,7 @@ class KeptEngine(Engine):
             time.sleep(POLL_SECONDS)
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """Ask the run to end. Raises NoSuchRun."""
+        """Ask the run to end; a supervisor on another machine reads that from the shared home. Raises NoSuchRun."""
         if self.store.status(run_id).phase.is_terminal:
             return
         run_dir = self.store.run_dir(run_id)
@@ -130,7 +131,7 @@ class KeptEngine(Engine):
         """Give an ended run new attempts. Raises NoSuchRun, UsageError, PlanError, EngineError, StoreError."""
         if plan is not None:
             plan.require_runnable()
-        self.status(run_id)  # one whose supervisor died may not have ended
+        self._require_here(self.status(run_id))  # one whose supervisor died may not have ended
         writer = self._writer_of_ended(run_id)
         if writer is None:
             raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
@@ -162,10 +163,20 @@ class KeptEngine(Engine):
 
     def delete(self, run_id: str) -> None:
         """Remove an ended run. Raises UsageError while it goes on."""
-        if not self.status(run_id).phase.is_terminal:
+        status = self.status(run_id)
+        self._require_here(status)
+        if not status.phase.is_terminal:
             raise UsageError(f"{run_id} has not ended", f"windlass stop {run_id}, then remove it")
         self._clean_up(Plan.from_json(self.store.plan(run_id)))
         self.store.delete(run_id)
+
+    def _require_here(self, status: Status) -> None:
+        """Raise UsageError for a run that has not ended and is kept by another machine."""
+        host = self.store.host_elsewhere(status)
+        if host is not None and not status.phase.is_terminal:
+            raise UsageError(f"{status.id} has not ended, and is kept by {host}: it is {status.phase}",
+                             f"call this on {host}; where that machine is gone for ever: "
+                             f"{VARIABLE}={host} windlass status {status.id}")  # fmt: skip
 
     # -- the keeper ---------------------------------------------------------------------------------------------------
 
