@@ -10,6 +10,7 @@ import pytest
 from tests.faults.disk import fill, small_disk
 from tests.runs.test_full_disk import begin
 
+from windlass.actions.runs import statuses
 from windlass.runs.store import Store
 
 STEPS = {"renaming": "rename", "forgetting": "DELETE FROM runs", "committing": "COMMIT", "removing": "rmtree"}
@@ -34,8 +35,10 @@ with Store(home) as store:
 
 def fill_run(home: Path) -> None:
     with Store(home) as store:
-        begin(store).close()
-        begin(store, "b-1").close()
+        for run_id in ("a-1", "b-1"):
+            writer = begin(store, run_id)
+            writer.append("end", {"phase": "stopped"})
+            writer.close()
         folder = store.run_dir("a-1") / "attempt-1"
         folder.mkdir()
         (folder / "rank-0.log").write_bytes(b"x" * 100_000)
@@ -75,6 +78,16 @@ def test_the_next_deletion_removes_what_a_killed_one_left(tmp_path: Path) -> Non
         assert store.count() == 0
     assert left_of(tmp_path, "a-1") + left_of(tmp_path, "b-1") == []
     assert not (tmp_path / "trash").exists()
+
+
+def test_whoever_lists_all_runs_removes_what_a_killed_deletion_left(tmp_path: Path) -> None:
+    fill_run(tmp_path)
+    subprocess.run([sys.executable, "-c", DELETE, str(tmp_path), "rmtree"], check=False, timeout=60)
+    with Store(tmp_path) as store:
+        assert [status.id for status in statuses(store, last=20)] == ["b-1"]
+        assert left_of(tmp_path, "a-1")
+        assert [status.id for status in statuses(store)] == ["b-1"]
+        assert left_of(tmp_path, "a-1") == []
 
 
 def test_a_run_that_fills_the_disk_can_be_deleted(tmp_path: Path) -> None:

@@ -60,14 +60,18 @@ def print_plan(plan: Plan, form: str, *, verbose: int = 0) -> None:
     print_data(plan.to_json(), form, plan_lines(plan, painter(sys.stdout), verbose=verbose) if form == "table" else "")
 
 
-def print_status(status: Status, plan: Mapping[str, Any], ledger: Ledger, form: str, *, verbose: int = 0) -> None:
-    """Print one run. `plan` is its recorded plan's JSON."""
+def print_status(
+    status: Status, plan: Mapping[str, Any], ledger: Ledger, form: str, *, verbose: int = 0,
+    is_full: bool = False,
+) -> None:  # fmt: skip
+    """Print one run. `plan` is its recorded plan's JSON; `is_full` if the disk under the record is full."""
     from windlass.cli.statustext import network_of, status_lines
 
     now = time.time()
     host = status.machine.host if status.machine and not this_machine(os.environ).keeps(status.machine) else ""
     paint = painter(sys.stdout)
-    lines = status_lines(status, plan, ledger, now, paint, verbose=verbose, host=host) if form == "table" else ()
+    shown = status_lines(status, plan, ledger, now, paint, verbose=verbose, host=host, is_full=is_full)
+    lines = shown if form == "table" else ()
     network = network_of(plan)
     data = {**status_to_json(status, now), "ledger": ledger_to_json(ledger)}
     print_data({**data, **({"network": network} if network else {})}, form, lines)

@@ -46,7 +46,8 @@ def _close_to_others(path: Path) -> None:
     if about.st_uid != os.geteuid():
         raise _foreign(path, about.st_uid)
     if about.st_mode & OTHERS:
-        path.chmod(stat.S_IMODE(about.st_mode) & ~OTHERS)
+        with contextlib.suppress(FileNotFoundError):  # SQLite and the reserve remove what they do not need
+            path.chmod(stat.S_IMODE(about.st_mode) & ~OTHERS)
 
 
 def _is_ours_alone(home: Path) -> bool:

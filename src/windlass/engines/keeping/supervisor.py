@@ -40,6 +40,8 @@ POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
 """Nodes that another supervisor started cannot wake this one."""
 FULL_DISK_PATIENCE_SECONDS: Final = 600.0
+STOP_PATIENCE_SECONDS: Final = 5.0
+"""The same where a command waits for the end; without it in the record, the next command reads it from the nodes."""
 MAX_TAKE_UPS: Final = 5
 """Supervisors that may die between two attempts until it is taken for a defect of ours."""
 LOST: Final = "the run's supervisor and nodes are gone: killed, or the machine was restarted"
@@ -293,7 +295,8 @@ class Supervisor:
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note("attempt-end", end.attempt_end())
         self.record.note("end", {**end.end(), **(more or {})})
-        give_up = time.monotonic() + self.patience_seconds
+        patience = STOP_PATIENCE_SECONDS if self.writer.status.stop_requested else FULL_DISK_PATIENCE_SECONDS
+        give_up = time.monotonic() + min(patience, self.patience_seconds)
         while True:
             try:
                 self.writer.catch_up()
