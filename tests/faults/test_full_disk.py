@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,26 @@ def test_a_run_is_stopped_on_a_full_disk(machine: Machine, words: tuple[str, ...
     filler.unlink()
     check_history(machine.events())
     machine.empty()
+
+
+@pytest.mark.slow
+def test_a_stop_is_not_waited_for_without_end_where_even_the_reserves_are_gone(machine: Machine) -> None:
+    begin(machine)
+    filler = fill(machine.home)
+    for reserve in [machine.home / "reserve", *machine.home.glob("runs/*/attempt-1/*.reserve")]:
+        reserve.unlink()
+    fill(machine.home)  # as another program would take what is given back
+    assert "disk under the record is full" in machine.windlass("status").stdout
+    began_at = time.monotonic()
+    done = machine.windlass("stop", "--now")
+    assert time.monotonic() - began_at < 60
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "no space left for the record" in done.stderr
+    assert "the last that was recorded is" in done.stderr
+    machine.empty()
+    filler.unlink()
+    assert machine.ended()["phase"] == "stopped"
+    check_history(machine.events())
 
 
 def test_a_supervisor_killed_on_a_full_disk_loses_nothing(machine: Machine) -> None:

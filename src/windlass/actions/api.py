@@ -115,7 +115,8 @@ class Run:
         self._engine.delete(self.id)
 
     def _wait_in_thread(self) -> Status:
-        with Store(self._store.home) as store:  # SQLite connections stay in the thread that made them
+        # SQLite connections stay in the thread that made them.
+        with Store(self._store.home, self._store.machine) as store:
             return Run(self.id, actions.engine_for(self.id, store), store).wait()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from windlass.runs.machine import this_machine
 from windlass.runs.store import Store, default_home
 
 ID_LETTERS: Final = "23456789bcdfghjkmnpqrstvwxz"
@@ -38,7 +39,7 @@ class Edge:
 
     def store(self) -> Store:
         """The records of this user. Raises StoreError."""
-        return Store(self.home)
+        return Store(self.home, this_machine(self.environ))
 
 
 def here() -> Edge:

@@ -49,6 +49,8 @@ def execute(
 
         return pods.execute(plan, status, rank, where, command, stdin, stdout, stderr)
     _require_local(plan)
+    if (host := store.host_elsewhere(status)) is not None:
+        raise UsageError(f"{status.id} runs on {host}, and this is another machine", f"call this on {host}")
     from windlass.engines.local import inside
 
     return inside.execute(store.run_dir(status.id), plan, status, rank, where, command, stdin, stdout, stderr)

@@ -60,6 +60,8 @@ def status(run: str | None, store: Store) -> Status:
 
 def statuses(store: Store, *, last: int | None = None) -> list[Status]:
     """All unfinished runs, brought to the truth, and the `last` newest of all (every run with None), newest first."""
+    if last is None:
+        store.empty_trash()  # whoever lists all runs has the time
     fresh = {}
     for unfinished in store.statuses(unfinished=True):
         fresh[unfinished.id] = unfinished
@@ -134,6 +136,12 @@ def left_running(run_id: str, store: Store) -> list[str]:
     return []
 
 
+def require_here(run_id: str, store: Store) -> None:
+    """Raise UsageError for a run that goes on and is kept by another machine, which alone can end it."""
+    if (host := stops_elsewhere(run_id, store)) is not None:
+        raise UsageError(f"{run_id} has not ended, and is kept by {host}", f"call this on {host}")
+
+
 def resume(
     run: str | None, store: Store, edge: Edge | None = None, *, nodes: int | None = None, checkpoint: str | None = None
 ) -> Status:
@@ -184,6 +192,12 @@ def wait_stopped(run_id: str, store: Store, grace_seconds: float) -> Status:
                               f"it goes on being stopped; look again: windlass status {run_id}")  # fmt: skip
 
 
+def stops_elsewhere(run_id: str, store: Store) -> str | None:
+    """The machine that has to act on a stop of this run, where it is not this one and the run goes on; else None."""
+    found = store.status(run_id)
+    return None if found.phase.is_terminal else store.host_elsewhere(found)
+
+
 def remove(run: str, store: Store, *, force: bool = False) -> str:
     """Remove an ended run with its logs and the results inside its folder. Raises NoSuchRun, UsageError.
 
@@ -202,7 +216,9 @@ def require_removable(found: Status, store: Store) -> None:
 
     run_id = found.id
     if not found.phase.is_terminal:
-        raise UsageError(f"{run_id} has not ended", f"windlass stop {run_id}, then remove it")
+        host = store.host_elsewhere(found)
+        where = f", and is kept by {host}" if host is not None else ""
+        raise UsageError(f"{run_id} has not ended{where}", f"windlass stop {run_id}, then remove it")
     if lost := kept_only_here(found, store):
         raise UsageError(
             f"{run_id} has ended as {found.phase} and can be resumed; with it would go {lost}",

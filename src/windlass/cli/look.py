@@ -98,7 +98,10 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
             from windlass.cli.follow import watch as watch_run
 
             found, code = watch_run(found.id, store, form=form)
-        print_status(found, store.plan(found.id), runs.ledger(found.id, store), form, verbose=verbose)
+        is_full = not found.phase.is_terminal and not store.reserve.has_room()
+        print_status(
+            found, store.plan(found.id), runs.ledger(found.id, store), form, verbose=verbose, is_full=is_full
+        )  # fmt: skip
     return EXIT_CODES.get(found.phase, RunNotFinished.exit_code) if exit_code else code
 
 

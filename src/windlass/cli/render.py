@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ import click
 from windlass.cli.style import PHASE_COLOURS
 from windlass.cli.words import duration, harmless, number, painter, table
 from windlass.runs.ledger import Ledger, ledger_to_json
+from windlass.runs.machine import this_machine
 from windlass.runs.record import Event, Status, status_to_json
 
 if TYPE_CHECKING:
@@ -61,12 +63,18 @@ def print_plan(plan: Plan, form: str, *, verbose: int = 0) -> None:
     print_data(plan.to_json(), form, plan_lines(plan, painter(sys.stdout), verbose=verbose) if form == "table" else "")
 
 
-def print_status(status: Status, plan: Mapping[str, Any], ledger: Ledger, form: str, *, verbose: int = 0) -> None:
-    """Print one run. `plan` is its recorded plan's JSON."""
+def print_status(
+    status: Status, plan: Mapping[str, Any], ledger: Ledger, form: str, *, verbose: int = 0,
+    is_full: bool = False,
+) -> None:  # fmt: skip
+    """Print one run. `plan` is its recorded plan's JSON; `is_full` if the disk under the record is full."""
     from windlass.cli.statustext import network_of, status_lines
 
     now = time.time()
-    lines = status_lines(status, plan, ledger, now, painter(sys.stdout), verbose=verbose) if form == "table" else ()
+    host = status.machine.host if status.machine and not this_machine(os.environ).keeps(status.machine) else ""
+    paint = painter(sys.stdout)
+    shown = status_lines(status, plan, ledger, now, paint, verbose=verbose, host=host, is_full=is_full)
+    lines = shown if form == "table" else ()
     network = network_of(plan)
     data = {**status_to_json(status, now), "ledger": ledger_to_json(ledger)}
     print_data({**data, **({"network": network} if network else {})}, form, lines)
@@ -96,9 +104,12 @@ def _table_of_runs(statuses: list[Status], now: float) -> list[str]:
     paint = painter(sys.stdout)
     titles = ["ID", "NAME", "TARGET", "PHASE", "PROGRESS", "AGE", "TIME"]
     # Columns of what most runs have none of are there only where one has.
+    here = this_machine(os.environ)
+    hosts = {status.id: status.machine.host for status in statuses if status.machine and not here.keeps(status.machine)}
     restarted = any(len(status.attempts) > 1 for status in statuses)
     saved = any(status.checkpoint is not None for status in statuses)
-    titles += [title for title, is_there in (("SAVED", saved), ("ATTEMPT", restarted)) if is_there]
+    of_some = (("SAVED", saved), ("ATTEMPT", restarted), ("HOST", bool(hosts)))
+    titles += [title for title, is_there in of_some if is_there]
     rows = [[paint(title, dim=True) for title in titles]]
     for status in statuses:
         progress = []
@@ -120,6 +131,7 @@ def _table_of_runs(statuses: list[Status], now: float) -> list[str]:
             duration(elapsed(status, now)),
             *([f"step {status.checkpoint['step']:,}" if status.checkpoint else "–"] if saved else []),
             *([attempt_word(status)] if restarted else []),
+            *([hosts.get(status.id, "here")] if hosts else []),
         ])  # fmt: skip
     return table(rows)
 

@@ -144,6 +144,10 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
         over = runs.status(run_id, store).phase.is_terminal
         left = runs.left_running(run_id, store) if over else []
         runs.stop(run_id, store, now=now)
+        if host := runs.stops_elsewhere(run_id, store):
+            click.echo(f"{run_id}: stop requested; its supervisor on {host} reads the request from the shared home",
+                       err=True)  # fmt: skip
+            no_wait = True
         if not (over or no_wait) and form == "table":
             say_stopping(run_id, grace)
         status = runs.status(run_id, store) if no_wait else runs.wait_stopped(run_id, store, grace)
@@ -188,8 +192,12 @@ def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
     with here().store() as store:
         # All names are looked up before the first is removed.
         found = [(store.find(run), True) if on is None else elsewhere.find(run, on, store, here()) for run in runs]
-        for run_id, is_ours in found if not force else ():
-            if is_ours:
+        for run_id, is_ours in found:
+            if is_ours and force:
+                actions.require_here(run_id, store)
+            elif force:
+                continue
+            elif is_ours:
                 actions.require_removable(actions.status(run_id, store), store)
             else:
                 elsewhere.require_removable(run_id, str(on), here())

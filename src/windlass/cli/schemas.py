@@ -68,6 +68,7 @@ _RUN: Final[dict[str, Schema]] = {
     "id": TEXT,
     "name": TEXT,
     "target": TEXT,
+    "host": {**_or_null(TEXT), "description": "Name of the machine that keeps it; null in records of older versions"},
     "phase": PHASE,
     "exit_code": _or_null(WHOLE),
     "created_at": TIME,

@@ -394,8 +394,14 @@ def status_lines(
     *,
     verbose: int = 0,
     rate: float | None = None,
+    host: str = "",
+    is_full: bool = False,
 ) -> list[str]:
-    """Everything that `windlass status` shows. `plan` is the recorded plan's JSON."""
+    """Everything that `windlass status` shows.
+
+    `plan` is the recorded plan's JSON, `host` a machine other than this that keeps the run, `is_full` whether the disk
+    under the record is full.
+    """
     went_on = "for" if status.phase.is_terminal else "so far"
     span = duration(elapsed(status, now))
     when = f"{went_on} {span}" if went_on == "for" else f"{span} {went_on}"
@@ -403,6 +409,12 @@ def status_lines(
     if status.exit_code:
         head.append(exit_words(status.exit_code))
     lines = ["  ".join(head)]
+    if host:
+        asks = "" if status.phase.is_terminal else ": shown as recorded; only commands there check it"
+        lines += labelled("host", [paint(visible(host), "yellow") + asks], paint)
+    if is_full:
+        words = "the disk under the record is full: ends of runs are recorded, all else once there is space"
+        lines += labelled("disk", [paint(words, "yellow")], paint)
     if words := attempt_words(status, plan):
         lines += labelled("attempt", [words], paint)
     if status.condition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
@@ -83,12 +83,18 @@ def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str 
         raise UsageError(f"{status.id} has not ended: it is {status.phase}", f"windlass logs -f {status.id}")
     forget_wish(run_dir)
     policy = (Plan.from_json(writer.store.plan(status.id)) if plan is None else plan).policy
-    new: dict[str, int | str] = {"restarts": policy["max_restarts"]} if "max_restarts" in policy else {}
+    new: dict[str, Any] = {"machine": writer.store.machine.to_json()}
+    if "max_restarts" in policy:
+        new["restarts"] = policy["max_restarts"]
     if plan is not None:
         new["nodes"] = plan.num_nodes
     if checkpoint is not None:
         new["from"] = checkpoint
-    writer.append("resume", {"reason": "asked", **new}, plan=None if plan is None else plan.to_text())
+    writer.append(
+        "resume",
+        {"reason": "asked", **new},
+        plan=None if plan is None else plan.to_text(),
+    )
 
 
 Environment = Mapping[str, str]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from windlass.runs.machine import Machine, machine_of
+
 Json = Mapping[str, Any]
 
 
@@ -145,6 +147,8 @@ class Status:
     """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
     waits_for: str | None = None
     """What keeps the newest attempt from beginning, in the words of its target; None while nothing does."""
+    machine: Machine | None = None
+    """Where its supervisor, and on target `local` its ranks, were started; None in records of older versions."""
     dropped: tuple[Dropped, ...] = ()
     """What the logs lack, by attempt and rank; empty where they are complete."""
     stop_requested: bool = False
@@ -180,6 +184,7 @@ def created(event: Event) -> Status:
         phase_since=event.time,
         output_dir=data["output_dir"],
         restarts_left=data.get("restarts"),
+        machine=machine_of(data.get("machine")),
         last_seq=event.seq,
     )
 
@@ -347,7 +352,8 @@ def _on_resume(status: Status, event: Event) -> Status:
     status = _enter(replace(status, phase=Phase.IDLE), Phase.RESTARTING, event.time)
     return replace(
         status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=event.data.get("restarts"),
-        resume_from=event.data.get("from"), limited_from=status.phase_since - status.phases[Phase.IDLE],
+        resume_from=event.data.get("from"), machine=machine_of(event.data.get("machine")) or status.machine,
+        limited_from=status.phase_since - status.phases[Phase.IDLE],
     )  # fmt: skip
 
 
@@ -403,6 +409,7 @@ def status_to_json(status: Status, now: float) -> dict[str, Any]:
         "id": status.id,
         "name": status.name,
         "target": status.target,
+        "host": status.machine.host if status.machine is not None else None,
         "phase": status.phase.value,
         "exit_code": status.exit_code,
         "created_at": status.created_at,

@@ -15,7 +15,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
+from windlass.runs.filesystem import is_on_network
+from windlass.runs.machine import Machine, machine_of, this_machine
+from windlass.runs.private import prepare
 from windlass.runs.record import Attempt, Dropped, Event, Json, Phase, RankState, Status, advance, created
+from windlass.runs.trash import Trash, remove
 from windlass.worker.reserve import FULL_ERRORS, Reserve
 
 MIGRATIONS: Final = (
@@ -67,12 +71,19 @@ def default_home(environ: Json) -> Path:
 class Store:
     """The records of one user. Any number may read; a run is written by whoever holds its lock."""
 
-    def __init__(self, home: Path) -> None:
-        """Open the record in `home`, made if it is not there. Raises StoreError, StoreTooNew or StoreFull."""
+    def __init__(self, home: Path, machine: Machine | None = None, *, on_network: bool | None = None) -> None:
+        """Open the record in `home`, made if it is not there. Raises StoreError, StoreTooNew or StoreFull.
+
+        `machine` is the one that this process runs on, `on_network` whether other machines may use the file system;
+        what is not given is found out.
+        """
         self.home = home
+        self.machine = this_machine(os.environ) if machine is None else machine
         self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
+        self._trash = Trash(home)
         with _border(home):
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            prepare(home)
+            self._on_network = is_on_network(home) if on_network is None else on_network
             try:
                 self._db = self._opened()
             except sqlite3.DatabaseError as error:
@@ -80,6 +91,9 @@ class Store:
                 if not (_is_full(error, home) and self.reserve.release()):
                     raise
                 self._db = self._opened()
+        for run_id in self._trash.ids():  # a deletion was killed after its first step
+            with contextlib.suppress(StoreError):
+                self._forget(run_id)
 
     def _opened(self) -> sqlite3.Connection:
         self._db = sqlite3.connect(self.home / "record.db", timeout=BUSY_SECONDS, isolation_level=None)
@@ -119,7 +133,8 @@ class Store:
             raise _full(self.home)  # its end could not be written
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
-            known = {} if restarts is None else {"restarts": restarts}
+            known: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
+            known["machine"] = self.machine.to_json()
             data = {"id": run_id, "name": name, "target": target, "output_dir": output_dir, **known}
             first = Event(1, time, "created", data)
             status = created(first)
@@ -137,7 +152,7 @@ class Store:
             except BaseException:
                 if lock is not None:
                     os.close(lock)
-                _remove_folder(run_dir)
+                remove(run_dir)
                 raise
         return RunWriter(self, status, lock)
 
@@ -191,11 +206,35 @@ class Store:
             self._db.execute("UPDATE runs SET progress = ? WHERE id = ?", (json.dumps(progress), run_id))
 
     def delete(self, run_id: str) -> None:
-        """Remove a run's row, events and folder. The caller has made sure that nobody writes it."""
+        """Remove a run's row, events and folder. The caller has made sure that nobody writes it.
+
+        Raises StoreError. Once it has begun, it is finished later where it is killed; see `trash.py`.
+        """
+        self._trash.put(self.run_dir(run_id))
+        try:
+            self._forget(run_id)
+        except StoreFull:  # what is deleted may be what fills the disk
+            self._trash.drain(run_id)
+            self._forget(run_id)
+        remove(self.run_dir(run_id))
+        self.empty_trash()
+
+    def empty_trash(self) -> None:
+        """Finish deletions that were killed. Takes as long as removing their files does."""
+        self._trash.empty()
+
+    def _forget(self, run_id: str) -> None:
+        if self._one("SELECT 1 FROM runs WHERE id = ?", run_id) is None:
+            return
         with _border(self.home), self._transaction():
             self._db.execute("DELETE FROM events WHERE run_id = ?", (run_id,))
             self._db.execute("DELETE FROM runs WHERE id = ?", (run_id,))
-        _remove_folder(self.run_dir(run_id))
+
+    def host_elsewhere(self, status: Status) -> str | None:
+        """The name of the machine that keeps a run, where that is another one than this; else None."""
+        if status.machine is None or self.machine.keeps(status.machine):
+            return None
+        return status.machine.host or "another machine"
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -294,19 +333,29 @@ class Store:
     def _migrate(self) -> None:
         version = self._version()
         if version == VERSION:
+            if self._on_network:
+                self._leave_wal()
             return
         if version > VERSION:
             raise StoreTooNew(
                 f"the record in {self.home} is of version {version}; this Windlass knows up to {VERSION}",
                 "upgrade Windlass, or set WINDLASS_HOME to another folder; nothing was changed",
             )
-        self._db.execute("PRAGMA journal_mode = WAL")
-        with self._transaction():
-            for number in range(self._version(), VERSION):
-                for statement in MIGRATIONS[number].split(";"):
-                    if statement.strip():
-                        self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {VERSION}")
+        # Two that change the mode of a new file at once are refused at once, however patient they are.
+        with _locked(self.home / "record.lock"):
+            self._db.execute(f"PRAGMA journal_mode = {'DELETE' if self._on_network else 'WAL'}")
+            with self._transaction():
+                for number in range(self._version(), VERSION):
+                    for statement in MIGRATIONS[number].split(";"):
+                        if statement.strip():
+                            self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _leave_wal(self) -> None:
+        """Other machines do not see what the users of a WAL share. One that is in use is kept until it is not."""
+        if self._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            with contextlib.suppress(sqlite3.OperationalError):
+                self._db.execute("PRAGMA journal_mode = DELETE")
 
     def _version(self) -> int:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -402,10 +451,15 @@ class RunWriter:
         os.close(self.lock)
 
 
-def _remove_folder(folder: Path) -> None:
-    import shutil  # loads three compression libraries, which no other command needs
-
-    shutil.rmtree(folder, ignore_errors=True)
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Wait for a lock that ends with this process."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _dump(status: Status) -> str:
@@ -418,6 +472,7 @@ def _dump(status: Status) -> str:
             "progress": dict(status.progress),
             "cause": status.cause,
             "checkpoint": status.checkpoint,
+            "machine": status.machine.to_json() if status.machine is not None else None,
             "dropped": [[d.attempt, d.rank, d.num_bytes, d.num_lines, d.why] for d in status.dropped],
         },
         separators=(",", ":"),
@@ -437,6 +492,7 @@ def _load(text: str, progress: str | None = None) -> Status:
         progress=newest,
         cause=data["cause"],
         checkpoint=data.get("checkpoint"),
+        machine=machine_of(data.get("machine")),
         dropped=tuple(Dropped(*values) for values in data.get("dropped", ())),
     )
 

@@ -267,7 +267,7 @@ class Node:
     def _patience(self) -> float | None:
         """How long a round may wait: until the grace period ends, or until held-back progress is due."""
         due = [self.kill_at - time.monotonic()] if self.kill_at is not None else []
-        if self._newest_progress() != self.progress_sent and not self.unwritten:
+        if self._newest_progress() != self.progress_sent and not self._is_held_up():
             due.append(self.progress_at + PROGRESS_SECONDS - time.monotonic())
         if self.unwritten:
             due.append(1.0)
@@ -292,7 +292,7 @@ class Node:
         if not self.spoke and rank.capture.spoke:
             self.spoke = True
             self._say("output")
-        if rank.capture.dropped_bytes:
+        if rank.capture.dropped_bytes and self.echo is None:
             self._tell_dropped(rank)
 
     def _drain_to_the_end(self) -> None:
@@ -301,7 +301,7 @@ class Node:
             self._drain(rank, time.time_ns())
             rank.capture.close()
             forget(rank)
-            if rank.capture.dropped_bytes:
+            if rank.capture.dropped_bytes and self.echo is None:
                 self._tell_dropped(rank, at_once=True)
 
     def _tell_dropped(self, rank: Rank, *, at_once: bool = False) -> None:
@@ -326,8 +326,12 @@ class Node:
         return progress
 
     def _tell_progress(self) -> None:
-        if time.monotonic() - self.progress_at >= PROGRESS_SECONDS and not self.unwritten:
+        if time.monotonic() - self.progress_at >= PROGRESS_SECONDS and not self._is_held_up():
             self._flush_progress()
+
+    def _is_held_up(self) -> bool:
+        """Whether a full disk keeps what is told from those who read it; what is echoed has reached them."""
+        return bool(self.unwritten) and self.echo is None
 
     def _flush_progress(self) -> None:
         progress = self._newest_progress()
@@ -517,7 +521,7 @@ class Node:
     def _insist(self) -> None:
         """The last word must be written, or the run would be taken for lost; unless the node is to end at once."""
         give_up = time.monotonic() + FULL_DISK_PATIENCE_SECONDS
-        while self.unwritten and time.monotonic() < give_up:
+        while self._is_held_up() and time.monotonic() < give_up:
             if select.select([self.signals], [], [], 0.5)[0] and STOP_NOW_SIGNAL in os.read(self.signals, 4096):
                 return
             self._write()

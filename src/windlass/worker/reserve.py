@@ -71,7 +71,8 @@ class Reserve:
                 return False
             file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(file, 0, missing)  # a quota shows itself only here
+                # A quota shows itself only here. On NFS this writes: the margin is tried only where the disk was full.
+                os.posix_fallocate(file, 0, max(self.size_bytes, missing if self._is_full else 0))
                 os.ftruncate(file, self.size_bytes)
             finally:
                 os.close(file)

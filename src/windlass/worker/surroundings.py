@@ -9,6 +9,7 @@ import resource
 from typing import Any
 
 from windlass.worker.forksafe import LIMITS
+from windlass.worker.process import boot_id
 
 SPACES = ("mnt", "net", "pid", "uts", "user", "ipc")
 RIGHTS = frozenset({"Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
@@ -29,6 +30,7 @@ def surroundings() -> dict[str, Any]:
         "spaces": [os.readlink(f"/proc/self/ns/{name}") for name in SPACES],
         "root": os.readlink("/proc/self/root"),
         "cgroup": _read("cgroup"),
+        "boot": boot_id(),  # a home may be shared by machines that are alike
         "oom": _read("oom_score_adj"),
     }
 

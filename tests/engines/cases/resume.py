@@ -81,7 +81,7 @@ class Resume(Case):
         run.wait()
         assert run.json_of_ranks(attempt=3)[0]["WINDLASS_RESUME_FROM"] == "step-00000020-a2f3c1"
         (resume,) = [event.data for event in run.events if event.kind == "resume"]
-        assert resume == {"reason": "asked", "restarts": 1, "from": "step-00000020-a2f3c1"}
+        assert resume.items() >= {"reason": "asked", "restarts": 1, "from": "step-00000020-a2f3c1"}.items()
 
     @essential
     def test_a_run_may_go_on_with_another_number_of_nodes(self, lab: Lab) -> None:

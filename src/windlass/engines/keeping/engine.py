@@ -18,6 +18,7 @@ from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.keeping.supervisor import Supervisor
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
+from windlass.runs.machine import VARIABLE
 from windlass.runs.record import Status
 from windlass.runs.store import RunWriter, Store
 from windlass.runs.wish import Wish, write_wish
@@ -115,10 +116,12 @@ class KeptEngine(Engine):
         return ""
 
     def status(self, run_id: str) -> Status:
-        """The status, true now. Raises NoSuchRun."""
+        """The status, true now; of a run that another machine keeps, as recorded. Raises NoSuchRun."""
         give_up = time.monotonic() + KEEPER_SECONDS
         while True:
             status = self.store.status(run_id)
+            if self.store.host_elsewhere(status) is not None:
+                return status
             if status.phase.is_terminal:
                 return self._look_after(status)
             if not self.store.is_held(run_id):
@@ -134,7 +137,7 @@ class KeptEngine(Engine):
             time.sleep(POLL_SECONDS)
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """Ask the run to end. Raises NoSuchRun."""
+        """Ask the run to end; a supervisor on another machine reads that from the shared home. Raises NoSuchRun."""
         if self.store.status(run_id).phase.is_terminal:
             self._end_leftovers(run_id, now=now)
             return
@@ -153,7 +156,7 @@ class KeptEngine(Engine):
         """Give an ended run new attempts. Raises NoSuchRun, UsageError, PlanError, EngineError, StoreError."""
         if plan is not None:
             plan.require_runnable()
-        self.status(run_id)  # one whose supervisor died may not have ended
+        self._require_here(self.status(run_id))  # one whose supervisor died may not have ended
         writer = self._writer_of_ended(run_id)
         if writer is None:
             raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
@@ -186,7 +189,9 @@ class KeptEngine(Engine):
 
     def delete(self, run_id: str) -> None:
         """Remove an ended run. Raises UsageError while it goes on."""
-        if not self.status(run_id).phase.is_terminal:
+        status = self.status(run_id)
+        self._require_here(status)
+        if not status.phase.is_terminal:
             raise UsageError(f"{run_id} has not ended", f"windlass stop {run_id}, then remove it")
         writer = self._writer_of_ended(run_id)  # its supervisor may still be cleaning up
         try:
@@ -195,6 +200,14 @@ class KeptEngine(Engine):
         finally:
             if writer is not None:
                 writer.close()
+
+    def _require_here(self, status: Status) -> None:
+        """Raise UsageError for a run that has not ended and is kept by another machine."""
+        host = self.store.host_elsewhere(status)
+        if host is not None and not status.phase.is_terminal:
+            raise UsageError(f"{status.id} has not ended, and is kept by {host}: it is {status.phase}",
+                             f"call this on {host}; where that machine is gone for ever: "
+                             f"{VARIABLE}={host} windlass status {status.id}")  # fmt: skip
 
     # -- the keeper ---------------------------------------------------------------------------------------------------
 

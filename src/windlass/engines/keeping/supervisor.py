@@ -41,6 +41,8 @@ POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
 """Nodes that another supervisor started cannot wake this one."""
 FULL_DISK_PATIENCE_SECONDS: Final = 600.0
+STOP_PATIENCE_SECONDS: Final = 5.0
+"""The same where a command waits for the end; without it in the record, the next command reads it from the nodes."""
 MAX_CRASHES: Final = 3
 """Supervisors that may crash one after the other, none of which got anything done, until the run is given up."""
 CRASH_WINDOW_SECONDS: Final = 600.0
@@ -407,7 +409,8 @@ class Supervisor:
 
     def _write_all(self) -> None:
         """A full disk only delays the end: it is not to be lost for want of a kilobyte. Raises StoreFull."""
-        give_up = time.monotonic() + self.patience_seconds
+        patience = STOP_PATIENCE_SECONDS if self.writer.status.stop_requested else FULL_DISK_PATIENCE_SECONDS
+        give_up = time.monotonic() + min(patience, self.patience_seconds)
         while True:
             try:
                 self.writer.catch_up()

@@ -50,7 +50,8 @@ class LocalEngine(KeptEngine):
         try:
             if folder.is_symlink() or not all((folder / part).exists() for part in TRAVELLING):
                 shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.parent.mkdir(mode=0o700, exist_ok=True)  # it is on the path from which ranks import
+                folder.mkdir(mode=0o700, exist_ok=True)
                 for part in TRAVELLING:
                     with contextlib.suppress(FileExistsError):
                         (folder / part).symlink_to(package / part)

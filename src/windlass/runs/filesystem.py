@@ -1,0 +1,54 @@
+"""Finds out whether a folder is on a network file system, where SQLite's WAL must not be used.
+
+The processes that use a WAL share memory through a mapped file, which other machines do not see:
+https://sqlite.org/wal.html#overview
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+NETWORK: Final = frozenset({
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "fhgfs", "afs", "ceph", "9p", "panfs", "wekafs",
+    "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "gfs", "coda", "dvs", "virtiofs", "vboxsf", "prl_fs", "juicefs",
+})  # fmt: skip
+"""Names of file systems as the kernel's table of mounts has them, which other machines may use at the same time."""
+LOCAL_FUSE: Final = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.ntfs-3g", "fuse.lxcfs"})
+"""Those of FUSE that are of one machine; any other may be sshfs, s3fs or the like."""
+MOUNTS: Final = Path("/proc/self/mountinfo")
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+
+def is_network(kind: str) -> bool:
+    """Whether a file system of this kind may be in use on other machines."""
+    return kind in NETWORK or (kind.partition(".")[0] in ("fuse", "fuseblk") and kind not in LOCAL_FUSE)
+
+
+def is_on_network(folder: Path) -> bool:
+    """Whether `folder` is on a network file system; False where the kernel's table of mounts cannot be read."""
+    try:
+        return is_network(kind_of(folder, MOUNTS.read_text(errors="surrogateescape")))
+    except OSError:
+        return False
+
+
+def kind_of(folder: Path, mounts: str) -> str:
+    """The kind of file system that `folder` is on, by a table of mounts as proc_pid_mountinfo(5) describes it.
+
+    The mount point nearest above it counts, and of several on one point the last. Empty where there is none.
+    """
+    path = os.path.realpath(folder)
+    found, longest = "", -1
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        words = before.split(" ")
+        if len(words) < 6 or not after:
+            continue
+        point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), words[4])
+        is_above = point == "/" or path == point or path.startswith(f"{point}/")
+        if is_above and len(point) >= longest:
+            found, longest = after.split(" ")[0], len(point)
+    return found

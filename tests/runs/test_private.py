@@ -1,0 +1,111 @@
+"""Records are their user's alone, whatever was there before and whatever the umask is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runs.test_full_disk import begin
+
+from windlass.errors import StoreError
+from windlass.runs.store import Store
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def others_may(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode) & 0o077
+
+
+def exposed(home: Path) -> list[Path]:
+    """What another user can reach below a folder that they may enter."""
+    found = []
+    for path in home.iterdir():
+        if others_may(path):
+            found.append(path)
+            found += exposed(path) if path.is_dir() else []
+    return found
+
+
+def test_a_new_home_and_all_in_it_is_closed_to_others(tmp_path: Path) -> None:
+    with Store(tmp_path / "home") as store, contextlib.closing(begin(store)) as writer:
+        writer.note("end", {"phase": "succeeded", "exit_code": 0})
+        assert not others_may(store.home)
+        assert {"record.db", "record.db-wal", "record.db-shm", "runs", "reserve"} <= {
+            path.name for path in store.home.iterdir()
+        }
+        assert exposed(store.home) == []
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_folder_of_ours_that_was_open_to_others_is_closed(tmp_path: Path, filled: bool) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o775)
+    if filled:  # as a version before this one left it
+        Store(home).close()
+        (home / "record.db").chmod(0o644)
+        (home / "runs").chmod(0o755)
+        home.chmod(0o755)
+    Store(home).close()
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert exposed(home) == []
+
+
+@pytest.mark.parametrize("had_record", [False, True])
+def test_a_folder_of_a_project_keeps_its_mode_and_the_records_in_it_are_closed(
+    tmp_path: Path, had_record: bool
+) -> None:
+    home = tmp_path / "project"
+    home.mkdir(mode=0o775)
+    (home / "data.csv").write_text("1,2\n")
+    if had_record:
+        Store(home).close()
+        (home / "record.db").chmod(0o664)
+        (home / "runs").chmod(0o777)
+    with Store(home) as store:
+        begin(store).close()
+        assert stat.S_IMODE(home.stat().st_mode) == 0o775
+        assert exposed(home) == [home / "data.csv"]
+
+
+@pytest.mark.parametrize("theirs", ["", "record.db", "runs"])
+def test_what_belongs_to_another_user_is_refused_and_left_as_it_is(tmp_path: Path, theirs: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a folder away")
+    home = tmp_path / "home"
+    Store(home).close()
+    (home / theirs).chmod(0o770)
+    os.chown(home / theirs, 12345, 12345)
+    with pytest.raises(StoreError, match=rf"{(home / theirs)} belongs to user 12345, and this process runs as root"):
+        Store(home)
+    assert stat.S_IMODE((home / theirs).stat().st_mode) == 0o770
+
+
+def test_a_user_may_keep_records_in_a_folder_that_root_made_for_all() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    with tempfile.TemporaryDirectory() as made:  # not below tmp_path, which other users may not enter
+        home = Path(made)
+        home.chmod(0o777)
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                os.setgid(12345)
+                os.setuid(12345)
+                Store(home).close()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert (home / "record.db").stat().st_uid == 12345
+        assert stat.S_IMODE(home.stat().st_mode) == 0o777
+        assert exposed(home) == []
