@@ -64,6 +64,9 @@ class Watched:
         failed = 0
         while not self._closed:
             try:
+                if failed:  # a watch that nothing happens in would not say for a minute that there is an answer again
+                    self._client.find(table.api, table.kind, selecting(table, self._run_id), limit="1")
+                    self._note_answer()
                 self._watch(table)
                 failed = 0
                 self._note_answer()
