@@ -129,6 +129,7 @@ RESTART: Final = _object({
 })  # fmt: skip
 WHY: Final = _object({
     "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
+    "unseen": {**_list(TEXT), "description": "What could not be looked at, each with the reason"},
 })  # fmt: skip
 STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK, **_TRUE})
 _SEEN: Final[dict[str, Schema]] = {
