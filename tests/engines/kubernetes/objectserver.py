@@ -138,7 +138,8 @@ class ObjectServer:
         self.put("Pod", name, labels, row=("1/1" if runs else "0/1", status),
                  metadata={"annotations": {INDEX: str(place)}},
                  spec={"containers": [{"name": "node"}], **({"nodeName": "bed-a"} if runs else {})},
-                 status={"containerStatuses": [{"name": "node", "state": {"running": {}}}] if runs else []})  # fmt: skip
+                 status={"containerStatuses": [{"name": "node", "state": {"running": {}}}] if runs else []},
+                 )  # fmt: skip
         return name
 
     def event(self, about: str, reason: str, message: str, kind: str = "Pod", component: str = "karpenter") -> None:
