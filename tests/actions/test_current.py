@@ -181,6 +181,23 @@ def test_a_new_supervisor_that_has_not_looked_yet_is_not_believed(
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("succeeded", snapshot.BEHIND)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        ("condition", {"type": "ClusterUnreachable", "message": "the API server does not answer"}),
+        ("warning", {"message": "watch of pods: fails", "trouble": "watch of pods: fails"}),
+    ],
+)
+def test_what_a_supervisor_cannot_find_out_is_no_news_of_the_run(
+    windlass: Call, recorded: Recorded, server: ObjectServer, event: tuple[str, dict[str, Any]]
+) -> None:
+    recorded.run(RUN, *TRAINS).append(*event)
+    server.stop()
+    found = shown(windlass)
+    assert "does not answer" in found["stale"]
+    assert abs(found["as_of"] - (time.time() - AGO)) < 60
+
+
 @pytest.mark.parametrize("phase", ["starting", "checkpointing"])
 def test_pods_that_run_tell_no_more_than_the_record(
     windlass: Call, recorded: Recorded, server: ObjectServer, phase: str

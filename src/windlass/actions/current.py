@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions import runs
-from windlass.runs.record import Phase, Status
+from windlass.runs.record import Event, Phase, Status
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
@@ -87,15 +87,27 @@ def old(status: Status, store: Store, now: float) -> tuple[Place, float] | None:
     from windlass.engines.kubernetes.snapshot import FRESH_SECONDS, last_sign, place_of
 
     events = store.events(status.id, status.last_seq - 1)
-    is_adopted = bool(events) and events[-1].kind == "adopted"  # its new supervisor has not looked yet
-    if is_adopted:
-        events = [event for event in store.events(status.id) if event.kind != "adopted"]
+    is_cut_off = bool(events) and not _is_sign(events[-1])
+    if is_cut_off:
+        events = [event for event in store.events(status.id) if _is_sign(event)]
     told = events[-1].time if events else status.created_at
     at = status.progress.get("at")
     progress = float(at) if isinstance(at, int | float) else 0.0
     as_of = min(now, max(told, progress, last_sign(store.run_dir(status.id), status)))
-    is_fresh = not is_adopted and not status.phase.is_terminal and now - as_of <= FRESH_SECONDS
+    is_fresh = not is_cut_off and not status.phase.is_terminal and now - as_of <= FRESH_SECONDS
     return None if is_fresh else (place_of(plan), as_of)
+
+
+def _is_sign(event: Event) -> bool:
+    """Whether an event shows that the run's supervisor has heard from its cluster.
+
+    It does not where a new supervisor was started, or where the event says what it cannot find out.
+    """
+    if event.kind == "adopted":
+        return False
+    if event.kind == "condition":
+        return event.data.get("type") is None
+    return not event.data.get("trouble")
 
 
 class Sight:
