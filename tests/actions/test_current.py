@@ -399,7 +399,7 @@ def test_ps_on_a_cluster_that_does_not_answer_is_an_error_and_no_empty_list(
     listed = windlass("ps", "--on", "lab")
     assert (listed.code, listed.out) == (1, "")
     assert "cluster lab does not answer: " in listed.err
-    assert "the last known states of the 1 unfinished run" in listed.err
+    assert "the last known states of the unfinished runs that this machine started there (1)" in listed.err
 
 
 def test_ps_on_a_cluster_shows_the_true_phase_of_runs_of_this_machine(

@@ -73,8 +73,8 @@ def there(on: str, store: Store, edge: Edge, *, everywhere: bool = False) -> lis
             num_here = sum(status.target == on for status in store.statuses(unfinished=True))
             raise EngineError(
                 f"cluster {on} does not answer: {error.message}",
-                f"windlass ps shows the last known states of the {num_here} unfinished runs that this machine started "
-                "there" if num_here else error.hint,
+                f"windlass ps shows the last known states of the unfinished runs that this machine started there "
+                f"({num_here})" if num_here else error.hint,
             ) from error  # fmt: skip
     return known(found, on, store)
 
