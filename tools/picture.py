@@ -99,6 +99,9 @@ class Album:
     def note(self, text: str) -> None:
         """Not in the picture."""
 
+    def stale(self, why: str) -> None:
+        """Not in the picture."""
+
     def ask(self, question: str) -> None:
         """Nobody is asked."""
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from windlass.runs.record import Phase, Status
 from windlass.runs.store import Store
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.files import Found
+from windlass.train.checkpoint.storage import is_plain_name
 
 VARIABLE: Final = "WINDLASS_CHECKPOINT_DIR"
 DEFAULT_KEEP: Final = 3
@@ -37,6 +38,8 @@ class Checkpoints:
     """Newest first, also those that never became whole."""
     others: int
     """How many entries the script has put there by itself."""
+    in_cluster: bool = False
+    """Whether the folder is one of pods, which commands on this machine do not reach into."""
 
     @property
     def whole(self) -> list[Found]:
@@ -66,10 +69,16 @@ class Exported:
     """Newer checkpoints that were damaged, and how."""
 
 
-def look(run: str | None, store: Store) -> Checkpoints:
-    """What is there of the run that `run` stands for, the newest without one. Raises NoSuchRun, WindlassError."""
+def look(run: str | None, store: Store, *, reach: bool = True) -> Checkpoints:
+    """What is there of the run that `run` stands for, the newest without one. Raises NoSuchRun, WindlassError.
+
+    Of a run on a cluster, a pod lists the folder; without `reach` none is asked, and nothing is found.
+    """
     status = runs.status(run, store)
-    folder = folder_of(store.plan(status.id), store.run_dir(status.id))
+    plan = store.plan(status.id)
+    folder = folder_of(plan, store.run_dir(status.id))
+    if plan["engine"] == "kubernetes":
+        return _in_cluster(status, plan, folder) if reach else Checkpoints(status, folder, (), 0, in_cluster=True)
     try:
         found = tuple(files.list_checkpoints(folder))
         others = len({entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")})
@@ -78,6 +87,52 @@ def look(run: str | None, store: Store) -> Checkpoints:
     except OSError as error:
         raise WindlassError(f"{folder} cannot be read ({error.strerror or error})", "check who may read it") from error
     return Checkpoints(status, folder, found, others - len(found))
+
+
+def _in_cluster(status: Status, plan: Mapping[str, Any], folder: Path) -> Checkpoints:
+    from windlass.engines.kubernetes.inside import listing
+    from windlass.plan.plan import Plan
+
+    return listed(status, folder, listing(Plan.from_json(plan), status, str(folder)))
+
+
+def listed(status: Status, folder: Path, listing: Mapping[str, Any]) -> Checkpoints:
+    """The checkpoints of a folder in a cluster, from what `worker/checkpointlist.py` gives of it. Raises WindlassError.
+
+    The manifests are checked here, in a folder whose files have the same names and sizes, and no content.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="windlass-checkpoints-") as place:
+            for name, seen in listing["checkpoints"].items():
+                if is_plain_name(name):  # what a pod sends is not trusted
+                    _sketch(Path(place, name), seen)
+            found = [replace(one, path=str(folder / one.name)) for one in files.list_checkpoints(place)]
+        return Checkpoints(status, folder, tuple(found), int(listing["others"]), in_cluster=True)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+        raise WindlassError(f"what a pod of {status.id} lists of {folder} cannot be read ({error})",
+                            _COPY.format(status.id)) from error  # fmt: skip
+
+
+def _sketch(folder: Path, seen: Mapping[str, Any]) -> None:
+    """A folder with the manifest of a checkpoint, and with sparse files of the sizes of its others."""
+    folder.mkdir()
+    for file, num_bytes in seen["files"].items():
+        if is_plain_name(file):
+            with open(folder / file, "wb") as made:
+                made.truncate(num_bytes)
+    if seen["manifest"] is not None:
+        (folder / files.MANIFEST).write_bytes(seen["manifest"].encode())
+    os.utime(folder, (seen["changed_at"], seen["changed_at"]))
+
+
+_COPY: Final = "windlass cp {}:checkpoints . copies them to this machine"
+
+
+def require_here(seen: Checkpoints) -> None:
+    """Raise UsageError for checkpoints in a cluster, which can be listed and no more."""
+    if seen.in_cluster:
+        raise UsageError(f"the checkpoints of {seen.status.id} are in its cluster, in {seen.folder} of its pods",
+                         _COPY.format(seen.status.id))  # fmt: skip
 
 
 def folder_of(plan: Mapping[str, Any], run_dir: Path) -> Path:
@@ -95,6 +150,7 @@ def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[str]]:
 
     Without a `name` it is all of them that were begun and finished.
     """
+    require_here(seen)
     wanted = [seen.one(name)] if name is not None else [one for one in seen.found if not never_whole(one)]
     return {one.name: files.verify(one) for one in wanted}
 
@@ -123,6 +179,7 @@ def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Map
     Without either, as many are kept as the job says. A damaged one does not count and goes; the newest good one stays
     whatever is asked. Raises WindlassError.
     """
+    require_here(seen)
     if keep is None and keep_for is None:
         keep = (plan.get("job", {}).get("checkpoint") or {}).get("keep", DEFAULT_KEEP)
     damaged, good = set(), 0
@@ -147,6 +204,7 @@ def export(seen: Checkpoints, name: str | None, path: Path, part: str, plan: Map
     Raises UsageError for another ending or a name that is not there, WindlassError for a damaged checkpoint, a part
     that is not in it, or a file that cannot be written.
     """
+    require_here(seen)
     ending = path.suffix.lower()
     if ending not in (TENSORS, *TORCH):
         raise UsageError(f"{path}: what should it be?", f"give it the ending {TENSORS} or {TORCH[0]}")
@@ -214,6 +272,8 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     """
     if not wanted:
         raise UsageError("no checkpoint is named to go on from", f"windlass checkpoints {seen.status.id} lists them")
+    if seen.in_cluster:  # the ranks verify what they load
+        return wanted if wanted.startswith("/") else seen.one(wanted).name
     ours = any(wanted in (one.name, str(one.step)) for one in seen.found)
     # Path's own raise for a name that is too long, or for the home of nobody.
     if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(seen.folder / wanted):  # noqa: PTH110
@@ -246,8 +306,8 @@ def kept_only_here(status: Status, store: Store) -> str:
     """What of an unfinished run would be lost with its folder, in words; empty where that is nothing to resume from."""
     if status.phase not in UNFINISHED:
         return ""
-    seen = look(status.id, store)
-    if not seen.folder.resolve().is_relative_to(store.run_dir(status.id).resolve()):
+    seen = look(status.id, store, reach=False)
+    if seen.in_cluster or not seen.folder.resolve().is_relative_to(store.run_dir(status.id).resolve()):
         return ""  # they lie elsewhere and stay
     good, _ = newest_good(seen)
     if good is not None:

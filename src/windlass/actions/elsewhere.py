@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.actions import runs
 from windlass.actions.clusters import connect
+from windlass.actions.current import old
 from windlass.actions.edge import Edge
 from windlass.actions.targets import find_target
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
-from windlass.runs.record import Phase
+from windlass.runs.record import Phase, Status
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
@@ -62,9 +64,18 @@ def connected(on: str, edge: Edge) -> Iterator[Client]:
 def there(on: str, store: Store, edge: Edge, *, everywhere: bool = False) -> list[There]:
     """Runs in the target's namespace, or all of its cluster, the newest first. Raises UsageError, EngineError."""
     from windlass.engines.kubernetes import elsewhere
+    from windlass.engines.kubernetes.client import Unreachable
 
     with connected(on, edge) as client:
-        found = elsewhere.everywhere(client, edge.now()) if everywhere else elsewhere.look(client).runs(edge.now())
+        try:
+            found = elsewhere.everywhere(client, edge.now()) if everywhere else elsewhere.look(client).runs(edge.now())
+        except Unreachable as error:
+            num_here = sum(status.target == on for status in store.statuses(unfinished=True))
+            raise EngineError(
+                f"cluster {on} does not answer: {error.message}",
+                f"windlass ps shows the last known states of the unfinished runs that this machine started there "
+                f"({num_here})" if num_here else error.hint,
+            ) from error  # fmt: skip
     return known(found, on, store)
 
 
@@ -94,7 +105,16 @@ def _known(seen: Seen, on: str, store: Store) -> There:
     if not status.phase.is_terminal:
         with contextlib.suppress(WindlassError):  # one that cannot be looked at now must not hide the others
             status = runs.status(seen.id, store)
+    status = _true(status, seen, store)
     return There(replace(seen, phase=status.phase, waits_for=status.waits_for or ""), on, is_ours=True)
+
+
+def _true(status: Status, seen: Seen, store: Store) -> Status:
+    """The recorded status, with what was seen now where the record may be old."""
+    from windlass.engines.kubernetes.snapshot import merged
+
+    found = old(status, store, time.time())
+    return status if found is None else merged(status, seen, found[1])[0]
 
 
 def find(run: str | None, on: str, store: Store, edge: Edge) -> tuple[str, bool]:

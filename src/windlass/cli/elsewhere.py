@@ -11,7 +11,7 @@ import click
 
 from windlass.cli.hands import Hands, Wish
 from windlass.cli.render import emit, print_data
-from windlass.cli.statustext import advance_lines, exit_words, labelled, phase_word
+from windlass.cli.statustext import advance_lines, clock_time, exit_words, labelled, phase_word
 from windlass.cli.words import Paint, duration, painter, table, visible
 from windlass.runs.record import Status
 
@@ -81,10 +81,23 @@ def watch(on: str, store: Store, edge: Edge, form: str, *, run_id: str = "") -> 
                 if run_id and all(one.seen.phase.is_terminal for one in found.values()):
                     return 0
             if board.trouble != trouble:
+                if (board.trouble is None) != (trouble is None):
+                    _print_away(on, board.trouble, board.answered_at, len(shown), form, to_one=bool(run_id))
                 trouble = board.trouble
-                click.echo(trouble or "the cluster answers again", err=True)
             hands.listen(TICK_SECONDS)
     return hands.exit_code
+
+
+def _print_away(on: str, trouble: str | None, as_of: float, num_runs: int, form: str, *, to_one: bool) -> None:
+    """That the cluster does not answer, or answers again; for a program on standard output, where it prints lines."""
+    since = f"cluster {on} does not answer since {clock_time(as_of)}: {trouble}"
+    of = "the state of 1 run is" if num_runs == 1 else f"the states of {num_runs} runs are"
+    said = f"cluster {on} answers again" if trouble is None else f"{since}; {of} as of then"
+    if form == "table" or to_one:
+        click.echo(visible(said), err=True)
+    else:
+        data = {"target": on, "stale": trouble, "as_of": as_of, "runs": num_runs}
+        print_data([data] if form == "yaml" else data, form, "")
 
 
 def _print_change(there: There, form: str) -> None:

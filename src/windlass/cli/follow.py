@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from windlass.actions import runs
+from windlass.actions.current import Sight
 from windlass.cli.hands import QUESTION, Hands, Wish
 from windlass.cli.logs import write_blocks
 from windlass.cli.render import emit, print_status
@@ -47,6 +48,9 @@ class View(Protocol):
 
     def note(self, text: str) -> None:
         """Say something to the person who watches."""
+
+    def stale(self, why: str) -> None:
+        """Show that the state may be old, and why; empty once it is as of now."""
 
     def ask(self, question: str) -> None:
         """Show a question; empty takes it away."""
@@ -148,6 +152,10 @@ class PlainView:
         if not self._quiet:
             emit([f"{self._run_id}: {text}"], sys.stderr)
 
+    def stale(self, why: str) -> None:
+        """A line when it begins, and one when it is over."""
+        self.note(why or "the cluster answers again")
+
     def ask(self, question: str) -> None:
         """The question is a line; nothing takes it away."""
         if question:
@@ -181,6 +189,8 @@ class Follower:
         self._seq = since_seq
         self._since_ns = None if since is None else int(since * 1e9)
         self._pace = Pace()
+        self._sight = Sight(store)
+        self._stale = ""
         self._pending: list[LogBlock] = []
         self._looked_at = 0.0
         self._held: Event | None = None
@@ -226,6 +236,9 @@ class Follower:
             for event in self._store.events(self._run_id, self._seq):
                 self._seq = event.seq
                 self._show(event)
+        if (stale := self._sight.look(self.status)) != self._stale:
+            self._stale = stale
+            self._view.stale(stale)
         self._view.state(self.status, self._pace.note(self.status.progress))
         self._looked_at = time.monotonic()
         return self.status.phase.is_terminal or self._hands.wish is Wish.LEAVE

@@ -51,6 +51,7 @@ def panel(
     rate: float | None = None,
     question: str = "",
     hint: str = "",
+    stale: str = "",
 ) -> RenderableType:
     """The live view of a run."""
     colour = PHASE_COLOURS[status.phase.value]
@@ -75,6 +76,8 @@ def panel(
             rows.append(head)
         if advance.facts:
             rows.append(Text("  ".join(advance.facts), no_wrap=True, overflow="ellipsis"))
+    if stale:
+        rows.append(Text(visible(stale), style="yellow"))
     rows.append(_where(status, plan))
     rows.append(Text.assemble(("time    ", "dim"), time_line(ledger), no_wrap=True, overflow="ellipsis"))
     if status.checkpoint is not None:
@@ -121,6 +124,7 @@ class LiveView:
         self._status: Status | None = None
         self._rate: float | None = None
         self._question = ""
+        self._stale = ""
         self._drawn_at = 0.0
         self._drawn: tuple[Any, ...] = ()
 
@@ -155,6 +159,11 @@ class LiveView:
         """A line above the panel."""
         self._draw(f"\x1b[1mwindlass\x1b[0m {text}\n")
 
+    def stale(self, why: str) -> None:
+        """A line of the panel, for as long as it is so."""
+        self._stale = why
+        self._draw("")
+
     def ask(self, question: str) -> None:
         """The question is the lower edge of the panel."""
         self._question = question
@@ -182,7 +191,7 @@ class LiveView:
         with self._console.capture() as captured:
             drawn = panel(
                 self._status, self._plan, self._ledger, time.time(), rate=self._rate, question=self._question,
-                hint=self._hint,
+                hint=self._hint, stale=self._stale,
             )  # fmt: skip
             self._console.print(drawn)
         lines = captured.get().splitlines()

@@ -33,7 +33,6 @@ def ps(
       windlass ps --all -o json
       windlass ps --on lab              what runs on a cluster, whoever started it
     """
-    from windlass.actions import runs
     from windlass.actions.edge import here
 
     if on is not None:
@@ -54,7 +53,9 @@ def ps(
     if everywhere or watch:
         raise click.UsageError(f"--{'watch' if watch else 'all-namespaces'} is of a cluster: name it by --on")
     with here().store() as store:
-        found = runs.statuses(store, last=None if every else last)
+        from windlass.actions.current import views
+
+        found = views(store, here().now(), last=None if every else last)
         hidden = 0 if every else store.count() - len(found)
     print_statuses(found, form, hidden=hidden, quiet=quiet)
     return 0
@@ -77,6 +78,7 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
       windlass status -w --exit-code       wait for it, and end as it did
     """
     from windlass.actions import runs
+    from windlass.actions.current import view
     from windlass.actions.edge import here
 
     code = 0
@@ -93,14 +95,16 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
                 there = elsewhere.one(run, on, here())
                 print_one(there, form)
                 return EXIT_CODES.get(there.seen.phase, RunNotFinished.exit_code) if exit_code else 0
-        found = runs.status(run, store)
-        if watch and not found.phase.is_terminal:
+        run_id = store.find(run)
+        if watch and not runs.status(run_id, store).phase.is_terminal:
             from windlass.cli.follow import watch as watch_run
 
-            found, code = watch_run(found.id, store, form=form)
+            code = watch_run(run_id, store, form=form)[1]
+        shown = view(run_id, store, here().now())
+        found = shown.status
         is_full = not found.phase.is_terminal and not store.reserve.has_room()
         print_status(
-            found, store.plan(found.id), runs.ledger(found.id, store), form, verbose=verbose, is_full=is_full
+            found, store.plan(run_id), runs.ledger(run_id, store), form, verbose=verbose, view=shown, is_full=is_full
         )  # fmt: skip
     return EXIT_CODES.get(found.phase, RunNotFinished.exit_code) if exit_code else code
 

@@ -98,7 +98,7 @@ def checkpoint_names(run: str | None, incomplete: str) -> list[str]:
 
     try:
         with here().store() as store:
-            return [one.name for one in look(run or None, store).found if one.name.startswith(incomplete)]
+            return [one.name for one in look(run or None, store, reach=False).found if one.name.startswith(incomplete)]
     except WindlassError:
         return []
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -18,6 +18,7 @@ from windlass.runs.machine import this_machine
 from windlass.runs.record import Event, Status, status_to_json
 
 if TYPE_CHECKING:
+    from windlass.actions.current import View
     from windlass.plan.plan import Plan
 
 
@@ -64,28 +65,36 @@ def print_plan(plan: Plan, form: str, *, verbose: int = 0) -> None:
 
 
 def print_status(
-    status: Status, plan: Mapping[str, Any], ledger: Ledger, form: str, *, verbose: int = 0,
+    status: Status, plan: Mapping[str, Any], ledger: Ledger, form: str, *, verbose: int = 0, view: View | None = None,
     is_full: bool = False,
 ) -> None:  # fmt: skip
-    """Print one run. `plan` is its recorded plan's JSON; `is_full` if the disk under the record is full."""
-    from windlass.cli.statustext import network_of, status_lines
+    """Print one run.
+
+    `plan` is its recorded plan's JSON; `view` says how true the status is now; `is_full` if the disk under the record
+    is full.
+    """
+    from windlass.cli.statustext import network_of, stale_lines, status_lines
 
     now = time.time()
     host = status.machine.host if status.machine and not this_machine(os.environ).keeps(status.machine) else ""
     paint = painter(sys.stdout)
-    shown = status_lines(status, plan, ledger, now, paint, verbose=verbose, host=host, is_full=is_full)
-    lines = shown if form == "table" else ()
+    lines: list[str] = []
+    if form == "table":
+        lines = status_lines(status, plan, ledger, now, paint, verbose=verbose, host=host, is_full=is_full)
+    if view is not None and view.stale:
+        lines[1:1] = stale_lines(view.stale, view.as_of, now, paint)
     network = network_of(plan)
-    data = {**status_to_json(status, now), "ledger": ledger_to_json(ledger)}
+    data = {**status_to_json(status, now), **(view.to_json() if view else {}), "ledger": ledger_to_json(ledger)}
     print_data({**data, **({"network": network} if network else {})}, form, lines)
 
 
-def print_statuses(statuses: list[Status], form: str, *, hidden: int, quiet: bool) -> None:
-    """Print a list of runs."""
+def print_statuses(views: list[View], form: str, *, hidden: int, quiet: bool) -> None:
+    """Print a list of runs; where states of some may be old, a line on standard error for each reason."""
     now = time.time()
+    statuses = [view.status for view in views]
     if form != "table":
-        data = [{name: value for name, value in status_to_json(s, now).items() if name != "attempts"} for s in statuses]
-        print_data(data, form, "")
+        every = [{**status_to_json(view.status, now), **view.to_json()} for view in views]
+        print_data([{name: one[name] for name in one if name != "attempts"} for one in every], form, "")
         return
     if quiet:
         print_data((), form, [status.id for status in statuses] if statuses else "")
@@ -93,12 +102,16 @@ def print_statuses(statuses: list[Status], form: str, *, hidden: int, quiet: boo
     if not statuses:
         click.echo("No run yet. Start one: windlass run train.py", err=True)
         return
-    emit(_table_of_runs(statuses, now))
+    as_of = [f"{duration(now - view.as_of)} ago" if view.stale else "now" for view in views]
+    emit(_table_of_runs(statuses, now, as_of))
+    from windlass.cli.statustext import stale_notes
+
+    emit(stale_notes(views), sys.stderr)
     if hidden:
         click.echo(f"and {hidden} older: windlass ps --all", err=True)
 
 
-def _table_of_runs(statuses: list[Status], now: float) -> list[str]:
+def _table_of_runs(statuses: list[Status], now: float, as_of: Sequence[str] = ()) -> list[str]:
     from windlass.cli.statustext import advance_of, attempt_word, elapsed
 
     paint = painter(sys.stdout)
@@ -108,10 +121,11 @@ def _table_of_runs(statuses: list[Status], now: float) -> list[str]:
     hosts = {status.id: status.machine.host for status in statuses if status.machine and not here.keeps(status.machine)}
     restarted = any(len(status.attempts) > 1 for status in statuses)
     saved = any(status.checkpoint is not None for status in statuses)
-    of_some = (("SAVED", saved), ("ATTEMPT", restarted), ("HOST", bool(hosts)))
+    is_old = any(word != "now" for word in as_of)
+    of_some = (("SAVED", saved), ("ATTEMPT", restarted), ("HOST", bool(hosts)), ("AS OF", is_old))
     titles += [title for title, is_there in of_some if is_there]
     rows = [[paint(title, dim=True) for title in titles]]
-    for status in statuses:
+    for status, word in zip(statuses, as_of or ["now"] * len(statuses), strict=True):
         progress = []
         if (advance := advance_of(status, now)) is not None:
             progress = [advance.steps] if advance.steps else []
@@ -132,6 +146,7 @@ def _table_of_runs(statuses: list[Status], now: float) -> list[str]:
             *([f"step {status.checkpoint['step']:,}" if status.checkpoint else "–"] if saved else []),
             *([attempt_word(status)] if restarted else []),
             *([hosts.get(status.id, "here")] if hosts else []),
+            *([paint(word, "yellow") if word != "now" else word] if is_old else []),
         ])  # fmt: skip
     return table(rows)
 

@@ -99,6 +99,11 @@ _RUN: Final[dict[str, Schema]] = {
     ),
     "output_dir": TEXT,
 }
+_TRUE: Final[dict[str, Schema]] = {
+    "as_of": {**_or_null(TIME), "description": "When the state that is shown was true; null where it is as of now"},
+    "stale": {**_or_null(TEXT), "description": "Why the state may be another by now; null where it is as of now"},
+}
+"""What `status` and `ps` say beside a run."""
 
 NETWORK: Final = _object(
     {
@@ -138,8 +143,9 @@ RESTART: Final = _object({
 })  # fmt: skip
 WHY: Final = _object({
     "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
+    "unseen": {**_list(TEXT), "description": "What could not be looked at, each with the reason"},
 })  # fmt: skip
-STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK})
+STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK, **_TRUE})
 _SEEN: Final[dict[str, Schema]] = {
     "id": TEXT,
     "name": TEXT,
@@ -161,6 +167,12 @@ POD: Final = _object({
     "message": TEXT,
     "machine": TEXT,
     "exit_code": _or_null(WHOLE),
+})  # fmt: skip
+AWAY: Final = _object({
+    "target": TEXT,
+    "stale": {**_or_null(TEXT), "description": "Why the cluster cannot be asked; null once it answers again"},
+    "as_of": {**TIME, "description": "When it last answered: the states printed so far are as of then"},
+    "runs": {**WHOLE, "description": "How many runs these are"},
 })  # fmt: skip
 SEEN: Final = _object({**_SEEN, "pods": _list(POD), "progress": ANY})
 MONEY: Final[Schema] = {"type": "number", "minimum": 0}
@@ -261,9 +273,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
     }),
     "why": WHY,
     "ps": {
-        "description": "The second with --on; with --watch one line for each run that is there, changes or is removed",
+        "description": "The second with --on; with --watch one line for each run that is there, changes or is removed, "
+        "and when the cluster does not answer or answers again",
         "anyOf": [
-            _list(_object(_RUN)), _list(_object(_SEEN)), _object(_SEEN), _object({"id": TEXT, "removed": FLAG}),
+            _list(_object({**_RUN, **_TRUE})), _list(_object(_SEEN)), _object(_SEEN),
+            _object({"id": TEXT, "removed": FLAG}), AWAY,
         ],
     },
     "events": {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.cli.style import PHASE_COLOURS, SPENT_COLOURS
 from windlass.cli.words import Paint, bar, count, duration, number, ranks_named, size, spans, table, tilde, visible
@@ -14,9 +15,14 @@ from windlass.runs.ledger import WASTED, Ledger
 from windlass.runs.record import DISK_FULL, ROTATED, Attempt, Phase, RankState, Status
 from windlass.runs.tally import Spent
 
+if TYPE_CHECKING:
+    from windlass.actions.current import View
+
 RANK_ROWS: Final = 8
 """A run of more ranks is shown as groups of ranks in the same state."""
 TRACEBACK_LINES: Final = 14
+NAMED: Final = 8
+"""So many runs are named in a note on several."""
 LABEL_WIDTH: Final = 10
 REASONS: Final = {
     "failure": "a rank failed",
@@ -444,6 +450,29 @@ def status_lines(
         label = "cause" if status.phase.is_terminal else "before"
         lines += labelled(label, cause_lines(status.cause, paint, 60 if verbose else TRACEBACK_LINES), paint)
     return lines + labelled("next", _next_lines(status, paint), paint)
+
+
+def stale_lines(stale: str, as_of: float, now: float, paint: Paint) -> list[str]:
+    """Of a status that may not be as of now, why, and how old it is."""
+    return labelled("as of", [paint(f"{clock_time(as_of)}, {duration(now - as_of)} ago: {visible(stale)}", "yellow")],
+                    paint)  # fmt: skip
+
+
+def stale_notes(views: Sequence[View]) -> list[str]:
+    """Below a list of runs, a line for each reason for which states of some may be old."""
+    notes = []
+    for stale in dict.fromkeys(view.stale for view in views if view.stale):
+        found = [view for view in views if view.stale == stale]
+        names = ", ".join(view.status.id for view in found[:NAMED]) + (" …" if len(found) > NAMED else "")
+        of = "state of 1 run is" if len(found) == 1 else f"states of {len(found)} runs are"
+        notes.append(f"{visible(stale)}: the {of} as of {clock_time(min(view.as_of for view in found))} ({names})")
+    return notes
+
+
+def clock_time(at: float) -> str:
+    """`14:03:22`, of an earlier day with the date, in the time zone of this machine."""
+    same_day = time.localtime(at)[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _next_lines(status: Status, paint: Paint) -> list[str]:

@@ -35,7 +35,11 @@ def diagnose(seen: Observations) -> Diagnosis:
     best = ranked[0]
     # What is but the same event seen from farther off is no other explanation.
     others = [other for other in ranked[1:] if other.code not in EFFECTS]
-    return Diagnosis(best, tuple(others))
+    return Diagnosis(best, tuple(others), _unseen(seen))
+
+
+def _unseen(seen: Observations) -> tuple[str, ...]:
+    return tuple(seen.cluster.unseen) if seen.cluster is not None else ()
 
 
 def _nothing_seen(case: Case) -> Verdict:
@@ -43,7 +47,8 @@ def _nothing_seen(case: Case) -> Verdict:
     if status.phase is Phase.SUCCEEDED:
         return Verdict(NONE, "the run succeeded; nothing is wrong")
     if not status.phase.is_terminal:
-        return Verdict(NONE, f"the run is {status.phase}; nothing is wrong so far")
+        so_far = "so far" if not _unseen(case.seen) else "in what could be looked at"
+        return Verdict(NONE, f"the run is {status.phase}; nothing is wrong {so_far}")
     return Verdict(
         "unknown",
         str(status.cause.get("summary") or "") if status.cause else f"the run is {status.phase}, and nothing says why",

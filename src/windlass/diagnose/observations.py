@@ -221,6 +221,8 @@ class ClusterSeen:
     """Why the cluster could not be asked now."""
     scaling: ScalingSeen | None = None
     """None where nothing is known to make machines, or no pod waits for one."""
+    unseen: tuple[str, ...] = ()
+    """What could not be looked at, each with the reason: `nodes cannot be listed: …`."""
 
 
 @dataclass(frozen=True, slots=True)

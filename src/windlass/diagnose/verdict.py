@@ -43,7 +43,10 @@ class Diagnosis:
 
     verdict: Verdict
     others: tuple[Verdict, ...] = ()
+    unseen: tuple[str, ...] = ()
+    """What could not be looked at, each with the reason."""
 
     def to_json(self) -> dict[str, Any]:
         """The public form, as `why -o json` prints it."""
-        return {**self.verdict.to_json(), "others": [other.to_json() for other in self.others]}
+        others = [other.to_json() for other in self.others]
+        return {**self.verdict.to_json(), "others": others, "unseen": list(self.unseen)}

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import PLURALS, Client
+from windlass.engines.kubernetes.pods import INDEX
 
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}
 CORE = ("configmaps", "pods", "jobs", "events", "nodes", "persistentvolumeclaims", "services")
@@ -28,6 +29,8 @@ class ObjectServer:
         self.objects: dict[tuple[str, str], Object] = {}
         """By plural and name; all are in namespace `team`."""
         self.served = set(CORE)
+        self.apis: dict[str, list[str]] = {}
+        """By API group, the versions that discovery names."""
         self.forbidden: set[str] = set()
         """Plurals whose requests are refused with 403."""
         self.is_silent = False
@@ -131,8 +134,12 @@ class ObjectServer:
         """A pod of an attempt, as its row has it."""
         name = f"{run_id}-{attempt}-{place}-abcde"
         labels = {**_labels(run_id), layout.ATTEMPT_LABEL: str(attempt)}
-        self.put("Pod", name, labels, row=("1/1" if status == "Running" else "0/1", status), status={},
-                 spec={"containers": [{"name": "node"}]})  # fmt: skip
+        runs = status == "Running"
+        self.put("Pod", name, labels, row=("1/1" if runs else "0/1", status),
+                 metadata={"annotations": {INDEX: str(place)}},
+                 spec={"containers": [{"name": "node"}], **({"nodeName": "bed-a"} if runs else {})},
+                 status={"containerStatuses": [{"name": "node", "state": {"running": {}}}] if runs else []},
+                 )  # fmt: skip
         return name
 
     def event(self, about: str, reason: str, message: str, kind: str = "Pod", component: str = "karpenter") -> None:
@@ -230,7 +237,9 @@ class _Handler(BaseHTTPRequestHandler):
         words = [word for word in address.path.split("/") if word]
         plural = next((word for word in words if word in PLURALS.values() and word != "namespaces"), "")
         name = words[-1] if words[-1] != plural else ""
-        if plural in server.forbidden:
+        if len(words) == 2 and words[0] == "apis" and words[1] in server.apis:
+            self._answer(200, {"versions": [{"groupVersion": one} for one in server.apis[words[1]]]})
+        elif plural in server.forbidden:
             self._answer(403, _status(403, "Forbidden", f"{plural} is forbidden: the user cannot list {plural}"))
         elif plural not in server.served:
             self._answer(404, "404 page not found")

@@ -269,10 +269,10 @@ def _phase(
     is_live = any(states.get(state) for state in LIVE)
     if STOP in marks:
         return Phase.STOPPING if is_live else Phase.STOPPED
+    if job in ENDED_WELL:  # also of a run whose supervisor had given it up
+        return Phase.SUCCEEDED
     if END in marks and how and not is_live:
         return Phase.SUCCEEDED if how == WELL else Phase.FAILED
-    if job in ENDED_WELL:
-        return Phase.SUCCEEDED
     if job in ENDED_BADLY or (not job and states.get("failed") and not is_live):
         return Phase.FAILED if END in marks else Phase.RESTARTING
     if not job and not is_live:

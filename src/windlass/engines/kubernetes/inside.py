@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from windlass.engines.kubernetes import helpers, layout, streams
-from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.client import Client, Refused
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.seeing import container_state
@@ -25,7 +25,7 @@ from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.plan.pods import pod_spec
 from windlass.runs.record import Status
-from windlass.worker import tarpipe
+from windlass.worker import checkpointlist, tarpipe
 
 Told = Callable[[int], None]
 
@@ -76,6 +76,25 @@ def fetch(plan: Plan, status: Status, node: int, path: str, local: Path, told: T
             if stream.exit_code:
                 raise _failed(output, path, f"exit code {stream.exit_code}")
             return found
+
+
+def listing(plan: Plan, status: Status, folder: str) -> Mapping[str, Any]:
+    """What a folder of checkpoints holds, as `worker/checkpointlist.py` gives it. Raises EngineError, UsageError.
+
+    It is read in a running pod, or in one made for that which mounts the run's claim.
+    """
+    node = next(iter(status.attempts[-1].members), 0) if status.attempts else 0
+    python = plan.requests("node")[0]["worker_python"]
+    words = [python, "-I", "-S", "-c", Path(checkpointlist.__file__).read_text(), folder]
+    with contextlib.closing(connect(plan)) as client, _pod(client, plan, status, node, folder) as pod:
+        name = pod["metadata"]["name"]
+        code, answer, complaint = streams.call(client, name, layout.container_of(pod), words, SILENCE_SECONDS)
+    found = _whole(answer)
+    if code or found is None:
+        said = complaint.decode("utf-8", "replace").strip().splitlines()
+        raise EngineError(f"{folder} of {status.id} cannot be read: {said[-1] if said else f'exit code {code}'}",
+                          f"windlass exec {status.id} -- ls {folder}")  # fmt: skip
+    return found
 
 
 def put(plan: Plan, status: Status, node: int, local: Path, path: str, told: Told) -> Mapping[str, Any]:
@@ -210,10 +229,24 @@ def _pod(client: Client, plan: Plan, status: Status, node: int, path: str) -> It
                              "write kubernetes: {results: {size: 20GiB}} into the job for the next run")  # fmt: skip
         raise UsageError(f"the pod of node {node} of {status.id} does not run, and {path} was in it",
                          "results are reached by relative paths: RUN:output")  # fmt: skip
+    _require_claim(client, status, kept)
     name = f"{status.id}-cp-{secrets.token_hex(3)}"
     with helpers.made(client, _helper(plan, name, kept, client.namespace)):
         [pod] = helpers.running(client, name, 1, START_SECONDS, lambda _text: None)
         yield pod
+
+
+def _require_claim(client: Client, status: Status, kept: Mapping[str, Any]) -> None:
+    """Raise UsageError where the claim is gone: a pod that mounts it would wait for it for ever."""
+    claim = kept["volume"]["persistentVolumeClaim"]["claimName"]
+    with contextlib.suppress(Refused):
+        try:
+            client.get("v1", "PersistentVolumeClaim", claim)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            raise UsageError(f"claim {claim} of {status.id} is gone, and its results with it",
+                             "see: kubectl get pvc") from error  # fmt: skip
 
 
 def _is_result(path: str) -> bool:

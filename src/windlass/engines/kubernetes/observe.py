@@ -24,7 +24,7 @@ from windlass.diagnose.observations import (
 )
 from windlass.engines import observing
 from windlass.engines.kubernetes import coming, kueue, layout, queueing, quotas, scaling, staying
-from windlass.engines.kubernetes.client import Client, Unreachable
+from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.seeing import (
@@ -47,6 +47,17 @@ ANSWER_SECONDS: Final = 3.0
 MOST: Final = "1000"
 KUEUE: Final = ("Workload", "LocalQueue")
 """What is asked for in the namespace and in all of them."""
+CALLED: Final = {
+    "pods": "pods cannot be listed", "owner": "the owner object of the pods cannot be read",
+    "events": "events cannot be listed", "machines": "nodes cannot be listed",
+    "Workload": "Workloads cannot be listed", "LocalQueue": "LocalQueues cannot be listed",
+    "every Workload": "Workloads of other namespaces cannot be listed",
+    "ClusterQueue": "ClusterQueues cannot be listed",
+    "queue api": "whether there is Kueue cannot be asked", "pools": "NodePools cannot be listed",
+    "claims": "NodeClaims cannot be listed", "refused": "events of the node autoscaler cannot be listed",
+    "of claims": "events of NodeClaims cannot be listed", "pool api": "whether there is Karpenter cannot be asked",
+}  # fmt: skip
+"""How it is reported that an answer is missing."""
 Json = Mapping[str, Any]
 Answers = dict[str, Any]
 
@@ -69,6 +80,7 @@ def look(store: Store, status: Status, plan: Plan) -> ClusterSeen:
     members = (status.attempts[-1].members if status.attempts else ()) or range(plan.num_nodes)
     if status.phase is Phase.SUCCEEDED or not status.attempts:
         return ClusterSeen(tuple(known.values()), tuple(said), queue=turn)
+    unread = _unread(store, status)
     number = len(status.attempts)
     made_for = staying.made_for(store.run_dir(status.id) / f"attempt-{number}", number)
     answers, unreachable = _ask(plan, made_for)
@@ -76,10 +88,33 @@ def look(store: Store, status: Status, plan: Plan) -> ClusterSeen:
     came = coming.recorded(store.events(status.id), status.ended_at or now)
     if unreachable:
         comes = ScalingSeen(coming=came) if came else None
-        return ClusterSeen(tuple(known.values()), tuple(said), queue=turn, unreachable=unreachable, scaling=comes)
+        unseen = (f"the cluster cannot be asked: {unreachable}", *unread)
+        return ClusterSeen(
+            tuple(known.values()), tuple(said), queue=turn, unreachable=unreachable, scaling=comes, unseen=unseen
+        )
     comes, more = _scaling(plan, answers, came, now)
     found = _merged(status, plan, made_for, answers, known, (*more, *said), tuple(members))
-    return replace(found, queue=_queue(answers) or turn, scaling=comes)
+    return replace(found, queue=_queue(answers) or turn, scaling=comes, unseen=(*_unseen(answers), *unread))
+
+
+def _unseen(answers: Answers) -> list[str]:
+    """What could not be looked at, with the reason; what is not there, or not installed, is none of it."""
+    missing = {name: answer for name, answer in (answers | answers.get("missing", {})).items() if name in CALLED}
+    return [
+        f"{CALLED[name]}: {error.message}"
+        for name, error in missing.items()
+        if isinstance(error, EngineError) and not (isinstance(error, Refused) and error.status == 404)
+    ]
+
+
+def _unread(store: Store, status: Status) -> list[str]:
+    """Whether a new supervisor has yet to read what the pods have logged."""
+    newest = store.events(status.id, status.last_seq - 1)
+    if status.phase.is_terminal or not newest or newest[-1].kind != "adopted":
+        return []
+    since = max((event.time for event in store.events(status.id) if event.kind != "adopted"), default=status.created_at)
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    return [f"logs that the pods wrote after {at} may not be read yet: the supervisor was restarted"]
 
 
 def _merged(
@@ -138,7 +173,9 @@ def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
     if isinstance(owner, dict) and (queueing.is_suspended(owner) or queueing.queue_of(owner)):
         answers |= _ask_kueue(client)
     if _not_running(answers):
+        missing = answers.get("missing", {})
         answers |= _ask_karpenter(client)
+        answers["missing"] = missing | answers.get("missing", {})
     client.close()
     return answers, ""
 
@@ -146,23 +183,30 @@ def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
 def _ask_kueue(client: Client) -> Answers:
     """Workloads and queues: of all namespaces where they may be read, for those compete as well."""
     api = at_once({"api": lambda: {"api": kueue.served(client)}})["api"]
-    if isinstance(api, EngineError) or not (api := api["api"]):
+    if isinstance(api, EngineError):
+        return {"missing": {"queue api": api}}
+    if not (api := api["api"]):
         return {}
     found = at_once({
         **{kind: lambda kind=kind: client.find(api, kind, limit=MOST) for kind in KUEUE},  # type: ignore[misc]
         **{f"every {kind}": lambda kind=kind: _every(client, api, kind) for kind in KUEUE},  # type: ignore[misc]
         "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MOST),
     })  # fmt: skip
-    return {name: answer for name, answer in found.items() if not isinstance(answer, EngineError)}
+    return _sorted_out(found)
 
 
 def _ask_karpenter(client: Client) -> Answers:
     """What makes machines, what it has made, and what it says of pods for which it makes none."""
     api = at_once({"api": lambda: {"api": scaling.served(client)}})["api"]
     if isinstance(api, EngineError):
-        return {}
-    found = at_once(scaling.questions(client, api["api"]))
-    return {name: answer for name, answer in found.items() if not isinstance(answer, EngineError)}
+        return {"missing": {"pool api": api}}
+    return _sorted_out(at_once(scaling.questions(client, api["api"])))
+
+
+def _sorted_out(found: Answers) -> Answers:
+    """The answers, and below `missing` the errors."""
+    errors = {name: answer for name, answer in found.items() if isinstance(answer, EngineError)}
+    return {**{name: answer for name, answer in found.items() if name not in errors}, "missing": errors}
 
 
 def _not_running(answers: Answers) -> list[Json]:

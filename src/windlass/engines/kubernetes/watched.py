@@ -64,6 +64,9 @@ class Watched:
         backoff = Backoff()
         while not self._closed:
             try:
+                if self.trouble is not None:  # a quiet watch would not show for a minute that it holds
+                    self._client.find(table.api, table.kind, selecting(table, self._run_id), limit="1")
+                    self._note_answer()
                 self._turn(table)
                 self._note_answer()
                 backoff.reset()
@@ -107,7 +110,7 @@ class Watched:
         """Ask again and again, as long as anything is open that no watch shows."""
         while not self._closed:
             time.sleep(self.more_seconds)
-            with contextlib.suppress(EngineError):  # the watches notice it too
+            with contextlib.suppress(Exception):  # no answer, which the watches notice too, or a defect: asked again
                 with self._lock:
                     questions = self._board.open_questions()
                 more = followups.ask(self._client, OURS, *questions)

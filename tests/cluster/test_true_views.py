@@ -1,0 +1,95 @@
+"""What `status`, `ps` and `checkpoints` show of a run is true now: without its supervisor, after its pods are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.conftest import Call, Result, ended, home, windlass
+from tests.cli.test_json import hold
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.test_elsewhere import Elsewhere, elsewhere
+from tests.cluster.test_inside import WAY_SECONDS, submit, targets, until
+
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+from windlass.train.checkpoint import files
+
+__all__ = ["elsewhere", "ended", "home", "targets", "windlass"]
+
+UNTIL_TOLD = """
+import os, time
+print("waits", flush=True)
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.05)
+"""
+SAVES = """
+import os
+from pathlib import Path
+folder = Path(os.environ["WINDLASS_CHECKPOINT_DIR"])
+for step in (10, 20):
+    place = folder / f"step-{{step:08d}}-a1aaaa"
+    place.mkdir(parents=True)
+    (place / "rank-0.safetensors").write_bytes(b"x" * 1000)
+    (place / "rank-0.json").write_bytes(b"{{}}")
+    (place / "manifest.json").write_bytes({manifests!r}[step])
+(folder / "step-00000030-a1aaaa").mkdir()
+"""
+
+
+def manifest(step: int) -> bytes:
+    """Of a checkpoint of one rank."""
+    facts = {"rank-0.safetensors": {"bytes": 1000, "crc32": "0"}, "rank-0.json": {"bytes": 2, "crc32": "0"}}
+    return files.seal({"format": files.FORMAT, "step": step, "epoch": 0, "world_size": 1, "attempt": 1,
+                       "created_at": 1e9, "run_id": "any", "files": facts})  # fmt: skip
+
+
+def kill_supervisor(home: Path, run: str) -> None:
+    with Store(home) as store:
+        os.kill(int((store.run_dir(run) / "supervisor.pid").read_text().split()[0]), signal.SIGKILL)
+
+
+def test_the_first_answer_without_a_supervisor_is_true_and_a_success_outlives_its_job(
+    windlass: Call, elsewhere: Elsewhere, targets: None, cluster: Cluster, namespace: str, home: Path,
+    ended: Callable[..., Status],
+) -> None:  # fmt: skip
+    run = submit(windlass, UNTIL_TOLD, "--set", "kubernetes.via=job", "--set", "kubernetes.ttl=5")
+    until(lambda: Result(0 if "waits" in windlass("logs", run).out else 1, "", "waits"))
+    kill_supervisor(home, run)
+    pod = cluster.kubectl("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run}", "-o", "name").strip()
+    cluster.kubectl("exec", "-n", namespace, pod, "--", "touch", "/tmp/go")
+    cluster.kubectl("wait", "-n", namespace, f"job/{run}-1", "--for=condition=Complete", "--timeout=100s")
+
+    first = windlass("status", run, "-o", "json").json
+    hold("status", first)
+    assert first["phase"] == "succeeded"
+    assert windlass("ps", "-o", "json").json[0]["phase"] == "succeeded"
+
+    assert ended(run, WAY_SECONDS).exit_code == 0
+    cluster.kubectl("wait", "-n", namespace, f"job/{run}-1", "--for=delete", "--timeout=100s")
+    [seen] = elsewhere("ps", "-o", "json").json
+    assert (seen["phase"], seen["waits_for"]) == ("succeeded", "")
+    assert elsewhere("rm", run).code == 0
+    assert elsewhere("ps", "-o", "json").json == []
+
+
+def test_checkpoints_in_a_claim_are_listed_after_the_pods_are_gone(
+    windlass: Call, targets: None, bed: Bed, namespace: str, ended: Callable[..., Status]
+) -> None:
+    script = SAVES.format(manifests={step: manifest(step) for step in (10, 20)})
+    run = submit(windlass, script, "--set", "kubernetes.results={size: 1GiB, storage_class: bed}")
+    assert ended(run, WAY_SECONDS).exit_code == 0
+    bed.kubectl("delete", "jobs,jobsets", "--all", "-n", namespace, "--wait=true", "--timeout=120s")
+    listed = windlass("checkpoints", run, "-o", "json")
+    assert listed.code == 0, listed.err
+    hold("checkpoints", listed.json)
+    found = [(one["step"], one["bytes"], one["complete"]) for one in listed.json["checkpoints"]]
+    assert found == [(30, 0, False), (20, 1002, True), (10, 1002, True)]
+    refused = windlass("checkpoints", run, "verify")
+    assert (refused.code, f"windlass cp {run}:checkpoints" in refused.err) == (2, True)
+    bed.kubectl("delete", "pvc", run, "-n", namespace, "--wait=true", "--timeout=60s")
+    gone = windlass("checkpoints", run)
+    assert (gone.code, f"claim {run} of {run} is gone" in gone.err) == (2, True)
+    windlass("rm", "--force", run)

@@ -1,0 +1,100 @@
+"""What `why` could not look at in a cluster is part of what it says, against an API server on loopback."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer
+from tests.engines.kubernetes.test_plan import FACTS, TARGET
+
+from windlass.cli.whytext import why_lines
+from windlass.cli.words import painter
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.verdict import Diagnosis
+from windlass.engines.kubernetes.observe import observe
+from windlass.engines.kubernetes.plan import plan
+from windlass.runs.store import RunWriter, Store
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+
+RUN = "digits-7f3k2"
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with closing(ObjectServer()) as server:
+        server.anchor(RUN)
+        server.served.add("jobsets")
+        server.put("JobSet", f"{RUN}-1", api="jobset.x-k8s.io/v1alpha2", spec={}, status={})
+        server.pod(RUN, "Running")
+        yield server
+
+
+@pytest.fixture
+def writer(tmp_path: Path, server: ObjectServer) -> Iterator[RunWriter]:
+    """A run that trains there, by its record."""
+    target = TARGET.model_copy(update={"namespace": "team"})
+    assert isinstance(target, KubernetesTarget)
+    facts = dataclasses.replace(FACTS, kubeconfig=server.kubeconfig(tmp_path / "kube"))
+    made = plan(Job(name="digits", run="train.py"), target, facts, RUN, "boot")
+    with Store(tmp_path / "home") as store:
+        writer = store.create(RUN, name="digits", target="lab", output_dir="out", plan=made.to_text(), time=1e9)
+        writer.append("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": None})
+        writer.append("phase", {"phase": "training"})
+        yield writer
+        writer.close()
+
+
+def why(writer: RunWriter) -> Diagnosis:
+    return diagnose(observe(writer.store, writer.status))
+
+
+def test_all_that_may_be_read_leaves_nothing_unseen(writer: RunWriter) -> None:
+    found = why(writer)
+    assert (found.verdict.code, found.unseen) == ("none", ())
+    assert found.verdict.summary == "the run is training; nothing is wrong so far"
+
+
+def test_what_may_not_be_read_is_said_with_the_reason(writer: RunWriter, server: ObjectServer) -> None:
+    server.forbidden |= {"nodes", "events"}
+    found = why(writer)
+    assert sorted(one.split(": ")[0] for one in found.unseen) == ["events cannot be listed", "nodes cannot be listed"]
+    assert all("forbidden" in one for one in found.unseen)
+    assert found.verdict.summary == "the run is training; nothing is wrong in what could be looked at"
+    assert found.to_json()["unseen"] == list(found.unseen)
+    lines = why_lines(writer.status, found, (), painter(sys.stdout))
+    assert any("not seen" in line and "cannot be listed" in line for line in lines)
+
+
+def test_pods_that_may_not_be_listed_and_a_server_that_is_away_are_said(
+    writer: RunWriter, server: ObjectServer
+) -> None:
+    server.forbidden.add("pods")
+    assert ["pods is forbidden" in one for one in why(writer).unseen] == [True]
+    server.stop()
+    assert ["the cluster cannot be asked" in one for one in why(writer).unseen] == [True]
+
+
+def test_logs_that_a_new_supervisor_has_yet_to_read_are_said(writer: RunWriter) -> None:
+    writer.append("adopted")
+    assert ["may not be read yet" in one for one in why(writer).unseen] == [True]
+    writer.append("phase", {"phase": "checkpointing"})
+    assert why(writer).unseen == ()
+
+
+def test_an_owner_object_that_is_not_there_is_seen_not_to_be(writer: RunWriter, server: ObjectServer) -> None:
+    server.remove("JobSet", f"{RUN}-1")
+    assert why(writer).unseen == ()
+
+
+def test_what_holds_pods_back_and_may_not_be_read_is_said(writer: RunWriter, server: ObjectServer) -> None:
+    server.served |= {"nodepools", "nodeclaims"}
+    server.apis["karpenter.sh"] = ["karpenter.sh/v1"]
+    server.forbidden.add("nodepools")
+    server.pod(RUN, "Pending")
+    assert [one.split(": ")[0] for one in why(writer).unseen] == ["NodePools cannot be listed"]
