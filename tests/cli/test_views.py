@@ -22,6 +22,7 @@ from windlass.plan.plan import Note, Plan, Step
 from windlass.runs.ledger import Ledger, Restart
 from windlass.runs.logs import LogBlock
 from windlass.runs.record import Attempt, Event, Phase, RankState, Status
+from windlass.runs.start import Origin, Start
 from windlass.runs.tally import Spent
 from windlass.spec.job import Job
 
@@ -238,7 +239,8 @@ def test_ps_has_columns_for_checkpoints_and_attempts_only_where_there_are_any() 
 
 
 def restart(**changes: Any) -> Restart:
-    return replace(Restart(2, "failure", 2.0, 1.0, 1, 57, 40, 17), **changes)
+    known = Restart(2, "failure", 2.0, 1.0, 1, 57, 40, 17, Start(Origin.CHECKPOINT, 40))
+    return replace(known, **changes)
 
 
 @pytest.mark.parametrize(
@@ -246,11 +248,18 @@ def restart(**changes: Any) -> Restart:
     [
         ({}, "attempt 2 after a failure at step 57: 2.0s lost (1.0s of it back-off), from step 40, 17 steps redone, "
              "1 restart left"),
-        ({"reason": "preemption", "wait_seconds": 0.0, "restored_step": 57, "steps_redone": 0, "restarts_left": None},
+        ({"reason": "preemption", "wait_seconds": 0.0, "steps_redone": 0, "restarts_left": None,
+          "start": Start(Origin.CHECKPOINT, 57)},
          "attempt 2 after a preemption at step 57: 2.0s lost, from step 57"),
-        ({"restored_step": None}, "from the beginning, 17 steps redone"),
+        ({"start": Start(Origin.BEGINNING, 0)}, "from the beginning, 17 steps redone"),
+        ({"start": Start(Origin.SCRIPT, 40)}, "resumed by the script at step 40, 17 steps redone"),
+        ({"start": Start(Origin.SCRIPT, None, 12), "steps_redone": None},
+         "resumed by the script at epoch 12, steps redone not known"),
+        ({"start": Start(Origin.SCRIPT, None, None, "Resuming"), "steps_redone": None},
+         "resumed by the script, steps redone not known"),
+        ({"start": Start(), "steps_redone": None}, "2.0s lost (1.0s of it back-off), start step not known, 1 restart"),
         ({"reason": None, "reached_step": None, "restored_step": None, "steps_redone": 0, "restarts_left": None,
-          "wait_seconds": None}, "attempt 2: 2.0s lost"),
+          "wait_seconds": None, "start": Start()}, "attempt 2: 2.0s lost, start step not known"),
     ],
 )  # fmt: skip
 def test_a_restart_is_told_with_its_reason_and_price(changes: dict[str, Any], said: str) -> None:

@@ -14,10 +14,13 @@ import pytest
 from tests.engines.lab import Can, Lab, Run, Way
 from tests.engines.test_local import plan_local
 
+from windlass.cli.whytext import restart_words
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.warm import WarmPool
 from windlass.errors import JobFileError
+from windlass.runs.ledger import fold_ledger, restarts
 from windlass.runs.record import Phase
+from windlass.runs.start import Origin, Start
 from windlass.worker.resume import problem_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +124,17 @@ def test_where_nothing_was_saved_the_script_starts_anew_with_its_own_arguments(l
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     assert steps(run, 2) == list(range(1, 10))
     assert told(run, "restored") == []
+
+
+def test_a_script_that_resumes_by_itself_is_said_to_go_on_where_it_went_on(lab: Lab) -> None:
+    run = lab.finish("itself.py", "0.3", base=SCRIPTS, restarts=1)
+    assert (run.status.phase, len(run.status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+    [restart] = restarts(run.events)
+    said = f"Resuming training from {run.status.output_dir}"
+    assert (restart.start, restart.steps_redone) == (Start(Origin.SCRIPT, 50, None, said), 7)
+    assert "resumed by the script at step 50, 7 steps redone" in restart_words(restart)
+    ledger = fold_ledger(run.events, 0.0)
+    assert (ledger.steps_redone, ledger.unknown_starts, ledger.start) == (7, 0, restart.start)
 
 
 @pytest.mark.slow

@@ -77,6 +77,8 @@ def _checkpoint(data: Data) -> str:
         took = f" in {brief(data['seconds'])}" if "seconds" in data else ""
         bulk = f": {size(data['bytes'])}{took}{held}" if "bytes" in data else ""
         return f"checkpoint of {step} saved{called}{bulk}"
+    if action == "restored" and data.get("source") == "log":
+        return f"the script resumed by itself: {data.get('line', '')}"
     if action == "restored":
         return (
             f"goes on from {step}{called}" if data.get("step") is not None else f"goes on from {name or 'a checkpoint'}"
@@ -185,6 +187,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "cause": lambda data: f"first cause: {cause_headline(data)}",
     "attempt-end": _attempt_end,
     "checkpoint": _checkpoint,
+    "first-step": lambda data: f"first step that was reported: {number(data['step'])}",
     "caught-up": lambda data: f"step {number(data['step'])} is reached again: what was lost is made up for",
     "hang": _hang,
     "hang-end": lambda data: f"output again, after {duration(data['seconds'])} without",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from windlass.runs.record import Phase
+from windlass.runs.start import Origin
 from windlass.runs.tally import Spent
 
 Schema = dict[str, Any]
@@ -93,6 +94,16 @@ NETWORK: Final = _object(
         "nodes": _list(_object({"node": WHOLE, "host": TEXT, "namespace": TEXT, "address": TEXT})),
     }
 )
+START: Final = _object({
+    "origin": {
+        "enum": [origin.value for origin in Origin],
+        "description": "Where an attempt went on: from a checkpoint of Windlass, where the script resumed by itself, "
+        "from the beginning; or it is not known",
+    },
+    "step": {**_or_null(WHOLE), "description": "Steps that were behind it; null where that is not known"},
+    "epoch": {**_or_null({"type": "number"}), "description": "The epoch in which it went on, where no step is known"},
+    "line": {**_or_null(TEXT), "description": "What the script has logged of its resume"},
+})  # fmt: skip
 LEDGER: Final = _object({
     "seconds": {
         "type": "object",
@@ -103,7 +114,9 @@ LEDGER: Final = _object({
     "wall_seconds": {"type": "number", "minimum": 0},
     "goodput": {"type": "number", "minimum": 0, "maximum": 1, "description": "Share of the wall clock in training"},
     "attempts": WHOLE,
-    "steps_redone": WHOLE,
+    "steps_redone": {**WHOLE, "description": "As far as it is known; see unknown_starts"},
+    "unknown_starts": {**WHOLE, "description": "Restarts of which it is not known how many steps were redone"},
+    "start": {**_or_null(START), "description": "Where the newest attempt went on; null for a first attempt"},
 })  # fmt: skip
 _VERDICT: Final[dict[str, Schema]] = {
     "verdict": {**TEXT, "description": "A stable code; docs/concepts/why.md lists all"},
@@ -120,7 +133,8 @@ RESTART: Final = _object({
     "restarts_left": _or_null(WHOLE),
     "reached_step": _or_null(WHOLE),
     "restored_step": _or_null(WHOLE),
-    "steps_redone": WHOLE,
+    "steps_redone": {**_or_null(WHOLE), "description": "null where it is not known"},
+    "start": START,
 })  # fmt: skip
 WHY: Final = _object({
     "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),

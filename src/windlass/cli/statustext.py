@@ -12,6 +12,7 @@ from windlass.cli.style import PHASE_COLOURS, SPENT_COLOURS
 from windlass.cli.words import Paint, bar, count, duration, number, ranks_named, size, spans, table, tilde, visible
 from windlass.runs.ledger import WASTED, Ledger
 from windlass.runs.record import Attempt, Phase, RankState, Status
+from windlass.runs.start import Origin, Start
 from windlass.runs.tally import Spent
 
 RANK_ROWS: Final = 8
@@ -143,6 +144,8 @@ def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
     words = [f"goodput {ledger.goodput:.0%}", count(ledger.attempts, "attempt")]
     if ledger.steps_redone:
         words.append(f"{count(ledger.steps_redone, 'step')} redone")
+    if ledger.unknown_starts:
+        words.append(f"steps redone by {count(ledger.unknown_starts, 'restart')} not known")
     return [*table(rows), paint("  ".join(words), dim=True)]
 
 
@@ -261,13 +264,31 @@ def next_words(status: Status) -> tuple[str, str]:
     return f"windlass events {status.id}", "what happened, one by one"
 
 
-def attempt_words(status: Status, plan: Mapping[str, Any]) -> str:
-    """`3 after a hang, from step 120, 1 restart left`; empty for a first attempt without restarts."""
+def start_words(start: Start) -> str:
+    """Where an attempt went on: `from step 120`, `resumed by the script at step 7,000`, `start step not known`."""
+    if start.origin is Origin.BEGINNING:
+        return "from the beginning"
+    if start.origin is Origin.UNKNOWN:
+        return "start step not known"
+    where = f"step {start.step:,}" if start.step is not None else ""
+    if start.origin is Origin.CHECKPOINT:
+        return f"from {where or 'a checkpoint'}"
+    where = where or (f"epoch {number(start.epoch)}" if start.epoch is not None else "")
+    return "resumed by the script" + (f" at {where}" if where else "")
+
+
+def attempt_words(status: Status, plan: Mapping[str, Any], start: Start | None = None) -> str:
+    """`3 after a hang, from step 120, 1 restart left`; empty for a first attempt without restarts.
+
+    `start` is where the newest attempt went on, as its ledger knows it.
+    """
     most = int(plan.get("policy", {}).get("max_restarts", 0))
     if len(status.attempts) <= 1 and not most:
         return ""
     words = [attempt_word(status)]
-    if len(status.attempts) > 1 and (restored := status.attempts[-1].restored_step) is not None:
+    if start is not None:
+        words.append(start_words(start))
+    elif len(status.attempts) > 1 and (restored := status.attempts[-1].restored_step) is not None:
         words.append(f"from step {restored:,}")
     left = most if status.restarts_left is None else status.restarts_left
     return ", ".join([*words, f"{count(left, 'restart')} left"])
@@ -378,7 +399,7 @@ def status_lines(
     if status.exit_code:
         head.append(exit_words(status.exit_code))
     lines = ["  ".join(head)]
-    if words := attempt_words(status, plan):
+    if words := attempt_words(status, plan, ledger.start):
         lines += labelled("attempt", [words], paint)
     if status.waits_for:
         lines += labelled("waits", [paint(visible(status.waits_for), "yellow")], paint)

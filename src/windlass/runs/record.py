@@ -269,7 +269,7 @@ def _on_checkpoint(status: Status, event: Event) -> Status:
     action = event.data.get("action")
     if action == "saved":
         return replace(status, checkpoint={**event.data, "at": event.time}, resume_from=None)
-    if action == "restored" and status.attempts:
+    if action == "restored" and status.attempts and event.data.get("source") != "log":
         return _replace_attempt(status, restored_step=event.data.get("step"))
     return status
 

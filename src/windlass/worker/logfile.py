@@ -51,6 +51,10 @@ class LogFile:
         told, self._recogniser.checkpoints = self._recogniser.checkpoints, []
         return told
 
+    def take_first_steps(self, *, at_end: bool = False) -> dict[str, object] | None:
+        """The first steps that the rank has reported, each time that they are better known; see `Beginning.take`."""
+        return self._recogniser.beginning.take(at_end=at_end)
+
     @property
     def length(self) -> int:
         """Bytes that were kept, of all attempts of this file."""
@@ -76,6 +80,7 @@ class LogFile:
     def told(self, progress: dict[str, object]) -> None:
         """Take progress that the rank has told in another way than by its output."""
         self._total = progress.get("total", self._total)
+        self._recogniser.beginning.report("structured", progress.get("step"))
         self.progress.update(progress)
 
     def _of_training(self, found: dict[str, object]) -> dict[str, object]:

@@ -9,6 +9,7 @@ started it may die and another take over, and nothing is lost.
 | `rank` | rank, pid — and once more with exit_code |
 | `output` | the first output of the node |
 | `progress` | the newest progress of the lowest reporting rank; samples_per_second is the sum over the node's ranks |
+| `first-step` | rank, step, every: the first step that a rank reported, and how many steps to the next report |
 | `checkpoint` | rank, action (`saved`, `restored`, `refused`, `failed`, `skipped`), step, name and what else is known |
 | `unreachable` | nodes: the other nodes that have not been heard for some seconds; again whenever that changes |
 | `failing` | a rank failed, the others are being ended |
@@ -70,6 +71,8 @@ class Node:
         self.ranks: list[Rank] = []
         self.unwritten: list[bytes] = []
         self.spoke = False
+        self.first_step_of: int | None = None
+        """The rank whose first step was told: one rank's is enough, as for progress."""
         self.progress_at = 0.0
         self.progress_sent: dict[str, object] = {}
         self.ended_by = "itself"
@@ -256,14 +259,23 @@ class Node:
             self.selector.unregister(rank.capture.source)
         for event in rank.capture.take_checkpoints():
             self._say("checkpoint", rank=rank.number, **event)
+        self._tell_first_step(rank)
         if not self.spoke and rank.capture.spoke:
             self.spoke = True
             self._say("output")
+
+    def _tell_first_step(self, rank: Rank, *, at_end: bool = False) -> None:
+        if self.first_step_of in (None, rank.number):
+            first = rank.capture.take_first_steps(at_end=at_end)
+            if first is not None:
+                self.first_step_of = rank.number
+                self._say("first-step", rank=rank.number, **first)
 
     def _drain_to_the_end(self) -> None:
         """All ranks are dead: what their pipes still hold is the last of it."""
         for rank in self.ranks:
             self._drain(rank, time.time_ns())
+            self._tell_first_step(rank, at_end=True)
             rank.capture.close()
             forget(rank)
             if rank.capture.dropped_bytes:
