@@ -332,6 +332,18 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("checkpoint", {"action": "failed", "step": 4, "reason": "disk full"}, "step 4 could not be saved: disk full"),
     ("checkpoint", {"action": "skipped", "step": 4, "reason": "busy"}, "checkpoint of step 4 skipped: busy"),
     ("caught-up", {"step": 57}, "step 57 is reached again"),
+    ("first-step", {"rank": 0, "step": 7001, "every": 1}, "first step that was reported: 7,001"),
+    (
+        "loss",
+        {"rank": 0, "loss": "nan", "step": 61, "last": {"loss": 0.25, "step": 60}},
+        "the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step 60",
+    ),
+    ("loss", {"rank": 0, "loss": "nan"}, "the loss of rank 0 is nan"),
+    (
+        "checkpoint",
+        {"action": "restored", "source": "log", "line": "Resuming training from out"},
+        "the script resumed by itself: Resuming training from out",
+    ),
     ("hang-end", {"since": 1.0, "at": 6.0, "seconds": 5.0}, "output again, after 5.0s without"),
     ("notice", {"source": "imds", "action": "terminate", "time": "8:22"}, "the machine will be taken away at 8:22"),
     ("notice", {"source": "sigterm", "action": "terminate"}, "a node was sent SIGTERM from outside"),

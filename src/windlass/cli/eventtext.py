@@ -12,7 +12,7 @@ from windlass.runs.record import Event, machine_name
 
 Data = Mapping[str, Any]
 
-_YELLOW: Final = frozenset({"hang", "warning", "notice", "lost-node"})
+_YELLOW: Final = frozenset({"hang", "loss", "warning", "notice", "lost-node"})
 NEWS: Final = frozenset({"notice", "queue", "machine", "lost-node", "node-back", "hang", "hang-end", "resume"})
 """Kinds of events that everybody who follows a run is told of."""
 NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed"})
@@ -86,6 +86,17 @@ def _checkpoint(data: Data) -> str:
     why = f": {data['reason']}" if data.get("reason") else ""
     said = {"refused": f"checkpoint {name or step} refused", "failed": f"checkpoint of {step} could not be saved"}
     return f"{said.get(str(action), f'checkpoint of {step} {action}')}{why}"
+
+
+def _loss(data: Data) -> str:
+    """`the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step 60`."""
+    at = f" at step {number(data['step'])}" if "step" in data else ""
+    last = data.get("last")
+    if not last:
+        return f"the loss of rank {data['rank']} is {data['loss']}{at}"
+    where = f", at step {number(last['step'])}" if "step" in last else ""
+    before = f"the last finite one was {number(last['loss'])}{where}"
+    return f"the loss of rank {data['rank']} is {data['loss']}{at}; {before}"
 
 
 def _notice(data: Data) -> str:
@@ -188,6 +199,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "attempt-end": _attempt_end,
     "checkpoint": _checkpoint,
     "first-step": lambda data: f"first step that was reported: {number(data['step'])}",
+    "loss": _loss,
     "caught-up": lambda data: f"step {number(data['step'])} is reached again: what was lost is made up for",
     "hang": _hang,
     "hang-end": lambda data: f"output again, after {duration(data['seconds'])} without",

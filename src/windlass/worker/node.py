@@ -11,6 +11,7 @@ started it may die and another take over, and nothing is lost.
 | `progress` | the newest progress of the lowest reporting rank; samples_per_second is the sum over the node's ranks |
 | `first-step` | rank, step, every: the first step that a rank reported, and how many steps to the next report |
 | `checkpoint` | rank, action (`saved`, `restored`, `refused`, `failed`, `skipped`), step, name and what else is known |
+| `loss` | rank, loss, step: its loss is no longer finite; last: loss and step of the last one that was |
 | `unreachable` | nodes: the other nodes that have not been heard for some seconds; again whenever that changes |
 | `failing` | a rank failed, the others are being ended |
 | `notice` | source (`imds`, `sigterm`), action, time: the machine is to go away, unless our keeper sent the signal |
@@ -259,6 +260,8 @@ class Node:
             self.selector.unregister(rank.capture.source)
         for event in rank.capture.take_checkpoints():
             self._say("checkpoint", rank=rank.number, **event)
+        for change in rank.capture.take_losses():
+            self._say("loss", rank=rank.number, **change)
         self._tell_first_step(rank)
         if not self.spoke and rank.capture.spoke:
             self.spoke = True

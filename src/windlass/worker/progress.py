@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from windlass.worker.beginning import Beginning
+from windlass.worker.losses import Losses
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hint, number, recognise, safe, whole
 
 MARKER = b"::windlass "
@@ -45,6 +46,8 @@ class Recogniser:
         """What became of checkpoints, each once and in order; whoever reads it empties it."""
         self.beginning = Beginning(self._of_line)
         """Where the training begins, as far as the output says so."""
+        self.losses = Losses()
+        """Where the loss is no longer finite."""
 
     def feed(self, chunk: bytes) -> Progress | None:
         """The newest progress in what `chunk` completes, or None; never raises, whatever the bytes are.
@@ -66,14 +69,28 @@ class Recogniser:
             self._only = "structured"
             if not self.beginning.is_reported:
                 self._read_structured_steps(data)
-            return found or None
-        if self._only == "structured":
-            return None
+        elif self._only != "structured":
+            found = self._of_tail(data, end, previous, was_read)
+        if found:
+            self._follow_loss(found, data[:end])
+        return found or None
+
+    def _of_tail(self, data: bytes, end: int, previous: bytes, was_read: bool) -> Progress | None:
         tail_at = max(0, end - _TAIL_BYTES)
         lines = _last_lines(data[tail_at:end], cut=tail_at > 0 or len(previous) >= _PARTIAL_BYTES)
         if was_read and lines and previous.startswith(lines[0]):
             lines = lines[1:]  # a bar that was read before its end came
         return self._of_lines(lines)
+
+    def _follow_loss(self, found: Progress, data: bytes) -> None:
+        """Only where the loss is no longer finite, each line of the piece is read: progress is but its newest."""
+        if self.losses.is_change(found):
+            kind = self._only or "known"
+            for line in data.replace(b"\r", b"\n").split(b"\n"):
+                read = self._of_line(line) if len(line) <= 2 * LINE_CHARS else None
+                if read is not None and read[0] == kind:
+                    self.losses.take(read[1])
+        self.losses.take(found)
 
     def _read_beginning(self, data: bytes) -> None:
         self.beginning.feed(data)

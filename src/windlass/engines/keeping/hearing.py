@@ -28,7 +28,7 @@ class Hearing:
         self._kinds: dict[str, Callable[[Node, Event], None]] = {
             "node": self._node, "rank": self._rank, "output": self._output, "progress": self._of_progress,
             "checkpoint": self._checkpoint, "first-step": self._first_step, "warning": self._as_it_is,
-            "queue": self._as_it_is, "machine": self._as_it_is, "stage": self._stage,
+            "loss": self._as_it_is, "queue": self._as_it_is, "machine": self._as_it_is, "stage": self._stage,
         }  # fmt: skip
 
     def hear(self, node: Node, event: Event) -> bool:
