@@ -331,6 +331,21 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("checkpoint", {"action": "refused", "name": "s", "reason": "cut \x1b[2J short"}, "checkpoint s refused: cut"),
     ("checkpoint", {"action": "failed", "step": 4, "reason": "disk full"}, "step 4 could not be saved: disk full"),
     ("checkpoint", {"action": "skipped", "step": 4, "reason": "busy"}, "checkpoint of step 4 skipped: busy"),
+    (
+        "checkpoint",
+        {"action": "missing", "find": "c-*", "folder": "/r", "near": ["d-1", "d-2"], "entries": 5},
+        "warning: nothing matches c-* in /r: there are d-1, d-2 and 3 more; training begins at step 0",
+    ),
+    (
+        "checkpoint",
+        {"action": "missing", "find": "c-*", "folder": "/r", "near": [], "entries": 0, "at_end": True},
+        "warning: nothing matches c-* in /r: there is nothing in it; a restart begins at step 0",
+    ),
+    (
+        "checkpoint",
+        {"action": "missing", "find": "c-*", "folder": "/r", "near": ["c-1"], "entries": 1, "older": 1},
+        "warning: nothing matches c-* in /r: 1 match there, but older than this run; training begins at step 0",
+    ),
     ("caught-up", {"step": 57}, "step 57 is reached again"),
     ("first-step", {"rank": 0, "step": 7001, "every": 1}, "first step that was reported: 7,001"),
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from windlass.cli.statustext import REASONS, WHY, cause_headline, exit_words
+from windlass.cli.statustext import REASONS, WHY, cause_headline, exit_words, missing_words
 from windlass.cli.style import PHASE_COLOURS
 from windlass.cli.words import Paint, brief, count, duration, in_place, number, ranks_named, size, visible
 from windlass.runs.record import Event, machine_name
@@ -15,7 +15,7 @@ Data = Mapping[str, Any]
 _YELLOW: Final = frozenset({"hang", "loss", "warning", "notice", "lost-node"})
 NEWS: Final = frozenset({"notice", "queue", "machine", "lost-node", "node-back", "hang", "hang-end", "resume"})
 """Kinds of events that everybody who follows a run is told of."""
-NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed"})
+NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed", "missing"})
 """What of checkpoints is news; that one was saved stands in the status."""
 
 
@@ -35,7 +35,7 @@ def sentence(event: Event) -> str:
 def event_line(event: Event, began_at: float, paint: Paint) -> str:
     """`+12.3s  rank 2 ended: exit code 1`; the time is since the run began."""
     colour = PHASE_COLOURS.get(str(event.data.get("phase"))) if event.kind in ("phase", "end") else None
-    if event.kind in _YELLOW or event.data.get("action") in ("refused", "failed"):
+    if event.kind in _YELLOW or event.data.get("action") in ("refused", "failed", "missing"):
         colour = "yellow"
     elif event.kind == "cause":
         colour = "red"
@@ -77,6 +77,8 @@ def _checkpoint(data: Data) -> str:
         took = f" in {brief(data['seconds'])}" if "seconds" in data else ""
         bulk = f": {size(data['bytes'])}{took}{held}" if "bytes" in data else ""
         return f"checkpoint of {step} saved{called}{bulk}"
+    if action == "missing":
+        return f"warning: {missing_words(data)}"
     if action == "restored" and data.get("source") == "log":
         return f"the script resumed by itself: {data.get('line', '')}"
     if action == "restored":

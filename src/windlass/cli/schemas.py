@@ -63,6 +63,15 @@ CAUSE: Final = _object(
     },
     more=True,
 )
+MISSING: Final = _object(
+    {
+        "find": {**TEXT, "description": "checkpoint.find of the job, which nothing matches"},
+        "folder": {**TEXT, "description": "Where it was looked for"},
+        "near": {**_list(TEXT), "description": "Names there that are most like it"},
+        "entries": WHOLE,
+    },
+    more=True,
+)
 CHECKPOINT: Final = _object({"action": TEXT, "step": WHOLE, "name": TEXT, "at": TIME}, more=True)
 _RUN: Final[dict[str, Schema]] = {
     "id": TEXT,
@@ -82,6 +91,7 @@ _RUN: Final[dict[str, Schema]] = {
     "progress": ANY,
     "cause": _or_null(CAUSE),
     "checkpoint": _or_null(CHECKPOINT),
+    "checkpoint_missing": {**_or_null(MISSING), "description": "Set where nothing matches checkpoint.find"},
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
     "output_dir": TEXT,
@@ -138,6 +148,7 @@ RESTART: Final = _object({
 })  # fmt: skip
 WHY: Final = _object({
     "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
+    "checkpoint_missing": _or_null(MISSING),
 })  # fmt: skip
 STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK})
 _SEEN: Final[dict[str, Schema]] = {

@@ -319,6 +319,17 @@ def saved_words(status: Status, now: float) -> str:
     return ", ".join(words) + (f" ({visible(str(data['name']))})" if data.get("name") else "")
 
 
+def missing_words(data: Mapping[str, Any]) -> str:
+    """`nothing matches checkpoint-* in /results/checkpoints; there are chkpt-100, chkpt-200 and 3 more`."""
+    near, entries = [str(name) for name in data.get("near", ())], int(data.get("entries", 0))
+    rest = f" and {entries - len(near)} more" if entries > len(near) else ""
+    there = f"there {'is' if entries == 1 else 'are'} {', '.join(near)}{rest}" if near else "there is nothing in it"
+    if data.get("older"):
+        there = f"{count(data['older'], 'match').replace('matchs', 'matches')} there, but older than this run"
+    where = "a restart begins at step 0" if data.get("at_end") else "training begins at step 0"
+    return visible(f"nothing matches {data.get('find')} in {tilde(str(data.get('folder', '')))}: {there}; {where}")
+
+
 def left_words(status: Status) -> str:
     """What a run that did not succeed has left to go on from."""
     if status.checkpoint is None:
@@ -406,6 +417,8 @@ def status_lines(
     lines += labelled("progress", advance_lines(status, now, rate), paint)
     if status.checkpoint is not None:
         lines += labelled("saved", [saved_words(status, now)], paint)
+    if status.checkpoint_missing is not None:
+        lines += labelled("warning", [paint(missing_words(status.checkpoint_missing), "yellow")], paint)
     if (metrics := status.progress.get("metrics")) and isinstance(metrics, Mapping):
         lines += labelled("metrics", ["  ".join(f"{k} {number(v)}" for k, v in metrics.items())], paint)
     if message := status.progress.get("message"):
@@ -450,5 +463,7 @@ def summary_lines(
     parts = [("time", [time_line(ledger)]), ("output", [output_words(status.output_dir)])]
     if status.phase is Phase.STOPPED or (status.phase is not Phase.SUCCEEDED and status.checkpoint is not None):
         parts.append(("left", [left_words(status)]))
+    if status.checkpoint_missing is not None:
+        parts.append(("warning", [paint(missing_words(status.checkpoint_missing), "yellow")]))
     parts.append(("next", _next_lines(status, paint)))
     return [*lines, *(f"  {line}" for label, texts in parts for line in labelled(label, texts, paint))]

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from windlass.cli.statustext import WHY, start_words
+from windlass.cli.statustext import WHY, missing_words, start_words
 from windlass.cli.style import PHASE_COLOURS
 from windlass.cli.words import Paint, count, duration, visible
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
@@ -34,7 +34,10 @@ def why_lines(
     if len(told) > RESTARTS and not verbose:
         half = RESTARTS // 2
         told = [*told[:half], f"… {len(told) - 2 * half} more: windlass why -v", *told[-half:]]
-    return [*lines, *(_labelled("" if place else "restarts", text, paint) for place, text in enumerate(told))]
+    lines += [_labelled("" if place else "restarts", text, paint) for place, text in enumerate(told)]
+    if status.checkpoint_missing is not None:
+        lines += [_labelled("warning", paint(missing_words(status.checkpoint_missing), "yellow"), paint)]
+    return lines
 
 
 def restart_words(restart: Restart) -> str:

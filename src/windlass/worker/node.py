@@ -10,7 +10,7 @@ started it may die and another take over, and nothing is lost.
 | `output` | the first output of the node |
 | `progress` | the newest progress of the lowest reporting rank; samples_per_second is the sum over the node's ranks |
 | `first-step` | rank, step, every: the first step that a rank reported, and how many steps to the next report |
-| `checkpoint` | rank, action (`saved`, `restored`, `refused`, `failed`, `skipped`), step, name and what else is known |
+| `checkpoint` | rank, action (`saved`, `restored`, `refused`, `missing` …), step, name and what else is known |
 | `loss` | rank, loss, step: its loss is no longer finite; last: loss and step of the last one that was |
 | `unreachable` | nodes: the other nodes that have not been heard for some seconds; again whenever that changes |
 | `failing` | a rank failed, the others are being ended |
@@ -31,7 +31,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from windlass.worker import netns, process
+from windlass.worker import netns, process, resume
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.evidence import Evidence
 from windlass.worker.heartbeat import Heartbeat
@@ -107,6 +107,7 @@ class Node:
             self.heartbeat.close()
         self._drain_to_the_end()
         self._flush_progress()
+        self._look_for_saved()
         failures = self._failures()
         facts = self._facts() if failures else {}
         self._say("end", failures=failures + failed_to_start, ended_by=self.ended_by, facts=facts)
@@ -284,6 +285,20 @@ class Node:
             if rank.capture.dropped_bytes:
                 text = f"rank {rank.number}: no space left, {rank.capture.dropped_bytes} bytes of its log were not kept"
                 self._say("warning", message=text)
+
+    def _look_for_saved(self) -> None:
+        """Tell if nothing of what the script has saved is called as the job says: a restart would begin anew."""
+        request, since = self.spec.get("resume"), self.spec.get("since", 0.0)
+        if request is None or self.spec["ranks"][0]["rank"] != 0:
+            return
+        try:
+            if resume.candidates(request, since):
+                return
+            event = resume.missing(request, since)
+            if self.first_step_of is not None or event["entries"]:  # else it may not have come so far
+                self._say("checkpoint", rank=0, **event, at_end=True)
+        except OSError:
+            pass  # the folder can no longer be read, which ranks have said if it matters
 
     def _newest_progress(self) -> dict[str, object]:
         reporting = [rank for rank in self.ranks if rank.capture.progress]
