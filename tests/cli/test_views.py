@@ -22,6 +22,7 @@ from windlass.plan.plan import Note, Plan, Step
 from windlass.runs.ledger import Ledger, Restart
 from windlass.runs.logs import LogBlock
 from windlass.runs.record import Attempt, Event, Phase, RankState, Status
+from windlass.runs.start import Origin, Start
 from windlass.runs.tally import Spent
 from windlass.spec.job import Job
 
@@ -238,7 +239,8 @@ def test_ps_has_columns_for_checkpoints_and_attempts_only_where_there_are_any() 
 
 
 def restart(**changes: Any) -> Restart:
-    return replace(Restart(2, "failure", 2.0, 1.0, 1, 57, 40, 17), **changes)
+    known = Restart(2, "failure", 2.0, 1.0, 1, 57, 40, 17, Start(Origin.CHECKPOINT, 40))
+    return replace(known, **changes)
 
 
 @pytest.mark.parametrize(
@@ -246,11 +248,18 @@ def restart(**changes: Any) -> Restart:
     [
         ({}, "attempt 2 after a failure at step 57: 2.0s lost (1.0s of it back-off), from step 40, 17 steps redone, "
              "1 restart left"),
-        ({"reason": "preemption", "wait_seconds": 0.0, "restored_step": 57, "steps_redone": 0, "restarts_left": None},
+        ({"reason": "preemption", "wait_seconds": 0.0, "steps_redone": 0, "restarts_left": None,
+          "start": Start(Origin.CHECKPOINT, 57)},
          "attempt 2 after a preemption at step 57: 2.0s lost, from step 57"),
-        ({"restored_step": None}, "from the beginning, 17 steps redone"),
+        ({"start": Start(Origin.BEGINNING, 0)}, "from the beginning, 17 steps redone"),
+        ({"start": Start(Origin.SCRIPT, 40)}, "resumed by the script at step 40, 17 steps redone"),
+        ({"start": Start(Origin.SCRIPT, None, 12), "steps_redone": None},
+         "resumed by the script at epoch 12, steps redone not known"),
+        ({"start": Start(Origin.SCRIPT, None, None, "Resuming"), "steps_redone": None},
+         "resumed by the script, steps redone not known"),
+        ({"start": Start(), "steps_redone": None}, "2.0s lost (1.0s of it back-off), start step not known, 1 restart"),
         ({"reason": None, "reached_step": None, "restored_step": None, "steps_redone": 0, "restarts_left": None,
-          "wait_seconds": None}, "attempt 2: 2.0s lost"),
+          "wait_seconds": None, "start": Start()}, "attempt 2: 2.0s lost, start step not known"),
     ],
 )  # fmt: skip
 def test_a_restart_is_told_with_its_reason_and_price(changes: dict[str, Any], said: str) -> None:
@@ -322,7 +331,34 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("checkpoint", {"action": "refused", "name": "s", "reason": "cut \x1b[2J short"}, "checkpoint s refused: cut"),
     ("checkpoint", {"action": "failed", "step": 4, "reason": "disk full"}, "step 4 could not be saved: disk full"),
     ("checkpoint", {"action": "skipped", "step": 4, "reason": "busy"}, "checkpoint of step 4 skipped: busy"),
+    (
+        "checkpoint",
+        {"action": "missing", "find": "c-*", "folder": "/r", "near": ["d-1", "d-2"], "entries": 5},
+        "warning: nothing matches c-* in /r: there are d-1, d-2 and 3 more; training begins at step 0",
+    ),
+    (
+        "checkpoint",
+        {"action": "missing", "find": "c-*", "folder": "/r", "near": [], "entries": 0, "at_end": True},
+        "warning: nothing matches c-* in /r: there is nothing in it; a restart begins at step 0",
+    ),
+    (
+        "checkpoint",
+        {"action": "missing", "find": "c-*", "folder": "/r", "near": ["c-1"], "entries": 1, "older": 1},
+        "warning: nothing matches c-* in /r: 1 match there, but older than this run; training begins at step 0",
+    ),
     ("caught-up", {"step": 57}, "step 57 is reached again"),
+    ("first-step", {"rank": 0, "step": 7001, "every": 1}, "first step that was reported: 7,001"),
+    (
+        "loss",
+        {"rank": 0, "loss": "nan", "step": 61, "last": {"loss": 0.25, "step": 60}},
+        "the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step 60",
+    ),
+    ("loss", {"rank": 0, "loss": "nan"}, "the loss of rank 0 is nan"),
+    (
+        "checkpoint",
+        {"action": "restored", "source": "log", "line": "Resuming training from out"},
+        "the script resumed by itself: Resuming training from out",
+    ),
     ("hang-end", {"since": 1.0, "at": 6.0, "seconds": 5.0}, "output again, after 5.0s without"),
     ("notice", {"source": "imds", "action": "terminate", "time": "8:22"}, "the machine will be taken away at 8:22"),
     ("notice", {"source": "sigterm", "action": "terminate"}, "a node was sent SIGTERM from outside"),

@@ -264,3 +264,66 @@ def test_what_manages_an_environment_is_found_by_its_files(tmp_path: Path) -> No
     assert kind(made("d/env", "d/env/conda-meta/history"), "d") == "conda"
     assert kind(made("e"), "e") == "system"
     assert environment("", "") == {}
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+Told = list[tuple[str, dict[str, Any]]]
+
+
+def progress(step: int, loss: object, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "progress", {"rank": 0, "step": step, "loss": loss, **more}
+
+
+def change(rank: int, step: int, good: float) -> tuple[str, dict[str, Any]]:
+    return "loss", {"rank": rank, "step": step, "loss": "nan", "last": {"loss": good, "step": step - 1}}
+
+
+AGAIN: Told = [("attempt-end", {"phase": "failed"}), ("attempt", {"number": 2, "world_size": 1, "nodes": [[0]]})]
+LOSSES: dict[str, tuple[Told, list[str]]] = {
+    "what the worker saw, whatever little was recorded": (
+        [progress(1, 2.5), change(0, 61, 0.25), progress(900, "nan")],
+        ["the last loss that was reported: nan", "the first one that was not finite: nan at step 61",
+         "the last good one: 0.25 at step 60"],
+    ),
+    "of the rank of the progress, not of another": (
+        [progress(1, 2.5), change(1, 40, 0.75), change(0, 61, 0.25), progress(900, "nan")],
+        ["the last loss that was reported: nan", "the first one that was not finite: nan at step 61",
+         "the last good one: 0.25 at step 60"],
+    ),
+    "of the newest attempt": (
+        [progress(1, 2.5), change(0, 61, 0.25), progress(900, "nan"), *AGAIN, progress(3, 3.5), change(0, 5, 3.25),
+         progress(7, "nan")],
+        ["the last loss that was reported: nan", "the first one that was not finite: nan at step 5",
+         "the last good one: 3.25 at step 4"],
+    ),
+    "of an old record: the last finite one before it was no longer so": (
+        [progress(1, 2.5), progress(60, 0.25), progress(61, "nan"), progress(70, "inf")],
+        ["the last loss that was reported: inf", "the first one that was not finite: nan at step 61",
+         "the last good one: 0.25 at step 60"],
+    ),
+    "of an old record of two attempts": (
+        [progress(1, 2.5), progress(60, 0.25), *AGAIN, progress(5, "nan")],
+        ["the last loss that was reported: nan", "the first one that was not finite: nan at step 5"],
+    ),
+    "one that was finite again meanwhile": (
+        [progress(1, 2.5), progress(2, "nan"), progress(60, 0.25), progress(61, "nan")],
+        ["the last loss that was reported: nan", "the first one that was not finite: nan at step 61",
+         "the last good one: 0.25 at step 60"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_last_good_loss_is_the_last_finite_one_before_it_became_nan(name: str) -> None:
+    more, evidence = LOSSES[name]
+    verdict = diagnose(seen(Phase.SUCCEEDED, ranks=[RankSeen(0, exit_code=0)], exit_code=0, more=more)).verdict
+    assert verdict.code == "nan-loss"
+    assert list(verdict.evidence) == evidence
+
+
+def test_a_loss_of_an_attempt_before_says_nothing_of_one_that_reported_none() -> None:
+    more = [progress(1, 2.5), progress(2, "nan"), *AGAIN]
+    assert (
+        diagnose(seen(Phase.SUCCEEDED, ranks=[RankSeen(0, exit_code=0)], exit_code=0, more=more)).verdict.code == "none"
+    )

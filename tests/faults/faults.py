@@ -182,7 +182,7 @@ FAULTS = (
         "        raise FloatingPointError(f'loss is {loss} at step {step}')\n",
         "nan-loss",
         0,
-        ("learning rate",),
+        ("learning rate", "the first one that was not finite: nan at step 10", "the last good one: 0.0 at step 9"),
     ),
     Fault(
         "a loss that became NaN, and a script that goes on to the end",
@@ -190,7 +190,7 @@ FAULTS = (
         "    report(step=step, total=20, loss=w - w)\n",
         "nan-loss",
         0,
-        ("learning rate",),
+        ("learning rate", "the first one that was not finite: nan at step 4", "the last good one: 0.0 at step 3"),
     ),
     # -- files, rights, limits --
     Fault(

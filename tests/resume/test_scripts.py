@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.test_views import plain
 from tests.engines.lab import Can, Lab, Run, Way
 from tests.engines.test_local import plan_local
 
+from windlass.cli import statustext
+from windlass.cli.eventtext import sentence
+from windlass.cli.whytext import restart_words, why_lines
+from windlass.cli.words import tilde
+from windlass.diagnose.verdict import Diagnosis, Verdict
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.warm import WarmPool
 from windlass.errors import JobFileError
+from windlass.runs.ledger import fold_ledger, restarts
 from windlass.runs.record import Phase
+from windlass.runs.start import Origin, Start
 from windlass.worker.resume import problem_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +129,54 @@ def test_where_nothing_was_saved_the_script_starts_anew_with_its_own_arguments(l
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     assert steps(run, 2) == list(range(1, 10))
     assert told(run, "restored") == []
+
+
+def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(lab: Lab) -> None:
+    checkpoint = {"find": "checkpoint-*.pt", "resume": "--resume {path}"}
+    run = bare(lab, "--pause", "0.05", "--steps", "12", procs_per_node=1, checkpoint=checkpoint)
+    run.until(lambda run: bool(checkpoints(run)))
+    kill(run)
+    status = run.wait()
+    assert (status.phase, steps(run, 2)[0]) == (Phase.SUCCEEDED, 1), run.text()
+    events = [(number, event) for number, event in enumerate(run.events)]
+    second = next(number for number, event in events if event.kind == "attempt" and event.data["number"] == 2)
+    told = [(number, event) for number, event in events if event.data.get("action") == "missing"]
+    [(number, event)] = [(number, event) for number, event in told if "at_end" not in event.data]
+    began = [number for number, event in events if event.kind in ("rank", "progress") and number > second]
+    assert second < number < min(began)
+    assert sum(event.data.get("at_end", False) for _, event in told) == 2
+    folder = str(run.dir / "checkpoints")
+    assert (event.data["find"], event.data["folder"]) == ("checkpoint-*.pt", folder)
+    assert set(event.data["near"]) <= {path.name for path in Path(folder).iterdir()}
+    assert event.data["near"]
+    words = f"nothing matches checkpoint-*.pt in {tilde(folder)}: there "
+    ledger = fold_ledger(run.events, 0.0)
+    views = (
+        statustext.status_lines(status, {}, ledger, 0.0, plain),
+        statustext.summary_lines(status, ledger, 0.0, plain),
+        why_lines(status, Diagnosis(Verdict("none", "all is well")), (), plain),
+        [sentence(event)],
+    )
+    for lines in views:
+        assert words in "\n".join(lines)
+
+
+def test_nothing_is_missing_where_the_pattern_matches_and_on_the_first_attempt(lab: Lab) -> None:
+    run = bare(lab, "--steps", "6", restarts=0, procs_per_node=1)
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert told(run, "missing") == []
+    assert run.status.checkpoint_missing is None
+
+
+def test_a_script_that_resumes_by_itself_is_said_to_go_on_where_it_went_on(lab: Lab) -> None:
+    run = lab.finish("itself.py", "0.3", base=SCRIPTS, restarts=1)
+    assert (run.status.phase, len(run.status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+    [restart] = restarts(run.events)
+    said = f"Resuming training from {run.status.output_dir}"
+    assert (restart.start, restart.steps_redone) == (Start(Origin.SCRIPT, 50, None, said), 7)
+    assert "resumed by the script at step 50, 7 steps redone" in restart_words(restart)
+    ledger = fold_ledger(run.events, 0.0)
+    assert (ledger.steps_redone, ledger.unknown_starts, ledger.start) == (7, 0, restart.start)
 
 
 @pytest.mark.slow

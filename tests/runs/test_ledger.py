@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from windlass.runs.ledger import Restart, fold_ledger, ledger_of, ledger_to_json, restarts, spans
 from windlass.runs.record import TERMINAL, Event, Phase, fold
+from windlass.runs.start import Origin, Start
 from windlass.runs.tally import MICRO, Spent, Tally
 
 BORN = 1_700_000_000.0
@@ -180,6 +181,130 @@ def test_a_bar_that_begins_anew_with_each_epoch_tells_nothing_of_what_is_redone(
     assert Spent.REDONE not in fold_ledger(told([*BEGIN, *bar, *killed(10), *end(20)]), BORN).seconds
 
 
+# -- where an attempt went on -----------------------------------------------------------------------------------------
+
+
+def first_step(at: float, step: int, every: int | None = None) -> Story:
+    return [(at, "first-step", {"rank": 0, "step": step, **({"every": every} if every is not None else {})})]
+
+
+def logged(at: float, line: str = "Resuming training from out", **names: Any) -> Story:
+    return [(at, "checkpoint", {"rank": 0, "action": "restored", "source": "log", "line": line, **names})]
+
+
+def twice(first: Story, second: Story, reached: int | None = 7075) -> list[Event]:
+    """A run whose first attempt comes to a step and is killed after 10 s, and whose second trains from second 12 on."""
+    news: Story = [] if reached is None else [(9, "progress", {"step": reached})]
+    return told([*BEGIN, *first, *news, *killed(10), *second, *end(40, "failed")])
+
+
+STARTS: dict[str, tuple[Story, Story, Start, int | None]] = {
+    "transformers: a bar that goes on, and a line": (
+        first_step(3, 1, 1), [*logged(11.5), *first_step(13, 7001, 1)],
+        Start(Origin.SCRIPT, 7000, None, "Resuming training from out"), 20,
+    ),
+    "a bar that goes on, without a line": (
+        first_step(3, 1, 1), first_step(13, 7001, 1), Start(Origin.SCRIPT, 7000), 20,
+    ),
+    "transformers: logs each 500 steps": (
+        first_step(3, 500, 500), first_step(13, 7500, 500), Start(Origin.SCRIPT, 7000), 20,
+    ),
+    "nanoGPT: logs at the beginning of each interval, from 0 on": (
+        first_step(3, 0, 10), first_step(13, 7000, 10), Start(Origin.SCRIPT, 7000), 20,
+    ),
+    "a line that names the step, and a count that goes on a little later": (
+        first_step(3, 10, 10), [*logged(11.5, step=7000), *first_step(13, 7010, 10)],
+        Start(Origin.SCRIPT, 7000, None, "Resuming training from out"), 20,
+    ),
+    "a line that names the step, and no steps": (
+        [], logged(11.5, "Continuing training from global step 7000", step=7000),
+        Start(Origin.SCRIPT, 7000, None, "Continuing training from global step 7000"), 0,
+    ),
+    "a line that names the epoch, and no steps": (
+        [], logged(11.5, "Resuming training from snapshot at Epoch 12", epoch=12),
+        Start(Origin.SCRIPT, None, 12, "Resuming training from snapshot at Epoch 12"), None,
+    ),
+    "a line, and steps that are counted from the resume": (
+        first_step(3, 1, 1), [*logged(11.5), *first_step(13, 1, 1)],
+        Start(Origin.SCRIPT, None, None, "Resuming training from out"), None,
+    ),
+    "a line that is said at each start": (
+        [*logged(1, "loaded checkpoint 'base.pth' (epoch 300)", epoch=300), *first_step(3, 1, 1)],
+        [*logged(11, "loaded checkpoint 'base.pth' (epoch 300)", epoch=300), *first_step(13, 1, 1)],
+        Start(Origin.BEGINNING, 0), 30,
+    ),
+    "from the beginning": (
+        first_step(3, 1, 1), [*first_step(13, 1, 1), (20, "progress", {"step": 30})], Start(Origin.BEGINNING, 0), 30,
+    ),
+    "from the beginning, with a log line each 500 steps": (
+        first_step(3, 500, 500), first_step(13, 500, 500), Start(Origin.BEGINNING, 0), 30,
+    ),
+    "where a first attempt began that was itself given a checkpoint": (
+        first_step(3, 7001, 1), first_step(13, 7001, 1), Start(Origin.BEGINNING, 7000), 30,
+    ),
+    "nothing is reported": ([], [], Start(), None),
+    "a restore of Windlass, and the line that follows from it": (
+        first_step(3, 1, 1),
+        [(11.2, "checkpoint", {"action": "restored", "name": "checkpoint-7000", "step": 7000}), *logged(11.5)],
+        Start(Origin.CHECKPOINT, 7000), 0,
+    ),
+    "a restore of Windlass whose step its first step tells": (
+        first_step(3, 1, 1), [(11.2, "checkpoint", {"action": "restored", "name": "m.pt"}), *first_step(13, 7001, 1)],
+        Start(Origin.CHECKPOINT, 7000), 20,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_where_an_attempt_went_on(name: str) -> None:
+    first, second, start, redone = STARTS[name]
+    reached: Story = []
+    if start.step is not None and redone and start.origin is not Origin.UNKNOWN:
+        reached = [(30, "progress", {"step": start.step + redone})]
+    events = twice(first, [*second, *reached])
+    [restart] = restarts(events)
+    assert (restart.start, restart.steps_redone) == (start, redone)
+    ledger = fold_ledger(events, BORN)
+    assert (ledger.start, ledger.steps_redone, ledger.unknown_starts) == (start, redone or 0, int(redone is None))
+    is_below = start.origin is Origin.UNKNOWN or (start.step is not None and start.step < 7075)
+    assert (Spent.REDONE in ledger.seconds) == is_below
+    assert json.loads(json.dumps(restart.to_json()))["start"]["origin"] == start.origin
+
+
+def test_an_attempt_of_which_nothing_tells_where_it_went_on_is_not_said_to_have_redone_anything_while_it_goes_on() -> (
+    None
+):
+    events = told([*BEGIN, *first_step(3, 1, 1), (9, "progress", {"step": 7075}), *killed(10)])
+    assert fold_ledger(events, BORN + 30).seconds == {Spent.STARTING: 3, Spent.TRAINING: 26, Spent.RESTARTING: 1}
+
+
+def test_steps_that_begin_at_0_in_each_epoch_are_no_restart() -> None:
+    """Neither within an attempt nor at the next one, which goes on in the epoch of the one before."""
+    bar: Story = [(at, "progress", {"epoch": epoch, "step": step})
+                  for at, epoch, step in ((3, 0, 50), (5, 0, 100), (6, 1, 0), (8, 1, 90))]  # fmt: skip
+    again: Story = [(13, "progress", {"epoch": 1, "step": 0}), (15, "progress", {"epoch": 1, "step": 60})]
+    events = told([*BEGIN, *first_step(3, 0, 10), *bar, *killed(10), *first_step(13, 0, 10), *again, *end(20)])
+    [restart] = restarts(events)
+    assert (restart.start, restart.steps_redone) == (Start(Origin.SCRIPT, None, 1), None)
+    assert Spent.REDONE not in fold_ledger(events, BORN).seconds
+
+
+def test_epochs_tell_that_all_was_trained_again_where_steps_do_not() -> None:
+    story = [*BEGIN, (3, "progress", {"epoch": 0}), (8, "progress", {"epoch": 4}), *killed(10),
+             (13, "progress", {"epoch": 0}), *end(20, "failed")]  # fmt: skip
+    [restart] = restarts(told(story))
+    assert (restart.start, restart.steps_redone) == (Start(Origin.BEGINNING), None)
+
+
+def test_the_first_step_that_an_old_record_has_is_no_proof_of_a_resume() -> None:
+    """It was written up to a minute after the first step."""
+    story = [*BEGIN, (3, "progress", {"step": 5}), (9, "progress", {"step": 100}), *killed(10),
+             (13, "progress", {"step": 40}), (15, "caught-up", {"step": 100}), *end(20)]  # fmt: skip
+    [restart] = restarts(told(story))
+    assert (restart.start, restart.steps_redone) == (Start(), None)
+    assert fold_ledger(told(story), BORN).seconds[Spent.REDONE] == 3
+
+
 def test_the_time_between_an_end_and_a_resume_is_idle_and_holds_no_node() -> None:
     story = [(0, "attempt", attempt(1, 2)), (2, "phase", {"phase": "training"}), *end(10, "stopped"),
              (60, "resume", {"reason": "asked"}), (60, "attempt", attempt(2, 2)), (61, "phase", {"phase": "training"}),
@@ -249,14 +374,15 @@ def test_restarts_tell_why_how_long_and_what_was_redone() -> None:
         (30, "resume", {}), (30, "attempt", attempt(3, reason="resume")), *end(40),
     ]  # fmt: skip
     assert restarts(told(story)) == [
-        Restart(2, "failure", 2.0, 1.0, 2, 10, 6, 4), Restart(3, "resume", 10.0, None, None, 10, None, 0),
+        Restart(2, "failure", 2.0, 1.0, 2, 10, 6, 4, Start(Origin.CHECKPOINT, 6)),
+        Restart(3, "resume", 10.0, None, None, 10, None, None),
     ]  # fmt: skip
     assert json.loads(json.dumps(restarts(told(story))[0].to_json()))["steps_redone"] == 4
 
 
 def test_an_old_record_tells_its_restarts_too() -> None:
     story: Story = [*BEGIN, *killed(10)[:1], (11, "attempt-end", {"phase": "failed"}), (12, "attempt", attempt(2))]
-    assert restarts(told(story)) == [Restart(2, None, 2.0, None, None, None, None, 0)]
+    assert restarts(told(story)) == [Restart(2, None, 2.0, None, None, None, None, None)]
 
 
 def test_no_events_have_no_ledger() -> None:

@@ -232,3 +232,17 @@ def test_a_checkpoint_that_was_asked_for_and_cannot_be_had_is_not_asked_for_agai
     cause = raised("FileNotFoundError: WINDLASS_RESUME_FROM=/etc: there is no checkpoint /etc")
     found = outcome(None, cause, played((cause, None)), POLICY)
     assert (found.phase, found.reason, found.restarts_left) == (Phase.FAILED, "failure", 2)
+
+
+def test_each_rank_logs_a_restore_and_one_is_news() -> None:
+    history = History()
+    history.take("attempt", {"number": 2}, 1000.0)
+    line = {"action": "restored", "source": "log", "line": "Resuming training from out"}
+    assert history.now.is_news_of_restore(line)
+    history.take("checkpoint", line, 1001.0)
+    assert not history.now.is_news_of_restore(line)
+    assert history.now.is_news_of_restore({**line, "step": 40})
+    assert history.now.restored is None
+    history.take("attempt", {"number": 3}, 1002.0)
+    history.take("checkpoint", {"action": "restored", "name": "checkpoint-40", "step": 40}, 1003.0)
+    assert not history.now.is_news_of_restore({**line, "step": 40})

@@ -101,6 +101,17 @@ def test_a_loss_is_converted_only_for_the_lines_that_are_written(bench: Bench) -
     assert sum(loss.num_waits for loss in losses) == num_lines
 
 
+def test_the_last_finite_loss_is_written_with_the_first_one_that_is_not(bench: Bench) -> None:
+    bench.report(1, loss=2.5)
+    assert [bench.report(step, loss=step / 100) for step in range(2, 61)] == [[]] * 59
+    assert bench.report(61, loss=float("nan")) == [{"step": 60, "loss": 0.6}, {"step": 61, "loss": "nan"}]
+    assert bench.report(62, loss=float("nan")) == []
+    for step in range(63, 1063, 2):
+        bench.report(step, loss=0.5)
+        bench.report(step + 1, loss=float("inf"))
+    assert bench.report(2000, loss=0.5) == bench.report(2001, loss=float("inf")) == []
+
+
 def test_the_last_step_is_written_whatever_the_time(bench: Bench) -> None:
     bench.report(498, total=500)
     assert bench.report(499, total=500) == []

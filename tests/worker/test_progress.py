@@ -248,6 +248,46 @@ def test_an_expression_that_cannot_serve_is_refused(pattern: str, message: str) 
 
 # ---------------------------------------------------------------- hostile input
 
+# -- losses that are not finite ----------------------------------------------------------------------------------------
+
+HF = "{{'loss': {loss}, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.5, 'step': {step}}}\n"
+FORMS = {
+    "structured": '::windlass {{"step": {step}, "loss": {loss}}}\n',
+    "hand-written": "step {step} loss {loss}\n",
+    "transformers": HF,
+    "a bar": "\r 45%|####5     | {step}/1000 [00:12<00:15, 36.1it/s, loss={loss}]",
+    "the job's own": "n={step} L{loss} \n",
+}
+CHANGE = {"loss": "nan", "step": 61, "last": {"loss": 0.5, "step": 60}}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_last_finite_loss_is_known_however_many_lines_come_at_once(form: str, at_once: bool) -> None:
+    recogniser = Recogniser(r"n=(?P<step>\d+) L(?P<loss>\S+) " if form == "the job's own" else None)
+    lines = [FORMS[form].format(step=step, loss="0.5" if step == 60 else "2.5") for step in range(1, 61)]
+    name = '"nan"' if form == "structured" else "nan"
+    lines += [FORMS[form].format(step=step, loss=name) for step in range(61, 401)]
+    lines += ["\r"] if form == "a bar" else []
+    for piece in ["".join(lines)] if at_once else lines:
+        recogniser.feed(piece.encode())
+    assert recogniser.losses.changes == [CHANGE]
+
+
+def test_a_loss_that_is_finite_again_and_then_not_is_told_again_but_not_for_ever() -> None:
+    recogniser = Recogniser()
+    recogniser.feed(b"step 60 loss 0.5\nstep 61 loss nan\n")
+    recogniser.feed(b"step 62 loss 0.25\n")
+    recogniser.feed(b"step 63 loss inf\n")
+    assert recogniser.losses.changes == [
+        CHANGE, {"loss": "inf", "step": 63, "last": {"loss": 0.25, "step": 62}},
+    ]  # fmt: skip
+    for step in range(64, 400, 2):
+        recogniser.feed(b"step %d loss 0.25\n" % step)
+        recogniser.feed(b"step %d loss nan\n" % (step + 1))
+    assert len(recogniser.losses.changes) == 32
+
+
 _BITS = st.sampled_from(
     [
         b"::windlass ", b'{"step":', b"1e999", b"}", b"{'", b"loss", b"=", b": ", b"nan", b"epoch", b" ", b"[", b"]",

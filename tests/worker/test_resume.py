@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from windlass.worker.resume import candidates, choose, problem_of, step_of
+from windlass.worker.resume import candidates, choose, go_on, problem_of, step_of
 
 STATE = {"model": {"weight": torch.arange(24.0).reshape(4, 6)}, "step": 7}
 
@@ -223,6 +223,49 @@ def test_the_one_that_was_asked_for_must_be_whole(tmp_path: Path) -> None:
     saved(folder / "model-2.pt")
     with pytest.raises(ValueError, match=r"cannot go on from model-1\.pt: it is not there"):
         choose(wish(folder, named="model-1.pt", named_at=float("inf")), 0.0)
+
+
+# -- nothing matches --------------------------------------------------------------------------------------------------
+
+
+def events_of(request: dict[str, Any], attempt: int, since: float = 0.0) -> list[dict[str, Any]]:
+    return go_on([{"resume": request, "ranks": [{"argv": ["python", "train.py"]}]}], since, attempt)[1]
+
+
+def test_that_nothing_matches_is_told_from_the_second_attempt_on_with_what_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    request = wish(folder, "checkpoint-*")
+    for name in ("chkpt-900", "chkpt-1000", "logs", "a.txt", "b.txt", "c.txt", "checkpoints-1"):
+        (folder / name).mkdir()
+    assert events_of(request, attempt=1) == []
+    assert events_of(request, attempt=2) == [
+        {"action": "missing", "find": "checkpoint-*", "folder": str(folder), "entries": 7,
+         "near": ["checkpoints-1", "chkpt-900", "chkpt-1000", "c.txt", "logs"]},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("find", "where"),
+    [("model-*.pt", "checkpoints"), ("runs/v_*/model-*.pt", "code/runs"), ("{tmp}/other/**/model-*.pt", "other")],
+)
+def test_it_is_told_where_it_was_looked_for(find: str, where: str, tmp_path: Path) -> None:
+    request = wish(tmp_path / "checkpoints", find.replace("{tmp}", str(tmp_path)))
+    [event] = events_of(request, attempt=2)
+    assert (event["folder"], event["near"], event["entries"]) == (str(tmp_path / where), [], 0)
+
+
+def test_checkpoints_of_an_earlier_run_are_told_to_be_that(tmp_path: Path) -> None:
+    request = wish(tmp_path / "checkpoints", "saved/model-*.pt")
+    saved(tmp_path / "code" / "saved" / "model-2.pt", at=90.0)
+    [event] = events_of(request, attempt=2, since=100.0)
+    assert (event["folder"], event["near"], event["older"]) == (str(tmp_path / "code/saved"), ["model-2.pt"], 1)
+
+
+def test_one_that_is_not_whole_is_refused_and_not_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    request = wish(folder)
+    (folder / "model-1.pt").write_bytes(b"")
+    assert [event["action"] for event in events_of(request, attempt=2)] == ["refused"]
 
 
 def test_a_zip_of_anything_else_beside_is_no_matter(tmp_path: Path) -> None:

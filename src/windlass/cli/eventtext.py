@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from windlass.cli.statustext import REASONS, WHY, cause_headline, exit_words
+from windlass.cli.statustext import REASONS, WHY, cause_headline, exit_words, missing_words
 from windlass.cli.style import PHASE_COLOURS
 from windlass.cli.words import Paint, brief, count, duration, in_place, number, ranks_named, size, visible
 from windlass.runs.record import Event, machine_name
 
 Data = Mapping[str, Any]
 
-_YELLOW: Final = frozenset({"hang", "warning", "notice", "lost-node"})
+_YELLOW: Final = frozenset({"hang", "loss", "warning", "notice", "lost-node"})
 NEWS: Final = frozenset({"notice", "queue", "machine", "lost-node", "node-back", "hang", "hang-end", "resume"})
 """Kinds of events that everybody who follows a run is told of."""
-NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed"})
+NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed", "missing"})
 """What of checkpoints is news; that one was saved stands in the status."""
 
 
@@ -35,7 +35,7 @@ def sentence(event: Event) -> str:
 def event_line(event: Event, began_at: float, paint: Paint) -> str:
     """`+12.3s  rank 2 ended: exit code 1`; the time is since the run began."""
     colour = PHASE_COLOURS.get(str(event.data.get("phase"))) if event.kind in ("phase", "end") else None
-    if event.kind in _YELLOW or event.data.get("action") in ("refused", "failed"):
+    if event.kind in _YELLOW or event.data.get("action") in ("refused", "failed", "missing"):
         colour = "yellow"
     elif event.kind == "cause":
         colour = "red"
@@ -77,6 +77,10 @@ def _checkpoint(data: Data) -> str:
         took = f" in {brief(data['seconds'])}" if "seconds" in data else ""
         bulk = f": {size(data['bytes'])}{took}{held}" if "bytes" in data else ""
         return f"checkpoint of {step} saved{called}{bulk}"
+    if action == "missing":
+        return f"warning: {missing_words(data)}"
+    if action == "restored" and data.get("source") == "log":
+        return f"the script resumed by itself: {data.get('line', '')}"
     if action == "restored":
         return (
             f"goes on from {step}{called}" if data.get("step") is not None else f"goes on from {name or 'a checkpoint'}"
@@ -89,6 +93,17 @@ def _checkpoint(data: Data) -> str:
 def _adopted(data: Data) -> str:
     why = f"it crashed: {data['crash']}" if "crash" in data else "the one before it was gone"
     return f"the run has a new keeper: {why}"
+
+
+def _loss(data: Data) -> str:
+    """`the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step 60`."""
+    at = f" at step {number(data['step'])}" if "step" in data else ""
+    last = data.get("last")
+    if not last:
+        return f"the loss of rank {data['rank']} is {data['loss']}{at}"
+    where = f", at step {number(last['step'])}" if "step" in last else ""
+    before = f"the last finite one was {number(last['loss'])}{where}"
+    return f"the loss of rank {data['rank']} is {data['loss']}{at}; {before}"
 
 
 def _notice(data: Data) -> str:
@@ -190,6 +205,8 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "cause": lambda data: f"first cause: {cause_headline(data)}",
     "attempt-end": _attempt_end,
     "checkpoint": _checkpoint,
+    "first-step": lambda data: f"first step that was reported: {number(data['step'])}",
+    "loss": _loss,
     "caught-up": lambda data: f"step {number(data['step'])} is reached again: what was lost is made up for",
     "hang": _hang,
     "hang-end": lambda data: f"output again, after {duration(data['seconds'])} without",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from windlass.runs.record import Phase
+from windlass.runs.start import Origin
 from windlass.runs.tally import Spent
 
 Schema = dict[str, Any]
@@ -62,6 +63,15 @@ CAUSE: Final = _object(
     },
     more=True,
 )
+MISSING: Final = _object(
+    {
+        "find": {**TEXT, "description": "checkpoint.find of the job, which nothing matches"},
+        "folder": {**TEXT, "description": "Where it was looked for"},
+        "near": {**_list(TEXT), "description": "Names there that are most like it"},
+        "entries": WHOLE,
+    },
+    more=True,
+)
 CHECKPOINT: Final = _object({"action": TEXT, "step": WHOLE, "name": TEXT, "at": TIME}, more=True)
 CONDITION: Final = _object({"type": TEXT, "message": TEXT, "since": TIME}, more=True)
 _RUN: Final[dict[str, Schema]] = {
@@ -83,6 +93,7 @@ _RUN: Final[dict[str, Schema]] = {
     "progress": ANY,
     "cause": _or_null(CAUSE),
     "checkpoint": _or_null(CHECKPOINT),
+    "checkpoint_missing": {**_or_null(MISSING), "description": "Set where nothing matches checkpoint.find"},
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
     "condition": {**_or_null(CONDITION), "description": "What keeps the run from being supervised; null if nothing"},
@@ -112,6 +123,16 @@ NETWORK: Final = _object(
         "nodes": _list(_object({"node": WHOLE, "host": TEXT, "namespace": TEXT, "address": TEXT})),
     }
 )
+START: Final = _object({
+    "origin": {
+        "enum": [origin.value for origin in Origin],
+        "description": "Where an attempt went on: from a checkpoint of Windlass, where the script resumed by itself, "
+        "from the beginning; or it is not known",
+    },
+    "step": {**_or_null(WHOLE), "description": "Steps that were behind it; null where that is not known"},
+    "epoch": {**_or_null({"type": "number"}), "description": "The epoch in which it went on, where no step is known"},
+    "line": {**_or_null(TEXT), "description": "What the script has logged of its resume"},
+})  # fmt: skip
 LEDGER: Final = _object({
     "seconds": {
         "type": "object",
@@ -122,7 +143,9 @@ LEDGER: Final = _object({
     "wall_seconds": {"type": "number", "minimum": 0},
     "goodput": {"type": "number", "minimum": 0, "maximum": 1, "description": "Share of the wall clock in training"},
     "attempts": WHOLE,
-    "steps_redone": WHOLE,
+    "steps_redone": {**WHOLE, "description": "As far as it is known; see unknown_starts"},
+    "unknown_starts": {**WHOLE, "description": "Restarts of which it is not known how many steps were redone"},
+    "start": {**_or_null(START), "description": "Where the newest attempt went on; null for a first attempt"},
 })  # fmt: skip
 _VERDICT: Final[dict[str, Schema]] = {
     "verdict": {**TEXT, "description": "A stable code; docs/concepts/why.md lists all"},
@@ -139,11 +162,13 @@ RESTART: Final = _object({
     "restarts_left": _or_null(WHOLE),
     "reached_step": _or_null(WHOLE),
     "restored_step": _or_null(WHOLE),
-    "steps_redone": WHOLE,
+    "steps_redone": {**_or_null(WHOLE), "description": "null where it is not known"},
+    "start": START,
 })  # fmt: skip
 WHY: Final = _object({
     "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
     "unseen": {**_list(TEXT), "description": "What could not be looked at, each with the reason"},
+    "checkpoint_missing": _or_null(MISSING),
 })  # fmt: skip
 STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK, **_TRUE})
 _SEEN: Final[dict[str, Schema]] = {

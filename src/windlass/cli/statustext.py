@@ -13,6 +13,7 @@ from windlass.cli.style import PHASE_COLOURS, SPENT_COLOURS
 from windlass.cli.words import Paint, bar, count, duration, number, ranks_named, size, spans, table, tilde, visible
 from windlass.runs.ledger import WASTED, Ledger
 from windlass.runs.record import DISK_FULL, ROTATED, Attempt, Phase, RankState, Status
+from windlass.runs.start import Origin, Start
 from windlass.runs.tally import Spent
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
     words = [f"goodput {ledger.goodput:.0%}", count(ledger.attempts, "attempt")]
     if ledger.steps_redone:
         words.append(f"{count(ledger.steps_redone, 'step')} redone")
+    if ledger.unknown_starts:
+        words.append(f"steps redone by {count(ledger.unknown_starts, 'restart')} not known")
     return [*table(rows), paint("  ".join(words), dim=True)]
 
 
@@ -273,13 +276,31 @@ def next_words(status: Status) -> tuple[str, str]:
     return f"windlass events {status.id}", "what happened, one by one"
 
 
-def attempt_words(status: Status, plan: Mapping[str, Any]) -> str:
-    """`3 after a hang, from step 120, 1 restart left`; empty for a first attempt without restarts."""
+def start_words(start: Start) -> str:
+    """Where an attempt went on: `from step 120`, `resumed by the script at step 7,000`, `start step not known`."""
+    if start.origin is Origin.BEGINNING:
+        return "from the beginning"
+    if start.origin is Origin.UNKNOWN:
+        return "start step not known"
+    where = f"step {start.step:,}" if start.step is not None else ""
+    if start.origin is Origin.CHECKPOINT:
+        return f"from {where or 'a checkpoint'}"
+    where = where or (f"epoch {number(start.epoch)}" if start.epoch is not None else "")
+    return "resumed by the script" + (f" at {where}" if where else "")
+
+
+def attempt_words(status: Status, plan: Mapping[str, Any], start: Start | None = None) -> str:
+    """`3 after a hang, from step 120, 1 restart left`; empty for a first attempt without restarts.
+
+    `start` is where the newest attempt went on, as its ledger knows it.
+    """
     most = int(plan.get("policy", {}).get("max_restarts", 0))
     if len(status.attempts) <= 1 and not most:
         return ""
     words = [attempt_word(status)]
-    if len(status.attempts) > 1 and (restored := status.attempts[-1].restored_step) is not None:
+    if start is not None:
+        words.append(start_words(start))
+    elif len(status.attempts) > 1 and (restored := status.attempts[-1].restored_step) is not None:
         words.append(f"from step {restored:,}")
     left = most if status.restarts_left is None else status.restarts_left
     return ", ".join([*words, f"{count(left, 'restart')} left"])
@@ -308,6 +329,17 @@ def saved_words(status: Status, now: float) -> str:
     if isinstance(data.get("bytes"), int):
         words.append(size(data["bytes"]))
     return ", ".join(words) + (f" ({visible(str(data['name']))})" if data.get("name") else "")
+
+
+def missing_words(data: Mapping[str, Any]) -> str:
+    """`nothing matches checkpoint-* in /results/checkpoints; there are chkpt-100, chkpt-200 and 3 more`."""
+    near, entries = [str(name) for name in data.get("near", ())], int(data.get("entries", 0))
+    rest = f" and {entries - len(near)} more" if entries > len(near) else ""
+    there = f"there {'is' if entries == 1 else 'are'} {', '.join(near)}{rest}" if near else "there is nothing in it"
+    if data.get("older"):
+        there = f"{count(data['older'], 'match').replace('matchs', 'matches')} there, but older than this run"
+    where = "a restart begins at step 0" if data.get("at_end") else "training begins at step 0"
+    return visible(f"nothing matches {data.get('find')} in {tilde(str(data.get('folder', '')))}: {there}; {where}")
 
 
 def left_words(status: Status) -> str:
@@ -421,7 +453,7 @@ def status_lines(
     if is_full:
         words = "the disk under the record is full: ends of runs are recorded, all else once there is space"
         lines += labelled("disk", [paint(words, "yellow")], paint)
-    if words := attempt_words(status, plan):
+    if words := attempt_words(status, plan, ledger.start):
         lines += labelled("attempt", [words], paint)
     if status.condition:
         lines += labelled("condition", [paint(visible(condition_words(status, now)), "yellow")], paint)
@@ -430,6 +462,8 @@ def status_lines(
     lines += labelled("progress", advance_lines(status, now, rate), paint)
     if status.checkpoint is not None:
         lines += labelled("saved", [saved_words(status, now)], paint)
+    if status.checkpoint_missing is not None:
+        lines += labelled("warning", [paint(missing_words(status.checkpoint_missing), "yellow")], paint)
     if (metrics := status.progress.get("metrics")) and isinstance(metrics, Mapping):
         lines += labelled("metrics", ["  ".join(f"{k} {number(v)}" for k, v in metrics.items())], paint)
     if message := status.progress.get("message"):
@@ -501,5 +535,7 @@ def summary_lines(
         parts.append(("log", [paint(words, "yellow")]))
     if status.phase is Phase.STOPPED or (status.phase is not Phase.SUCCEEDED and status.checkpoint is not None):
         parts.append(("left", [left_words(status)]))
+    if status.checkpoint_missing is not None:
+        parts.append(("warning", [paint(missing_words(status.checkpoint_missing), "yellow")]))
     parts.append(("next", _next_lines(status, paint)))
     return [*lines, *(f"  {line}" for label, texts in parts for line in labelled(label, texts, paint))]

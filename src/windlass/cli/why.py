@@ -33,5 +33,7 @@ def why(run: str | None, form: str, verbose: int) -> int:
         restarts = runs.restarts(status.id, store)
     lines = why_lines(status, diagnosis, restarts, painter(sys.stdout), verbose=verbose) if form == "table" else ()
     data = {"id": status.id, "phase": status.phase.value, **diagnosis.to_json()}
-    print_data({**data, "restarts": [restart.to_json() for restart in restarts]}, form, lines)
+    missing = None if status.checkpoint_missing is None else dict(status.checkpoint_missing)
+    told = {"restarts": [restart.to_json() for restart in restarts], "checkpoint_missing": missing}
+    print_data({**data, **told}, form, lines)
     return 0

@@ -7,12 +7,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from windlass.cli.statustext import WHY
+from windlass.cli.statustext import WHY, missing_words, start_words
 from windlass.cli.style import PHASE_COLOURS
 from windlass.cli.words import Paint, count, duration, visible
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
 from windlass.runs.ledger import Restart
 from windlass.runs.record import Status
+from windlass.runs.start import Origin
 
 LABEL: Final = 10
 WIDTH: Final = 110
@@ -33,7 +34,10 @@ def why_lines(
     if len(told) > RESTARTS and not verbose:
         half = RESTARTS // 2
         told = [*told[:half], f"… {len(told) - 2 * half} more: windlass why -v", *told[-half:]]
-    return [*lines, *(_labelled("" if place else "restarts", text, paint) for place, text in enumerate(told))]
+    lines += [_labelled("" if place else "restarts", text, paint) for place, text in enumerate(told)]
+    if status.checkpoint_missing is not None:
+        lines += [_labelled("warning", paint(missing_words(status.checkpoint_missing), "yellow"), paint)]
+    return lines
 
 
 def restart_words(restart: Restart) -> str:
@@ -42,12 +46,11 @@ def restart_words(restart: Restart) -> str:
     at = f" at step {restart.reached_step:,}" if restart.reached_step is not None else ""
     wait = f" ({duration(restart.wait_seconds)} of it back-off)" if restart.wait_seconds else ""
     words = [f"{duration(restart.seconds)} lost{wait}"]
-    if restart.restored_step is not None:
-        words.append(f"from step {restart.restored_step:,}")
-    elif restart.steps_redone:
-        words.append("from the beginning")
+    words.append(start_words(restart.start))
     if restart.steps_redone:
         words.append(f"{count(restart.steps_redone, 'step')} redone")
+    elif restart.steps_redone is None and restart.start.origin is not Origin.UNKNOWN:
+        words.append("steps redone not known")
     if restart.restarts_left is not None:
         words.append(f"{count(restart.restarts_left, 'restart')} left")
     return f"attempt {restart.attempt} {why}{at}".rstrip() + f": {', '.join(words)}"

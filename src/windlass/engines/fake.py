@@ -146,7 +146,7 @@ class _Keeper:
                **resume_environment(self.writer.status)}  # fmt: skip
         asked = [asked_to_resume(node, self.writer.status, self.writer.events()) for node in requests]
         try:
-            requests, found = go_on(asked, self.writer.status.created_at)
+            requests, found = go_on(asked, self.writer.status.created_at, number)
         except ValueError as error:
             self.append("cause", {"summary": f"could not start: {error}"})
             self.append("end", {"phase": Phase.FAILED, "exit_code": 127, "reason": "failure"})

@@ -44,6 +44,17 @@ class Going:
     """Whether it has made up for what was lost, or has nothing to make up for."""
     is_global: bool = True
     """False once a step was lower than the one before: a count that begins anew with each epoch tells nothing."""
+    first_step_of: int | None = None
+    """The rank whose first step is known exactly."""
+    restored_by: Mapping[str, Any] | None = None
+    """The event of the checkpoint that it went on from, of Windlass or as the script has logged it."""
+
+    def is_news_of_restore(self, logged: Mapping[str, Any]) -> bool:
+        """Whether a restore that the script has logged adds to what is known: it is the first, or names more."""
+        known = self.restored_by
+        if known is None:
+            return True
+        return known.get("source") == "log" and "step" in logged and "step" not in known
 
     @property
     def step(self) -> int | None:
@@ -94,6 +105,8 @@ class History:
             self.now.highest = max(self.now.highest or 0, data["step"])
         elif kind == "checkpoint":
             self._take_checkpoint(data)
+        elif kind == "first-step":
+            self.now.first_step_of = data.get("rank")
         elif kind == "caught-up":
             self.now.caught_up = True
         elif kind == "cause":
@@ -120,6 +133,9 @@ class History:
             self.now.saved = True
             self.now.highest = max(self.now.highest or 0, int(data.get("step") or 0))
         elif data.get("action") == "restored":
+            self.now.restored_by = data
+            if data.get("source") == "log":
+                return  # where it went on, its steps tell: see `Tally`
             self.now.restored = data.get("step")  # unknown where a file of the script's own was restored
 
     def reach(self, step: int) -> bool:

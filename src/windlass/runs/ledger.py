@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from windlass.runs.record import Event
+from windlass.runs.start import Origin, Start
 from windlass.runs.tally import MICRO, Spent, Tally
 
 WASTED: Final = (Spent.REDONE, Spent.HUNG, Spent.IDLE)
@@ -32,6 +33,10 @@ class Ledger:
     """How many attempts were begun."""
     steps_redone: int
     """Steps that were trained a second time, as far as the script tells its steps."""
+    unknown_starts: int = 0
+    """Attempts after the first of which it is not known how many steps they trained a second time."""
+    start: Start | None = None
+    """Where the newest attempt went on; None for a first attempt."""
 
     @property
     def goodput(self) -> float:
@@ -73,12 +78,15 @@ class Restart:
     reached_step: int | None
     """The highest step of any attempt before it."""
     restored_step: int | None
-    """The step of the checkpoint from which it went on; None where none was restored."""
-    steps_redone: int
+    """The step of the checkpoint from which it went on; None where none was restored, or the script did so itself."""
+    steps_redone: int | None
+    """None where it is not known."""
+    start: Start = Start()  # noqa: RUF009 - frozen
+    """Where it went on."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
-        return asdict(self)
+        return {**asdict(self), "start": self.start.to_json()}
 
 
 def fold_ledger(events: Iterable[Event], now: float) -> Ledger:
@@ -93,12 +101,16 @@ def ledger_of(tally: Tally, now: float) -> Ledger:
     for begin, end, spent, nodes in tally.pieces(now):
         micros[spent] += end - begin
         node_micros[spent] += (end - begin) * nodes
+    attempts = tally.known_attempts()
+    redone = [attempt.steps_redone for attempt in attempts[1:]]
     return Ledger(
         seconds={spent: value / MICRO for spent, value in micros.items() if value},
         node_seconds={spent: value / MICRO for spent, value in node_micros.items() if value},
         wall_seconds=sum(micros.values()) / MICRO,
-        attempts=len(tally.attempts),
-        steps_redone=sum(attempt.steps_redone for attempt in tally.known_attempts()),
+        attempts=len(attempts),
+        steps_redone=sum(steps or 0 for steps in redone),
+        unknown_starts=redone.count(None),
+        start=attempts[-1].start if len(attempts) > 1 else None,
     )
 
 
@@ -125,11 +137,16 @@ def restarts(events: Iterable[Event]) -> list[Restart]:
             wait_seconds=before.end.get("wait_seconds"),
             restarts_left=before.end.get("restarts_left"),
             reached_step=attempt.highest_before or None,
-            restored_step=attempt.restored,
+            restored_step=_restored_step(attempt.start),
             steps_redone=attempt.steps_redone,
+            start=attempt.start,
         )
         for number, (before, attempt) in enumerate(itertools.pairwise(attempts), 2)
     ]
+
+
+def _restored_step(start: Start) -> int | None:
+    return start.step if start.origin is Origin.CHECKPOINT else None
 
 
 def ledger_to_json(ledger: Ledger) -> dict[str, Any]:
@@ -140,4 +157,6 @@ def ledger_to_json(ledger: Ledger) -> dict[str, Any]:
         "goodput": round(ledger.goodput, 4),
         "attempts": ledger.attempts,
         "steps_redone": ledger.steps_redone,
+        "unknown_starts": ledger.unknown_starts,
+        "start": None if ledger.start is None else ledger.start.to_json(),
     }

@@ -145,6 +145,9 @@ class Status:
     """The checkpoint that the run was resumed from by name, until it has saved one of its own."""
     limited_from: float | None = None
     """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
+    checkpoint_missing: Json | None = None
+    """That nothing matches the job's `checkpoint.find`, and what is there instead, as its event says; None once a
+    checkpoint was restored or saved."""
     waits_for: str | None = None
     """What keeps the newest attempt from beginning, in the words of its target; None while nothing does."""
     machine: Machine | None = None
@@ -329,9 +332,13 @@ def machine_name(data: Json) -> str:
 
 def _on_checkpoint(status: Status, event: Event) -> Status:
     action = event.data.get("action")
+    if action == "missing":
+        return replace(status, checkpoint_missing=event.data)
+    if action in ("saved", "restored"):
+        status = replace(status, checkpoint_missing=None)
     if action == "saved":
         return replace(status, checkpoint={**event.data, "at": event.time}, resume_from=None)
-    if action == "restored" and status.attempts:
+    if action == "restored" and status.attempts and event.data.get("source") != "log":
         return _replace_attempt(status, restored_step=event.data.get("step"))
     return status
 
@@ -435,6 +442,7 @@ def status_to_json(status: Status, now: float) -> dict[str, Any]:
         "progress": dict(status.progress),
         "cause": dict(status.cause) if status.cause is not None else None,
         "checkpoint": dict(status.checkpoint) if status.checkpoint is not None else None,
+        "checkpoint_missing": dict(status.checkpoint_missing) if status.checkpoint_missing is not None else None,
         "restarts_left": status.restarts_left,
         "waits_for": status.waits_for,
         "condition": dict(status.condition) if status.condition is not None else None,

@@ -505,7 +505,7 @@ def _attempt(number: int, world_size: int, phase: str, *rest: Any) -> Attempt:
 
 _PLAIN: Final = ("id", "name", "target", "phase", "created_at", "phase_since", "output_dir", "exit_code", "ended_at",
                  "stop_requested", "last_seq", "restarts_left", "resume_from",
-                 "limited_from", "waits_for", "condition")  # fmt: skip
+                 "limited_from", "waits_for", "condition", "checkpoint_missing")  # fmt: skip
 _OF_ATTEMPT: Final = tuple(field.name for field in fields(Attempt))
 """New fields come last, so that an older record has a beginning of them."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.runs.record import Event, Phase, Status, advance, created
+from windlass.runs.start import Origin, Reports, Start, start_of
 
 MICRO: Final = 1_000_000
 """Times are added up as whole microseconds: sums of floats would not come out even."""
@@ -70,10 +71,14 @@ class _Attempt:
     """When its first rank failed."""
     died_at: int | None = None
     """The last sign of life of an attempt whose end nobody saw."""
-    restored: int | None = None
+    reports: Reports = field(default_factory=Reports)
+    start: Start = field(default_factory=Start)
+    """Where it went on; known once all events are read."""
+    highest_epoch: float | None = None
     caught_up: tuple[int, int] | None = None
     """When, and at which step."""
-    first_step: int | None = None
+    has_stepped: bool = False
+    """Whether a step of it was recorded."""
     reached: int = 0
     """The highest step that it told."""
     saved: int = 0
@@ -86,19 +91,25 @@ class _Attempt:
         """Whether it began below what was reached before, so that its first steps are trained again."""
         if self.highest_before <= 0:
             return False
-        if self.restored is not None:
-            return self.restored < self.highest_before
-        # A script with checkpoints of its own says only by its first step where it went on.
-        return self.caught_up is not None or self.first_step is None or self.first_step <= self.highest_before
+        if self.start.step is not None:
+            return self.start.step < self.highest_before
+        if self.start.origin in (Origin.SCRIPT, Origin.BEGINNING):
+            return self.start.origin is Origin.BEGINNING
+        step = self.reports.step
+        if step is None:  # one that has ended so has brought the run no further
+            return self.caught_up is not None or self.ended is not None
+        return self.caught_up is not None or step <= self.highest_before
 
     @property
-    def steps_redone(self) -> int:
-        """Steps trained again."""
+    def steps_redone(self) -> int | None:
+        """Steps trained again; None where that is not known."""
+        if self.start.step is None:
+            return None
         if not self.is_below:
             return 0
         reached = max(self.saved, self.reached, self.caught_up[1] if self.caught_up else 0)
         reached = min(self.highest_before, reached)
-        return max(0, reached - (self.restored or 0))
+        return max(0, reached - self.start.step)
 
     def layers(self, end: int) -> Iterator[tuple[str, Interval]]:
         """What its events say of stretches of its time, which ends at `end`."""
@@ -139,11 +150,17 @@ class Tally:
                 self._take(event)
 
     def known_attempts(self) -> list[_Attempt]:
-        """The attempts so far, each with what those before it have reached."""
-        highest = 0
+        """The attempts so far, each with what those before it have reached, and where it went on."""
+        highest, epoch, has_trained = 0, None, False
         for attempt in self.attempts:
             attempt.highest_before = highest
+            attempt.start = Start(Origin.BEGINNING, 0)
+            if has_trained:
+                first = self.attempts[0].reports
+                attempt.start = start_of(attempt.reports, first, highest, epoch, counts=self.step_is_global)
+            has_trained = has_trained or attempt.trained_at is not None
             highest = max(highest, attempt.saved, attempt.reached if self.step_is_global else 0)
+            epoch = max((one for one in (epoch, attempt.highest_epoch) if one is not None), default=None)
         return self.attempts
 
     @property
@@ -219,15 +236,31 @@ class Tally:
             return
         for hang in attempt.hangs:
             hang[1] = at if hang[1] is None else hang[1]  # records from before `hang-end`
+        self._take_epoch(attempt, event.data.get("epoch"))
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             return
-        if len(self.attempts) > 1 and attempt.first_step is None and step == self.last_step:
-            return  # progress is merged: this may be what the attempt before has said
-        if attempt.first_step is not None and self.last_step is not None and step < self.last_step:
+        if len(self.attempts) > 1 and not attempt.has_stepped and step == self.last_step:
+            return  # progress of older records is merged: this may be what the attempt before has said
+        if attempt.has_stepped and self.last_step is not None and step < self.last_step:
             self.step_is_global = False  # a bar that begins anew with each epoch tells nothing of what is redone
-        attempt.first_step = step if attempt.first_step is None else attempt.first_step
+        reports, attempt.has_stepped = attempt.reports, True
+        reports.step = step if reports.step is None else reports.step
         attempt.reached = max(attempt.reached, step)
         self.last_step = step
+
+    def _take_epoch(self, attempt: _Attempt, epoch: object) -> None:
+        if not isinstance(epoch, int | float) or isinstance(epoch, bool) or not math.isfinite(epoch) or epoch < 0:
+            return
+        reports = attempt.reports
+        reports.epoch = epoch if reports.epoch is None else reports.epoch
+        attempt.highest_epoch = max(attempt.highest_epoch or 0, epoch)
+
+    def _on_first_step(self, event: Event, at: int) -> None:
+        """The first step in the output of a rank, which may be long before the first one that was recorded."""
+        attempt, step, every = self.attempt, event.data.get("step"), event.data.get("every")
+        if attempt is not None and isinstance(step, int):
+            attempt.reports.step, attempt.reports.is_exact = step, True
+            attempt.reports.every = every if isinstance(every, int) and every > 0 else None
 
     def _on_caught_up(self, event: Event, at: int) -> None:
         if self.attempt is not None and self.attempt.caught_up is None:
@@ -238,13 +271,19 @@ class Tally:
         if attempt is None:
             return
         step = data.get("step")
-        if data.get("action") == "restored" and isinstance(step, int):
-            attempt.restored = step
+        if data.get("action") == "restored":
+            self._take_restored(attempt.reports, data)
         elif data.get("action") == "saved" and isinstance(step, int):
             attempt.saved = max(attempt.saved, step)
         begin, length = data.get("blocked_at"), data.get("blocked_seconds")
         if isinstance(begin, int | float) and isinstance(length, int | float):
             self._lay("blocked", (_micros(begin), _micros(begin + max(0.0, length))), attempt.began, at)
+
+    def _take_restored(self, reports: Reports, data: Mapping[str, Any]) -> None:
+        if data.get("source") == "log":
+            reports.logged = {"line": "", **data}
+        elif reports.restored is None or isinstance(data.get("step"), int):
+            reports.restored = data
 
     def _on_hang(self, event: Event, at: int) -> None:
         attempt, data = self.attempt, event.data

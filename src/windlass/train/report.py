@@ -25,6 +25,7 @@ _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _STDOUT_FD = 1
 _SHORTEST_WINDOW_SECONDS = 0.05  # speeds over less than this are noise
 _NUM_METRICS = 64
+_NUM_TURNS = 32  # a loss that is not finite in each second step is not told each time
 _NAME_CHARS = 80
 _PHASE_CHARS = 100
 _MESSAGE_CHARS = 1000
@@ -57,7 +58,8 @@ def report(
 
     Under Windlass each rank writes lines for Windlass; elsewhere rank 0 prints lines for a person. Lines are dropped
     except the first, those that begin a phase, those with `step == total`, and one each tenth of a second; the last
-    step is told when the script ends, if it was not.
+    step is told when the script ends, if it was not. Where the loss, as a number of Python, becomes NaN or infinite,
+    that step and the one before it are told too.
 
     Raises:
         TypeError: an argument is of the wrong type. Nothing else ever: a closed stdout or a full disk is passed over.
@@ -84,6 +86,11 @@ class Reporter:
         self._last_line_at: float | None = None
         self._unsaid_step: int | None = None
         """The newest step, where no line has told it."""
+        self._is_finite = True
+        """Whether the newest loss was; known of numbers alone, since a tensor is converted only for a line."""
+        self._num_turns = 0
+        self._unsaid_loss: dict[str, Any] | None = None
+        """Step and loss of the newest report, where no line has told them."""
         self._window_began_at = 0.0
         self._window_step: int | None = None
         self._window_samples = 0
@@ -94,7 +101,7 @@ class Reporter:
     def after_fork(self) -> None:
         """A child must not wait for a lock that a thread of its parent held, nor say what its parent will."""
         self._lock = threading.Lock()
-        self._unsaid_step = None
+        self._unsaid_step = self._unsaid_loss = None
 
     def say_last(self) -> None:
         """Tell the last step, if no line had it: where a script ends, and more so where it failed, is worth knowing."""
@@ -127,7 +134,8 @@ class Reporter:
                 if step is None:  # a script that leaves the counting to its Checkpoint
                     step = self._unsaid_step
                 self._unsaid_step = step if isinstance(step, int) else None
-                if not self._is_due(step, total, samples, phase, message):
+                is_due = self._is_due(step, total, samples, phase, message)
+                if not self._follow_loss(step, loss, is_due=is_due, for_windlass=for_windlass):
                     return
                 self._unsaid_step = None
                 named = {"step": step, "total": total, "epoch": epoch, "loss": loss}
@@ -158,6 +166,21 @@ class Reporter:
                     print(checkpoint_text(fields), end="", flush=True)
         except Exception:
             pass
+
+    def _follow_loss(self, step: Any, loss: Any, *, is_due: bool, for_windlass: bool) -> bool:
+        """Whether a line is to be written: it is due, or the loss is no longer finite; then the one before is told."""
+        unsaid, self._unsaid_loss = self._unsaid_loss, None
+        if type(loss) not in (int, float):
+            return is_due
+        was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
+        if was_finite and not self._is_finite and for_windlass and self._num_turns < _NUM_TURNS:
+            self._num_turns += 1
+            if unsaid is not None:
+                self._write(as_line({name: _plain(value) for name, value in unsaid.items()}, {}))
+            return True
+        if not is_due and self._is_finite:
+            self._unsaid_loss = {"loss": loss} if step is None else {"step": step, "loss": loss}
+        return is_due
 
     def _is_due(self, step: Any, total: Any, samples: int | None, phase: str | None, message: str | None) -> bool:
         now = self._clock()

@@ -58,6 +58,15 @@ class LogFile:
         told, self._recogniser.checkpoints = self._recogniser.checkpoints, []
         return told
 
+    def take_first_steps(self, *, at_end: bool = False) -> dict[str, object] | None:
+        """The first steps that the rank has reported, each time that they are better known; see `Beginning.take`."""
+        return self._recogniser.beginning.take(at_end=at_end)
+
+    def take_losses(self) -> list[dict[str, object]]:
+        """Where the rank's loss was no longer finite since this was last asked, in order; see `Losses.changes`."""
+        changes, self._recogniser.losses.changes = self._recogniser.losses.changes, []
+        return changes
+
     @property
     def length(self) -> int:
         """Bytes that were kept, of all attempts of this file."""
@@ -83,6 +92,8 @@ class LogFile:
     def told(self, progress: dict[str, object]) -> None:
         """Take progress that the rank has told in another way than by its output."""
         self._total = progress.get("total", self._total)
+        self._recogniser.beginning.report("structured", progress.get("step"))
+        self._recogniser.losses.take(progress)
         self.progress.update(progress)
 
     def _of_training(self, found: dict[str, object]) -> dict[str, object]:

@@ -9,7 +9,9 @@ started it may die and another take over, and nothing is lost.
 | `rank` | rank, pid — and once more with exit_code |
 | `output` | the first output of the node |
 | `progress` | the newest progress of the lowest reporting rank; samples_per_second is the sum over the node's ranks |
-| `checkpoint` | rank, action (`saved`, `restored`, `refused`, `failed`, `skipped`), step, name and what else is known |
+| `first-step` | rank, step, every: the first step that a rank reported, and how many steps to the next report |
+| `checkpoint` | rank, action (`saved`, `restored`, `refused`, `missing` …), step, name and what else is known |
+| `loss` | rank, loss, step: its loss is no longer finite; last: loss and step of the last one that was |
 | `unreachable` | nodes: the other nodes that have not been heard for some seconds; again whenever that changes |
 | `failing` | a rank failed, the others are being ended |
 | `notice` | source (`imds`, `sigterm`), action, time: the machine is to go away, unless our keeper sent the signal |
@@ -30,7 +32,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from windlass.worker import netns, process
+from windlass.worker import netns, process, resume
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.evidence import Evidence
 from windlass.worker.heartbeat import Heartbeat
@@ -91,6 +93,8 @@ class Node:
         self.is_urgent = False
         """Whether an event among them is not to wait until the disk has room."""
         self.spoke = False
+        self.first_step_of: int | None = None
+        """The rank whose first step was told: one rank's is enough, as for progress."""
         self.progress_at = 0.0
         self.progress_sent: dict[str, object] = {}
         self.ended_by = "itself"
@@ -130,6 +134,7 @@ class Node:
             self.heartbeat.close()
         self._drain_to_the_end()
         self._flush_progress()
+        self._look_for_saved()
         failures = self._failures()
         facts = self._facts() if failures else {}
         self._say("end", failures=failures + failed_to_start, ended_by=self.ended_by, facts=facts)
@@ -289,16 +294,27 @@ class Node:
             self.selector.unregister(rank.capture.source)
         for event in rank.capture.take_checkpoints():
             self._say("checkpoint", rank=rank.number, **event)
+        for change in rank.capture.take_losses():
+            self._say("loss", rank=rank.number, **change)
+        self._tell_first_step(rank)
         if not self.spoke and rank.capture.spoke:
             self.spoke = True
             self._say("output")
         if rank.capture.dropped_bytes and self.echo is None:
             self._tell_dropped(rank)
 
+    def _tell_first_step(self, rank: Rank, *, at_end: bool = False) -> None:
+        if self.first_step_of in (None, rank.number):
+            first = rank.capture.take_first_steps(at_end=at_end)
+            if first is not None:
+                self.first_step_of = rank.number
+                self._say("first-step", rank=rank.number, **first)
+
     def _drain_to_the_end(self) -> None:
         """All ranks are dead: what their pipes still hold is the last of it."""
         for rank in self.ranks:
             self._drain(rank, time.time_ns())
+            self._tell_first_step(rank, at_end=True)
             rank.capture.close()
             forget(rank)
             if rank.capture.dropped_bytes and self.echo is None:
@@ -313,6 +329,20 @@ class Node:
         self.dropped_told[rank.number] = (time.monotonic(), num_bytes)
         text = f"rank {rank.number}: no space left, {num_bytes} bytes ({num_lines} lines) of its log were not kept"
         self._say("warning", message=text, dropped={"rank": rank.number, "bytes": num_bytes, "lines": num_lines})
+
+    def _look_for_saved(self) -> None:
+        """Tell if nothing of what the script has saved is called as the job says: a restart would begin anew."""
+        request, since = self.spec.get("resume"), self.spec.get("since", 0.0)
+        if request is None or self.spec["ranks"][0]["rank"] != 0:
+            return
+        try:
+            if resume.candidates(request, since):
+                return
+            event = resume.missing(request, since)
+            if self.first_step_of is not None or event["entries"]:  # else it may not have come so far
+                self._say("checkpoint", rank=0, **event, at_end=True)
+        except OSError:
+            pass  # the folder can no longer be read, which ranks have said if it matters
 
     def _newest_progress(self) -> dict[str, object]:
         reporting = [rank for rank in self.ranks if rank.capture.progress]

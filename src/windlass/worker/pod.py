@@ -320,7 +320,7 @@ def _wait(look: Callable[[], object], what: str, trouble: str, outlet: Outlet) -
 
 def _gone_on(spec: dict[str, Any]) -> dict[str, Any]:
     """The spec with what makes a script go on that saves for itself: found by each pod, in the folder all share."""
-    changed, found = resume.go_on([spec], spec.get("since", 0.0))
+    changed, found = resume.go_on([spec], spec.get("since", 0.0), int(spec["env"].get("WINDLASS_ATTEMPT", 1)))
     is_first = spec["ranks"][0]["rank"] == 0
     return {**changed[0], "found": found if is_first else []}
 

@@ -11,6 +11,8 @@ import json
 import re
 from typing import Any
 
+from windlass.worker.beginning import Beginning
+from windlass.worker.losses import Losses
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hint, number, recognise, safe, whole
 
 MARKER = b"::windlass "
@@ -42,6 +44,10 @@ class Recogniser:
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
         """What became of checkpoints, each once and in order; whoever reads it empties it."""
+        self.beginning = Beginning(self._of_line)
+        """Where the training begins, as far as the output says so."""
+        self.losses = Losses()
+        """Where the loss is no longer finite."""
 
     def feed(self, chunk: bytes) -> Progress | None:
         """The newest progress in what `chunk` completes, or None; never raises, whatever the bytes are.
@@ -56,17 +62,63 @@ class Recogniser:
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         was_read, self._partial_was_read = self._partial_was_read, False
         previous, self._partial = self._partial, data[end:][-_PARTIAL_BYTES:]
+        if self.beginning.is_open:
+            self._read_beginning(data[:end])
         found = self._structured(data)
         if found is not None:
             self._only = "structured"
-            return found or None
-        if self._only == "structured":
-            return None
+            if not self.beginning.is_reported:
+                self._read_structured_steps(data)
+        elif self._only != "structured":
+            found = self._of_tail(data, end, previous, was_read)
+        if found:
+            self._follow_loss(found, data[:end])
+        return found or None
+
+    def _of_tail(self, data: bytes, end: int, previous: bytes, was_read: bool) -> Progress | None:
         tail_at = max(0, end - _TAIL_BYTES)
         lines = _last_lines(data[tail_at:end], cut=tail_at > 0 or len(previous) >= _PARTIAL_BYTES)
         if was_read and lines and previous.startswith(lines[0]):
             lines = lines[1:]  # a bar that was read before its end came
         return self._of_lines(lines)
+
+    def _follow_loss(self, found: Progress, data: bytes) -> None:
+        """Only where the loss is no longer finite, each line of the piece is read: progress is but its newest."""
+        if self.losses.is_change(found):
+            kind = self._only or "known"
+            for line in data.replace(b"\r", b"\n").split(b"\n"):
+                read = self._of_line(line) if len(line) <= 2 * LINE_CHARS else None
+                if read is not None and read[0] == kind:
+                    self.losses.take(read[1])
+        self.losses.take(found)
+
+    def _read_beginning(self, data: bytes) -> None:
+        self.beginning.feed(data)
+        for event in self.beginning.restored:
+            if len(self.checkpoints) < _MOST_CHECKPOINTS:
+                self.checkpoints.append(event)
+        self.beginning.restored.clear()
+
+    def _read_structured_steps(self, data: bytes) -> None:
+        """The first steps of structured lines, also after those of a bar: they count in place of a bar's."""
+        at = data.find(MARKER)
+        while at >= 0 and not self.beginning.is_reported:
+            end = data.find(b"\n", at)
+            if end < 0:
+                return
+            self.beginning.report("structured", (_from_json(data[at + len(MARKER) : end]) or {}).get("step"))
+            at = data.find(MARKER, end)
+
+    def _of_line(self, line: bytes) -> tuple[str, Progress] | None:
+        """The progress of one line by itself, and which of the readers has found it."""
+        at = line.find(MARKER)
+        if at >= 0:
+            fields = None if line.startswith(_CHECKPOINT, at) else _from_json(line[at + len(MARKER) :])
+            return ("structured", fields) if fields else None
+        if self._pattern is not None and (own := _from_own(self._pattern, line)):
+            return "pattern", own
+        fields = recognise(line.decode("utf-8", "replace")) if is_hint(line) else None
+        return ("known", fields) if fields else None
 
     def _structured(self, data: bytes) -> Progress | None:
         """The last structured lines of `data` as one; None where there is none."""

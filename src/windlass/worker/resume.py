@@ -14,7 +14,9 @@ begins with the length that it must have; transformers' Trainer writes `trainer_
 
 from __future__ import annotations
 
+import difflib
 import glob
+import itertools
 import json
 import os
 import re
@@ -36,6 +38,11 @@ HEADER_BYTES = 100_000_000
 TORN = (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, MemoryError, struct.error, zlib.error,
         zipfile.BadZipFile)  # fmt: skip
 """What reading a damaged file may raise."""
+
+
+NEAR = 5
+"""So many names are told of what is there where nothing matches."""
+MOST_COMPARED = 1000
 
 
 class Choice(NamedTuple):
@@ -75,19 +82,58 @@ def choose(request: Mapping[str, Any], since: float) -> Choice:
     return _chosen(request, path, refused)
 
 
-def go_on(requests: Sequence[Mapping[str, Any]], since: float) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
+def go_on(
+    requests: Sequence[Mapping[str, Any]], since: float, attempt: int = 1
+) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
     """The requests of an attempt's nodes, with the same words for all ranks, and what is to be told; see `choose`.
 
-    They are as they were where they have no `resume`. Raises ValueError.
+    They are as they were where they have no `resume`. In an attempt after the first, that nothing matches is told too:
+    training begins anew. Raises ValueError.
     """
     if "resume" not in requests[0]:
         return list(requests), []
     choice = choose(requests[0]["resume"], since)
+    if choice.path is None and not choice.events and attempt > 1:
+        choice = choice._replace(events=(missing(requests[0]["resume"], since),))
     changed: list[Mapping[str, Any]] = [
         {**request, "ranks": [{**rank, "argv": [*rank["argv"], *choice.words]} for rank in request["ranks"]]}
         for request in requests
     ]
     return changed, list(choice.events)
+
+
+def missing(request: Mapping[str, Any], since: float) -> dict[str, Any]:
+    """The event of a pattern that nothing matches: where it was looked for, and what is there instead.
+
+    `near` are the names in `folder` that are most like the pattern, of `entries`; `older` is how many match it there,
+    and are of another run: see `choose`.
+    """
+    pattern = request["find"]
+    folder = os.path.normpath(os.path.join(request["folder"], _before_wildcards(pattern)))
+    if not os.path.isdir(folder) and os.path.dirname(pattern):
+        folder = os.path.normpath(os.path.join(request["code"], _before_wildcards(pattern)))
+    names = _names_in(folder)
+    wanted = os.path.basename(pattern)
+    near = sorted(names, key=lambda name: (-difflib.SequenceMatcher(None, wanted, name).ratio(), _natural(name)))
+    event = {"action": "missing", "find": pattern, "folder": folder, "near": near[:NEAR], "entries": len(names)}
+    older = len(candidates({**request, "own": []}, 0.0)) if not candidates(request, since) else 0
+    return {**event, "older": older} if older else event
+
+
+def _before_wildcards(pattern: str) -> str:
+    """The folders that a pattern names before its first wildcard."""
+    parts = os.path.dirname(pattern).split(os.sep)
+    plain = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
+    return os.sep.join(plain)
+
+
+def _names_in(folder: str) -> list[str]:
+    """At most so many as can be compared in a moment; a folder that is not there has none."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in itertools.islice(entries, MOST_COMPARED)]
+    except OSError:
+        return []
 
 
 def candidates(request: Mapping[str, Any], since: float) -> list[str]:

@@ -111,13 +111,17 @@ def recognise(line: str) -> Progress | None:
     """What one line of a known format says, or None; the structured lines are not among them."""
     if len(line) > LINE_CHARS:
         return None
-    if "\x1b" in line:
-        line = _ANSI.sub("", line)
+    line = without_colours(line)
     for reader in (_from_bar, _from_dict, _from_special, _from_words):
         found = reader(line)
         if found is not None:
             return found or None
     return None
+
+
+def without_colours(line: str) -> str:
+    """The line without escape sequences."""
+    return _ANSI.sub("", line) if "\x1b" in line else line
 
 
 def is_hint(text: bytes) -> bool:

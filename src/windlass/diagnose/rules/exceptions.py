@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from windlass.diagnose.reading import last_lines, raised
+from windlass.diagnose.rules import recorded
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.rules.deaths import SHM_FIX
 from windlass.diagnose.verdict import Verdict
@@ -402,7 +402,8 @@ def nan_loss(case: Case) -> Iterator[Verdict]:
     """The loss is no number any more: said by the script, or seen in its progress."""
     if case.status.phase not in (Phase.FAILED, Phase.SUCCEEDED):
         return
-    loss = case.status.progress.get("loss")
+    reported = recorded.losses(case)
+    loss = None if reported is None else reported.loss
     seen = _is_nan(loss)
     said = ""
     if case.first is not None and case.signal is None:
@@ -412,14 +413,8 @@ def nan_loss(case: Case) -> Iterator[Verdict]:
     if not (seen or said):
         return
     evidence = [said] if said else []
-    if seen:
-        evidence.append(f"the last loss that was reported: {loss}")
-    steps = [event.data for event in case.seen.events if event.kind == "progress" and "loss" in event.data]
-    good = [data for data in steps if not _is_nan(data["loss"])]
-    if good:
-        evidence.append(
-            f"the last good one: {good[-1]['loss']}" + (f" at step {good[-1]['step']}" if "step" in good[-1] else "")
-        )
+    if reported is not None:
+        evidence += reported.lines()
     if case.first is not None and case.where:
         evidence.append(case.where)
     rank = case.first.rank if case.first else case.status.progress.get("rank")
@@ -436,6 +431,4 @@ def nan_loss(case: Case) -> Iterator[Verdict]:
 
 
 def _is_nan(loss: object) -> bool:
-    if isinstance(loss, str):
-        return loss.lower() in ("nan", "inf", "-inf")
-    return isinstance(loss, float) and not math.isfinite(loss)
+    return loss is not None and not recorded.is_finite(loss)

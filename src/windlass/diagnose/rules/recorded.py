@@ -1,9 +1,14 @@
-"""What torch's flight recorder says of ranks that hang or fail in a collective: more exactly than their stacks."""
+"""What was recorded while the ranks ran: torch's flight recorder on collectives, the worker on losses.
+
+Of ranks that hang or fail in a collective the recorder says more exactly than their stacks where they were.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from windlass.diagnose.flights import Finding, crossed, find, named
 from windlass.diagnose.reading import main_stack, own_frame
@@ -111,3 +116,61 @@ def _crossed(case: Case, both: tuple[Finding, Finding], score: float) -> Verdict
         "let every rank use its process groups in the same order",
         score,
     )
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The losses of the newest attempt, as far as they were reported."""
+
+    loss: object
+    """The newest one."""
+    bad: Mapping[str, Any] | None = None
+    """`loss` and `step` where it was first not finite; None where it always was, or that is not known."""
+    good: Mapping[str, Any] | None = None
+    """The last finite one before."""
+
+    def lines(self) -> list[str]:
+        """The same as evidence."""
+        found = [] if is_finite(self.loss) else [f"the last loss that was reported: {self.loss}"]
+        if self.bad is not None and "step" in self.bad:
+            found.append(f"the first one that was not finite: {self.bad['loss']} at step {self.bad['step']}")
+        if self.good is not None:
+            at = f" at step {self.good['step']}" if "step" in self.good else ""
+            found.append(f"the last good one: {self.good['loss']}{at}")
+        return found
+
+
+def losses(case: Case) -> Losses | None:
+    """The losses of the newest attempt: of the rank that failed first, else of the one that the progress is of."""
+    events = case.seen.events
+    begins = [place for place, event in enumerate(events) if event.kind == "attempt"]
+    own = events[begins[-1] :] if begins else events
+    changes = [event.data for event in own if event.kind == "loss"]
+    reported = [event.data for event in own if event.kind == "progress" and "loss" in event.data]
+    if not (changes or reported or len(begins) <= 1) or "loss" not in case.status.progress:
+        return None  # what the status has is of an attempt before
+    loss, rank = case.status.progress["loss"], case.status.progress.get("rank")
+    wanted = (case.first.rank, rank) if case.first is not None else (rank,)
+    of_rank = [[change for change in changes if change["rank"] == one] for one in wanted]
+    known = next((found for found in of_rank if found), changes)
+    if known:
+        return Losses(loss, known[-1], known[-1].get("last"))
+    good, bad = None, None
+    for data in reported:
+        if is_finite(data["loss"]):
+            good, bad = data, None
+        elif bad is None:
+            bad = data
+    if bad is None and is_finite(loss):
+        good = case.status.progress
+    return Losses(loss, bad, good)
+
+
+def is_finite(loss: object) -> bool:
+    """Whether a loss is a number, as a record writes it."""
+    if isinstance(loss, str):
+        return loss.lower() not in ("nan", "inf", "-inf")
+    return not isinstance(loss, float) or math.isfinite(loss)

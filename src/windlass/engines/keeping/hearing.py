@@ -25,8 +25,8 @@ class Hearing:
         """How far each node has been brought, by number; of nodes that have to be brought first."""
         self._kinds: dict[str, Callable[[Node, Event], None]] = {
             "node": self._node, "rank": self._rank, "output": self._output, "progress": self._of_progress,
-            "checkpoint": self._as_it_is, "warning": self._as_it_is, "queue": self._as_it_is, "machine": self._as_it_is,
-            "stage": self._stage,
+            "checkpoint": self._checkpoint, "first-step": self._first_step, "warning": self._as_it_is,
+            "loss": self._as_it_is, "queue": self._as_it_is, "machine": self._as_it_is, "stage": self._stage,
         }  # fmt: skip
 
     def hear(self, node: Node, event: Event) -> bool:
@@ -59,6 +59,15 @@ class Hearing:
     def _of_progress(self, node: Node, event: Event) -> None:
         self._progress.take(node.number, event["progress"], at=event["at"])
 
+    def _checkpoint(self, node: Node, event: Event) -> None:
+        """Each rank logs that it was restored, and so may a script that Windlass has told where to go on from."""
+        if event.get("source") != "log" or self._record.history.now.is_news_of_restore(event):
+            self._as_it_is(node, event)
+
+    def _first_step(self, node: Node, event: Event) -> None:
+        if self._record.history.now.first_step_of in (None, event["rank"]):
+            self._as_it_is(node, event)
+
     def _as_it_is(self, _node: Node, event: Event) -> None:
         self._record.once(event["kind"], carried(event), at=event["at"])
 
@@ -76,7 +85,9 @@ class ProgressOfNodes:
         """The lowest node that has told a step: the run's progress is that of its lowest rank that tells any."""
 
     def begin(self) -> None:
-        """A new attempt: its nodes have told nothing yet."""
+        """A new attempt: its nodes have told nothing yet, and its first step is to be in the history."""
+        self._newest.clear()
+        self._next_event_at = 0.0
         self._rates.clear()
         self._steps_from = self._num_nodes
 

@@ -120,7 +120,7 @@ class Attempt:
         env = attempt_environment(number, address, port)
         if is_free:
             holder.close()
-        requests = _go_on(folder, requests)
+        requests = _go_on(folder, number, requests)
         attempt = cls(folder, [_node(folder, request) for request in requests])
         with contextlib.closing(ports.reserve(None)) as rendezvous:  # where the agents of a launcher meet
             for node, request in zip(attempt.nodes, requests, strict=True):
@@ -191,14 +191,15 @@ def _address(spec: Mapping[str, Any]) -> str:
     return str(network["hosts"][network["host"]] if network else spec["env"]["MASTER_ADDR"])
 
 
-def _go_on(folder: Path, requests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _go_on(folder: Path, number: int, requests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The requests with what makes a script go on that saves for itself. Raises OSError."""
     specs = folder.parent.glob("attempt-*/node-*.json")
+    since = min((path.stat().st_mtime for path in specs), default=time.time())
     try:
-        changed, found = resume.go_on(requests, min((path.stat().st_mtime for path in specs), default=time.time()))
+        changed, found = resume.go_on(requests, since, number)
     except ValueError as error:
         raise OSError(str(error)) from error
-    return [{**changed[0], "found": found}, *changed[1:]]
+    return [{**changed[0], "found": found, "since": since}, *changed[1:]]
 
 
 def _node(folder: Path, request: Mapping[str, Any]) -> Node:

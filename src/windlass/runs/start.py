@@ -1,0 +1,112 @@
+"""Says where an attempt went on: from a checkpoint, where the script resumed by itself, from the beginning, or unknown.
+
+What the attempt reports decides: its first step against that of the run's first attempt. A line that the script has
+logged of a restore backs it, and decides where no steps tell. What neither tells is unknown, and nothing is made of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class Origin(enum.StrEnum):
+    """Where an attempt went on."""
+
+    CHECKPOINT = "checkpoint"
+    """From a checkpoint that Windlass has found, or has saved itself."""
+    SCRIPT = "script"
+    """From a checkpoint that the script found by itself."""
+    BEGINNING = "beginning"
+    """Where the first attempt of the run began."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an attempt went on."""
+
+    origin: Origin = Origin.UNKNOWN
+    step: int | None = None
+    """Steps that were behind it; None where that is not known."""
+    epoch: float | None = None
+    """The epoch in which it went on, where no step is known."""
+    line: str | None = None
+    """What the script has logged of it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {"origin": self.origin.value, "step": self.step, "epoch": self.epoch, "line": self.line}
+
+
+@dataclass(slots=True)
+class Reports:
+    """What one attempt has reported of its beginning."""
+
+    restored: Mapping[str, Any] | None = None
+    """The event of the checkpoint that Windlass restored, or had the script restore."""
+    logged: Mapping[str, Any] | None = None
+    """The event of a restore that the script has logged."""
+    step: int | None = None
+    """The first step that it reported."""
+    every: int | None = None
+    """How many steps it was from there to the next report; None where that is not known."""
+    is_exact: bool = False
+    """Whether `step` is the first one in its output, and not the first one that was recorded."""
+    epoch: float | None = None
+    """The first epoch that it reported."""
+
+    @property
+    def steps_before_first_report(self) -> int | None:
+        """How many steps a script like this has done when it reports its first one: none, one or an interval."""
+        if not self.is_exact or self.step is None:
+            return None
+        if self.every is None:
+            return self.step if self.step <= 1 else None
+        return min(self.step, self.every)
+
+
+def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: float | None, *, counts: bool) -> Start:
+    """Where the attempt that reported `now` went on.
+
+    `first` is the run's first attempt; `highest_before` and `highest_epoch` are what the attempts before have reached.
+    `counts` is False for steps that begin anew with each epoch: they tell nothing.
+    """
+    begin, step = _step_of(now, first, highest_before) if counts else (0, None)
+    if now.restored is not None:
+        restored = now.restored.get("step")
+        return Start(Origin.CHECKPOINT, step if restored is None else restored)
+    logged = now.logged
+    if logged is not None and first.logged is not None and logged["line"] == first.logged["line"]:
+        logged = None  # said at each start: it is about what the training begins from
+    line = None if logged is None else str(logged["line"])
+    has_moved = now.epoch is not None and first.epoch is not None and int(now.epoch) > int(first.epoch)
+    epoch = now.epoch if has_moved else (logged or {}).get("epoch")
+    if step is not None and step > begin:
+        named = (logged or {}).get("step")
+        is_named = named is not None and begin < named <= (now.step or 0)
+        return Start(Origin.SCRIPT, named if is_named else step, None, line)
+    if logged is not None or has_moved:
+        # Steps that are counted from this start, or this epoch, do not say which were trained before.
+        return Start(Origin.SCRIPT, (logged or {}).get("step") if step is None else None, epoch, line)
+    if step is not None:
+        return Start(Origin.BEGINNING, begin)
+    if None not in (now.epoch, first.epoch, highest_epoch) and int(highest_epoch or 0) > int(first.epoch or 0):
+        return Start(Origin.BEGINNING)
+    return Start()
+
+
+def _step_of(now: Reports, first: Reports, highest_before: int) -> tuple[int, int | None]:
+    """The steps that were behind the first attempt when it began, and behind this one; None where nothing tells."""
+    usual = first.steps_before_first_report
+    begin = 0 if usual is None else (first.step or 0) - usual
+    if now.step is None:
+        return begin, None
+    if now.is_exact:
+        before = usual if usual is not None else now.steps_before_first_report
+        return begin, max(begin, now.step - (1 if before is None else before))
+    if first.step is not None and now.step <= first.step:
+        return begin, begin
+    return begin, now.step - 1 if now.step > highest_before else None
