@@ -91,7 +91,7 @@ def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
 
 def test_no_rights_at_all_are_one_message() -> None:
     check = found(rights={"missing": rights.useful(SEEN.groups)})["rights"]
-    assert check.found == "none of the 24 that are needed in namespace team-a"
+    assert check.found == "none of the 27 that are needed in namespace team-a"
 
 
 def test_what_may_not_be_looked_at_is_one_line_and_no_failure() -> None:
