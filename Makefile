@@ -32,7 +32,7 @@ test: ## the tests a person waits for (at most 10 minutes on 2 cores)
 	$(timed) $(MAKE) --no-print-directory setup lint; bash tools/tests.sh -m "not slow and not cluster"
 
 .PHONY: test-slow
-test-slow: setup ## the tests that take minutes each
+test-slow: setup ## the tests that take minutes each; CONTRACT=whole: with all cases of the contract in every way
 	$(timed) bash tools/tests.sh -m "slow and not cluster" --durations=15
 
 .PHONY: cluster-up
@@ -51,7 +51,7 @@ test-cluster: setup ## the tests on a real cluster: one of its own, or yours by 
 .PHONY: test-operators
 test-operators: setup ## the tests on a cluster with Kubeflow's operators, Kueue and Karpenter (an hour)
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build-operators; }; \
-	  RUN_AGAIN=6 bash tools/tests.sh tests/cluster -m "cluster and operators" --durations=15
+	  CONTRACT=whole RUN_AGAIN=6 bash tools/tests.sh tests/cluster -m "cluster and operators" --durations=15
 
 .PHONY: chaos
 chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again

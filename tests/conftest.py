@@ -42,11 +42,12 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): a case of the contract for ways that can do this")
+    config.addinivalue_line("markers", "essential: a case of the contract that variants of a way run too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the contract that make no sense for a way."""
-    left_out = [item for item in items if _lacks(item)]
+    """Leave out the cases of the contract that make no sense for a way, or are not essential for a variant of one."""
+    left_out = [item for item in items if _lacks(item) or _is_repeated(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
@@ -55,6 +56,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _lacks(item: pytest.Item) -> bool:
     way = getattr(getattr(item, "cls", None), "way", None)
     return way is not None and any(set(marker.args) - way.can for marker in item.iter_markers("needs"))
+
+
+def _is_repeated(item: pytest.Item) -> bool:
+    """Whether a case of the contract says nothing new of a variant; `CONTRACT=whole` runs these too."""
+    way = getattr(getattr(item, "cls", None), "way", None)
+    if way is None or not way.is_variant or os.environ.get("CONTRACT") == "whole":
+        return False
+    name = getattr(item, "originalname", item.name)
+    return hasattr(matrix.contract(), name) and item.get_closest_marker("essential") is None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -30,14 +30,16 @@ slow: {kind: local, python: /no/such/python}
 @pytest.fixture
 def edge(tmp_path: Path) -> Edge:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
-    (tmp_path / "targets.yaml").write_text(TARGETS)
-    (tmp_path / "train.py").write_text("print(1)\n")
-    (tmp_path / "job.yaml").write_text("name: digits\nrun: train.py\n")
+    folder = tmp_path / "job"  # a kubeconfig among the code that travels would be refused
+    folder.mkdir()
+    (folder / "targets.yaml").write_text(TARGETS)
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "job.yaml").write_text("name: digits\nrun: train.py\n")
     environ = {
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "WINDLASS_HOME": str(tmp_path / "home"),
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
     }  # fmt: skip
-    return Edge(environ, tmp_path)
+    return Edge(environ, folder)
 
 
 def planned(on: str, edge: Edge) -> Plan:

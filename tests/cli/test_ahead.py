@@ -100,7 +100,7 @@ def same(one: Done, other: Done) -> bool:
 
 WORDS = (
     "ps", "--version", "--help", "nonsense", "plan job.yaml", "check bad.yaml", "status none-such", "schema",
-    "plan bad.yaml -o json", "plan job.yaml --debug --on nowhere",
+    "plan bad.yaml -o json", "plan job.yaml --debug --on nowhere", "", "--",
 )  # fmt: skip
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Call
 from tests.cli.test_json import hold
 from tests.cli.test_views import plain
+from tests.engines.kubernetes.test_plan import FACTS, TARGET, planned
 
 from windlass.cli.cost import cost_lines
 from windlass.cli.words import money
 from windlass.runs.cost import Cost
 from windlass.runs.ledger import Ledger
 from windlass.runs.record import Phase, Status
+from windlass.runs.store import Store
 from windlass.runs.tally import Spent
 
+GPU_TARGET = TARGET.model_copy(update={"name": "gpus"})
 PRICED = "local: {kind: local, price_per_hour: 36, currency: EUR}\n"  # a cent a second
 
 
@@ -61,6 +65,56 @@ def test_without_a_price_it_says_how_to_set_one(windlass: Call, ended: Callable[
     data = windlass("cost", "-o", "json").json
     hold("cost", data)
     assert data["cost"] is None
+
+
+GPUS = "gpus: {kind: kubernetes, context: prod, currency: EUR, %s}\n"
+
+
+def ran_on_cluster(home: Path, **fields: Any) -> None:
+    """The record of a run of two nodes on the target `gpus` that trained for an hour and has ended."""
+    made = planned(FACTS, GPU_TARGET, nodes=2, **fields)
+    with Store(home) as store:
+        writer = store.create(made.run_id, name=made.name, target=made.target, output_dir=made.output_dir,
+                              plan=made.to_text(), time=1000.0)  # fmt: skip
+        writer.note("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}, at=1000.0)
+        writer.note("end", {"phase": "succeeded", "exit_code": 0}, at=4600.0)
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({}, "  price_per_hour: 5.672   for example, or prices: {g5.12xlarge: 5.672} for jobs that run on one"),
+        ({"resources": {"instance": "p4d.24xlarge"}}, "  prices: {p4d.24xlarge: 5.672}   for example"),
+    ],
+)
+def test_a_run_on_a_cluster_is_told_how_its_own_target_gets_a_price(
+    fields: dict[str, Any], hint: str, windlass: Call, home: Path
+) -> None:
+    ran_on_cluster(home, **fields)
+    said = windlass("cost")
+    assert said.code == 0
+    assert "gpus has no price. Add to gpus in targets.yaml what a node costs an hour" in said.out
+    assert hint in said.out
+    assert "kind: local" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("fields", "target", "per_node"),
+    [
+        ({}, "price_per_hour: 3", 3.0),
+        ({"resources": {"instance": "p4d.24xlarge"}}, "price_per_hour: 3, prices: {p4d.24xlarge: 32.5}", 32.5),
+        ({"resources": {"instance": "p4d.24xlarge"}}, "price_per_hour: 3, prices: {g5.12xlarge: 5}", 3.0),
+    ],
+)
+def test_a_cluster_that_gets_a_price_later_prices_the_runs_before(
+    fields: dict[str, Any], target: str, per_node: float, windlass: Call, home: Path
+) -> None:
+    ran_on_cluster(home, **fields)
+    Path("targets.yaml").write_text(GPUS % target)
+    found = windlass("cost", "-o", "json").json["cost"]
+    assert (found["per_node_hour"], found["currency"], found["total"]) == (per_node, "EUR", 2 * per_node)
+    assert found["source"] == "target gpus, priced after the run began"
 
 
 def test_a_run_that_is_not_there_is_102(windlass: Call) -> None:

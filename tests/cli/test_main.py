@@ -96,6 +96,28 @@ def test_version_is_one_line(windlass: Call) -> None:
     assert re.fullmatch(r"windlass, version \d+\.\d+\.\d+\n", windlass("--version").out)
 
 
+PATHS = (
+    ["-c", "from windlass.cli.main import main; main()"],
+    ["-c", "from windlass.cli.entry import main; main()"],
+    ["-m", "windlass"],
+)
+
+
+@pytest.mark.parametrize("words", [[], ["--"]])
+@pytest.mark.parametrize("path", PATHS, ids=["main", "entry", "module"])
+def test_a_command_line_without_a_command_prints_the_help_with_clicks_code(
+    path: list[str], words: list[str], environ: Mapping[str, str]
+) -> None:
+    """The path by a forked process is in `test_ahead.py`."""
+    done = subprocess.run(
+        [sys.executable, *path, *words], env=environ, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: windlass [OPTIONS] COMMAND [ARGS]...\n")
+    assert "  status  " in done.stderr
+    assert "error" not in done.stderr
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -182,3 +204,10 @@ def test_a_reader_that_leaves_early_is_no_error(environ: Mapping[str, str]) -> N
     )
     done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_error_message_cannot_move_the_cursor(windlass: Call) -> None:
+    done = windlass("status", "digits\x1b[2J\x1b[1;1H")
+    assert done.code != 0
+    assert "digits�[2J" in done.err
+    assert "\x1b" not in done.err

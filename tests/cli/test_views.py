@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.test_plan import planned
+from tests.engines.test_local import plan_local
 
 from windlass.cli import eventtext, plantext, statustext
 from windlass.cli.follow import Pace, PlainView
@@ -19,6 +23,7 @@ from windlass.runs.ledger import Ledger, Restart
 from windlass.runs.logs import LogBlock
 from windlass.runs.record import Attempt, Event, Phase, RankState, Status
 from windlass.runs.tally import Spent
+from windlass.spec.job import Job
 
 
 def plain(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
@@ -261,6 +266,26 @@ def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
     assert len(why_lines(training(), diagnosis, many, plain, verbose=1)) == 2 + 40
 
 
+# -- where results are -------------------------------------------------------------------------------------------------
+
+
+def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    here = plan_local(Job(name="d", run="train.py"), tmp_path, tmp_path, "d-1")
+    claim = planned(kubernetes={"results": {"size": "1GiB"}})
+    wanted = [
+        (planned(), "results in the pods of digits-7f3k2, while they are there  ·"),
+        (claim, "results in claim digits-7f3k2: windlass/digits-7f3k2/output  ·"),
+        (here, f"results in {here.output_dir}  ·"),
+    ]
+    for made, words in wanted:
+        created = {"id": made.run_id, "target": made.target, "output_dir": made.output_dir}
+        shown = "\n".join(plantext.plan_lines(made, plain)), eventtext.sentence(Event(1, 0.0, "created", created))
+        assert words in shown[0]
+        assert shown[1].endswith(words.replace("results in", "results are kept in").removesuffix("  ·"))
+        assert not re.search(r"\bin in\b|to in\b", " ".join((*shown, statustext.output_words(made.output_dir))))
+
+
 # -- events -----------------------------------------------------------------------------------------------------------
 
 EVENTS: list[tuple[str, dict[str, Any], str]] = [
@@ -328,6 +353,11 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("machine", {"name": "gpus-7x2kq", "state": "gone", "left": 0}, "it was the last that was made for the run"),
     ("machine", {"name": "gpus-7x2kq", "state": "kept"}, "is still there, and is not looked at any more"),
     ("lost-node", {"node": 2, "why": "no heartbeat"}, "node 2 is lost: no heartbeat"),
+    (
+        "not-started",
+        {"node": 2, "why": "ended because node 1 failed"},
+        "node 2 had not started: ended because node 1 failed",
+    ),
     ("node-back", {"node": 2}, "node 2 is back"),
     ("resume", {"reason": "asked", "nodes": 2, "from": "step-4"}, "the run is resumed on 2 nodes from step-4"),
     ("resume", {"reason": "asked"}, "the run is resumed"),
@@ -362,6 +392,13 @@ def plan(num_nodes: int = 2, **changes: Any) -> Plan:
     policy = {"timeout_seconds": 60, "max_restarts": 2, "grace_seconds": 30}
     made = Plan("d-xxxxx", "d", "local", "local", "/out", num_nodes, 2, policy, {}, tuple(steps))
     return replace(made, **changes)
+
+
+def test_what_a_pod_reports_as_its_loss_cannot_move_the_cursor_of_the_live_view() -> None:
+    status = replace(training(), progress={"step": 1, "loss": "\x1b[2J", "epoch": "\x1b[1;1H"})
+    advance = statustext.advance_of(status, 120.0)
+    assert advance is not None
+    assert "\x1b" not in "".join(advance.facts)
 
 
 def test_plan_shows_each_node_with_its_ranks_and_the_command_as_a_shell_takes_it() -> None:

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from windlass.cli import words
+from windlass.cli.render import emit
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,11 @@ def test_a_bar_has_always_the_same_width(share: float) -> None:
 
 def test_control_letters_from_outside_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in words.visible("a\x1b[2Jb\r\n")
+
+
+def test_colours_are_all_that_lines_from_outside_may_bring(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(["\x1b[31merror\x1b[0m\tpod \x1b[2J\x1b]0;title\x07\x9b1A\r\x08\u202egpj.exe", "日本 é"])
+    assert capsys.readouterr().out == "\x1b[31merror\x1b[0m\tpod �[2J�]0;title��1A���gpj.exe\n日本 é\n"
 
 
 def test_nothing_is_coloured_for_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class OnCluster(Contract):
 
 def way(via: str) -> Way:
     """What a way can is asked before there is a cluster; it is the fixture's way that makes plans."""
-    return Way(f"kubernetes {via}", KubernetesEngine, lambda *_: _never(), CAN, {}, adds=ADDED)
+    return Way(f"kubernetes {via}", KubernetesEngine, lambda *_: _never(), CAN, {}, adds=ADDED, is_variant=via != "job")
 
 
 def _never() -> Plan:

@@ -68,7 +68,7 @@ def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Clie
     before = threading.active_count()
     with closing(Watched(client)) as watched:
         assert ids(watched.runs()) == many
-        assert threading.active_count() - before == 3, "one watch of each kind, not one of each run"
+        assert threading.active_count() - before == 4, "one watch of each kind and the questions beside them"
         owner = client.create(anchor("later-7f3k2", client.namespace))
         client.create(suspended("later-7f3k2", owner))
         found = until(watched, lambda found: any(seen.waits_for == "Suspended" for seen in found))

@@ -34,25 +34,26 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    first = pack({"code": folder}, LIMIT)
+    first = pack(folder, LIMIT, {})
     files = {"data__big_dot_bin": "1" * 99, "package__model_dot_py": "x = 1", "train_dot_py": "print(1)"}
     other = write(tmp_path / "other", **files)
     os.utime(other / "train.py", (1, 1))
-    second = pack({"code": other}, LIMIT)
+    second = pack(other, LIMIT, {})
     assert (second.data, second.digest) == (first.data, first.digest)
     assert names(first) == ["code/data/big.bin", "code/package/model.py", "code/train.py"]
-    assert first.largest[0] == ("code/data/big.bin", 99)
+    assert first.files == (("data/big.bin", 99), ("package/model.py", 5), ("train.py", 8))
+    assert (first.largest[0], first.num_bytes) == (("data/big.bin", 99), 112)
 
 
 def test_a_changed_byte_gives_another_digest(folder: Path) -> None:
-    before = pack({"code": folder}, LIMIT).digest
+    before = pack(folder, LIMIT, {}).digest
     (folder / "train.py").write_text("print(2)")
-    assert pack({"code": folder}, LIMIT).digest != before
+    assert pack(folder, LIMIT, {}).digest != before
 
 
 def test_nothing_of_this_machine_travels(folder: Path) -> None:
     (folder / "train.py").chmod(0o700)
-    with tarfile.open(fileobj=io.BytesIO(pack({"code": folder}, LIMIT).data)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(pack(folder, LIMIT, {}).data)) as tar:
         found = {entry.name: entry for entry in tar}
     assert {(e.uid, e.gid, e.uname, e.mtime) for e in found.values()} == {(0, 0, "", 0)}
     assert found["code/train.py"].mode == 0o755
@@ -63,7 +64,7 @@ def test_ignore_files_are_read_as_git_reads_them(folder: Path) -> None:
     write(folder, runs__a_dot_log="x", runs__keep_dot_log="x", sub__runs__b_dot_log="x", sub__c_dot_log="x")
     (folder / ".gitignore").write_text("*.log\n/data/\n!keep.log\n")
     (folder / "sub" / ".windlassignore").write_text("!c.log\n")
-    found = names(pack({"code": folder}, LIMIT))
+    found = names(pack(folder, LIMIT, {}))
     assert "code/runs/keep.log" in found
     assert "code/sub/c.log" in found
     assert not {"code/runs/a.log", "code/sub/runs/b.log", "code/data/big.bin"} & set(found)
@@ -74,13 +75,13 @@ def test_what_is_never_code_stays_behind_without_being_named(folder: Path) -> No
     (folder / "package" / "__pycache__").mkdir()
     (folder / "package" / "__pycache__" / "model.pyc").write_text("x")
     os.mkfifo(folder / "pipe")
-    found = names(pack({"code": folder}, LIMIT))
+    found = names(pack(folder, LIMIT, {}))
     assert not [name for name in found if ".git/" in name or "__pycache__/" in name or name.endswith("pipe")]
 
 
 def test_a_link_inside_the_folder_stays_a_link(folder: Path) -> None:
     (folder / "latest.py").symlink_to(folder / "package" / "model.py")
-    with tarfile.open(fileobj=io.BytesIO(pack({"code": folder}, LIMIT).data)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(pack(folder, LIMIT, {}).data)) as tar:
         entry = tar.getmember("code/latest.py")
     assert (entry.issym(), entry.linkname) == (True, "package/model.py")
 
@@ -88,10 +89,25 @@ def test_a_link_inside_the_folder_stays_a_link(folder: Path) -> None:
 def test_a_link_that_leads_out_is_refused(folder: Path) -> None:
     (folder / "secrets").symlink_to("/etc/passwd")
     with pytest.raises(UsageError, match=r"secrets is a link that leads out"):
-        pack({"code": folder}, LIMIT)
+        pack(folder, LIMIT, {})
 
 
 def test_too_much_is_refused_before_anything_is_read_and_the_largest_are_named(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"the code is .* at most") as caught:
-        pack({"code": folder}, 50)
+        pack(folder, 50, {})
     assert "data/big.bin" in caught.value.hint
+
+
+def test_what_is_added_lies_beside_the_folder_and_no_ignore_file_counts_for_it(folder: Path, tmp_path: Path) -> None:
+    package = write(tmp_path / "package", run_dot_py="1", sub__x_dot_py="2", _dot_gitignore="*\n", notes_dot_txt="x")
+    packed = pack(folder, LIMIT, {}, {"travel/package": package, "travel/one.py": package / "run.py"})
+    assert names(packed)[3:] == ["travel/one.py", "travel/package/run.py", "travel/package/sub/x.py"]
+    assert (packed.num_added, packed.added_bytes, len(packed.files)) == (3, 3, 3)
+
+
+def test_credentials_are_refused_before_anything_is_packed(folder: Path) -> None:
+    write(folder, _dot_env="TOKEN=1")
+    with pytest.raises(UsageError, match=r"may hold credentials.*: \.env\n"):
+        pack(folder, LIMIT, {})
+    write(folder, _dot_windlassignore="!.env")
+    assert "code/.env" in names(pack(folder, LIMIT, {}))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from windlass.diagnose.diagnose import diagnose
-from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.observations import ClusterSeen, NodeSeen, Observations, RankSeen
 from windlass.diagnose.verdict import Diagnosis
+from windlass.engines.local.observe import environment
 from windlass.runs.record import Event, Phase, fold
 
 TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    step()\n'
@@ -95,6 +98,30 @@ def test_victims_alone_mean_a_lost_connection_unless_a_rank_left() -> None:
     assert (left.code, left.rank) == ("rank-left-early", 1)
 
 
+IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "facts", "said"),
+    [
+        (IN_USE, {"listeners": [{"port": 7, "pid": 3, "group": 3, "name": "nginx"}]}, "in use by another program"),
+        (TRACE + "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 7): address already in use",
+         {"listeners": [{"port": 7, "pid": 3, "group": 3, "name": "nginx"}]}, "port 7 that the script wants to "
+         "listen on is in use by nginx (pid 3)"),
+        (TRACE + "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+         "address. port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use\n",
+         {"listeners": [{"port": 29500, "pid": 3, "group": 3, "name": "nginx"}]}, "port 29500 that the script wants to "
+         "listen on is in use by nginx (pid 3)"),
+        (TRACE + "lightgbm.basic.LightGBMError: Binding port 29511 failed\n", {"held_port": 29511},
+         "the script could not bind MASTER_PORT (29511): Windlass keeps it"),
+    ],
+)  # fmt: skip
+def test_a_port_in_use_is_told_with_who_has_it(tail: str, facts: dict[str, Any], said: str) -> None:
+    verdict = failed(tail, facts=facts).verdict
+    assert verdict.code == "port-taken"
+    assert said in verdict.summary
+
+
 def stack(*places: tuple[str, int, str]) -> str:
     lines = [f'  File "{file}", line {line} in {name}' for file, line, name in places]
     return "Current thread 0x01 (most recent call first):\n" + "\n".join(lines) + "\n"
@@ -164,3 +191,76 @@ def test_a_run_that_failed_is_never_said_to_be_well() -> None:
     for phase in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
         assert diagnose(seen(phase, cause={"summary": "something nobody knows"})).verdict.code != "none"
     assert diagnose(seen(Phase.SUCCEEDED, exit_code=0)).verdict.code == "none"
+
+
+def test_an_apostrophe_is_no_quotation_mark() -> None:
+    tail = TRACE + "FileNotFoundError: can't find a module script at '/job/tasks/train.py'\n"
+    verdict = failed(tail).verdict
+    assert (verdict.code, verdict.summary) == (
+        "file-missing", "the script needs /job/tasks/train.py, which is not there",
+    )  # fmt: skip
+
+
+def test_the_code_of_the_cause_counts_where_a_launcher_ended_the_rank_by_a_signal() -> None:
+    words = "-----\nProcess name: [[1,2],0]\nExit code:    1\n-----\nmpirun ended the ranks while ranks were running\n"
+    rank = RankSeen(0, exit_code=-15, ended_at=103.0, tail="ready\n" + words)
+    verdict = diagnose(seen(ranks=[rank], cause={"rank": 0, "summary": "", "exit_code": 1, "victims": []})).verdict
+    assert verdict.code == "exit-code"
+    assert "SIGTERM" not in verdict.summary
+
+
+def test_a_rule_of_dashes_is_no_last_line() -> None:
+    assert failed("no vocabulary\n----------\n").verdict.summary.endswith("its last line: no vocabulary")
+
+
+PLAN_OF_PYTHON = {
+    "steps": [
+        {"kind": "node", "request": {"ranks": [{"argv": ["/job/.venv/bin/python", "/w/worker/rank.py", "t.py"]}]}}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "fix"),
+    [
+        ({"kind": "uv-project"}, "uv add scikit-learn"),
+        ({"kind": "poetry"}, "poetry add scikit-learn"),
+        ({"kind": "uv"}, "uv pip install --python /job/.venv/bin/python scikit-learn"),
+        ({"kind": "conda", "prefix": "/opt/conda/envs/t"}, "conda install -p /opt/conda/envs/t"),
+        ({"kind": "venv"}, "/job/.venv/bin/python -m pip install scikit-learn"),
+        ({}, "/job/.venv/bin/python -m pip install scikit-learn"),
+    ],
+)
+def test_a_missing_module_is_installed_as_its_environment_wants_it(environment: dict[str, str], fix: str) -> None:
+    tail = TRACE + "ModuleNotFoundError: No module named 'sklearn'\n"
+    cause = {"rank": 0, "summary": "", "exit_code": 1, "victims": []}
+    made = seen(ranks=[RankSeen(0, exit_code=1, ended_at=103.0, tail=tail)], cause=cause)
+    found = diagnose(replace(made, plan=PLAN_OF_PYTHON, facts={"environment": environment})).verdict
+    assert found.code == "module-missing"
+    assert fix in found.fix
+    on_a_cluster = diagnose(replace(made, plan=PLAN_OF_PYTHON, cluster=ClusterSeen())).verdict
+    assert "add scikit-learn to the image" in on_a_cluster.fix
+
+
+def test_what_manages_an_environment_is_found_by_its_files(tmp_path: Path) -> None:
+    def made(prefix: str, *files: str, config: str | None = None) -> str:
+        for name in files:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        folder = tmp_path / prefix
+        folder.mkdir(parents=True, exist_ok=True)
+        if config is not None:
+            (folder / "pyvenv.cfg").write_text(config)
+        return str(folder / "bin" / "python")
+
+    def kind(python: str, code_dir: str) -> str | None:
+        return environment(python, str(tmp_path / code_dir)).get("kind")
+
+    uv = "home = /usr/bin\nuv = 0.9.2\n"
+    assert kind(made("a/.venv", "a/uv.lock", config=uv), "a/src") == "uv-project"
+    assert kind(made("b/.venv", config=uv), "b") == "uv"
+    assert kind(made("b/other", "b/uv.lock", config="home = /usr/bin\n"), "b") == "venv"  # not the project's own
+    assert kind(made("c/env", "c/poetry.lock", config="home = /usr/bin\n"), "c") == "poetry"
+    assert kind(made("d/env", "d/env/conda-meta/history"), "d") == "conda"
+    assert kind(made("e"), "e") == "system"
+    assert environment("", "") == {}

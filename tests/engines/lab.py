@@ -60,11 +60,17 @@ class Way:
     """How long a run of some seconds may take on a busy machine."""
     clean_up: Callable[[Path], object] = lambda home: None
     """Ends what the way keeps under its home for the next run, such as processes that have imported ahead."""
+    is_variant: bool = False
+    """Whether another way has the same supervisor, logs and record: then only essential cases run (`essential`)."""
 
 
 def needs(*abilities: Can) -> pytest.MarkDecorator:
     """Marks a case that makes sense only where a way can do this."""
     return pytest.mark.needs(*abilities)
+
+
+essential: pytest.MarkDecorator = pytest.mark.essential
+"""Marks a case in which ways of one engine may differ: numbering of ranks, first cause, restart, shutdown, removal."""
 
 
 class Run:

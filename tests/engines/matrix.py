@@ -37,6 +37,10 @@ Every engine passes the same cases, written once (`tests/engines/contract.py`), 
 
 The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in real pods. `make test`,
 `make test-slow`, `make test-cluster` and `make test-operators` print the part of it that they run.
+
+CI runs all cases on the fake engine, on this machine (warm) and on Kubernetes by Jobs. Other ways share their
+supervisor, logs and record with one of these, so CI runs the cases in which they may differ (`essential` in
+`tests/engines/cases/`); `CONTRACT=whole make test-slow` and `make test-operators` run all.
 """
 
 
@@ -45,7 +49,7 @@ def results(reports: Iterable[Any], outcome: str) -> Iterator[tuple[str, str, st
     for report in reports:
         path, _, rest = report.nodeid.partition("::")
         owner, _, case = rest.partition("::")
-        if (found := _class(path, owner)) is not None and hasattr(_contract(), case.partition("[")[0]):
+        if (found := _class(path, owner)) is not None and hasattr(contract(), case.partition("[")[0]):
             yield found.way.name, case.removeprefix("test_"), MARKS[outcome]
 
 
@@ -66,10 +70,10 @@ def _class(path: str, owner: str) -> Any:
     if not path.startswith(("tests/engines/test_", "tests/cluster/test_contract")) or not owner.startswith("Test"):
         return None
     found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), owner, None)
-    return found if isinstance(found, type) and issubclass(found, _contract()) else None
+    return found if isinstance(found, type) and issubclass(found, contract()) else None
 
 
-def _contract() -> type:
+def contract() -> type:
     """All cases; imported late, since pytest looks into the modules with cases before anybody imports them."""
     from tests.engines.contract import Contract
 

@@ -26,7 +26,7 @@ def plan_local(job: Job, base: Path, home: Path, run_id: str) -> Plan:
 
 @pytest.mark.slow
 class TestCold(Contract):
-    way = Way("local cold", LocalEngine, plan_local, frozenset(Can), {"local": {"start": "cold"}})
+    way = Way("local cold", LocalEngine, plan_local, frozenset(Can), {"local": {"start": "cold"}}, is_variant=True)
 
     def test_ranks_were_started_cold(self, lab: Lab) -> None:
         assert starts(lab) == {"cold"}

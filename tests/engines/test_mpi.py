@@ -13,6 +13,7 @@ from tests.engines.contract import Contract
 from tests.engines.lab import OF_OPEN_MPI, SCRIPTS, Can, Lab, Way, files_of_mpi
 from tests.engines.test_local import plan_local
 
+from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.record import Phase
 
@@ -29,6 +30,7 @@ class TestMpi(Contract):
         frozenset(Can),
         {"launcher": "mpi", "local": {"start": "cold"}},
         adds=OF_OPEN_MPI,
+        is_variant=True,
     )
 
     def test_ranks_of_mpi_are_those_of_the_job(self, lab: Lab) -> None:
@@ -64,6 +66,13 @@ class TestMpi(Contract):
         run = lab.finish("mpi.py", "leave", base=SCRIPTS, procs_per_node=2)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
         assert "mpirun has exited due to process rank 1" in (run.status.cause or {})["summary"]
+
+    def test_a_process_that_a_rank_spawned_and_that_fails_is_no_signal_from_outside(self, lab: Lab) -> None:
+        run = lab.finish("mpi_spawn.py", base=SCRIPTS)
+        assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
+        verdict = diagnose(lab.engine.observe(run.id)).verdict
+        assert (verdict.code, verdict.rank) == ("exit-code", 0)
+        assert "mpirun ended" in verdict.summary
 
     def test_a_rank_may_save_while_the_others_are_gone(self, lab: Lab) -> None:
         """mpirun would have ended it within a second of the failure."""

@@ -25,7 +25,7 @@ if os.geteuid() != 0:
 class TestNetnsCold(Contract):
     way = Way(
         "local cold, networks", LocalEngine, plan_local, frozenset(Can), {"local": {"start": "cold", "netns": True}},
-        adds=("NCCL_SOCKET_IFNAME",),
+        adds=("NCCL_SOCKET_IFNAME",), is_variant=True,
     )  # fmt: skip
 
     def test_ranks_were_started_cold(self, lab: Lab) -> None:
@@ -36,6 +36,7 @@ class TestNetnsWarm(Contract):
     way = Way(
         "local warm, networks", LocalEngine, plan_local, frozenset(Can), {"warm": ["torch"], "local": {"netns": True}},
         adds=("NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),  # torch sets the second where it is imported
+        is_variant=True,
     )  # fmt: skip
 
     def test_ranks_were_forked(self, lab: Lab) -> None:
@@ -54,6 +55,7 @@ class TestNetnsMpi(Contract):
     way = Way(
         "local mpi, networks", LocalEngine, plan_local, frozenset(Can),
         {"launcher": "mpi", "local": {"start": "cold", "netns": True}}, adds=(*OF_OPEN_MPI, "NCCL_SOCKET_IFNAME"),
+        is_variant=True,
     )  # fmt: skip
 
     def test_ranks_of_mpi_are_those_of_the_job_and_each_is_in_the_network_of_its_node(self, lab: Lab) -> None:

@@ -26,6 +26,7 @@ WAY = Way(
     plan_local,
     frozenset(Can) - {Can.PROGRAMS, Can.INTERPRETERS, Can.QUICK_START},  # other interpreters have no torch
     {"local": {"agent": "torchrun", "start": "cold"}},
+    is_variant=True,
 )
 
 
@@ -37,6 +38,7 @@ class TestTorchrun(Contract):
 class TestAgents(Case):
     way = WAY
 
+    @pytest.mark.slow
     def test_each_node_has_an_agent_and_ranks_meet(self, lab: Lab) -> None:
         run = lab.start("allreduce.py", "10", "well", base=SCRIPTS, nodes=2, procs_per_node=2)
         run.until(lambda run: len(agents(run)) == 2)
@@ -119,6 +121,19 @@ def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     notes = {note.code: note for note in plan(job, LocalTarget(name="local"), facts, "t-1").notes}
     assert notes["torch-missing"].blocks
     assert "install torch" in notes["torch-missing"].fix
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpi"])
+def test_a_plan_does_not_run_the_interpreter_that_a_job_file_names(tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "python").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho True\n")
+    (tmp_path / "python").chmod(0o755)
+    more = {"local": {"agent": "torchrun"}} if launcher == "torchrun" else {}
+    job = Job(name="t", run="train.py", launcher=launcher, python="./python", **more)
+    facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
+    made = plan(job, LocalTarget(name="local"), facts, "t-1")
+    assert not (tmp_path / "ran").exists()
+    assert "torch-missing" not in {note.code for note in made.notes}
 
 
 def test_the_plan_shows_the_command_line_of_each_agent(tmp_path: Path) -> None:

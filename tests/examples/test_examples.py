@@ -53,6 +53,7 @@ def accuracy(done: subprocess.CompletedProcess[str], world_size: int) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow  # `make demo` runs it too
 def test_digits_reach_97_percent_on_two_nodes_of_two_ranks(tmp_path: Path) -> None:
     assert accuracy(run_example("01-digits", tmp_path), 4) >= 97
     assert outputs(tmp_path)["model.pt"].stat().st_size > 10_000

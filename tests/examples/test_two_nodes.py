@@ -15,8 +15,9 @@ JOB = Path(__file__).resolve().parents[2] / "examples" / "07-two-nodes" / "job.y
 LEAST, MOST = 0.95, 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="networks are made by root")
-@pytest.mark.parametrize("nodes", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("nodes", [2, 3])
 def test_bytes_on_the_wire_are_those_of_the_ring_model(nodes: int, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("windlass")), "run", str(JOB), "--nodes", str(nodes)]
     environ = {**os.environ, "WINDLASS_HOME": str(tmp_path)}

@@ -6,9 +6,11 @@ No row writes the message that it wants to be found; each does the thing itself.
 from __future__ import annotations
 
 import signal
+import sys
 
 from tests.faults.scene import (
     FIXED_PORT,
+    SHARED_PORT,
     Fault,
     end_keeper,
     freeze,
@@ -45,6 +47,7 @@ def gloo(body: str, seconds: int = 60) -> str:
 
 
 TWO = {"procs_per_node": 2}
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
 
 FAULTS = (
     # -- the script --
@@ -66,11 +69,49 @@ FAULTS = (
         needs=no_torch,
     ),
     Fault(
+        "an exception in a rank whose exit handlers wait for the others",
+        "import atexit, os, time\nif os.environ['RANK'] == '1':\n    atexit.register(time.sleep, 600)\n"
+        "    raise ValueError('bad label 11')\ntime.sleep(600)\n",
+        "exception",
+        1,
+        ("ValueError: bad label 11", "train.py:4"),
+        {"nodes": 2, "timeout": "60s", "grace": "1s"},
+    ),
+    Fault(
+        "an exception, then the time limit while exit handlers run",
+        "import atexit, time\natexit.register(time.sleep, 600)\nraise ValueError('bad label 11')\n",
+        "exception",
+        0,
+        ("ValueError: bad label 11", "train.py:3"),
+        {"timeout": "10s", "grace": "60s"},
+        slow=True,
+    ),
+    Fault(
+        "an exception in a child of another launcher",
+        gloo("if rank == 1:\n    raise KeyError('weights')\ndist.all_reduce(x)\n"),
+        "exception",
+        0,
+        ("KeyError: 'weights'", "train.py:7"),
+        {"run": None, "command": list(TORCHRUN)},
+        needs=no_torch,
+        slow=True,
+    ),
+    Fault(
+        "a child of another launcher that was killed",
+        gloo("if rank == 1:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(x)\n"),
+        "killed",
+        0,
+        ("SIGKILL",),
+        {"run": None, "command": list(TORCHRUN)},
+        needs=no_torch,
+        slow=True,
+    ),
+    Fault(
         "a package that is not installed",
         "import cv2\n",
         "module-missing",
         0,
-        ("cv2", "pip install opencv-python"),
+        ("cv2", "opencv-python"),
         needs=has_module("cv2"),
     ),
     Fault(
@@ -340,6 +381,22 @@ FAULTS = (
         around=port_held,
     ),
     Fault(
+        "a port that two ranks want",
+        f"import socket, time\nserver = socket.socket()\nserver.bind(('0.0.0.0', {SHARED_PORT}))\nserver.listen()\n"
+        "time.sleep(600)\n",
+        "port-taken",
+        None,
+        (f"port {SHARED_PORT} that rank", f"listens on port {SHARED_PORT}", "LOCAL_RANK"),
+        TWO,
+    ),
+    Fault(
+        "MASTER_PORT, which is kept for the process group, bound by a tracker",
+        "import os, socket\nserver = socket.socket()\nserver.bind(('0.0.0.0', int(os.environ['MASTER_PORT'])))\n",
+        "port-taken",
+        0,
+        ("Windlass keeps it", "launcher: plain"),
+    ),
+    Fault(
         "an interpreter that went between plan and start",
         READY_AND_WAIT,
         "interpreter-missing",
@@ -574,6 +631,19 @@ HEALTHY = (
         "import os, signal, subprocess\n"
         "child = subprocess.Popen(['sleep', '60'])\nchild.kill()\nassert child.wait() == -9\n",
         "none",
+    ),
+    Fault(
+        "a forked child that fails, and is meant to",
+        "import os, sys, time\nif os.fork() == 0:\n    sys.exit(3)\nos.wait()\ntime.sleep(1)\n",
+        "none",
+        job={"grace": "100ms"},
+    ),
+    Fault(
+        "MASTER_PORT bound by the tracker of a launcher: plain job",
+        "import os, socket\nserver = socket.socket()\nserver.bind(('0.0.0.0', int(os.environ['MASTER_PORT'])))\n"
+        "server.listen()\n",
+        "none",
+        job={"launcher": "plain"},
     ),
     Fault(
         "a restart, then success",

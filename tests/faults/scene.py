@@ -198,7 +198,7 @@ def port_held(scene: Scene) -> Iterator[None]:
         yield
 
 
-FIXED_PORT = quiet_port()
+FIXED_PORT, SHARED_PORT = quiet_port(), quiet_port()
 
 
 @contextlib.contextmanager

@@ -269,7 +269,7 @@ def _mpirun(edge: Edge) -> Iterator[Check]:
 def _git(edge: Edge) -> Iterator[Check]:
     path = shutil.which("git", path=edge.environ.get("PATH"))
     if path is None:
-        yield Check("git", "warn", "not installed", "install it: .gitignore is honoured with its help")
+        yield Check("git", "ok", "not installed: ignore files are read without it")
         return
     yield Check("git", "ok", _first_line([path, "--version"]))
 

@@ -23,5 +23,5 @@ def written_objects(plan: Plan, edge: Edge) -> Written:
     from windlass.engines.kubernetes.written import written
 
     [sent] = plan.requests("code")
-    packed = planned_code(sent["digest"]) or pack_code(Path(sent["folder"]))
+    packed = planned_code(sent["digest"]) or pack_code(Path(sent["folder"]), edge.environ)
     return written(plan, packed.data, edge.now())

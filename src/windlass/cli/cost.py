@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
@@ -14,10 +16,7 @@ from windlass.runs.cost import Cost, cost_to_json
 from windlass.runs.ledger import WASTED, Ledger, ledger_to_json
 from windlass.runs.record import Status
 
-HOW_TO_PRICE = (
-    "{target} has no price. Name what a node costs in targets.yaml, and runs are priced by it:",
-    "  {target}: {{kind: local, price_per_hour: 0.526, currency: USD}}",
-)
+EXAMPLE_PRICE: Final = "5.672"
 
 
 @click.command()
@@ -40,22 +39,43 @@ def cost(run: str | None, form: str) -> int:
     edge = here()
     with edge.store() as store:
         status, ledger, found = find_cost(run, store, edge)
+        plan = store.plan(status.id)
     data = {
         "id": status.id,
         "phase": status.phase.value,
         "ledger": ledger_to_json(ledger),
         "cost": None if found is None else cost_to_json(found),
     }
-    print_data(data, form, cost_lines(status, ledger, found, painter(sys.stdout)) if form == "table" else "")
+    print_data(data, form, cost_lines(status, ledger, found, painter(sys.stdout), plan) if form == "table" else "")
     return 0
 
 
-def cost_lines(status: Status, ledger: Ledger, cost: Cost | None, paint: Paint) -> list[str]:
-    """What `windlass cost` shows."""
+def how_to_price(target: str, plan: Mapping[str, Any]) -> list[str]:
+    """What to write into targets.yaml, so that runs on this target have a price."""
+    if plan.get("engine", "local") == "local":
+        return [
+            f"{target} has no price. Name what a node costs in targets.yaml, and runs are priced by it:",
+            f"  {target}: {{kind: local, price_per_hour: 0.526, currency: USD}}",
+        ]
+    from windlass.actions.cost import instance_type
+
+    head = (
+        f"{target} has no price. Add to {target} in targets.yaml what a node costs an hour, and runs are priced by it:"
+    )
+    if (kind := instance_type(plan)) is not None:
+        return [head, f"  prices: {{{kind}: {EXAMPLE_PRICE}}}   for example, and currency: EUR where it is not USD"]
+    by_type = f"prices: {{g5.12xlarge: {EXAMPLE_PRICE}}} for jobs that run on one instance type"
+    return [head, f"  price_per_hour: {EXAMPLE_PRICE}   for example, or {by_type}"]
+
+
+def cost_lines(
+    status: Status, ledger: Ledger, cost: Cost | None, paint: Paint, plan: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What `windlass cost` shows; `plan` is the recorded plan's JSON."""
     went_on = "" if status.phase.is_terminal else " so far"
     head = [paint(status.id, bold=True), paint(status.phase.value, SPENT_COLOURS[status.phase.value])]
     if cost is None:
-        told = [line.format(target=status.target) for line in HOW_TO_PRICE]
+        told = how_to_price(status.target, plan or {})
         return ["  ".join([*head, f"{duration(ledger.wall_seconds)}{went_on}"]), *told]
     width = len(money(cost.total, cost.currency))
     rows = [

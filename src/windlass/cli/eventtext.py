@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from windlass.cli.statustext import REASONS, WHY, cause_headline, exit_words
 from windlass.cli.style import PHASE_COLOURS
-from windlass.cli.words import Paint, brief, count, duration, number, ranks_named, size, tilde, visible
+from windlass.cli.words import Paint, brief, count, duration, in_place, number, ranks_named, size, visible
 from windlass.runs.record import Event, machine_name
 
 Data = Mapping[str, Any]
@@ -43,7 +43,7 @@ def event_line(event: Event, began_at: float, paint: Paint) -> str:
 
 
 def _created(data: Data) -> str:
-    return f"{data['id']} begins on {data['target']}; results go to {tilde(data['output_dir'])}"
+    return f"{data['id']} begins on {data['target']}; results are kept {in_place(data['output_dir'])}"
 
 
 def _attempt(data: Data) -> str:
@@ -197,6 +197,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "queue": _queue,
     "machine": _machine,
     "lost-node": lambda data: f"node {data['node']} is lost: {data.get('why', '')}".rstrip(": "),
+    "not-started": lambda data: f"node {data['node']} had not started: {data.get('why', '')}".rstrip(": "),
     "node-back": lambda data: f"node {data['node']} is back",
     "resume": _resume,
     "stop": _stop,

@@ -88,7 +88,7 @@ def cp(source: str, destination: str, node: int | None, form: str) -> int:
     shown.clear()
     for line in found.left_out:
         click.echo(f"left out: {visible(line)}", err=True)
-    text = f"{count(found.files, 'file')}, {size(found.bytes)}: {found.path}"
+    text = f"{count(found.files, 'file')}, {size(found.bytes)}: {visible(found.path)}"
     print_data(dataclasses.asdict(found), form, text)
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import os
 import sys
 from typing import Any, Final, NamedTuple
@@ -119,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
     except click.exceptions.Abort:
         code = 130
     except click.ClickException as error:
-        code = _report_usage(error, ours)
+        code = _show_help() if arguments in ([], ["--"]) else _report_usage(error, ours)
     except BrokenPipeError:
         # Whoever read our output has seen enough; what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -140,10 +141,19 @@ def _report(error: WindlassError, arguments: list[str], cause: Exception | None 
     elif _wants_json(arguments):
         _report_json(error.exit_code, error.message, error.hint, getattr(error, "problems", ()))
     else:
-        click.echo(f"{_red('error:')} {error.message}", err=True)
+        from windlass.cli.words import harmless  # a pod or an API server may have written a part of it
+
+        click.echo(f"{_red('error:')} {harmless(error.message)}", err=True)
         if error.hint:
-            click.echo(f"  {error.hint}", err=True)
+            click.echo(f"  {harmless(error.hint)}", err=True)
     return error.exit_code
+
+
+def _show_help() -> int:
+    """The help, for a command line without a command: on standard error and with code 2, as click itself does."""
+    with click.Context(cli, info_name="windlass", **cli.context_settings) as context:
+        click.echo(cli.get_help(context), err=True)
+    return 2
 
 
 def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
@@ -168,7 +178,7 @@ def _report_json(code: int, message: str, hint: str, problems: Any) -> None:
 def _wants_json(arguments: list[str]) -> bool:
     return any(
         word in ("-ojson", "--output=json") or (word in ("-o", "--output") and following == "json")
-        for word, following in zip(arguments, [*arguments[1:], ""], strict=True)
+        for word, following in itertools.zip_longest(arguments, arguments[1:])
     )
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.cli.words import Paint, count, duration, price, ranks_named, table, tilde
+from windlass.cli.words import Paint, count, duration, in_place, price, ranks_named, size, table, tilde, visible
 from windlass.plan.plan import Note, Plan, Step
 
 NODES_SHOWN: Final = 8
 """A plan of more nodes shows the first ones; they differ in their numbers alone."""
+LARGEST_SHOWN: Final = 5
+RULES_SHOWN: Final = 8
 
 
 def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
     """Everything that `windlass plan` shows; with `verbose` the environment of each node too."""
-    size = f"{count(plan.num_nodes, 'node')} × {count(plan.procs_per_node, 'rank')}"
+    shape = f"{count(plan.num_nodes, 'node')} × {count(plan.procs_per_node, 'rank')}"
     least = plan.policy.get("min_nodes", plan.num_nodes)
-    size += f", and with {count(least, 'node')} if others are lost" if least < plan.num_nodes else ""
-    lines = [f"{paint(plan.name, bold=True)} on {plan.target}: {size}", *_policy(plan, paint)]
+    shape += f", and with {count(least, 'node')} if others are lost" if least < plan.num_nodes else ""
+    lines = [f"{paint(plan.name, bold=True)} on {plan.target}: {shape}", *_policy(plan, paint)]
     common = _common_environment(plan) if verbose else {}
     nodes_shown = 0
     for place, step in enumerate(plan.steps, 1):
@@ -50,7 +53,7 @@ def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:
 
 def _policy(plan: Plan, paint: Paint) -> list[str]:
     policy = plan.policy
-    words = [f"results in {tilde(plan.output_dir)}"]
+    words = [f"results {in_place(plan.output_dir)}"]
     limit = policy.get("timeout_seconds")
     words.append(f"ends after {duration(limit)}" if limit is not None else "no time limit")
     restarts = policy.get("max_restarts", 0)
@@ -65,6 +68,8 @@ def _step(place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping
     ranks = request.get("ranks", ())
     summary = step.summary.split(": ", 1)[0] if ranks else step.summary  # the command itself stands below
     lines = [f"{paint(f'{place}.', bold=True)} {summary}"]
+    if step.kind == "code" and "files" in request:
+        lines += [f"   {line}" for line in _code(request, paint, verbose=verbose)]
     if step.kind == "network":
         lines += [f"   {line}" for line in _network(request, paint, verbose=verbose)]
     if not ranks:
@@ -86,6 +91,41 @@ def _step(place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping
             words = " ".join(f"{name}={value}" for name, value in rank.get("env", {}).items())
             lines.append(f"   {paint(ranks_named([rank['rank']]), dim=True)}  {words}")
     return lines
+
+
+def _code(request: Mapping[str, Any], paint: Paint, *, verbose: int) -> list[str]:
+    """What travels and how large it is, and what stays behind."""
+    files = request["files"]
+    total = f"{count(len(files), 'file')}, {size(request['unpacked_bytes'])}"
+    added = f"{count(request['added']['files'], 'file')} of Windlass, {size(request['added']['bytes'])}"
+    rows = [
+        ["from", tilde(request["folder"])],
+        ["size", f"{total}, and {added}: {size(request['bytes'])} compressed"],
+        ["largest", _sized(sorted(((one["bytes"], one["name"]) for one in files), reverse=True))],
+        ["folders", _sized(_folders(files))],
+    ]
+    rules = request["left_out"]
+    shown = rules if verbose else rules[:RULES_SHOWN]
+    words = [f"{one['entries']:,} by {one['source']} {one['pattern']}" for one in shown]
+    words += [f"{count(len(rules) - len(shown), 'rule')} more"] if len(rules) > len(shown) else []
+    rows += [["left out" if not place else "", visible(line)] for place, line in enumerate(words)]
+    if verbose:
+        rows += [["files" if not place else "", f"{visible(one['name'])} ({size(one['bytes'])})"]
+                 for place, one in enumerate(files)]  # fmt: skip
+    return table([[paint(label, dim=True), text] for label, text in rows if text])
+
+
+def _folders(files: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    """The folders at the top and the bytes in each, the largest first."""
+    found: Counter[str] = Counter()
+    for one in files:
+        top, slash, _ = one["name"].partition("/")
+        found[top + slash] += one["bytes"] if slash else 0
+    return sorted(((num_bytes, name) for name, num_bytes in found.items() if name.endswith("/")), reverse=True)
+
+
+def _sized(largest: Sequence[tuple[int, str]]) -> str:
+    return ", ".join(f"{visible(name)} ({size(num_bytes)})" for num_bytes, name in largest[:LARGEST_SHOWN])
 
 
 def _network(request: Mapping[str, Any], paint: Paint, *, verbose: int) -> list[str]:

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from windlass.cli.style import PHASE_COLOURS
-from windlass.cli.words import duration, number, painter, table
+from windlass.cli.words import duration, harmless, number, painter, table
 from windlass.runs.ledger import Ledger, ledger_to_json
 from windlass.runs.record import Event, Status, status_to_json
 
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 
 def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
-    """Print lines that are coloured already, or not; what a terminal of an odd encoding lacks becomes `?`."""
+    """Print lines that are coloured already, or not; what a terminal of an odd encoding lacks becomes `?`.
+
+    Names and messages of clusters, pods and files stand in them: no other escape sequence reaches the terminal.
+    """
     out = sys.stdout if stream is None else stream
-    text = "\n".join(lines)
+    text = harmless("\n".join(lines))
     encoding = getattr(out, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "replace").decode(encoding), file=out, color=True)
 

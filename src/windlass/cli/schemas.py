@@ -85,6 +85,7 @@ _RUN: Final[dict[str, Schema]] = {
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
     "condition": {**_or_null(CONDITION), "description": "What keeps the run from being supervised; null if nothing"},
+    "logs_dropped": _list(_object({"attempt": WHOLE, "rank": WHOLE, "bytes": WHOLE, "lines": WHOLE})),
     "output_dir": TEXT,
 }
 
@@ -165,6 +166,28 @@ COST: Final = _object({
     "total": MONEY,
     "wasted": {**MONEY, "description": "What the time that was redone, hung or idle has cost"},
 })  # fmt: skip
+CODE: Final = _object(
+    {
+        "folder": TEXT,
+        "digest": {**TEXT, "description": "SHA-256 of the archive"},
+        "bytes": {**WHOLE, "description": "Of the archive"},
+        "pieces": _list(ANY),
+    },
+    {
+        "unpacked_bytes": {**WHOLE, "description": "Of the folder's files that travel; absent where none can"},
+        "files": {**_list(_object({"name": TEXT, "bytes": WHOLE})), "description": "Of the folder, by name"},
+        "left_out": {
+            **_list(_object({"source": TEXT, "pattern": TEXT, "entries": WHOLE})),
+            "description": "Files and folders that stay behind, by the line of an ignore file that says so",
+        },
+        "added": _object({"files": WHOLE, "bytes": WHOLE}),
+    },
+)
+STEP: Final[Schema] = {
+    **_object({"kind": TEXT, "summary": TEXT, "request": ANY}),
+    "if": {"properties": {"kind": {"const": "code"}}},
+    "then": {"properties": {"request": CODE}},
+}
 PLAN: Final = _object({
     "format": WHOLE,
     "run_id": TEXT,
@@ -176,7 +199,7 @@ PLAN: Final = _object({
     "procs_per_node": WHOLE,
     "policy": ANY,
     "job": ANY,
-    "steps": _list(_object({"kind": TEXT, "summary": TEXT, "request": ANY})),
+    "steps": _list(STEP),
     "notes": _list(NOTE),
     "price": _or_null(ANY),
 })  # fmt: skip

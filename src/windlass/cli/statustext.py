@@ -147,11 +147,11 @@ def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
 
 
 def rank_word(state: RankState, *, over: bool = False) -> str:
-    """What a rank is doing, or how it ended; where the run is `over`, a rank whose end nobody saw is gone."""
+    """What a rank is doing, or how it ended; where the run is `over`, a rank whose end was not observed is gone."""
     if state.exit_code is not None:
         return "done" if state.exit_code == 0 else exit_words(state.exit_code)
     if over:
-        return "gone"
+        return "not started" if state.pid is None else "gone"
     return "starting" if state.pid is None else "alive"
 
 
@@ -172,7 +172,9 @@ def ranks_line(ranks: Sequence[RankState], *, over: bool = False) -> str:
     words = Counter(rank_word(state, over=over) for state in ranks)
     first = "alive" if words["alive"] or words["starting"] else "done"
     rest = [
-        f"{many:,} {word}" if word in ("done", "alive", "starting", "gone") else f"{many:,} ended by {word}"
+        f"{many:,} {word}"
+        if word in ("done", "alive", "starting", "gone", "not started")
+        else f"{many:,} ended by {word}"
         for word, many in words.items()
         if word != first
     ]
@@ -186,7 +188,7 @@ def rank_rows(
 
     def word(state: RankState) -> str:
         text = rank_word(state, over=over)
-        colour = None if text in ("done", "alive", "starting") else "red"
+        colour = None if text in ("done", "alive", "starting", "not started") else "red"
         note = (
             "  ← first cause" if state.rank == first else paint("  victim", dim=True) if state.rank in victims else ""
         )
@@ -305,6 +307,16 @@ def left_words(status: Status) -> str:
     return f"a checkpoint of step {status.checkpoint.get('step', 0):,}"
 
 
+def dropped_words(status: Status) -> str:
+    """`incomplete: 1.2 MiB (300 lines) of ranks 0–3 were not kept, the disk was full`; empty for complete logs."""
+    if not status.dropped:
+        return ""
+    lines = count(sum(one.num_lines for one in status.dropped), "line")
+    whose = ranks_named(sorted({one.rank for one in status.dropped}))
+    amount = size(sum(one.num_bytes for one in status.dropped))
+    return f"incomplete: {amount} ({lines}) of {whose} were not kept, the disk was full"
+
+
 def resume_words(status: Status) -> tuple[str, str] | None:
     """How to go on with a run that has ended without success, and what that does."""
     if not status.phase.is_terminal or status.phase is Phase.SUCCEEDED:
@@ -407,6 +419,8 @@ def status_lines(
     lines += labelled("network", network_lines(plan, status.phase, paint), paint)
     lines += labelled("time", time_rows(ledger, paint), paint)
     lines += labelled("output", [output_words(status.output_dir)], paint)
+    if words := dropped_words(status):
+        lines += labelled("log", [paint(words, "yellow")], paint)
     if status.cause is not None:
         label = "cause" if status.phase.is_terminal else "before"
         lines += labelled(label, cause_lines(status.cause, paint, 60 if verbose else TRACEBACK_LINES), paint)
@@ -435,6 +449,8 @@ def summary_lines(
     elif status.cause is not None and status.phase is not Phase.STOPPED:
         lines += [f"  {line}" for line in cause_lines(status.cause, paint, 60 if verbose else TRACEBACK_LINES)]
     parts = [("time", [time_line(ledger)]), ("output", [output_words(status.output_dir)])]
+    if words := dropped_words(status):
+        parts.append(("log", [paint(words, "yellow")]))
     if status.phase is Phase.STOPPED or (status.phase is not Phase.SUCCEEDED and status.checkpoint is not None):
         parts.append(("left", [left_words(status)]))
     parts.append(("next", _next_lines(status, paint)))

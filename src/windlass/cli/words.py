@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import click
 
@@ -14,6 +15,9 @@ from windlass.cli.style import coloured
 
 Paint = Callable[..., str]
 """`paint(text, "red", bold=True)`: the text in that colour, or as it is where there are no colours."""
+
+
+_MOVING: Final = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def painter(stream: IO[Any]) -> Paint:
@@ -44,9 +48,9 @@ def duration(seconds: float) -> str:
 
 
 def number(value: Any) -> str:
-    """A number with as many digits as a person reads: `1,234`, `0.0312`, `3.2e-05`; other things as they are."""
+    """A number with as many digits as a person reads: `1,234`, `0.0312`, `3.2e-05`; other things as `visible` text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+        return visible(str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:
@@ -143,6 +147,16 @@ def tilde(path: str) -> str:
     """A path with the home folder as `~`, which a shell reads back."""
     home = os.environ.get("HOME", "").rstrip("/")
     return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
+
+
+def in_place(output_dir: str) -> str:
+    """Where results are, after a verb or a noun: `in ~/out`, `in the pods of d-1, while they are there`."""
+    return output_dir if output_dir.startswith("in ") else f"in {tilde(output_dir)}"
+
+
+def harmless(text: str) -> str:
+    """Lines that may hold our own colours and text from outside, without what moves the cursor or reorders letters."""
+    return _MOVING.sub("�", text)
 
 
 def visible(text: str) -> str:

@@ -1,8 +1,7 @@
 """Packs a folder of code into one archive: the same files give the same bytes, so that a digest names them.
 
-What `.gitignore` and `.windlassignore` name stays behind, read as git reads them: in every folder, the deeper one last.
-Links are kept where they lead to a place inside the folder, and refused where they lead out of it; sockets, devices and
-pipes are passed over.
+What `select.py` leaves out stays behind. Links are kept where they lead to a place inside the folder, and refused where
+they lead out of it; sockets, devices and pipes are passed over.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
-from windlass.errors import MissingPart, UsageError
+from windlass.code.select import LeftOut, refuse_credentials, select
+from windlass.errors import UsageError
 
-IGNORE_FILES: Final = (".gitignore", ".windlassignore")
-NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache",
-                          ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".DS_Store"})  # fmt: skip
-"""Names that are no code, whether or not somebody has listed them."""
+CODE: Final = "code"
+"""The name of the folder in the archive."""
 FEW: Final = 5
 """Largest files that are named where a folder is too large."""
+PYTHON: Final = ".py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,78 +34,58 @@ class Packed:
     data: bytes
     digest: str
     """SHA-256 of `data`, in hex."""
-    num_files: int
-    largest: tuple[tuple[str, int], ...]
-    """The largest files with their bytes before compression, the largest first."""
+    files: tuple[tuple[str, int], ...]
+    """Each file of the folder and its bytes before compression, by name; a link has none."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What of the folder stays behind."""
+    num_added: int = 0
+    """Files that are not of the folder."""
+    added_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """All files of the folder before compression."""
+        return sum(size for _, size in self.files)
+
+    @property
+    def largest(self) -> tuple[tuple[str, int], ...]:
+        """The largest files of the folder, the largest first."""
+        return tuple(sorted(self.files, key=lambda file: (-file[1], file[0]))[:FEW])
 
 
-def pack(folders: Mapping[str, Path], limit: int) -> Packed:
-    """An archive that holds each folder, or file, under the name that it has in `folders`.
+def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[str, Path] | None = None) -> Packed:
+    """An archive of a folder, under the name `code`, and of what is `added`: files and packages, each under its name.
 
     `limit` is the most bytes that the files may have before they are compressed: beyond it nothing is read.
-    Raises UsageError: too large, a link that leads out, a file that cannot be read; MissingPart.
+    `environ` is what tells where the user's git configuration lies. Raises UsageError: too large, files that hold
+    credentials, a link that leads out, a file that cannot be read.
     """
-    found = sorted(entry for name, root in folders.items() for entry in _entries(name, root))
-    sizes = sorted(((path.lstat().st_size, name) for name, path, _ in found), reverse=True)
-    largest = tuple((name, size) for size, name in sizes[:FEW])
-    total = sum(size for size, _ in sizes)
+    selection = select(folder, environ)
+    others = sorted(entry for name, path in (added or {}).items() for entry in _added(name, path))
+    added_bytes = sum(path.stat().st_size for _, path in others)
+    total = sum(file.num_bytes for file in selection.files) + added_bytes
+    files = tuple((file.name, file.num_bytes) for file in selection.files)
     if total > limit:
+        largest = Packed(b"", "", files).largest
         raise UsageError(f"the code is {_megabytes(total)}, and at most {_megabytes(limit)} travel with a job",
                          f"largest: {_listed(largest)}; name what is not code in .windlassignore")  # fmt: skip
+    refuse_credentials(selection.files, folder)
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, path, root in found:
-            _add(archive, name, path, root)
+        for file in selection.files:
+            _add(archive, f"{CODE}/{file.name}", file.path, folder)
+        for name, path in others:
+            _add(archive, name, path.resolve(), path.parent)  # an installer may have made links
     data = gzip.compress(tar.getvalue(), compresslevel=6, mtime=0)
-    return Packed(data, hashlib.sha256(data).hexdigest(), len(found), largest)
+    digest = hashlib.sha256(data).hexdigest()
+    return Packed(data, digest, files, selection.counted(), len(others), added_bytes)
 
 
-def _entries(name: str, root: Path) -> Iterator[tuple[str, Path, Path]]:
-    """The name in the archive, the place and the folder of each file."""
-    if root.is_file():
-        yield name, root, root.parent
-    else:
-        for path in _files(root, root, []):
-            yield f"{name}/{path}", root / path, root
-
-
-def _files(root: Path, folder: Path, rules: list[tuple[Path, object]]) -> Iterator[PurePosixPath]:
-    """Files and links of a folder, relative to `root`, without what the ignore files of it and its parents name."""
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - names alone
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}", "check code:") from error
-    rules = [*rules, *((folder, spec) for name in IGNORE_FILES if name in names for spec in [_spec(folder / name)])]
-    for name in names:
-        path = folder / name
-        mode = path.lstat().st_mode
-        if name in NEVER or _is_ignored(path, rules, is_dir=stat.S_ISDIR(mode)):
-            continue
-        if stat.S_ISDIR(mode):
-            yield from _files(root, path, rules)
-        elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-            yield PurePosixPath(path.relative_to(root))
-
-
-def _spec(path: Path) -> object:
-    try:
-        import pathspec
-    except ImportError as error:
-        raise MissingPart("pathspec is needed to read ignore files", "pip install 'windlass[kubernetes]'") from error
-    try:
-        return pathspec.GitIgnoreSpec.from_lines(path.read_text(errors="replace").splitlines())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", "see: git help gitignore") from error
-
-
-def _is_ignored(path: Path, rules: list[tuple[Path, object]], *, is_dir: bool) -> bool:
-    """Whether the last rule that says something of a path says that it stays behind."""
-    for folder, spec in reversed(rules):
-        name = PurePosixPath(path.relative_to(folder)).as_posix() + ("/" if is_dir else "")
-        said = spec.check_file(name).include  # type: ignore[attr-defined]
-        if said is not None:
-            return bool(said)
-    return False
+def _added(name: str, path: Path) -> list[tuple[str, Path]]:
+    """The name in the archive and the place of a file, or of all files of a Python package."""
+    if path.is_file():
+        return [(name, path)]
+    return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob(f"*{PYTHON}")]
 
 
 def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
@@ -133,4 +112,4 @@ def _megabytes(num_bytes: int) -> str:
 
 
 def _listed(files: tuple[tuple[str, int], ...]) -> str:
-    return ", ".join(f"{name.split('/', 1)[1]} ({_megabytes(size)})" for name, size in files)
+    return ", ".join(f"{name} ({_megabytes(size)})" for name, size in files)

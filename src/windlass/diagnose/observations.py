@@ -235,6 +235,7 @@ class Observations:
     nodes: Sequence[NodeSeen] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Of this machine, now: `booted_at` (Unix seconds), `keeper_words` (what the supervisor wrote, if it broke),
+    `environment` (`kind` and `prefix` of what the script's packages are managed with; see `engines/local/observe.py`),
     `flights` (by rank, the last collectives as NCCL's watchdog wrote them; each names its `path`)."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Lines of the script that stacks and tracebacks name, by `file:line`."""

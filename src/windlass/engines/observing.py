@@ -38,6 +38,8 @@ class Heard:
     """Ranks that were told to end."""
     words: Mapping[int, str] = field(default_factory=dict)
     """The last words of ranks, which may have no log."""
+    of_launcher: tuple[int, ...] = ()
+    """Ranks whose last words are those of the launcher that ended them, and are not in their logs."""
 
 
 def supervisor_words(run_dir: Path, status: Status) -> str:
@@ -57,6 +59,7 @@ def hear(store: Store, status: Status) -> Heard:
         tuple(NodeSeen(node, text_of(folder / f"node-{node}.out"), end.get("facts", {})) for node, end in ends.items()),
         tuple(one["rank"] for one in failures if one["ended_by_us"]),
         {one["rank"]: one["tail"] for one in failures},
+        tuple(one["rank"] for one in failures if one.get("of_launcher")),
     )
 
 
@@ -108,7 +111,8 @@ def observe(
     ranks = []
     for state in status.ranks:
         head, tail, last_output_at = _output(folder / f"rank-{state.rank}.log", stacks)
-        tail = tail or heard.words.get(state.rank, "")
+        words = heard.words.get(state.rank, "")
+        tail = f"{tail.rstrip()}\n{words}" if tail and state.rank in heard.of_launcher else tail or words
         code, at = ended_at.get(state.rank, (state.exit_code, None))
         if code is None and status.cause and status.cause.get("rank") == state.rank:
             code, at = status.cause.get("exit_code"), status.cause.get("at")

@@ -287,7 +287,8 @@ class KubernetesOptions(Part):
     node_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels that machines have to have for the pods to go there. Default: none."""
     ttl: Annotated[Duration, Field(ge=0)] | None = None
-    """Seconds after their end for which the pods of an attempt are kept. Default: until the run is removed."""
+    """Seconds after their end for which the pods of an attempt are kept. Default: until the run is removed. The run's
+    other objects, with a claim made for it, stay until `windlass rm RUN` in either case."""
     lost_after: Annotated[Duration, Field(ge=0)] | None = None
     """Seconds that a machine may be silent, once its cluster has noticed, until its pods are given up. Default: 30
     where `restarts` or a range of nodes lets the job go on without them, else the cluster's own, mostly 300."""

@@ -23,10 +23,10 @@ import time
 from typing import Any
 
 from windlass.worker import leftovers, process, remote
-from windlass.worker.blame import exception_line, traceback_of
 from windlass.worker.capture import Echo
 from windlass.worker.node import Node, failure
 from windlass.worker.start import STDOUT, ColdStart, Start
+from windlass.worker.traces import exception_line, traceback_of
 
 SECOND_THOUGHT_SECONDS = 0.5
 """A launcher that ends its ranks has seen one fail, which is then heard of here too: that rank is the cause."""
@@ -181,7 +181,8 @@ class HostedNode(Node):
         rank = min(live or missing)
         when = "while ranks were running" if live else "before all ranks were started"
         code = self.launcher_code if self.launcher_code is not None and self.launcher_code > 0 else 1
-        self.own_failures.append(failure(rank, code, time.time(), f"{self._quote()}\n{self._how_launcher_ended(when)}"))
+        said = f"{self._quote()}\n{self._how_launcher_ended(when)}"
+        self.own_failures.append({**failure(rank, code, time.time(), said), "of_launcher": True})
         self._say("failing", rank=rank)
         self._end_others(by="failure")
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -33,9 +34,12 @@ from windlass.worker import netns, process
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.evidence import Evidence
 from windlass.worker.heartbeat import Heartbeat
+from windlass.worker.listeners import IN_USE, listeners
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.ranks import Rank
+from windlass.worker.reserve import FULL_ERRORS, Reserve
 from windlass.worker.start import Start
+from windlass.worker.traces import with_error_file
 from windlass.worker.watch import ask_after_failure, flights_of, forget, take_stacks, waited_in_vain
 
 if TYPE_CHECKING:
@@ -45,8 +49,19 @@ ROUND_SECONDS = 0.004
 """Pause between rounds of reading: lines that arrive within it share one index record and one wake-up."""
 PROGRESS_SECONDS = 0.2
 FULL_DISK_PATIENCE_SECONDS = 600.0
+RESERVE_BYTES_PER_RANK = 32 << 10
+"""Kept back for the node's last events: a rank that fails is told of with the last 16 KiB of its output."""
+MAX_RESERVE_BYTES = 1 << 20
+URGENT = ("failing", "notice", "unreachable", "end")
+"""Events that the reserve is released for: the supervisor acts on them."""
+DROPPED_SECONDS = 30.0
+"""How often it is said how much a log lacks, while that grows."""
 FAILURE_GRACE_SECONDS = 3.0
 """What is left to ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
+MARK_SECONDS = 0.25
+"""How often the marks are read of ranks that live: one that has failed may hang in its exit handlers."""
+EXIT_SECONDS = 3.0
+"""How long a rank that has marked its failure may take to exit before the other ranks are ended."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_NOW_SIGNAL = signal.SIGUSR1
 LOOK_SIGNAL = signal.SIGUSR2
@@ -65,17 +80,27 @@ class Node:
         self.start = start
         self.echo = echo
         self.folder: str = spec["folder"]
+        size = min(MAX_RESERVE_BYTES, RESERVE_BYTES_PER_RANK * (1 + len(spec["ranks"])))
+        self.reserve = Reserve(os.path.join(self.folder, f"node-{spec['node']}.reserve"), size, is_shared=False)
+        self.dropped_told: dict[int, tuple[float, int]] = {}
+        """For each rank whose log lacks something: when that was last told, and how many bytes it lacked."""
         self.events = os.open(spec["events"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.selector = selectors.DefaultSelector()
         self.ranks: list[Rank] = []
         self.unwritten: list[bytes] = []
+        self.is_urgent = False
+        """Whether an event among them is not to wait until the disk has room."""
         self.spoke = False
         self.progress_at = 0.0
         self.progress_sent: dict[str, object] = {}
         self.ended_by = "itself"
         self.kill_at: float | None = None
         self.status_server: StatusServer | None = None
+        self.marks_at = 0.0
+        """When the marks are to be read next, by the monotonic clock."""
         self.evidence = Evidence()
+        self.listeners: list[dict[str, Any]] = []
+        """Who listened on which port when a rank found its port in use."""
         self.heartbeat: Heartbeat | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -83,6 +108,8 @@ class Node:
     def run(self) -> int:
         """Start, watch and end the ranks; 0 if all succeeded."""
         process.adopt_orphans()
+        if not self.reserve.make():
+            self.reserve.make(margin_bytes=0)
         self._hear_signals()
         me = process.stat(os.getpid())
         who = {"pid": os.getpid(), "start_ticks": me.start_ticks if me else 0, "boot": process.boot_id()}
@@ -107,6 +134,7 @@ class Node:
         facts = self._facts() if failures else {}
         self._say("end", failures=failures + failed_to_start, ended_by=self.ended_by, facts=facts)
         self._insist()
+        self.reserve.release()
         return 1 if failures or failed_to_start else 0
 
     def _enter_network(self) -> list[dict[str, Any]]:
@@ -152,7 +180,7 @@ class Node:
             raise
         finally:
             os.close(write)
-        capture = Capture(read, self.folder, number, self.spec.get("progress"), self.echo)
+        capture = Capture(read, self.folder, number, self.spec.get("progress"), self.echo, self.reserve)
         rank = Rank(number, pid, capture, done)
         self.ranks.append(rank)
         self.selector.register(read, selectors.EVENT_READ, rank)
@@ -226,9 +254,12 @@ class Node:
                 busy = True
                 self._drain(key.data, now_ns)
         self._reap()
+        self._read_marks()
         self._beat()
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             self._kill_all()
+        if self.unwritten:
+            self._write()
         self._tell_progress()
         if busy:
             time.sleep(ROUND_SECONDS)
@@ -236,12 +267,14 @@ class Node:
     def _patience(self) -> float | None:
         """How long a round may wait: until the grace period ends, or until held-back progress is due."""
         due = [self.kill_at - time.monotonic()] if self.kill_at is not None else []
-        if self._newest_progress() != self.progress_sent:
+        if self._newest_progress() != self.progress_sent and not self.unwritten:
             due.append(self.progress_at + PROGRESS_SECONDS - time.monotonic())
         if self.unwritten:
             due.append(1.0)
         if self.heartbeat is not None:
             due.append(self.heartbeat.due())
+        if self.ended_by == "itself" and any(rank.exit_code is None for rank in self.ranks):
+            due.append(self.marks_at - time.monotonic())
         return max(0.0, min(due)) if due else None
 
     def _beat(self) -> None:
@@ -259,6 +292,8 @@ class Node:
         if not self.spoke and rank.capture.spoke:
             self.spoke = True
             self._say("output")
+        if rank.capture.dropped_bytes:
+            self._tell_dropped(rank)
 
     def _drain_to_the_end(self) -> None:
         """All ranks are dead: what their pipes still hold is the last of it."""
@@ -267,8 +302,17 @@ class Node:
             rank.capture.close()
             forget(rank)
             if rank.capture.dropped_bytes:
-                text = f"rank {rank.number}: no space left, {rank.capture.dropped_bytes} bytes of its log were not kept"
-                self._say("warning", message=text)
+                self._tell_dropped(rank, at_once=True)
+
+    def _tell_dropped(self, rank: Rank, *, at_once: bool = False) -> None:
+        """Say how much the log of a rank lacks since the disk was full, if that is more than was said."""
+        num_bytes, num_lines = rank.capture.dropped_bytes, rank.capture.dropped_lines
+        told_at, told = self.dropped_told.get(rank.number, (-DROPPED_SECONDS, 0))
+        if num_bytes == told or not (at_once or time.monotonic() - told_at >= DROPPED_SECONDS):
+            return
+        self.dropped_told[rank.number] = (time.monotonic(), num_bytes)
+        text = f"rank {rank.number}: no space left, {num_bytes} bytes ({num_lines} lines) of its log were not kept"
+        self._say("warning", message=text, dropped={"rank": rank.number, "bytes": num_bytes, "lines": num_lines})
 
     def _newest_progress(self) -> dict[str, object]:
         reporting = [rank for rank in self.ranks if rank.capture.progress]
@@ -282,7 +326,7 @@ class Node:
         return progress
 
     def _tell_progress(self) -> None:
-        if time.monotonic() - self.progress_at >= PROGRESS_SECONDS:
+        if time.monotonic() - self.progress_at >= PROGRESS_SECONDS and not self.unwritten:
             self._flush_progress()
 
     def _flush_progress(self) -> None:
@@ -334,14 +378,47 @@ class Node:
             self._say("rank", rank=rank.number, exit_code=rank.outcome())
         failed = [rank for rank in dead if rank.outcome() != 0]
         if failed and self.ended_by == "itself":
-            waited = waited_in_vain(failed[0].capture.tail)
-            if waited:
-                self._look()
-            else:
-                ask_after_failure(failed[0], [rank for rank in self.ranks if rank.exit_code is None])
-            self._say("failing", rank=failed[0].number, waited=waited)
-            self._end_others(by="failure")
+            self._fail(failed[0])
         process.reap_orphans(self._children())
+
+    def _fail(self, failed: Rank) -> None:
+        """The first rank of this node has failed: report it, and end the others."""
+        if IN_USE.search(failed.capture.tail):
+            self.listeners = listeners({rank.pid for rank in self.ranks})  # now: it may be a rank that is ended next
+        waited = waited_in_vain(failed.capture.tail)
+        if waited:
+            self._look()
+        else:
+            live = [rank for rank in self.ranks if rank.exit_code is None and rank is not failed]
+            ask_after_failure(failed, live)
+        self._say("failing", rank=failed.number, waited=waited)
+        self._end_others(by="failure")
+
+    def _read_marks(self) -> None:
+        """A rank that has marked its failure and does not exit has failed all the same.
+
+        Its exit handlers may wait for the other ranks (the shutdown barrier of JAX does so for five minutes), and these
+        wait for it. A rank that is alone has the job's grace period for what it does on its way out.
+        """
+        now = time.monotonic()
+        if self.ended_by != "itself" or now < self.marks_at:
+            return
+        self.marks_at = now + MARK_SECONDS
+        grace: float = self.spec["grace_seconds"]
+        patience = min(grace, EXIT_SECONDS) if self._has_peers() else grace
+        for rank in self.ranks:
+            failed_at = rank.failed_at() if rank.exit_code is None else None
+            if failed_at is not None and time.time() - failed_at >= patience:
+                text = f"rank {rank.number} failed and has not exited for {patience:g} s: exit handlers run"
+                self._say("warning", message=text)
+                self._drain(rank, time.time_ns())
+                self._fail(rank)
+                return
+
+    def _has_peers(self) -> bool:
+        """Whether the attempt has more than one rank."""
+        env = {**self.spec["env"], **self.spec["ranks"][0]["env"]}
+        return len(self.spec["ranks"]) > 1 or env.get("WORLD_SIZE", "1") != "1"
 
     def _children(self) -> set[int]:
         """Pids of the processes that we wait for by name."""
@@ -361,6 +438,10 @@ class Node:
         env = {**self.spec["env"]}
         folders = [env.get("WINDLASS_OUTPUT_DIR", ""), self.folder, self.spec["cwd"], os.environ.get("TMPDIR", "/tmp")]
         facts = self.evidence.facts([rank.pid for rank in self.ranks], [folder for folder in folders if folder])
+        if self.listeners:
+            facts["listeners"] = self.listeners
+        if "held_port" in self.spec:
+            facts["held_port"] = self.spec["held_port"]
         return {**facts, "flights": flights_of(self.ranks)}
 
     def _is_dead(self, rank: Rank) -> bool:
@@ -395,29 +476,38 @@ class Node:
         return [self._failure(rank) for rank in self.ranks if rank.outcome() != 0]
 
     def _failure(self, rank: Rank) -> dict[str, Any]:
-        tail, trace_at = rank.capture.tail, rank.failed_at() or rank.capture.traceback_at
-        return failure(rank.number, rank.outcome(), rank.ended_at, tail, trace_at, ended_by_us=rank.ended_by_us)
+        failed_at = rank.failed_at()
+        tail, trace_at = with_error_file(rank.capture.tail), failed_at or rank.capture.traceback_at
+        found = failure(rank.number, rank.outcome(), rank.ended_at, tail, trace_at, ended_by_us=rank.ended_by_us)
+        return found if failed_at is None else {**found, "marked": True}
 
     # -- the events file ----------------------------------------------------------------------------------------------
 
     def _say(self, kind: str, **data: Any) -> None:
         line = json.dumps({"kind": kind, "at": time.time(), **data}) + "\n"
         self.unwritten.append(line.encode())
+        self.is_urgent |= kind in URGENT or "dropped" in data or (kind == "rank" and "exit_code" in data)
         self._write()
         if self.echo is not None:
             self.echo(NODE_TAG, line.encode())
 
     def _write(self) -> None:
-        """Write what is not yet written. A full disk only delays it."""
+        """Write what is not yet written. A full disk only delays it, and while there is a reserve, nothing urgent."""
+        if not (self.reserve.has_room() or self.is_urgent):
+            return
         while self.unwritten:
             try:
                 written = os.write(self.events, self.unwritten[0])
-            except OSError:
+            except OSError as error:
+                self.reserve.met_full()
+                if self.is_urgent and error.errno in FULL_ERRORS and self.reserve.release():
+                    continue
                 return
             if written < len(self.unwritten[0]):
                 self.unwritten[0] = self.unwritten[0][written:]
             else:
                 self.unwritten.pop(0)
+        self.is_urgent = False
         if self.wake is not None:
             try:
                 os.write(self.wake, b".")
@@ -425,10 +515,11 @@ class Node:
                 self.wake = None  # whoever listened is gone; its successor reads the file
 
     def _insist(self) -> None:
-        """The last word must be written, or the run would be taken for lost."""
+        """The last word must be written, or the run would be taken for lost; unless the node is to end at once."""
         give_up = time.monotonic() + FULL_DISK_PATIENCE_SECONDS
         while self.unwritten and time.monotonic() < give_up:
-            time.sleep(0.5)
+            if select.select([self.signals], [], [], 0.5)[0] and STOP_NOW_SIGNAL in os.read(self.signals, 4096):
+                return
             self._write()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from tests.engines.lab import SCRIPTS, Can, Case, Lab, needs
+from tests.engines.lab import SCRIPTS, Can, Case, Lab, essential, needs
 
 from windlass.runs.record import Phase
 
@@ -16,6 +16,7 @@ class Exits(Case):
         assert (status.phase, status.exit_code, status.cause) == (Phase.SUCCEEDED, 0, None)
         assert [state.exit_code for state in status.ranks] == [0, 0, 0, 0]
 
+    @essential
     @pytest.mark.parametrize("code", [1, 3, 255])
     def test_the_exit_code_is_the_scripts_own(self, lab: Lab, code: int) -> None:
         status = lab.finish("leave", str(code)).status
@@ -34,6 +35,7 @@ class Exits(Case):
         assert status.cause is not None
         assert status.cause["signal"] == number.name
 
+    @essential
     def test_the_first_failure_ends_the_others(self, lab: Lab) -> None:
         run = lab.finish("one_leaves", "2", "5", nodes=2, procs_per_node=2)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 5)
@@ -45,11 +47,13 @@ class Exits(Case):
         assert (cause["rank"], cause["victims"]) == (2, [0, 1, 3])
         assert "it said nothing" in cause["summary"]
 
+    @essential
     def test_a_rank_that_was_killed_is_the_first_cause(self, lab: Lab) -> None:
         cause = lab.finish("one_dies", "1", "9", nodes=2, procs_per_node=2).status.cause
         assert cause is not None
         assert (cause["rank"], cause["exit_code"], cause["victims"]) == (1, -9, [0, 2, 3])
 
+    @essential
     def test_a_rank_that_raised_is_the_first_cause_with_its_traceback(self, lab: Lab) -> None:
         cause = lab.finish("one_raises", "1", procs_per_node=3).status.cause
         assert cause is not None
@@ -58,6 +62,7 @@ class Exits(Case):
         assert cause["traceback"].startswith("Traceback")
         assert 'raise ValueError(f"loss is nan at step {step}")' in cause["traceback"]
 
+    @essential
     @needs(Can.TORCH)
     @pytest.mark.parametrize("fate", ["raise", "kill"])
     def test_the_first_cause_is_found_among_ranks_in_a_collective(self, lab: Lab, fate: str) -> None:
@@ -80,6 +85,7 @@ class Exits(Case):
     def test_a_failure_is_not_tried_again_unless_asked(self, lab: Lab) -> None:
         assert len(lab.finish("leave", "3").status.attempts) == 1
 
+    @essential
     def test_restarts_start_all_ranks_anew(self, lab: Lab) -> None:
         run = lab.finish("fail_until", "3", nodes=2, restarts=2)
         assert (run.status.phase, run.status.exit_code, run.status.cause) == (Phase.SUCCEEDED, 0, None)
@@ -93,6 +99,7 @@ class Exits(Case):
                 assert env["TORCHELASTIC_MAX_RESTARTS"] == "2"
         assert Phase.RESTARTING in run.status.phases
 
+    @essential
     def test_each_attempt_meets_at_a_place_of_its_own(self, lab: Lab) -> None:
         run = lab.finish("fail_until", "3", nodes=2, restarts=2)
         places = [

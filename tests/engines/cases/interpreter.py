@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.engines.lab import PATIENCE_SECONDS, SCRIPTS, Can, Case, Lab, needs
+from tests.engines.lab import PATIENCE_SECONDS, SCRIPTS, Can, Case, Lab, essential, needs
 
 from windlass.worker import process
 
@@ -103,6 +103,7 @@ class Interpreter(Case):
         assert (run.text(), run.status.exit_code) == ("left them\n", 0)
         assert alive(mark) == []
 
+    @essential
     @needs(Can.PROCESSES, Can.PROGRAMS)
     def test_nothing_that_a_rank_has_started_outlives_a_stop(self, lab: Lab) -> None:
         mark = f"left-{uuid.uuid4()}"
@@ -113,6 +114,7 @@ class Interpreter(Case):
         run.wait()
         assert alive(mark) == []
 
+    @essential
     @needs(Can.PROCESSES)
     def test_no_process_of_ours_is_left(self, lab: Lab) -> None:
         run = lab.start("leave", "0", nodes=2)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.engines.lab import PATIENCE_SECONDS, SCRIPTS, Can, Case, Lab, Run, needs
+from tests.engines.lab import PATIENCE_SECONDS, SCRIPTS, Can, Case, Lab, Run, essential, needs
 
 from windlass.errors import NoSuchRun, PlanError, UsageError
 from windlass.runs.logs import RunLogs
@@ -39,12 +39,14 @@ def seconds_to_stop(run: Run, *, now: bool = False) -> float:
 
 
 class Life(Case):
+    @essential
     def test_stop_reaches_every_rank(self, lab: Lab) -> None:
         run = lab.start("sleep", "60", nodes=2, procs_per_node=2).until_ready(4)
         lab.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
         assert run.exit_codes() == [-signal.SIGTERM] * 4
 
+    @essential
     def test_a_rank_may_use_its_grace_for_its_last_words(self, lab: Lab) -> None:
         run = lab.start("last_words", "0.6", nodes=2, procs_per_node=2, grace=60).until_ready(4)
         assert seconds_to_stop(run) >= 0.6
@@ -52,6 +54,7 @@ class Life(Case):
         assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [0, 0, 0, 0])
         assert run.status.phases[Phase.STOPPING] >= 0.6
 
+    @essential
     def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(self, lab: Lab) -> None:
         run = lab.start("deaf", procs_per_node=2, grace=1).until_ready(2)
         assert seconds_to_stop(run) >= 1
@@ -76,6 +79,7 @@ class Life(Case):
         run.wait()
         assert run.exit_codes() == [-signal.SIGKILL] * 2
 
+    @essential
     def test_stop_at_once_after_submit_is_obeyed(self, lab: Lab) -> None:
         run = lab.start("sleep", "600", procs_per_node=2)
         lab.engine.stop(run.id)
@@ -87,6 +91,7 @@ class Life(Case):
         lab.engine.stop(run.id)
         assert run.status == before
 
+    @essential
     def test_the_time_limit_ends_the_run(self, lab: Lab) -> None:
         run = lab.finish("sleep", "600", timeout=1)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 124)
@@ -154,6 +159,7 @@ class Life(Case):
         for run in runs:
             assert {env["WINDLASS_RUN_ID"] for env in run.json_of_ranks().values()} == {run.id}
 
+    @essential
     @needs(Can.TORCH)
     def test_two_runs_at_once_never_meet(self, lab: Lab) -> None:
         runs = [lab.start("allreduce.py", start, "well", base=SCRIPTS, procs_per_node=2) for start in ("10", "100")]
@@ -169,6 +175,7 @@ class Life(Case):
         lab.engine.stop(run.id, now=True)
         run.wait()
 
+    @essential
     def test_a_removed_run_leaves_nothing(self, lab: Lab) -> None:
         run = lab.start("leave", "0")
         run.wait()

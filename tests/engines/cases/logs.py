@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engines.lab import Can, Case, Lab, needs
+from tests.engines.lab import Can, Case, Lab, essential, needs
 
 from windlass.runs.logs import RunLogs
 from windlass.runs.record import Phase
@@ -34,6 +34,7 @@ class Logs(Case):
         for rank in range(NUM_RANKS):
             assert b"".join(of_rank[rank]) == run.raw(rank)
 
+    @essential
     def test_bytes_are_kept_as_they_were(self, lab: Lab) -> None:
         run = lab.finish("odd_bytes")
         assert run.raw() == b"\xff\xfe\x00 not UTF-8\n" + b"x" * 3_000_000 + b"\n\n\r\nno newline at the end"
@@ -49,6 +50,7 @@ class Logs(Case):
         expected = "".join(f"out {i}\nerr {i}\n" for i in range(1, 6))
         assert lab.finish(command=["sh", "-c", script]).text() == expected
 
+    @essential
     def test_output_is_seen_while_the_run_goes_on(self, lab: Lab) -> None:
         run = lab.start("sleep", "60").until_ready()
         assert run.status.phase is Phase.TRAINING

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.engines.lab import BEHAVIOURS, Can, Case, Lab, needs
+from tests.engines.lab import BEHAVIOURS, Can, Case, Lab, essential, needs
 
 SHAPES = [(1, 1), (2, 2), (3, 2)]
 
@@ -51,6 +51,7 @@ def torchrun_environments() -> dict[int, dict[str, str]]:
 
 
 class Placement(Case):
+    @essential
     @pytest.mark.parametrize(("nodes", "procs"), SHAPES, ids=lambda n: str(n))
     def test_ranks_are_numbered_node_by_node(self, lab: Lab, nodes: int, procs: int) -> None:
         found = lab.finish("environment", nodes=nodes, procs_per_node=procs).json_of_ranks()
@@ -66,10 +67,12 @@ class Placement(Case):
         sizes = {tuple(int(env[name]) for name in names) for env in found.values()}
         assert sizes == {(nodes * procs, nodes * procs, procs, nodes)}
 
+    @essential
     def test_all_ranks_meet_at_one_place(self, lab: Lab) -> None:
         found = lab.finish("environment", nodes=3, procs_per_node=2).json_of_ranks()
         assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in found.values()}) == 1
 
+    @essential
     def test_environment_is_that_of_torchrun(self, lab: Lab) -> None:
         ours = lab.finish("environment", nodes=1, procs_per_node=2).json_of_ranks()
         for rank, theirs in torchrun_environments().items():
@@ -92,6 +95,7 @@ class Placement(Case):
             assert extra <= OF_WINDLASS_ALONE | {"LINES", "COLUMNS"}  # set by readline, which pytest loads
             assert not [name for name in os.environ if name not in ours[rank] and not name.startswith("PYTEST_")]
 
+    @essential
     def test_variables_of_the_job_reach_the_script(self, lab: Lab) -> None:
         value = "two words, ünïcode = $HOME\nand a line"
         env = lab.finish("environment", env={"OWN": value, "EMPTY": ""}).json_of_ranks()[0]
@@ -101,6 +105,7 @@ class Placement(Case):
         env = lab.finish("environment", env={"OMP_NUM_THREADS": "7", "PYTHONUNBUFFERED": "0"}).json_of_ranks()[0]
         assert (env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"]) == ("7", "0")
 
+    @essential
     def test_arguments_arrive_as_they_were_written(self, lab: Lab) -> None:
         words = ["two words", "", "it's", 'say "hi"', "$HOME", "*", "~", "a\\b", "two\nlines", "\t", "ünï→🧵",
                  "--flag=x y", "-", "--", "#no comment", "a;b|c&d>e", "%s{}"]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engines.lab import BEHAVIOURS, Case, Lab, Run
+from tests.engines.lab import BEHAVIOURS, Case, Lab, Run, essential
 
 from windlass.errors import NoSuchRun, UsageError
 from windlass.plan.plan import Plan
@@ -37,6 +37,7 @@ class Resume(Case):
         assert status.ended_at is not None
         assert abs(wall - (status.ended_at - status.created_at)) < 0.05
 
+    @essential
     def test_a_run_that_was_stopped_goes_on(self, lab: Lab) -> None:
         run = lab.start("hang_once", procs_per_node=2).until_ready(2)
         lab.engine.stop(run.id)
@@ -82,6 +83,7 @@ class Resume(Case):
         (resume,) = [event.data for event in run.events if event.kind == "resume"]
         assert resume == {"reason": "asked", "restarts": 1, "from": "step-00000020-a2f3c1"}
 
+    @essential
     def test_a_run_may_go_on_with_another_number_of_nodes(self, lab: Lab) -> None:
         run = lab.start("fail_then_tell", "1", nodes=2)
         run.wait()

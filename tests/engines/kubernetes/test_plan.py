@@ -7,9 +7,13 @@ import gzip
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 
+from windlass.cli.plantext import plan_lines
+from windlass.cli.schemas import SCHEMAS
 from windlass.code.pack import Packed
+from windlass.code.select import LeftOut
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.attempt import node_specs
 from windlass.engines.kubernetes.facts import Cluster, Facts
@@ -22,7 +26,9 @@ from windlass.spec.targets import KubernetesTarget
 
 TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
 CLUSTER = Cluster("v1.34.4", frozenset(way.api for way in WAYS.values()), secrets=frozenset(), claims=frozenset())
-CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, 3, (("code/train.py", 900),))
+FILES = (("data/a/vocab.json", 20480), ("data/labels.txt", 1024), ("evil\x1b[2J.py", 5), ("train.py", 900))
+LEFT_OUT = tuple(LeftOut(f".gitignore:{line}", f"*.{line}", 30 - line) for line in range(1, 11))
+CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, FILES, LEFT_OUT, 41, 51200)
 FACTS = Facts("/home/ada/job", True, True, CODE, None, CLUSTER, "/home/ada/.kube/config")
 
 
@@ -232,3 +238,42 @@ def test_results_go_into_a_folder_of_the_runs_own() -> None:
         "volumeMounts"]}  # fmt: skip
     assert mounts["results"]["subPath"] == "windlass/digits-7f3k2"
     assert any(note.code == "results-lost" for note in planned().notes)
+
+
+def plain(text: str, *_: Any, **__: Any) -> str:
+    return text
+
+
+def test_a_plan_tells_what_travels_and_how_large_it_is() -> None:
+    lines = [line.strip() for line in plan_lines(planned(), plain)]
+    assert "from      /home/ada/job" in lines
+    assert "size      4 files, 22 KiB, and 41 files of Windlass, 50 KiB: 977 KiB compressed" in lines
+    assert any(line.startswith("largest   data/a/vocab.json (20 KiB), data/labels.txt (1.0 KiB)") for line in lines)
+    assert "folders   data/ (21 KiB)" in lines
+    assert "left out  29 by .gitignore:1 *.1" in lines
+    assert "2 rules more" in lines
+    assert "files" not in " ".join(lines[lines.index("2 rules more") :]).split("Service")[0]
+
+
+def test_a_verbose_plan_lists_each_file_that_travels_and_each_rule_that_keeps_others() -> None:
+    lines = [line.strip() for line in plan_lines(planned(), plain, verbose=1)]
+    assert "files     data/a/vocab.json (20 KiB)" in lines
+    assert "train.py (900 B)" in lines
+    assert "20 by .gitignore:10 *.10" in lines
+
+
+def test_the_name_of_a_file_cannot_move_the_cursor() -> None:
+    assert "\x1b" not in "\n".join(plan_lines(planned(), plain, verbose=1))
+
+
+def test_what_travels_stands_in_the_json_of_a_plan_as_its_schema_says() -> None:
+    for facts in (FACTS, dataclasses.replace(FACTS, code=None)):
+        jsonschema.validate(json.loads(planned(facts).to_text()), SCHEMAS["plan"])
+    [code] = planned().requests("code")
+    assert code["files"][1] == {"name": "data/labels.txt", "bytes": 1024}
+    assert code["left_out"][0] == {"source": ".gitignore:1", "pattern": "*.1", "entries": 29}
+    assert (code["unpacked_bytes"], code["added"]) == (22409, {"files": 41, "bytes": 51200})
+    wrong = json.loads(planned().to_text())
+    del next(step for step in wrong["steps"] if step["kind"] == "code")["request"]["digest"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, SCHEMAS["plan"])

@@ -23,7 +23,7 @@ from windlass.plan.pods import pod_spec
 from windlass.spec.importing import import_text
 
 DATA = bytes(range(256)) * 2000
-SMALL = dataclasses.replace(FACTS, code=Packed(DATA, hashlib.sha256(DATA).hexdigest(), 3, ()))
+SMALL = dataclasses.replace(FACTS, code=Packed(DATA, hashlib.sha256(DATA).hexdigest(), (("train.py", 900),)))
 ANNOTATION_BYTES = 262_144
 """What all annotations of an object may hold; `kubectl apply` puts the whole object into one."""
 

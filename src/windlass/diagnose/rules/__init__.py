@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from windlass.diagnose.rules import cluster, deaths, endings, exceptions, machines, queues, recorded, restarts, together
+from windlass.diagnose.rules import (
+    cluster,
+    deaths,
+    endings,
+    exceptions,
+    machines,
+    ports,
+    queues,
+    recorded,
+    restarts,
+    together,
+)
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
 
@@ -15,6 +26,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     endings.lost,
     endings.node_killed,
     endings.could_not_start,
+    endings.log_incomplete,
     cluster.unreachable,
     cluster.could_not_start,
     queues.waits,
@@ -33,6 +45,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     together.waited_in_vain,
     together.rendezvous,
     exceptions.known,
+    ports.taken,
     exceptions.nan_loss,
     exceptions.any_other,
     deaths.killed,

@@ -21,6 +21,7 @@ PACKAGES: Final = {
     "attr": "attrs",
     "Bio": "biopython",
     "bs4": "beautifulsoup4",
+    "Crypto": "pycryptodome",
     "cv2": "opencv-python",
     "dateutil": "python-dateutil",
     "dotenv": "python-dotenv",
@@ -31,15 +32,18 @@ PACKAGES: Final = {
     "hydra": "hydra-core",
     "jose": "python-jose",
     "Levenshtein": "python-Levenshtein",
+    "jwt": "PyJWT",
     "magic": "python-magic",
     "mpl_toolkits": "matplotlib",
     "MySQLdb": "mysqlclient",
     "numpy.core": "numpy",
     "OpenSSL": "pyOpenSSL",
     "PIL": "pillow",
+    "pkg_resources": "setuptools<81",
     "psycopg2": "psycopg2-binary",
     "pycocotools": "pycocotools",
     "pytorch_lightning": "pytorch-lightning",
+    "ruamel": "ruamel.yaml",
     "serial": "pyserial",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
@@ -117,9 +121,6 @@ KNOWN: Final = (
     Known("main-guard-missing", r"before the current process has finished its bootstrapping phase",
           "{who} starts processes while its main file is still being imported",
           "put what the script does under if __name__ == '__main__':", 92),
-    Known("port-taken", r"EADDRINUSE|\[Errno 98\]|[Aa]ddress already in use",
-          "a port that {who} wants to listen on is in use by another program",
-          "let the script take MASTER_ADDR and MASTER_PORT as they are given, or port 0; see who has it: ss -ltnp", 94),
     Known("out-of-memory", r"^MemoryError|can't allocate memory|\[Errno 12\]|Cannot allocate memory|Unable to allocate|"
           r"std::bad_alloc|_ArrayMemoryError",
           "{who} asked for memory and got none", "a smaller batch, fewer DataLoader workers, data read in parts; "
@@ -245,16 +246,39 @@ def _imports(case: Case) -> Iterator[Verdict]:
         )  # fmt: skip
 
 
+def _install(case: Case, package: str) -> str:
+    """How a package gets to where the script runs."""
+    quoted = f"'{package}'" if re.search(r"[<>=\s]", package) else package
+    if case.seen.cluster is not None:
+        return f"add {package} to the image {_image(case)} (RUN python -m pip install {quoted}), or name another image:"
+    python = case.seen.python or "python"
+    environment = case.seen.facts.get("environment") or {}
+    by_kind = {
+        "uv-project": f"uv add {quoted}",
+        "poetry": f"poetry add {quoted}",
+        "uv": f"uv pip install --python {python} {quoted}",
+        "conda": f"{python} -m pip install {quoted}, or conda install -p {environment.get('prefix')} {quoted}",
+    }
+    return by_kind.get(str(environment.get("kind")), f"{python} -m pip install {quoted}")
+
+
+def _image(case: Case) -> str:
+    return str(case.container.get("image") or "of the job")
+
+
 def _missing(case: Case, module: str) -> Verdict:
     assert case.first is not None
     top = module.partition(".")[0]
     package = PACKAGES.get(module, PACKAGES.get(top, top.replace("_", "-")))
     python = case.seen.python or "python"
-    fix = f"{python} -m pip install {package}"
+    fix = _install(case, package)
     near = case.seen.near.get(module)
     if near:
         fix = f"{near}; or, if it is a package: {fix}"
-    evidence = (*_evidence(case), f"the script runs under {python}; set python: if its packages are elsewhere")
+    where = f"the script runs under {python}; set python: if its packages are elsewhere"
+    if case.seen.cluster is not None:
+        where = f"the script runs in the image {_image(case)}"
+    evidence = (*_evidence(case), where)
     return Verdict(
         "module-missing", f"{case.who} imports {module}, which is not installed", case.first.rank, evidence, fix, 92
     )
@@ -262,7 +286,8 @@ def _missing(case: Case, module: str) -> Verdict:
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
-_PATH = re.compile(r"'([^'\n]*)'")
+_PATH = re.compile(r"(?<!\w)'([^'\n]*)'")
+"""What stands in quotes, but not between the apostrophe of `can't` and a quote after it."""
 _SHM = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]+|/pymp-", re.IGNORECASE)
 _WRITE_FAILED = re.compile(r"file write failed|PytorchStreamWriter failed|inline_container.*unexpected pos", re.DOTALL)
 

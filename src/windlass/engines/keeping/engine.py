@@ -17,7 +17,7 @@ from windlass.engines.keeping import crash
 from windlass.engines.keeping.ground import Ground
 from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.keeping.supervisor import Supervisor
-from windlass.errors import EngineError, StoreError, UsageError, WindlassError
+from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Json, Phase, Status
 from windlass.runs.store import RunWriter, Store
@@ -128,7 +128,10 @@ class KeptEngine(Engine):
             if status.phase.is_terminal:
                 return self._look_after(status)
             if not self.store.is_held(run_id):
-                taken_up = self._take_up(run_id)
+                try:
+                    taken_up = self._take_up(run_id)
+                except StoreFull as error:
+                    raise StoreFull(f"{error.message}: {_recorded(status, self._clock())}", error.hint) from error
                 if taken_up is not None:
                     return taken_up
             # Held, but by a keeper? It may be another command that is just bringing the record to the truth.
@@ -255,7 +258,7 @@ class KeptEngine(Engine):
             return
         run_dir = self.store.run_dir(writer.status.id)
         crashed = crash.read(run_dir)
-        writer.append("adopted", {} if crashed is None else {"crash": crashed.summary, "crashed_at": crashed.at})
+        writer.note("adopted", {} if crashed is None else {"crash": crashed.summary, "crashed_at": crashed.at})
         crash.move_away(run_dir, writer.status.last_seq)
         self._start_keeper(writer)
 
@@ -269,3 +272,9 @@ class KeptEngine(Engine):
         """Signal the run's supervisor; gives whether there was one to signal."""
         pid = keeper_pid(self.store.run_dir(run_id))
         return pid is not None and process.send(pid, signal.SIGINT)
+
+
+def _recorded(status: Status, now: float) -> str:
+    """What the record has of a run whose supervisor is gone, while nothing can be added to it."""
+    since = max(0.0, now - status.phase_since)
+    return f"the supervisor of {status.id} is gone; the last that was recorded is '{status.phase}', {since:.0f} s ago"

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 from windlass.engines.keeping import crash
 from windlass.engines.keeping.ground import GroundOf
@@ -16,6 +17,8 @@ from windlass.plan.plan import Plan
 from windlass.runs.store import Store
 from windlass.runs.wish import Wish
 from windlass.worker import process
+
+PID_FILE_BYTES: Final = 96
 
 
 def main(argv: list[str], ground_of: GroundOf) -> int:
@@ -28,7 +31,8 @@ def main(argv: list[str], ground_of: GroundOf) -> int:
     try:
         _keep(home, run_id, lock, ground_of)
     except WindlassError as error:  # a disk, a login, a record: the next supervisor may fare better
-        print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the log may lie on the full disk
+            print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except Exception as error:
         crash.mark(home / "runs" / run_id, error)
@@ -65,9 +69,13 @@ def keeper_pid(run_dir: Path) -> int | None:
 
 def _say_who(run_dir: Path) -> None:
     me = process.stat(os.getpid())
+    identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
     with contextlib.suppress(OSError):  # on a full disk it is woken by nobody, and looks every half second
-        identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
-        (run_dir / "supervisor.pid").write_text(identity)
+        file = os.open(run_dir / "supervisor.pid", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:  # in place and of one length: what a supervisor before this one wrote has its space already
+            os.write(file, identity.ljust(PID_FILE_BYTES).encode())
+        finally:
+            os.close(file)
 
 
 def _hear_signals(keeper: Supervisor) -> None:

@@ -25,6 +25,8 @@ CONNECT_SECONDS: Final = 5.0
 READ_SECONDS: Final = 30.0
 FOLLOW_SECONDS: Final = 300.0
 """How long a log that is followed may be silent until it is asked for anew: a connection may be dead and not say so."""
+ABSENT_SECONDS: Final = 3.0
+"""Between the first and the last report that an object does not exist, before it counts as removed."""
 MANAGER: Final = "windlass"
 """Who our fields belong to, as `kubectl get --show-managed-fields` tells."""
 APPLY: Final = "application/apply-patch+yaml"
@@ -60,9 +62,38 @@ class Refused(EngineError):
         self.reason = reason
         self.details = details or {}
 
+    def is_absent(self, name: str) -> bool:
+        """Whether the API server itself reports that the object `name` does not exist.
+
+        A 404 alone does not: a proxy or a load balancer in front of the server answers 404 too, and so does the server
+        for a resource type that it does not serve.
+        """
+        return self.status == 404 and self.reason == "NotFound" and self.details.get("name") == name
+
 
 class Unreachable(EngineError):
     """The API server did not answer: it may by the next time."""
+
+
+class Absence:
+    """Whether an object was removed: the API server has reported it absent twice, `ABSENT_SECONDS` apart or more.
+
+    A server that is being restored from a backup, or reads from a stale cache, reports an object absent for a moment.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        """When the object was first reported absent; None after an answer that contains it."""
+
+    def is_confirmed(self, *, is_absent: bool) -> bool:
+        """Whether it is removed by now, given one more answer of the server: `is_absent`, or there."""
+        if not is_absent:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = self._clock()
+        return self._clock() - self._since >= ABSENT_SECONDS
 
 
 class NotLoggedIn(Unreachable):
@@ -355,8 +386,9 @@ def _refused(status: int, answer: Json, client: Client) -> Refused:
         404: f"see: kubectl --context {client.context} -n {client.namespace} get all",
     }
     message = str(answer.get("message") or f"HTTP {status}")
+    details = found if isinstance(found := answer.get("details"), dict) else None
     return Refused(f"the cluster refused: {message}", hints.get(status, ""), status=status,
-                   reason=str(answer.get("reason", "")), details=answer.get("details"))  # fmt: skip
+                   reason=str(answer.get("reason", "")), details=details)  # fmt: skip
 
 
 def _words_of(error: BaseException) -> str:

@@ -11,14 +11,15 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from windlass.diagnose.observations import PodSeen
-from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes import followups, layout
 from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.followups import SUSPENDED, More
 from windlass.engines.kubernetes.helpers import STUCK
 from windlass.engines.kubernetes.pods import by_place
 from windlass.engines.kubernetes.seeing import ON_THE_WAY, pod_seen
@@ -32,6 +33,8 @@ OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
 STOP: Final = "stop"
 END: Final = "end"
 """The two marks that a run may have, see `marks.py`."""
+WELL: Final = "well"
+"""How a run has ended whose ranks have all succeeded, by the mark of its end."""
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
 ENDED_BADLY: Final = ("Failed", "FailureTarget")
 """What a Job's row says of one that has ended."""
@@ -44,6 +47,7 @@ NODE_SAYS: Final = f" [{NODE_TAG}] ".encode()
 UNSAID: Final = "it has failed, and whoever keeps it has not said what follows"
 
 GONE: Final = "its pods and what makes them were deleted"
+ENDED_SOMEHOW: Final = "it has ended, and whether well is not recorded"
 
 
 class Table(NamedTuple):
@@ -94,8 +98,14 @@ class _Parts:
     marks: set[str] = field(default_factory=set)
     jobs: dict[int, tuple[str, int]] = field(default_factory=dict)
     """By attempt, how a Job is and how many pods it is to have."""
-    pods: dict[int, list[tuple[bool, str]]] = field(default_factory=dict)
-    """By attempt, whether each pod is ready, and what its row says."""
+    pods: dict[int, list[tuple[str, bool, str]]] = field(default_factory=dict)
+    """By attempt, the name of each pod, whether it is ready, and what its row says."""
+    how: str = ""
+    """How it ended, by the mark of its end: `well` or `badly`; empty where that is not known."""
+
+    def is_bare(self) -> bool:
+        """Whether there is neither a Job nor a pod."""
+        return not self.jobs and not self.pods
 
 
 class Board:
@@ -108,6 +118,8 @@ class Board:
         self._places: dict[str, list[int | None]] = {}
         self.versions: dict[str, str] = {}
         """By kind, the resource version of what was last told."""
+        self.more = More()
+        """What was asked beside the lists (`followups.py`)."""
 
     def fill(self, table: Table, pages: Iterable[Json]) -> None:
         """Take a whole list in place of what is known."""
@@ -148,15 +160,29 @@ class Board:
 
     def runs(self, now: float) -> list[Seen]:
         """All runs, the newest first."""
+        seen = [_seen(run_id, self._namespace, parts, self.more, now) for run_id, parts in self._parts().items()]
+        return sorted(seen, key=lambda one: (-one.created_at, one.id))
+
+    def open_questions(self) -> tuple[set[str], set[str], set[str]]:
+        """What the lists do not show, as `followups.ask` takes it.
+
+        Runs without a Job, pods or marks, which may have an owner object of another kind; runs of which only the mark
+        of their end is left, without a label that says how; pods that have no machine yet.
+        """
+        found = self._parts().items()
+        bare = {run_id for run_id, parts in found if parts.is_bare() and not parts.marks}
+        ended = {run_id for run_id, parts in found if parts.is_bare() and END in parts.marks and not parts.how}
+        return bare, ended, {name for name, _, word in self._rows["Pod"].values() if _state(word) == "queued"}
+
+    def _parts(self) -> dict[str, _Parts]:
         found = self._anchors()
         for name, status, completions in self._rows["Job"].values():
             if (of := _run_of(name, found)) is not None:
                 found[of[0]].jobs[of[1]] = (status, _whole(completions))
         for name, ready, status in self._rows["Pod"].values():
             if (of := _run_of(name, found)) is not None:
-                found[of[0]].pods.setdefault(of[1], []).append((_is_ready(ready), status))
-        seen = [_seen(run_id, self._namespace, parts, now) for run_id, parts in found.items()]
-        return sorted(seen, key=lambda one: (-one.created_at, one.id))
+                found[of[0]].pods.setdefault(of[1], []).append((name, _is_ready(ready), status))
+        return found
 
     def _anchors(self) -> dict[str, _Parts]:
         found: dict[str, _Parts] = {}
@@ -165,12 +191,13 @@ class Board:
             meta = self._meta[name]
             labels = meta.get("labels", {})
             if layout.MARK_LABEL in labels:
-                marks.append((labels[layout.RUN_LABEL], labels[layout.MARK_LABEL]))
+                marks.append((labels[layout.RUN_LABEL], labels[layout.MARK_LABEL], labels.get(layout.HOW_LABEL, "")))
             elif labels[layout.RUN_LABEL] == name:
                 found[name] = _Parts(labels.get(layout.JOB_LABEL, ""), seconds_of(meta["creationTimestamp"]))
-        for run_id, mark in marks:
+        for run_id, mark, how in marks:
             if run_id in found:
                 found[run_id].marks.add(mark)
+                found[run_id].how = how if mark == END else found[run_id].how
         return found
 
 
@@ -185,19 +212,39 @@ def _run_of(name: str, runs: Mapping[str, _Parts]) -> tuple[str, int] | None:
     return None
 
 
-def _seen(run_id: str, namespace: str, parts: _Parts, now: float) -> Seen:
-    number = max((*parts.jobs, *parts.pods), default=0)
-    job, wanted = parts.jobs.get(number, ("", 0))
+def _seen(run_id: str, namespace: str, parts: _Parts, more: More, now: float) -> Seen:
+    jobs = parts.jobs
+    if run_id in more.makers and parts.is_bare():
+        made_for, word, num_pods = more.makers[run_id]
+        jobs = {made_for: (word, num_pods)}
+    number = max((*jobs, *parts.pods), default=0)
+    job, wanted = jobs.get(number, ("", 0))
     pods = parts.pods.get(number, [])
-    states = Counter(_state(word) for _, word in pods)
-    phase = _phase(job, states, max(wanted, len(pods)), parts.marks, is_fresh=now - parts.created_at < MAKING_SECONDS)
-    ready = sum(is_ready for is_ready, _ in pods)
-    waits = ""
-    if phase in (Phase.QUEUED, Phase.PULLING):
-        waits = next((word for _, word in pods if word in STUCK), job if job == "Suspended" else "")
-    elif phase in (Phase.RESTARTING, Phase.LOST):
-        waits = UNSAID if phase is Phase.RESTARTING else GONE
+    states = Counter(_state(word) for _, _, word in pods)
+    is_fresh = now - parts.created_at < MAKING_SECONDS
+    how = parts.how or more.ends.get(run_id, "")
+    phase = _phase(job, states, max(wanted, len(pods)), parts.marks, how=how, is_fresh=is_fresh)
+    comes = [more.coming[name] for name, _, word in pods if _state(word) == "queued" and name in more.coming]
+    if phase is Phase.QUEUED and comes:
+        phase = Phase.PROVISIONING
+    ready = sum(is_ready for _, is_ready, _ in pods)
+    waits = _waits(phase, job, [word for _, _, word in pods], parts, more)
+    if phase is Phase.PROVISIONING:
+        waits = f"node provisioning: {', '.join(dict.fromkeys(comes))}"
     return Seen(run_id, parts.name, namespace, phase, number, ready, max(wanted, len(pods)), parts.created_at, waits)
+
+
+def _waits(phase: Phase, job: str, words: Iterable[str], parts: _Parts, more: More) -> str:
+    """Why a run does not go on."""
+    if phase in (Phase.QUEUED, Phase.PULLING):
+        return next((word for word in words if word in STUCK), job if job == SUSPENDED else "")
+    if phase is Phase.RESTARTING:
+        return UNSAID
+    if phase is not Phase.LOST:
+        return ""
+    if END in parts.marks:
+        return ENDED_SOMEHOW
+    return f"{GONE}, or they are {'s or '.join(more.unlisted)}s, which may not be listed" if more.unlisted else GONE
 
 
 def _state(word: str) -> str:
@@ -213,11 +260,18 @@ def _state(word: str) -> str:
     return "pulling" if word in PULLING or word.startswith("Init:") else "failed"
 
 
-def _phase(job: str, states: Mapping[str, int], total: int, marks: Iterable[str], *, is_fresh: bool) -> Phase:
-    """Where a run is, from how its newest Job and its pods are, and what was said of it as a whole."""
+def _phase(
+    job: str, states: Mapping[str, int], total: int, marks: Collection[str], *, how: str, is_fresh: bool
+) -> Phase:
+    """Where a run is, from how its newest Job and its pods are, and what was said of it as a whole.
+
+    `how` it ended, by the mark of its end, holds where no pod runs any more: a Job with `ttl` is gone by then.
+    """
     is_live = any(states.get(state) for state in LIVE)
     if STOP in marks:
         return Phase.STOPPING if is_live else Phase.STOPPED
+    if END in marks and how and not is_live:
+        return Phase.SUCCEEDED if how == WELL else Phase.FAILED
     if job in ENDED_WELL:
         return Phase.SUCCEEDED
     if job in ENDED_BADLY or (not job and states.get("failed") and not is_live):
@@ -225,8 +279,8 @@ def _phase(job: str, states: Mapping[str, int], total: int, marks: Iterable[str]
     if not job and not is_live:
         if states.get("done"):
             return Phase.SUCCEEDED
-        return Phase.QUEUED if is_fresh else Phase.LOST
-    if states.get("queued") or sum(states.values()) < total:
+        return Phase.QUEUED if is_fresh and END not in marks else Phase.LOST
+    if states.get("queued") or sum(states.values()) < max(1, total):
         return Phase.QUEUED
     return Phase.PULLING if states.get("pulling") else Phase.TRAINING
 
@@ -256,6 +310,7 @@ def look(client: Client, run_id: str = "", board: Board | None = None) -> Board:
     found = Board(client.namespace) if board is None else board
     with ThreadPoolExecutor(len(TABLES)) as pool:
         list(pool.map(lambda table: fill(found, client, table, run_id), TABLES))
+    found.more = followups.ask(client, OURS, *found.open_questions())
     return found
 
 

@@ -94,7 +94,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     kubeconfig = find_kubeconfig(environ)
     with ThreadPoolExecutor(1) as pool:  # one compresses while the other waits for answers
-        packing = pool.submit(_pack, code_dir) if found else None
+        packing = pool.submit(_pack, code_dir, environ) if found else None
         cluster, unreachable = _look(job, target, kubeconfig)
         code, problem = packing.result() if packing is not None else (None, None)
     return Facts(
@@ -113,11 +113,11 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     )
 
 
-def pack_code(code_dir: Path) -> Packed:
-    """What travels with a job: its folder, and what of this package its pods need. Raises UsageError, MissingPart."""
+def pack_code(code_dir: Path, environ: Mapping[str, str]) -> Packed:
+    """What travels with a job: its folder, and what of this package its pods need. Raises UsageError."""
     package = Path(__file__).parents[2]
     ours = {f"travel/windlass/{name}": package / name for name in TRAVELLING}
-    packed = pack({"code": code_dir, **ours}, MAX_BYTES)
+    packed = pack(code_dir, MAX_BYTES, environ, ours)
     _last[:] = [packed]
     return packed
 
@@ -131,9 +131,9 @@ def planned_code(digest: str) -> Packed | None:
     return next((packed for packed in _last if packed.digest == digest), None)
 
 
-def _pack(code_dir: Path) -> tuple[Packed | None, tuple[str, str] | None]:
+def _pack(code_dir: Path, environ: Mapping[str, str]) -> tuple[Packed | None, tuple[str, str] | None]:
     try:
-        return pack_code(code_dir), None
+        return pack_code(code_dir, environ), None
     except UsageError as error:
         return None, (error.message, error.hint)
 

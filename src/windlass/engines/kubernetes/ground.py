@@ -137,7 +137,7 @@ class ClusterGround:
 
     def _pieces(self, code: Mapping[str, Any]) -> list[Manifest]:
         """The pieces with what they hold. Raises EngineError where the folder is not what it was when planned."""
-        packed = planned_code(code["digest"]) or pack_code(Path(code["folder"]))
+        packed = planned_code(code["digest"]) or pack_code(Path(code["folder"]), os.environ)
         if packed.digest != code["digest"]:
             raise EngineError(f"the code in {code['folder']} has changed since the plan was made", "make it again")
         return [

@@ -38,7 +38,11 @@ def put(client: Client, anchor: dict[str, Any], mark: str, *, now: bool = False,
         "metadata": {
             "name": layout.mark_name(meta["name"], mark),
             "namespace": meta["namespace"],
-            "labels": {**meta["labels"], layout.MARK_LABEL: mark},
+            "labels": {
+                **meta["labels"],
+                layout.MARK_LABEL: mark,
+                **({layout.HOW_LABEL: said["how"]} if "how" in said else {}),
+            },
         },
         "data": {**({"now": "true"} if now else {}), **said},
     }

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from windlass.code.imports import ahead
+from windlass.code.pack import Packed
 from windlass.engines.kubernetes import layout, manifests, staying
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.machinenotes import machine_notes, machine_steps, node_price
@@ -135,7 +136,7 @@ def numbered(plan: Plan, number: int, num_nodes: int) -> list[Manifest]:
 
 def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
     code = facts.code
-    size = f"{len(code.data) / 1e6:.2f} MB of {code.num_files} files" if code is not None else "no code"
+    size = f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
     yield Step("object", f"make ConfigMap {shape.run_id}, which owns all others", manifests.anchor(shape, job, boot))
     yield Step(
         "code",
@@ -144,6 +145,7 @@ def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
             "folder": facts.code_dir,
             "digest": shape.code_digest,
             "bytes": len(code.data) if code is not None else 0,
+            **(_travelling(code) if code is not None else {}),
             "pieces": [manifests.piece(shape, job, number) for number in range(shape.num_pieces)],
         },
     )
@@ -157,6 +159,18 @@ def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
             "attempt-part", f"make {part['kind']} {part['metadata']['name']}, which the next one refers to", part
         )
     yield Step("attempt", f"make {made['kind']} {made['metadata']['name']}, and one more for each restart", made)
+
+
+def _travelling(code: Packed) -> dict[str, Any]:
+    """What a user checks of the code before it leaves this machine."""
+    return {
+        "unpacked_bytes": code.num_bytes,
+        "files": [{"name": name, "bytes": size} for name, size in code.files],
+        "left_out": [
+            {"source": rule.source, "pattern": rule.pattern, "entries": rule.num_entries} for rule in code.left_out
+        ],
+        "added": {"files": code.num_added, "bytes": code.added_bytes},
+    }
 
 
 def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
@@ -299,7 +313,7 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
     if facts.code_problem is not None:
         yield _blocker("code-unpacked", *facts.code_problem)
     elif facts.code is not None and num_pieces(facts) > MAX_PIECES:
-        largest = ", ".join(f"{name.split('/', 1)[1]} ({size / 1e6:.1f} MB)" for name, size in facts.code.largest)
+        largest = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in facts.code.largest)
         yield _blocker(
             "code-too-large",
             f"the code is {len(facts.code.data) / 1e6:.1f} MB compressed, and {MAX_PIECES * PIECE_BYTES / 1e6:.0f} MB "

@@ -11,8 +11,9 @@ import threading
 import time
 from typing import Final
 
+from windlass.engines.kubernetes import followups
 from windlass.engines.kubernetes.client import TABLE, Client, Refused, Unreachable
-from windlass.engines.kubernetes.elsewhere import TABLES, Board, Seen, Table, fill, look, selecting
+from windlass.engines.kubernetes.elsewhere import OURS, TABLES, Board, Seen, Table, fill, look, selecting
 from windlass.engines.kubernetes.pods import PAUSES
 from windlass.errors import EngineError
 
@@ -23,6 +24,9 @@ WATCH_SECONDS: Final = 60
 class Watched:
     """The runs of a namespace, or one of them, as of now."""
 
+    more_seconds = 5.0
+    """Between two questions for what the watches do not show, while there is such a thing."""
+
     def __init__(self, client: Client, run_id: str = "") -> None:
         """Raises Refused, Unreachable: what may not be listed at all is told at once."""
         self._client = client
@@ -32,11 +36,14 @@ class Watched:
         self._closed = False
         self.trouble: str | None = None
         """Why the cluster cannot be asked now."""
+        self.answered_at = time.time()
+        """When the cluster last answered, in Unix seconds: with `trouble`, what is known is as of then."""
         self._board = Board(client.namespace)
         look(client, run_id, self._board)
         self._changed.set()
         for table in TABLES:
             threading.Thread(target=self._run, args=(table,), name=f"watch of {table.kind}", daemon=True).start()
+        threading.Thread(target=self._ask_more, name="questions beside the watches", daemon=True).start()
 
     def close(self) -> None:
         """Watch no more."""
@@ -58,12 +65,14 @@ class Watched:
         while not self._closed:
             try:
                 self._watch(table)
-                failed, self.trouble = 0, None
+                failed = 0
+                self._note_answer()
             except EngineError as error:
                 if isinstance(error, Refused) and error.status == 410:
                     self._list(table)
                     continue
                 self.trouble = error.message
+                self._changed.set()
                 time.sleep(PAUSES[min(failed, len(PAUSES) - 1)])
                 failed += 1
 
@@ -75,12 +84,28 @@ class Watched:
             includeObject=table.include,
         )  # fmt: skip
         for event in events:
+            self._note_answer()
             with self._lock:
                 self._board.change(table, event["type"], event["object"])
             if event["type"] != "BOOKMARK":
                 self._changed.set()
             if self._closed:
                 return
+
+    def _note_answer(self) -> None:
+        self.answered_at, self.trouble = time.time(), None
+
+    def _ask_more(self) -> None:
+        """Ask again and again, as long as anything is open that no watch shows."""
+        while not self._closed:
+            time.sleep(self.more_seconds)
+            with contextlib.suppress(EngineError):  # the watches notice it too
+                with self._lock:
+                    questions = self._board.open_questions()
+                more = followups.ask(self._client, OURS, *questions)
+                if more != self._board.more:
+                    self._board.more = more
+                    self._changed.set()
 
     def _list(self, table: Table) -> None:
         """Ask for the whole list, since changes were missed."""

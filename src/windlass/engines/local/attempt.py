@@ -105,15 +105,21 @@ class Attempt:
         master: tuple[str, socket.socket],
         wake: int,
         pool: WarmPool,
+        *,
+        is_free: bool = False,
     ) -> Attempt:
         """Write the specs and start the workers; each writes a byte to `wake` whenever it says something.
 
         `master` is the address where the ranks meet and the socket that holds its port. Workers whose request names
-        modules to have warm are forked from `pool` where that is safe. Raises OSError.
+        modules to have warm are forked from `pool` where that is safe. Where the port `is_free`, nothing holds it from
+        now on: a program that binds it without SO_REUSEADDR could not. Raises OSError.
         """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         address, holder = master
-        env = attempt_environment(number, address, holder.getsockname()[1])
+        port = holder.getsockname()[1]
+        env = attempt_environment(number, address, port)
+        if is_free:
+            holder.close()
         requests = _go_on(folder, requests)
         attempt = cls(folder, [_node(folder, request) for request in requests])
         with contextlib.closing(ports.reserve(None)) as rendezvous:  # where the agents of a launcher meet
@@ -122,9 +128,12 @@ class Attempt:
                 spec |= {"events": str(node.path("events")), "env": {**env, **request["env"]}}
                 if "launch" in spec:
                     spec["launch"] = fill_in(spec, rendezvous.getsockname()[1], _address(spec))
+                if not is_free and "network" not in spec:
+                    spec["held_port"] = port
                 node.path("json").write_text(json.dumps(spec))
                 # The ports outlive a supervisor that is killed: the first node keeps them too.
-                kept = [holder.fileno(), rendezvous.fileno()] if node is attempt.nodes[0] else []
+                held = [rendezvous] if is_free else [holder, rendezvous]
+                kept = [one.fileno() for one in held] if node is attempt.nodes[0] else []
                 refused = _start_worker(node, spec, [wake, *kept], pool)
                 if refused and refused not in attempt.refusals:
                     attempt.refusals.append(refused)
@@ -160,6 +169,7 @@ class Attempt:
         for node in self.nodes:
             if node.popen is not None:
                 node.popen.wait()
+            node.path("reserve").unlink(missing_ok=True)  # of a worker that was killed
 
     def last_sign_of_life(self) -> float:
         """When any of its files was last written, in unix seconds; 0 where there is none."""

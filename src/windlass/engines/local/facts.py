@@ -97,7 +97,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
         is_open_mpi=job.launcher == "mpi" and _is_open_mpi(environ),
         metadata_endpoint=find_metadata(environ),
-        has_torch=job.local.agent == "torchrun" and _has_torch(python),
+        has_torch=job.local.agent == "torchrun" and _has_torch(python, environ, is_named=bool(job.python)),
     )
 
 
@@ -196,9 +196,35 @@ def _is_open_mpi(environ: Mapping[str, str]) -> bool:
     return path is not None and b"Open MPI" in _ask([path, "--version"])
 
 
-def _has_torch(python: Path) -> bool:
+def _has_torch(python: Path, environ: Mapping[str, str], *, is_named: bool) -> bool:
+    """Whether an interpreter has torch. One that a job file names is not run for a plan: its files are looked at."""
+    if is_named:
+        return _may_have_torch(python, environ)
     found = "import importlib.util; print(importlib.util.find_spec('torch') is not None)"
     return _is_program(python) and _ask([str(python), "-c", found]).strip() == b"True"
+
+
+def _may_have_torch(python: Path, environ: Mapping[str, str]) -> bool:
+    """False only for an interpreter whose packages lie where they usually do, and torch is not one of them."""
+    if not _is_program(python):
+        return False
+    with python.open("rb") as file:
+        is_script = file.read(2) == b"#!"
+    if is_script or "PYTHONPATH" in environ:
+        return True  # a script may start any interpreter, and packages may lie anywhere
+    prefixes = [python.parent.parent]
+    if not (prefixes[0] / "pyvenv.cfg").is_file():
+        prefixes = [python.resolve().parent.parent, Path("/usr/local"), Path(environ.get("HOME", "/"), ".local")]
+    elif "include-system-site-packages = false" not in (prefixes[0] / "pyvenv.cfg").read_text():
+        return True
+    folders = [folder for one in prefixes for folder in one.glob("lib*/python3*/*-packages")]
+    return not folders or any((folder / "torch").is_dir() or _leads_on(folder) for folder in folders)
+
+
+def _leads_on(folder: Path) -> bool:
+    """Whether a `.pth` file adds folders to those in which modules are looked for."""
+    lines = [line for path in folder.glob("*.pth") for line in path.read_text(errors="replace").splitlines()]
+    return any(line.strip() and not line.startswith(("import ", "import\t", "#")) for line in lines)
 
 
 def _ask(command: list[str]) -> bytes:

@@ -54,7 +54,8 @@ class LocalGround:
             pool = WarmPool(record.writer.store.home)
             in_networks = _in_networks(self._plan, record, folder.parent, number, members)
             requests = [completed(request, record) for request in in_networks]
-            return Attempt.start(folder, number, requests, (MASTER_ADDR, port), wake, pool)
+            is_free = bool(self._plan.policy.get("port_is_free"))
+            return Attempt.start(folder, number, requests, (MASTER_ADDR, port), wake, pool, is_free=is_free)
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], wake: int) -> Attempt:
         """See `Ground`. The nodes cannot wake us: they have the end of a pipe that is gone."""

@@ -21,7 +21,34 @@ def observe(store: Store, status: Status) -> Observations:
     facts["flights"] = read_watchdogs(written)
     if status.phase is Phase.LOST and (booted_at := _booted_at()) is not None:
         facts["booted_at"] = booted_at
+    facts["record_disk_full"] = not store.reserve.has_room()
+    seen = Observations(status, store.plan(status.id))
+    facts["environment"] = environment(seen.python, seen.code_dir)
     return observing.observe(store, status, heard=observing.hear(store, status), facts=facts)
+
+
+def environment(python: str, code_dir: str) -> dict[str, str]:
+    """What the packages of an interpreter are managed with: `kind` (`uv-project`, `poetry`, `uv`, `conda`, `venv` or
+    `system`) and its `prefix`; empty where there is no interpreter.
+    """
+    if not python:
+        return {}
+    prefix = Path(python).parent.parent
+    found = {"prefix": str(prefix)}
+    if (prefix / "conda-meta").is_dir():
+        return {**found, "kind": "conda"}
+    try:
+        config = (prefix / "pyvenv.cfg").read_text()
+    except OSError:
+        return {**found, "kind": "system"}
+    folder = Path(code_dir or prefix)
+    for lock, kind in (("uv.lock", "uv-project"), ("poetry.lock", "poetry")):
+        project = next((one for one in (folder, *folder.parents) if (one / lock).is_file()), None)
+        if project is not None and (kind == "poetry" or prefix == project / ".venv"):
+            return {**found, "kind": kind}
+    # uv puts no pip into the environments that it makes.
+    made_by_uv = any(line.partition("=")[0].strip() == "uv" for line in config.splitlines())
+    return {**found, "kind": "uv" if made_by_uv else "venv"}
 
 
 def _booted_at() -> float | None:

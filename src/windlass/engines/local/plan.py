@@ -45,6 +45,8 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
     output_dir = _output_dir(job, facts, run_id, run_dir)
     # The ports of a network of its own are all free.
     kept = {**policy(job), "port": None if job.local.netns else job.local.port}
+    if job.launcher == "plain":  # whatever runs there may bind MASTER_PORT in a way that does not bear our holder
+        kept["port_is_free"] = True
     common = _environment(job, target, facts, run_id, num_nodes, procs, output_dir, run_dir)
     places = place(num_nodes, procs)
     steps = [Step("folder", f"make {output_dir}", {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints"})]

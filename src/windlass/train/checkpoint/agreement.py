@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from windlass.train.checkpoint import wire
+
 NUM_FLAGS = 8
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
@@ -156,20 +158,32 @@ class GlooWorld(World):
         return self.begin(flags).result()
 
     def gather(self, thing: Any) -> list[Any]:
-        """By pickle, between the ranks of this job."""
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, thing, group=self._group)
-        return found
+        """As JSON: torch's own collectives of objects unpickle what another rank sends."""
+        mine = wire.dumps(thing)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)
+        most = max(int(size) for size in sizes)
+        buffers = [bytearray(most) for _ in sizes]
+        dist.all_gather([_over(buffer) for buffer in buffers], _over(bytearray(mine.ljust(most))), group=self._group)
+        return [wire.loads(buffer[: int(size)]) for buffer, size in zip(buffers, sizes, strict=True)]
 
     def broadcast(self, thing: Any) -> Any:
         """From rank 0."""
-        box = [thing]
-        dist.broadcast_object_list(box, src=dist.get_global_rank(self._group, 0), group=self._group)
-        return box[0]
+        mine = wire.dumps(thing) if self.rank == 0 else b""
+        size, source = torch.tensor([len(mine)]), dist.get_global_rank(self._group, 0)
+        dist.broadcast(size, src=source, group=self._group)
+        buffer = bytearray(mine) if self.rank == 0 else bytearray(int(size))
+        dist.broadcast(_over(buffer), src=source, group=self._group)
+        return wire.loads(buffer)
 
     def salt(self, attempt: int) -> str:
         """Rank 0's choice."""
         return str(self.broadcast(secrets.token_hex(2)))
+
+
+def _over(buffer: bytearray) -> torch.Tensor:
+    """A tensor in the memory of the buffer."""
+    return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def join(folder: str, attempt: int, environ: Mapping[str, str] = os.environ) -> World:

@@ -1,0 +1,68 @@
+"""Recognises files that hold credentials, by their names and, where a name does not tell, by what they begin with."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+from typing import Final
+
+NAMES: Final = (
+    ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx",
+    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk",
+    ".netrc", "_netrc", ".git-credentials", ".pgpass", ".my.cnf", ".htpasswd", ".boto", ".s3cfg", ".dockercfg",
+    ".vault-token", ".pypirc", "credentials", "credentials.json", "credentials.csv", "*accesskeys.csv",
+    "application_default_credentials.json", "client_secret*.json", "kaggle.json",
+    "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml",
+    "kubeconfig", "kubeconfig.yaml", "kubeconfig.yml", "*.kubeconfig",
+)  # fmt: skip
+"""Names of files, in lower case."""
+EXAMPLES: Final = (
+    ".env.example", ".env.sample", ".env.template", ".env.dist", "example.env", "sample.env", "template.env",
+)  # fmt: skip
+"""Names that are meant to be shared."""
+PLACES: Final = (
+    ".aws/*", ".azure/*", ".gnupg/*", ".kube/*", ".ssh/*", ".config/gcloud/*", ".docker/config.json",
+    ".huggingface/token", "huggingface/token", "huggingface/stored_tokens",
+)  # fmt: skip
+"""The last parts of paths, in lower case."""
+PUBLIC: Final = (".ssh/*.pub", ".ssh/known_hosts", ".ssh/config")
+HEAD_BYTES: Final = 64
+MAX_BYTES: Final = 256 << 10
+"""Larger files are data: only their first bytes are looked at."""
+_PRIVATE_KEY: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY")
+_CONTENTS: Final = (
+    (re.compile(r".*\.json"), (re.compile(rb'"private_key"\s*:'),)),
+    (re.compile(r"\.npmrc"), (re.compile(rb"^[^#;\n]*_(?:auth|authToken|password)\s*=\s*[^$\s]", re.MULTILINE),)),
+    (re.compile(r"[^.]+|.*\.(?:ya?ml|conf|config)"),
+     (re.compile(rb"^kind:\s*Config\b", re.MULTILINE),
+      re.compile(rb"^[\s-]+(?:client-key-data|token|password):\s*\S", re.MULTILINE))),
+)  # fmt: skip
+"""What all stands in a file whose name does not tell: service accounts, tokens of npm, kubeconfig files."""
+
+
+def is_credential(name: str, path: Path, num_bytes: int) -> bool:
+    """Whether a file holds credentials, by its path in the folder that travels, `name`, and by what it begins with.
+
+    A link is judged by its name alone. Raises OSError for a file that cannot be read.
+    """
+    lower = name.lower()
+    last = lower.rpartition("/")[2]
+    if last in EXAMPLES or _any(f"/{lower}", PUBLIC):
+        return False
+    if any(fnmatch.fnmatchcase(last, pattern) for pattern in NAMES) or _any(f"/{lower}", PLACES):
+        return True
+    return not path.is_symlink() and _gives_itself_away(last, path, num_bytes)
+
+
+def _any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, f"*/{pattern}") for pattern in patterns)
+
+
+def _gives_itself_away(last: str, path: Path, num_bytes: int) -> bool:
+    kinds = [contents for name, contents in _CONTENTS if name.fullmatch(last)]
+    with path.open("rb") as file:
+        head = file.read(MAX_BYTES if kinds and num_bytes <= MAX_BYTES else HEAD_BYTES)
+    if _PRIVATE_KEY.match(head):
+        return True
+    return any(all(content.search(head) for content in contents) for contents in kinds)

@@ -1,0 +1,93 @@
+"""A port that a rank wants to listen on and that is in use: who has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from windlass.diagnose.reading import LIBRARY, last_lines
+from windlass.diagnose.rules.case import Case
+from windlass.diagnose.verdict import Verdict
+from windlass.worker.listeners import IN_USE
+
+EPHEMERAL_FROM: Final = 32768
+"""Ports from here on are mostly chosen by the kernel (ip_local_port_range): a rank listens there by no choice."""
+_SAID: Final = (
+    re.compile(r"port:? ?(\d{2,5})\b", re.IGNORECASE),
+    re.compile(r"\('[^']*', (\d{1,5})\)"),
+    re.compile(r"(?:\d+\.\d+\.\d+\.\d+|localhost|\]|\*):(\d{2,5})\b"),
+)
+_WRITTEN: Final = re.compile(r"(?<![\w.])(\d{4,5})(?![\w.])")
+_MASTER: Final = "MASTER_PORT"
+
+
+def taken(case: Case) -> Iterator[Verdict]:
+    """A port in use: by another rank of the run, by Windlass, which keeps MASTER_PORT, or by another program."""
+    first = case.first
+    if first is None:
+        return
+    error = case.raised
+    said = f"{error.line}\n{error.message}" if error is not None else ""
+    if error is None and case.signal is None:
+        said = "\n".join(last_lines(case.text, 20))
+    if not IN_USE.search(said):
+        return
+    held = case.facts.get("held_port")
+    port = _wanted(case, said)
+    evidence = [next(line for line in said.splitlines() if IN_USE.search(line))[:400]]
+    evidence += [case.where] if case.where else []
+    named = f"port {port}" if port else "a port"
+    sibling = _sibling(case, port)
+    if sibling is not None:
+        rank, one = sibling
+        has_it = f"{case.name(rank)} listens on port {one['port']}"
+        summary = f"{named} that {case.who} wants to listen on is in use: {has_it}"
+        evidence.append(f"{case.name(rank)} (pid {one['pid']}) listened on port {one['port']} at that moment")
+        fix = "give each rank a port of its own (a base plus LOCAL_RANK), or let only one rank listen; port 0 takes any"
+    elif held is not None and port == held:
+        summary = f"{case.who} could not bind MASTER_PORT ({held}): Windlass keeps it for the process group"
+        evidence.append("MASTER_PORT is held by a socket that is bound and does not listen; binding needs SO_REUSEADDR")
+        fix = "launcher: plain leaves MASTER_PORT free; or let the script listen on port 0, or set SO_REUSEADDR"
+    else:
+        other = next((one for one in _listeners(case) if port and one["port"] == port), None)
+        who = f"{other['name']} (pid {other['pid']})" if other and other["pid"] else "another program"
+        summary = f"{named} that {case.who} wants to listen on is in use by {who}"
+        if port is None and held is not None:
+            evidence.append(f"MASTER_PORT ({held}) is kept by Windlass: binding it needs SO_REUSEADDR")
+        see = f"ss -ltnp 'sport = :{port}'" if port else "ss -ltnp"
+        fix = f"let the script take {_MASTER} as it is given, or port 0; see who has it: {see}"
+        fix += "; launcher: plain leaves MASTER_PORT free" if port is None and held is not None else ""
+    yield Verdict("port-taken", summary, first.rank, tuple(evidence), fix, 94)
+
+
+def _wanted(case: Case, said: str) -> int | None:
+    """The port that the rank asked for: as the error says it, or as it stands in the lines that led there."""
+    for pattern in _SAID:
+        if match := pattern.search(said):
+            return int(match[1])
+    frames = case.raised.frames if case.raised is not None else ()
+    sources = [case.seen.sources.get(frame.key, "") for frame in reversed(frames) if not LIBRARY.search(frame.file)]
+    held = case.facts.get("held_port")
+    written = [int(number) for source in sources for number in _WRITTEN.findall(source)]
+    known = {one["port"] for one in _listeners(case)} | {held}
+    if likely := [number for number in written if number in known] or written:
+        return likely[0]
+    return int(held) if held is not None and any(_MASTER in source for source in sources) else None
+
+
+def _listeners(case: Case) -> list[Mapping[str, Any]]:
+    return list(case.facts.get("listeners") or ())
+
+
+def _sibling(case: Case, port: int | None) -> tuple[int, Mapping[str, Any]] | None:
+    """The other rank that listens on this port; where the port is not known, the one that listens on any by choice."""
+    ranks = {state.pid: state.rank for state in case.status.ranks if state.pid}
+    assert case.first is not None
+    for one in _listeners(case):
+        rank = ranks.get(one["group"], ranks.get(one["pid"]))
+        if rank is None or rank == case.first.rank:
+            continue
+        if one["port"] == port or (port is None and one["port"] < EPHEMERAL_FROM):
+            return rank, one
+    return None

@@ -1,0 +1,65 @@
+"""`windlass plan --on CLUSTER` tells what would travel there, also while the cluster does not answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tests.cli.conftest import Call
+
+from windlass.cli.schemas import SCHEMAS
+
+KUBECONFIG = """
+kind: Config
+clusters: [{name: lab, cluster: {server: "http://127.0.0.1:%d"}}]
+users: [{name: ada, user: {token: abc}}]
+contexts: [{name: lab, context: {cluster: lab, user: ada}}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def job(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A job in the working folder, and a target whose cluster refuses connections."""
+    Path("train.py").write_text("print(1)\n")
+    Path("job.yaml").write_text("name: digits\nrun: train.py\n")
+    Path("targets.yaml").write_text("lab: {kind: kubernetes, context: lab, namespace: a, image: 'x:1'}\n")
+    monkeypatch.setenv("WINDLASS_WARM_COMMANDS", "0")
+    monkeypatch.setenv("KUBECONFIG", str(home.parent / "kubeconfig"))
+    with socket.socket() as held:  # bound and not listening
+        held.bind(("127.0.0.1", 0))
+        (home.parent / "kubeconfig").write_text(KUBECONFIG % held.getsockname()[1])
+        yield
+
+
+def test_a_plan_is_blocked_by_files_that_may_hold_credentials_until_they_are_ignored_or_named(windlass: Call) -> None:
+    Path(".env").write_text("TOKEN=1\n")
+    said = windlass("plan", "job.yaml", "--on", "lab").out
+    assert "error:   1 file in " in said
+    assert "may hold credentials, which would travel to the cluster: .env\n" in said
+    assert "ignore them in .gitignore or .windlassignore" in said
+    Path(".windlassignore").write_text("!/.env\n")
+    assert "credentials" not in windlass("plan", "job.yaml", "--on", "lab").out
+    Path(".windlassignore").write_text(".env\n")
+    said = windlass("plan", "job.yaml", "--on", "lab").out
+    assert "credentials" not in said
+    assert "left out  1 by .windlassignore:1 .env" in said
+
+
+def test_a_run_on_this_machine_sends_nothing_and_refuses_nothing(windlass: Call) -> None:
+    Path(".env").write_text("TOKEN=1\n")
+    done = windlass("plan", "job.yaml")
+    assert (done.code, "credentials" in done.out) == (0, False)
+
+
+def test_what_travels_is_told_to_programs_too(windlass: Call) -> None:
+    found = json.loads(windlass("plan", "job.yaml", "--on", "lab", "-o", "json").out)
+    jsonschema.Draft202012Validator(SCHEMAS["plan"]).validate(found)
+    [code] = [step["request"] for step in found["steps"] if step["kind"] == "code"]
+    assert [one["name"] for one in code["files"]] == ["job.yaml", "targets.yaml", "train.py"]
+    assert code["files"][2]["bytes"] == 9
+    assert code["added"]["files"] > 10
+    assert "train.py (9 B)" in windlass("plan", "job.yaml", "--on", "lab", "-v").out

@@ -1,0 +1,225 @@
+"""Which files of a folder travel to a cluster: by the ignore files of a repository, and never credentials unasked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from windlass.code.select import LeftOut, Selection, refuse_credentials, select
+from windlass.errors import UsageError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return write(tmp_path / "home", {"keep": ""})
+
+
+@pytest.fixture
+def repo(tmp_path: Path, home: Path) -> Path:
+    root = write(tmp_path / "repo", {"job/train.py": "", "job/data/a.bin": "", "other.py": ""})
+    git(root, home, "init", "-q")
+    return root
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def git(folder: Path, home: Path, *words: str) -> None:
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
+    subprocess.run(["git", *identity, *words], cwd=folder, env=environ(home), check=True, capture_output=True)
+
+
+def environ(home: Path, **more: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1", **more}
+
+
+def chosen(folder: Path, home: Path, **more: str) -> list[str]:
+    return [file.name for file in select(folder, environ(home, **more)).files]
+
+
+def checked(folder: Path, home: Path) -> Selection:
+    found = select(folder, environ(home))
+    refuse_credentials(found.files, folder)
+    return found
+
+
+# -- ignore files -----------------------------------------------------------------------------------------------------
+
+
+def test_ignore_files_above_the_folder_count_up_to_the_root_of_the_repository(repo: Path, home: Path) -> None:
+    write(repo, {".gitignore": "*.bin\n/job/old.py\n", "job/old.py": "", "../.gitignore": "train.py\n"})
+    assert chosen(repo / "job", home) == ["train.py"]
+
+
+def test_a_deeper_ignore_file_wins(repo: Path, home: Path) -> None:
+    write(repo, {".gitignore": "*.bin\n", "job/.gitignore": "!*.bin\n"})
+    assert "data/a.bin" in chosen(repo / "job", home)
+
+
+def test_info_exclude_counts(repo: Path, home: Path) -> None:
+    write(repo, {".git/info/exclude": "*.bin\n"})
+    assert chosen(repo / "job", home) == ["train.py"]
+
+
+def test_info_exclude_of_the_main_repository_counts_in_a_worktree(repo: Path, home: Path, tmp_path: Path) -> None:
+    git(repo, home, "add", ".")
+    git(repo, home, "commit", "-q", "-m", "x")
+    git(repo, home, "worktree", "add", "-q", str(tmp_path / "tree"))
+    write(repo, {".git/info/exclude": "*.bin\n"})
+    assert chosen(tmp_path / "tree", home) == ["job/train.py", "other.py"]
+
+
+@pytest.mark.parametrize("with_git", [True, False])
+@pytest.mark.parametrize(
+    ("config", "more"),
+    [
+        ({".config/git/ignore": "*.bin\n"}, {}),
+        ({"xdg/git/ignore": "*.bin\n"}, {"XDG_CONFIG_HOME": "{home}/xdg"}),
+        ({".gitconfig": '[core]\n\tpager = less\n\texcludesFile = "~/mine" ; all of it\n', "mine": "*.bin\n"}, {}),
+        ({".config/git/config": "[core]\nexcludesfile=~/mine\n", "mine": "*.bin\n"}, {}),
+        ({"config": "[core]\nexcludesfile=~/mine\n", "mine": "*.bin\n"}, {"GIT_CONFIG_GLOBAL": "{home}/config"}),
+    ],
+)
+def test_the_users_global_ignore_file_counts(
+    repo: Path, home: Path, config: dict[str, str], more: dict[str, str], *, with_git: bool
+) -> None:
+    write(home, config)
+    added = {name: value.format(home=home) for name, value in more.items()}
+    assert chosen(repo / "job", home, **added, **({} if with_git else {"PATH": ""})) == ["train.py"]
+
+
+def test_a_global_ignore_file_of_an_included_configuration_counts(repo: Path, home: Path) -> None:
+    write(home, {".gitconfig": "[include]\npath = work\n", "work": "[core]\nexcludesFile = ~/mine\n", "mine": "*.bin"})
+    assert chosen(repo / "job", home) == ["train.py"]
+
+
+def test_outside_a_repository_the_folders_own_ignore_files_count(tmp_path: Path, home: Path) -> None:
+    folder = write(tmp_path / "job", {".gitignore": "*.bin\n", "a.bin": "", "sub/.gitignore": "/b\n", "sub/b": ""})
+    assert chosen(folder, home) == [".gitignore", "sub/.gitignore"]
+
+
+def test_windlassignore_has_the_last_word_from_the_root_of_the_repository_down(repo: Path, home: Path) -> None:
+    write(repo, {".windlassignore": "other.py\n", "job/.gitignore": "*.bin\n", "job/.windlassignore": "!a.bin\n"})
+    assert chosen(repo, home) == [
+        ".windlassignore", "job/.gitignore", "job/.windlassignore", "job/data/a.bin", "job/train.py",
+    ]  # fmt: skip
+    write(repo, {".windlassignore": "train.py\n"})
+    assert "train.py" not in chosen(repo / "job", home)
+
+
+def test_a_tracked_file_that_is_ignored_stays_behind_and_the_plan_tells_it(repo: Path, home: Path) -> None:
+    git(repo, home, "add", ".")
+    write(repo, {"job/.gitignore": "# large\n*.bin\n"})
+    found = select(repo / "job", environ(home))
+    assert [file.name for file in found.files] == [".gitignore", "train.py"]
+    assert found.counted() == (LeftOut(".gitignore:2", "*.bin", 1),)
+
+
+def test_the_folder_that_a_job_names_travels_though_its_repository_ignores_it(repo: Path, home: Path) -> None:
+    write(repo, {".gitignore": "/job/\n"})
+    assert chosen(repo / "job", home) == ["data/a.bin", "train.py"]
+
+
+def test_a_nested_repository_travels_without_its_history_and_by_its_own_rules_too(repo: Path, home: Path) -> None:
+    write(repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/y.tmp": "", ".gitignore": "*.tmp\n"})
+    git(repo / "job" / "lib", home, "init", "-q")
+    write(repo, {"job/lib/.git/info/exclude": "*.log\n"})
+    assert chosen(repo / "job", home) == ["data/a.bin", "lib/x.py", "train.py"]
+
+
+def test_a_submodules_own_exclude_file_counts(repo: Path, home: Path) -> None:
+    write(repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/.git": "gitdir: ../../.git/modules/lib\n"})
+    write(repo, {".git/modules/lib/info/exclude": "*.log\n", ".git/modules/lib/HEAD": "ref: refs/heads/main\n"})
+    assert "lib/x.log" not in chosen(repo / "job", home)
+
+
+def test_what_stays_behind_is_counted_by_rule_and_folders_count_once(repo: Path, home: Path) -> None:
+    write(repo, {"job/.gitignore": "*.log\ndata/\n", "job/a.log": "", "job/sub/b.log": "", "job/__pycache__/x": ""})
+    assert select(repo / "job", environ(home)).counted() == (
+        LeftOut(".gitignore:1", "*.log", 2),
+        LeftOut(".gitignore:2", "data/", 1),
+        LeftOut("built-in rule", "__pycache__", 1),
+    )
+
+
+def test_an_ignore_file_that_cannot_be_read_is_an_error_and_not_passed_over(repo: Path, home: Path) -> None:
+    (repo / "job" / ".gitignore").write_bytes(b"*\n" * (1 << 20))
+    with pytest.raises(UsageError, match="larger than an ignore file"):
+        chosen(repo / "job", home)
+
+
+# -- credentials ------------------------------------------------------------------------------------------------------
+
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
+KUBECONFIG = "apiVersion: v1\nkind: Config\nusers:\n- name: me\n  user:\n    token: abc\n"
+HELD = {
+    ".env": "A=1", ".env.production": "A=1", "deploy/prod.env": "A=1", "tls.pem": "x", "TLS.KEY": "x", "a.p12": "x",
+    "a.pfx": "x", "id_rsa": "x", "keys/id_ed25519": "x", "deploy_key": KEY, ".netrc": "x", ".git-credentials": "x",
+    ".pypirc": "x", ".npmrc": "//registry.npmjs.org/:_authToken=npm_abc\n", "credentials": "x",
+    "gcp/credentials.json": "{}", "project-1f2e.json": '{"type": "service_account", "private_key": "x"}',
+    ".aws/config": "x", ".kube/config": "x", "kubeconfig": "x", "lab.yaml": KUBECONFIG, "lab": KUBECONFIG,
+    "lab.conf": KUBECONFIG, ".docker/config.json": "{}",
+    ".huggingface/token": "hf", "cache/huggingface/token": "hf", ".ssh/work": "x", "kaggle.json": "{}",
+}  # fmt: skip
+PUBLIC = {
+    ".env.example": "A=", ".env.sample": "A=", ".env.template": "A=", "env.py": "", "id_rsa.pub": "ssh-rsa AAAA",
+    "id_map.json": "{}", "keys.py": f'KEY = """{KEY}"""', ".npmrc": "save-exact=true\n//host/:_authToken=${TOKEN}\n",
+    "tokenizer/token": "x", "config.json": "{}", "job.yaml": "name: digits\n", "credentials.py": "",
+    "crd.yaml": "kind: Config\nspec:\n  tokens: 5\n", "service.json": '{"public_key": "x"}', ".docker/Dockerfile": "",
+    "src/secrets.py": "", "monkey": "x", "data.keys": "x",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_file_that_may_hold_credentials_is_refused(tmp_path: Path, home: Path, name: str) -> None:
+    folder = write(tmp_path / "job", {"train.py": "", name: HELD[name]})
+    with pytest.raises(UsageError, match=r"1 file in .* may hold credentials") as caught:
+        checked(folder, home)
+    assert caught.value.message.endswith(f": {name}")
+    assert f".windlassignore: !/{name}" in caught.value.hint
+
+
+def test_files_that_only_look_like_credentials_travel(tmp_path: Path, home: Path) -> None:
+    assert [file.name for file in checked(write(tmp_path / "job", PUBLIC), home).files] == sorted(PUBLIC)
+
+
+def test_a_link_is_judged_by_its_name(tmp_path: Path, home: Path) -> None:
+    folder = write(tmp_path / "job", {"values": "A=1"})
+    (folder / ".env").symlink_to("values")
+    with pytest.raises(UsageError, match=r"credentials.*: \.env\n"):
+        checked(folder, home)
+
+
+def test_all_of_them_are_named_at_once_and_many_are_cut_short(tmp_path: Path, home: Path) -> None:
+    folder = write(tmp_path / "job", {f"{number}.pem": "" for number in range(12)})
+    with pytest.raises(UsageError, match=r"12 files .* 0\.pem, 1\.pem, .* and 4 more\n"):
+        checked(folder, home)
+
+
+@pytest.mark.parametrize("ignore_file", [".gitignore", ".windlassignore"])
+def test_what_is_ignored_is_not_refused(tmp_path: Path, home: Path, ignore_file: str) -> None:
+    folder = write(tmp_path / "job", {"train.py": "", ".env": "A=1", ignore_file: ".env\n"})
+    assert [file.name for file in checked(folder, home).files] == [ignore_file, "train.py"]
+
+
+def test_a_file_that_windlassignore_names_travels(tmp_path: Path, home: Path) -> None:
+    folder = write(tmp_path / "job", {"ca.pem": "", ".windlassignore": "!/ca.pem\n"})
+    assert "ca.pem" in [file.name for file in checked(folder, home).files]
+
+
+def test_a_gitignore_names_no_credentials_for_travel(tmp_path: Path, home: Path) -> None:
+    folder = write(tmp_path / "job", {"ca.pem": "", ".gitignore": "!/ca.pem\n"})
+    with pytest.raises(UsageError, match=r"ca\.pem"):
+        checked(folder, home)
+
+
+def test_git_is_not_needed() -> None:
+    assert shutil.which("git", path="") is None  # what the tests without PATH stand on

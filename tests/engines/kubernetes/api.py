@@ -1,0 +1,112 @@
+"""An API server on loopback that answers as a test says: whole answers, HTML of a proxy, bodies that are cut."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from windlass.engines.kubernetes.client import Client
+
+Answer = Callable[[str, str], bytes]
+"""From method and path with query, the bytes to send; the connection is closed after them."""
+
+
+def reply(body: object, status: int = 200, *, cut: int | None = None) -> bytes:
+    """A whole answer with its length; `cut` leaves out so many bytes at the end."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
+    return head + (data if cut is None else data[:-cut])
+
+
+def chunked(*pieces: bytes, is_whole: bool = True) -> bytes:
+    """An answer in chunks, as watches and logs are; without its last chunk the connection was cut."""
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    return head + body + (b"0\r\n\r\n" if is_whole else b"ff\r\nhalf a")
+
+
+def not_found(kind: str, name: str) -> bytes:
+    """What the API server answers for an object that does not exist."""
+    return reply(
+        {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": f'{kind} "{name}" not found',
+         "reason": "NotFound", "details": {"name": name, "kind": kind}, "code": 404}, 404,
+    )  # fmt: skip
+
+
+class Api:
+    """Serves `answer`, which may be replaced at any time; `asked` are the requests that came."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+        self.num_open = 0
+        self.most_open = 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                data += (piece := connection.recv(65536))
+                if not piece:
+                    return
+            head, _, rest = data.partition(b"\r\n\r\n")
+            method, path, _ = head.split(b"\r\n")[0].decode().split(" ")
+            length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n")
+                           if line.lower().startswith(b"content-length")), 0)  # fmt: skip
+            while len(rest) < length:
+                rest += connection.recv(65536)
+            with self._lock:
+                self.asked.append(f"{method} {path}")
+                self.num_open += 1
+                self.most_open = max(self.most_open, self.num_open)
+            try:
+                connection.sendall(self.answer(method, path))
+            finally:
+                with self._lock:
+                    self.num_open -= 1
+
+
+@contextlib.contextmanager
+def serving(answer: Answer) -> Iterator[Api]:
+    api = Api(answer)
+    try:
+        yield api
+    finally:
+        api.close()
+
+
+def config_of(port: int, folder: Path, user: Mapping[str, Any] | None = None) -> str:
+    """A kubeconfig for the server; `user` is how one logs in, a token if nothing is said."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": dict(user or {"token": "secret"})}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+    }))  # fmt: skip
+    return str(path)
+
+
+def client_of(api: Api, folder: Path, user: Mapping[str, Any] | None = None) -> Client:
+    return Client("c", "team", config_of(api.port, folder, user))

@@ -1,0 +1,167 @@
+"""Runs of other machines whose lists of anchors, Jobs and pods leave something open, against a server on loopback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer
+
+from windlass.engines.kubernetes import layout, marks
+from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.elsewhere import ENDED_SOMEHOW, Seen, look, one
+from windlass.engines.kubernetes.followups import ask
+from windlass.engines.kubernetes.watched import Watched
+from windlass.runs.record import Phase
+
+RUN = "digits-7f3k2"
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with closing(ObjectServer()) as server:
+        server.anchor(RUN)
+        yield server
+
+
+@pytest.fixture
+def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
+    with closing(server.client(tmp_path)) as client:
+        yield client
+
+
+def operated(server: ObjectServer, kind: str, **spec: Any) -> None:
+    """An owner object of a kind that makes its pods without Jobs."""
+    api = {"MPIJob": "kubeflow.org/v2beta1", "PyTorchJob": "kubeflow.org/v1"}[kind]
+    server.served.add(f"{kind.lower()}s")
+    labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"}
+    server.put(kind, f"{RUN}-1", labels, api=api, spec=spec, status={})
+
+
+REPLICAS = {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "pods"),
+    [
+        ("PyTorchJob", {"runPolicy": {"suspend": True}, **REPLICAS}, 3),
+        ("MPIJob", {"runPolicy": {"suspend": True}, "mpiReplicaSpecs": {"Worker": {"replicas": 2}}}, 2),
+    ],
+)
+def test_an_operators_job_that_a_queue_holds_back_reads_as_queued(
+    server: ObjectServer, client: Client, kind: str, spec: dict[str, Any], pods: int
+) -> None:
+    operated(server, kind, **spec)
+    seen = one(client, RUN)
+    assert (seen.phase, seen.waits_for, seen.pods_total, seen.attempt) == (Phase.QUEUED, "Suspended", pods, 1)
+
+
+def test_an_operators_job_without_pods_yet_reads_as_queued(server: ObjectServer, client: Client) -> None:
+    operated(server, "PyTorchJob", **REPLICAS)
+    assert one(client, RUN).phase is Phase.QUEUED
+
+
+def test_a_run_is_lost_only_as_far_as_owner_objects_may_be_listed(server: ObjectServer, client: Client) -> None:
+    assert one(client, RUN).waits_for == "its pods and what makes them were deleted"
+    server.served.add("mpijobs")
+    server.forbidden.add("mpijobs")
+    lost = one(client, RUN)
+    assert (lost.phase, "MPIJobs, which may not be listed" in lost.waits_for) == (Phase.LOST, True)
+
+
+@pytest.mark.parametrize(("how", "phase"), [("well", Phase.SUCCEEDED), ("badly", Phase.FAILED)])
+@pytest.mark.parametrize("labels", [True, False], ids=["with the label", "of an older version"])
+def test_a_job_that_the_cluster_has_removed_leaves_a_mark_that_says_how_it_ended(
+    server: ObjectServer, client: Client, how: str, phase: Phase, labels: bool
+) -> None:
+    server.mark(RUN, "end", {layout.HOW_LABEL: how} if labels else {}, how=how)
+    seen = one(client, RUN)
+    assert (seen.phase, seen.waits_for) == (phase, "")
+
+
+def test_an_end_that_does_not_say_how_is_no_success(server: ObjectServer, client: Client) -> None:
+    server.mark(RUN, "end")
+    seen = one(client, RUN)
+    assert (seen.phase, seen.waits_for) == (Phase.LOST, ENDED_SOMEHOW)
+
+
+def test_an_end_and_a_stop_read_as_stopped(server: ObjectServer, client: Client) -> None:
+    server.mark(RUN, "end", {layout.HOW_LABEL: "badly"}, how="badly")
+    server.mark(RUN, "stop")
+    assert one(client, RUN).phase is Phase.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "named"),
+    [
+        ("Nominated", "Pod should schedule on: nodeclaim/default-x7k2p", "default-x7k2p"),
+        ("TriggeredScaleUp", "pod triggered scale-up: [{gpu-group 0->1 (max: 4)}]", "gpu-group 0->1"),
+    ],
+)
+def test_a_pod_for_which_a_node_comes_reads_as_provisioning(
+    server: ObjectServer, client: Client, reason: str, message: str, named: str
+) -> None:
+    server.job(RUN, "Running")
+    pod = server.pod(RUN, "Pending")
+    assert one(client, RUN).phase is Phase.QUEUED
+    server.event("another", reason, message)
+    assert one(client, RUN).phase is Phase.QUEUED, "it is of another pod"
+    server.event(pod, reason, message)
+    seen = one(client, RUN)
+    assert (seen.phase, seen.waits_for) == (Phase.PROVISIONING, f"node provisioning: {named}")
+    server.forbidden.add("events")
+    assert one(client, RUN).phase is Phase.QUEUED
+
+
+def test_a_list_of_runs_that_train_costs_no_further_request(server: ObjectServer, client: Client) -> None:
+    server.job(RUN, "Running")
+    server.pod(RUN, "Running")
+    look(client)
+    assert len(server.asked) == 3
+
+
+def test_the_mark_of_an_end_carries_how_as_a_label(server: ObjectServer, client: Client) -> None:
+    marks.tell_end(client, RUN, stopped=False, well=True)
+    server.asked.clear()
+    assert one(client, RUN).phase is Phase.SUCCEEDED
+    assert len(server.asked) == 3, "the lists of runs have it"
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+class Curious(Watched):
+    """One that asks at once."""
+
+    more_seconds = 0.05
+
+
+def test_a_watch_asks_what_it_is_not_told(server: ObjectServer, client: Client) -> None:
+    with closing(Curious(client)) as watching:
+
+        def seen() -> Seen:
+            [found] = watching.runs()
+            return found
+
+        assert seen().phase is Phase.LOST
+        operated(server, "PyTorchJob", runPolicy={"suspend": True}, **REPLICAS)
+        until(lambda: seen().phase is Phase.QUEUED)
+        server.job(RUN, "Running")
+        pod = server.pod(RUN, "Pending")
+        server.event(pod, "Nominated", "Pod should schedule on: nodeclaim/default-x7k2p")
+        until(lambda: seen().phase is Phase.PROVISIONING)
+        server.pod(RUN, "Running")
+        until(lambda: seen().phase is Phase.TRAINING)
+
+
+def test_nothing_open_is_nothing_asked(server: ObjectServer, client: Client) -> None:
+    assert ask(client, "", (), (), ()).coming == {}
+    assert server.asked == []
