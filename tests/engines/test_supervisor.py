@@ -12,10 +12,11 @@ import pytest
 
 from windlass.engines.keeping import crash
 from windlass.engines.keeping.ground import HeldElsewhere, NotNow
+from windlass.engines.keeping.keeper import main
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.supervisor import MAX_CRASHES, Supervisor
 from windlass.engines.keeping.told import Told
-from windlass.errors import EngineError
+from windlass.errors import EngineError, StoreFull
 from windlass.plan.plan import Plan
 from windlass.runs.record import Phase, Status
 from windlass.runs.store import RunWriter, Store
@@ -137,7 +138,7 @@ class Backend:
     def clear(self, record: Recording) -> None:
         assert not record.status.phase.is_terminal
 
-    def finish(self, record: Recording) -> None:
+    def finish(self, record: Recording, *, is_patient: bool = True) -> None:
         self.finished.append(record.writer.store.status(record.status.id).phase)
 
     def see_off(self, store: Store) -> None:
@@ -264,6 +265,26 @@ def test_a_crash_marker_is_whole_or_on_a_full_disk_empty(tmp_path: Path) -> None
     assert "KeyError" in (tmp_path / "supervisor-3.crash").read_text()
 
 
+@pytest.mark.parametrize(
+    ("error", "is_crash"),
+    [(KeyError("x"), True), (EngineError("the kubeconfig has no context"), False), (StoreFull("no space left"), False)],
+)
+def test_only_what_is_no_error_of_its_surroundings_is_a_crash(
+    scene: Scene, error: Exception, is_crash: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_plan: Plan, _run_dir: Path) -> Backend:
+        raise error
+
+    argv = [str(scene.store.home), "r-1", str(os.dup(scene.writer.lock))]
+    if is_crash:
+        with pytest.raises(KeyError):
+            main(argv, fails)
+    else:
+        assert main(argv, fails) == 1
+        assert str(error) in capfd.readouterr().err
+    assert (crash.read(scene.dir) is not None) == is_crash
+
+
 # -- detaching --------------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +292,8 @@ def test_sigterm_leaves_a_run_whose_nodes_outlive_the_machine(scene: Scene) -> N
     supervisor = scene.supervisor()
 
     def terminate() -> None:
+        if supervisor.terminated:  # a turn later: it must not watch any more
+            scene.backend.attempts[0].nodes[0].told = ended(0)
         supervisor.terminated = True
         os.write(supervisor.wake_end, b".")
 

@@ -344,7 +344,7 @@ def test_a_supervisor_that_crashed_once_is_followed_by_one_that_works(machine: M
     begin_crashed(machine, "Traceback …\nOSError: passing", crashes=1)
     assert machine.ended()["phase"] == "succeeded"
     [adopted] = [event for event in machine.events() if event["kind"] == "adopted"]
-    assert adopted["data"]["crash"] == "OSError: passing"
+    assert adopted["crash"] == "OSError: passing"
 
 
 def test_what_libraries_log_in_a_supervisor_breaks_no_run(machine: Machine) -> None:

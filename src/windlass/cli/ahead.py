@@ -19,7 +19,6 @@ import signal
 import socket
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,7 +89,6 @@ class WarmCommands(WarmProcess):
         from windlass.engines.kubernetes.engine import KEEPER
         from windlass.engines.kubernetes.ground import ClusterGround
 
-        warnings.simplefilter("ignore")  # as for a keeper that is started: what it says is taken for a defect of ours
         home, run_id = request["keep"]
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDONLY)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+WATCH_SECONDS = 0.2
+"""How long a watch lasts here."""
 PATH = re.compile(
     r"/apis?/(?P<api>v1|[^/]+/[^/]+)/namespaces/(?P<namespace>[^/]+)/(?P<plural>[^/]+)(/(?P<name>[^/]+))?$"
 )
@@ -81,10 +83,16 @@ class ApiServer:
         with self._lock:
             self.requests.append(request)
             failed = self.fails(request)
-            return failed if failed is not None else self._do(request, query, body)
+            if failed is None and "watch" not in query:
+                return self._do(request, query, body)
+        if failed is None:
+            threading.Event().wait(WATCH_SECONDS)  # nothing happens meanwhile
+        return failed or Answer(200, b"")
 
     def _do(self, request: Request, query: Mapping[str, list[str]], body: Any) -> Answer:
         verb, plural, name, _ = request
+        if plural.startswith("/"):
+            return status(404, "NotFound", "the server could not find the requested resource")
         if verb == "POST":
             name = body["metadata"]["name"]
             if (plural, name) in self.objects:

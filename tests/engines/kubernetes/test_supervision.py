@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ said = json.loads(pathlib.Path(sys.argv[1]).read_text())
 if "error" in said:
     sys.exit(said["error"])
 print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
-                  "status": {"token": said["token"]}}))
+                  "status": said}))
 """
 
 
@@ -54,6 +55,13 @@ def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
     client = Client("bed", "team", kubeconfig(server, tmp_path / "config"))
     yield client
     client.close()
+
+
+def until(happened: Callable[[], object]) -> None:
+    give_up = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
 
 
 class Clock:
@@ -99,6 +107,16 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
     clock.seconds += AGAIN_SECONDS
     client.find("v1", "Pod")
     assert server.requests[-1].token == "second"
+    says.write_text('{"token": "short", "expirationTimestamp": "2020-01-01T00:00:00Z"}')
+    server.fails = lambda request: status(401, "Unauthorized") if request.token == "second" else None
+    with pytest.raises(Refused):
+        client.find("v1", "Pod")
+    clock.seconds += AGAIN_SECONDS
+    client.find("v1", "Pod")
+    assert server.requests[-1].token == "short"
+    says.write_text('{"error": "session has expired"}')
+    with pytest.raises(NotLoggedIn, match="session has expired"):
+        client.find("v1", "Pod")  # and not with the token of which it is known that it has expired
     client.close()
     assert "session has expired" not in "".join(capfd.readouterr())
 
@@ -281,8 +299,9 @@ class Scene:
 
     def pod(self, name: str, phase: str = "Running") -> None:
         labels = {layout.RUN_LABEL: "r-1", layout.MANAGED_LABEL: "windlass", layout.ATTEMPT_LABEL: "1"}
+        place = {"batch.kubernetes.io/job-completion-index": name.rpartition("-")[2]}
         self.server.put("pods", name, spec={"containers": [{"name": "node"}]}, status={"phase": phase},
-                        metadata={"labels": labels})  # fmt: skip
+                        metadata={"labels": labels, "annotations": place})  # fmt: skip
 
 
 @pytest.fixture
@@ -310,6 +329,19 @@ def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) ->
     assert scene.engine.status("r-1").condition is None
 
 
+def test_a_stop_after_the_end_needs_the_cluster_only_where_the_record_may_be_wrong(scene: Scene) -> None:
+    scene.end(Phase.FAILED)
+    scene.server.fails = lambda _: status(503, "ServiceUnavailable")
+    scene.engine.stop("r-1")
+    writer = scene.store.writer("r-1")
+    assert writer is not None
+    writer.append("resume", {"reason": "asked"})
+    writer.append("end", {"phase": "lost"})
+    writer.close()
+    with pytest.raises(Refused):
+        scene.engine.stop("r-1")
+
+
 def test_rm_deletes_pods_whose_maker_is_gone(scene: Scene) -> None:
     scene.end()
     scene.pod("r-1-1-0")
@@ -318,7 +350,7 @@ def test_rm_deletes_pods_whose_maker_is_gone(scene: Scene) -> None:
 
 
 def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
 ) -> None:
     writer = scene.create()
     ground = ClusterGround(scene.plan, scene.dir)
@@ -329,7 +361,7 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
                      metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # fmt: skip
     scene.server.put("jobs", "r-1-1", metadata={"labels": {layout.RUN_LABEL: "r-1"}})
     scene.server.fails = lambda _: status(503, "ServiceUnavailable", "the server is shutting down")
-    ground.finish(record, seconds=0)
+    ground.finish(record, is_patient=False)
     ground.close()
     writer.close()
     [warning] = [event.data["message"] for event in scene.store.events("r-1") if event.kind == "warning"]
@@ -358,6 +390,39 @@ def test_a_start_that_cannot_be_made_now_is_not_refused(scene: Scene, answer: An
     assert not ground.is_started(scene.dir / "attempt-1")
     ground.close()
     writer.close()
+
+
+def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: Scene) -> None:
+    writer = scene.create()
+    ground = ClusterGround(scene.plan, scene.dir)
+    writer.append("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
+    scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
+    with pytest.raises(NotNow):
+        ground.start(Recording(writer), scene.dir / "attempt-1", 1, [0], 1)
+    scene.server.fails = lambda _: None
+    scene.server.put("jobs", "r-1-1", metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # made, and never answered
+    writer.append("end", {"phase": "stopped"})
+    ground.finish(Recording(writer))
+    ground.close()
+    writer.close()
+    assert scene.server.names("jobs") == []
+
+
+@pytest.mark.parametrize(("phase", "deleted"), [("Running", 1), ("Succeeded", 0)])
+def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: Scene, phase: str, deleted: int) -> None:
+    """Its log may not have been read: it ended while no supervisor watched."""
+    scene.pod("r-1-1-0", phase)
+    scene.server.put("jobs", "r-1-1")
+    scene.server.put("configmaps", "r-1")
+    ground = ClusterGround(scene.plan, scene.dir)
+    wake = os.open(os.devnull, os.O_WRONLY)  # stays open: the attempt's threads end some time after it is closed
+    attempt = ground.adopt(scene.dir / "attempt-1", 1, [0], wake)
+    until(lambda: attempt.pods.pod(0) is not None)
+    attempt.send(signal.SIGTERM)
+    attempt.senders.shutdown(wait=True)
+    assert scene.server.asked("DELETE", "pods") == deleted
+    attempt.close()
+    ground.close()
 
 
 def test_a_start_that_is_forbidden_is_refused(scene: Scene) -> None:

@@ -7,6 +7,7 @@ rules are silent.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -157,8 +158,12 @@ def unreachable(case: Case) -> Iterator[Verdict]:
     if cluster is None or not cluster.unreachable or case.status.phase.is_terminal:
         return
     since = f"; the last that is known of the run: it was {case.status.phase}"
+    evidence = [cluster.unreachable]
+    if (condition := case.status.condition) is not None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(condition["since"]))
+        evidence.append(f"since {stamp}: {condition['message']}")
     yield Verdict("cluster-unreachable", f"the cluster cannot be asked: {cluster.unreachable}{since}", None,
-                  (cluster.unreachable,), "pods go on without it, and the run is followed again when it answers; see: "
+                  tuple(evidence), "pods go on without it, and the run is followed again when it answers; see: "
                   "kubectl cluster-info", 109)  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,13 +20,15 @@ from windlass.engines.keeping.supervisor import Supervisor
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.machine import VARIABLE
-from windlass.runs.record import Status
+from windlass.runs.record import Json, Phase, Status
 from windlass.runs.store import RunWriter, Store
-from windlass.runs.wish import Wish, write_wish
+from windlass.runs.wish import Wish, read_wish, write_wish
 from windlass.worker import process
 
 KEEPER_SECONDS = 1.0
 """How long a supervisor may take until it says who it is."""
+LOOK_AGAIN_SECONDS = 5.0
+"""Between two looks at a target, of a command that follows a run which this machine cannot supervise now."""
 LEAVE_SECONDS = 30.0
 """How long one may take to end once it has written the end of its run."""
 
@@ -36,6 +39,9 @@ class KeptEngine(Engine):
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self._clock = clock
+        self._later: dict[str, tuple[float, Json | None]] = {}
+        """Runs for which no supervisor can be started now: until when nobody is asked again (by `time.monotonic`), and
+        what is seen of each meanwhile."""
 
     # -- what an engine adds ------------------------------------------------------------------------------------------
 
@@ -138,8 +144,11 @@ class KeptEngine(Engine):
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
         """Ask the run to end; a supervisor on another machine reads that from the shared home. Raises NoSuchRun."""
-        if self.store.status(run_id).phase.is_terminal:
-            self._end_leftovers(run_id, now=now)
+        phase = self.store.status(run_id).phase
+        if phase.is_terminal:
+            # Of a run that is lost the record may be wrong, and an error is better than to say nothing.
+            with contextlib.suppress(*(() if phase is Phase.LOST else (WindlassError,))):
+                self._end_leftovers(run_id, now=now)
             return
         run_dir = self.store.run_dir(run_id)
         try:
@@ -238,13 +247,16 @@ class KeptEngine(Engine):
         try:
             if writer.status.phase.is_terminal:
                 return writer.status
+            until, condition = self._later.get(run_id, (0.0, None))
+            if time.monotonic() < until and read_wish(self.store.run_dir(run_id)) is None:
+                return replace(writer.status, condition=condition or writer.status.condition)
             plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
             try:
                 ground = self._ground(plan, run_dir)
             except (EngineError, UsageError) as error:  # the record is not to be hidden by a login that is gone
-                return _seen(writer.status, "LoginFailed", f"no supervisor can be started: {error.message}")
+                return self._seen(writer.status, "LoginFailed", f"no supervisor can be started: {error.message}")
             if holder := self._held_elsewhere(ground):
-                return _seen(writer.status, "SupervisedElsewhere", f"supervised by {holder}")
+                return self._seen(writer.status, "SupervisedElsewhere", f"supervised by {holder}")
             supervisor = Supervisor(writer, plan, run_dir, ground)
             if not self._settle(supervisor):
                 self._follow_up(writer, supervisor)
@@ -254,7 +266,8 @@ class KeptEngine(Engine):
 
     def _follow_up(self, writer: RunWriter, supervisor: Supervisor) -> None:
         """Start the next supervisor, unless the ones before it got nothing done and the last was only just started."""
-        if supervisor.pause_seconds() > 0:
+        if (pause := supervisor.pause_seconds()) > 0:
+            self._later[writer.status.id] = (time.monotonic() + min(pause, 1.0), None)
             return
         run_dir = self.store.run_dir(writer.status.id)
         crashed = crash.read(run_dir)
@@ -262,15 +275,16 @@ class KeptEngine(Engine):
         crash.move_away(run_dir, writer.status.last_seq)
         self._start_keeper(writer)
 
+    def _seen(self, status: Status, kind: str, message: str) -> Status:
+        """A status with a condition that is seen now and is not in the record, for whoever asks within some seconds."""
+        condition = {"type": kind, "message": message, "since": self._clock()}
+        self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
+        return replace(status, condition=condition)
+
     def _wake_keeper(self, run_id: str) -> bool:
         """Signal the run's supervisor; gives whether there was one to signal."""
         pid = keeper_pid(self.store.run_dir(run_id))
         return pid is not None and process.send(pid, signal.SIGINT)
-
-
-def _seen(status: Status, kind: str, message: str) -> Status:
-    """A status with a condition that is seen now and is not in the record."""
-    return replace(status, condition={"type": kind, "message": message, "since": time.time()})
 
 
 def _recorded(status: Status, now: float) -> str:

@@ -146,8 +146,11 @@ class Ground(Protocol):
     def clear(self, record: Recording) -> None:
         """The run is about to end: remove what outlives its attempts, as far as it cannot fail or take long."""
 
-    def finish(self, record: Recording) -> None:
-        """The end is recorded: clean up the rest, for a bounded time, and record what could not be cleaned up."""
+    def finish(self, record: Recording, *, is_patient: bool = True) -> None:
+        """The end is recorded: clean up the rest, and record what could not be cleaned up.
+
+        Tries again for a bounded time if `is_patient`, else once.
+        """
 
     def see_off(self, store: Store) -> None:
         """The run's keeper holds it no longer: see what goes of itself after its end, as long as that takes."""

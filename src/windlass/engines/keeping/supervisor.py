@@ -405,7 +405,7 @@ class Supervisor:
             self.record.note("attempt-end", end.attempt_end())
         self.record.note("end", {**end.end(), **(more or {})})
         self._write_all()
-        self.ground.finish(self.record)
+        self.ground.finish(self.record, is_patient=self.patience_seconds > 0)
 
     def _write_all(self) -> None:
         """A full disk only delays the end: it is not to be lost for want of a kilobyte. Raises StoreFull."""

@@ -107,7 +107,7 @@ class KubernetesEngine(KeptEngine):
         try:
             plan = Plan.from_json(self.store.plan(run_id))
             with contextlib.closing(ClusterGround(plan, run_dir)) as ground:
-                ground.finish(Recording(writer), seconds=0)
+                ground.finish(Recording(writer), is_patient=False)
         finally:
             writer.close()
 

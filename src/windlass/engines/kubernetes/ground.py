@@ -233,9 +233,9 @@ class ClusterGround:
         with contextlib.suppress(OSError):
             (self._run_dir / UNFINISHED).touch()
 
-    def finish(self, record: Recording, seconds: float = CLEAN_SECONDS) -> None:
-        """See `Ground`. What could not be done within so many seconds, the next command that looks tries again."""
-        give_up, marker = time.monotonic() + seconds, self._run_dir / UNFINISHED
+    def finish(self, record: Recording, *, is_patient: bool = True) -> None:
+        """See `Ground`. What could not be done, the next command that looks tries again."""
+        give_up, marker = time.monotonic() + (CLEAN_SECONDS if is_patient else 0.0), self._run_dir / UNFINISHED
         while True:
             try:
                 self._clean_up(record)
@@ -344,7 +344,7 @@ def _not_now(error: EngineError, more: str = "") -> NotNow:
     """The condition of a run whose cluster cannot be used now."""
     is_login = isinstance(error, NotLoggedIn) or (isinstance(error, Refused) and error.status == 401)
     kind = "LoginFailed" if is_login else "ClusterUnreachable"
-    words = f"cannot log in to the cluster: {error.message}" if is_login else f"waits for the cluster: {error.message}"
+    words = f"cannot log in to the cluster: {error.message}" if is_login else f"cannot use the cluster: {error.message}"
     return NotNow(kind, "; ".join(part for part in (words, more) if part), error.hint)
 
 

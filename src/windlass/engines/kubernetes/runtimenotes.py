@@ -101,6 +101,9 @@ def _told(job: Job, runtime: Json, called: str, patching: Patching) -> Iterator[
     if "terminationGracePeriodSeconds" not in patching.pod and given < job.grace + END_SECONDS:
         yield Note("runtime-grace", f"{called}: pods that are taken away have {given} s to end, and grace is "
                    f"{job.grace:g} s", "say terminationGracePeriodSeconds in the runtime")  # fmt: skip
+    if job.timeout is not None and "activeDeadlineSeconds" not in patching.pod:
+        yield Note("runtime-deadline", f"{called}: its pods can be given no deadline, so that timeout holds only while "
+                   "a supervisor watches", "say activeDeadlineSeconds in the runtime")  # fmt: skip
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     if others := [one["name"] for one in jobs if one["name"] != NODE]:
         yield Note("runtime-jobs", f"{called}: has {', '.join(others)} run beside the training, as it says", "")

@@ -71,7 +71,7 @@ class LocalGround:
             for refused in netns.remove(network):
                 record.note("warning", {"message": f"left behind: {refused}"})
 
-    def finish(self, record: Recording) -> None:
+    def finish(self, record: Recording, *, is_patient: bool = True) -> None:
         """See `Ground`."""
 
     def see_off(self, store: Store) -> None:

@@ -1,0 +1,206 @@
+"""Supervisors of runs on a real cluster that are killed, ended, logged out or doubled: the record stays true."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.labs import CAN, PATIENCE_SECONDS, lab_on, opened, plan_on, pods
+from tests.engines.lab import Lab, Run, Way
+
+from windlass.actions.why import why
+from windlass.engines.keeping.keeper import keeper_pid
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.runs.record import Phase
+from windlass.spec.targets import KubernetesTarget
+from windlass.worker import process
+
+WINDLASS = Path(sys.executable).with_name("windlass")
+NUM_KILLS = 6
+PLUGIN = """
+import json, pathlib, sys
+said = json.loads(pathlib.Path(sys.argv[1]).read_text())
+if "error" in said:
+    sys.exit(said["error"])
+print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": said}))
+"""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def supervisor(run: Run) -> int:
+    """The process that supervises a run, once there is one."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [pid] if (pid := keeper_pid(run.dir)) is not None else []
+        return bool(found)
+
+    wait_for(look, "a supervisor", 60)
+    return found[0]
+
+
+def end(pid: int, number: signal.Signals) -> None:
+    """Signal a process, and wait until it is gone."""
+    os.kill(pid, number)
+    wait_for(lambda: (seen := process.stat(pid)) is None or seen.state == "Z", "the process to end", 60)
+
+
+def raw(run: Run) -> Any:
+    """The record as it is: no command looks, so that no supervisor is started."""
+    return run.lab.store.status(run.id)
+
+
+def kinds(run: Run, *wanted: str) -> list[str]:
+    return [event.kind for event in run.events if event.kind in wanted]
+
+
+def phases(cluster: Cluster, namespace: str, run: Run) -> list[str]:
+    return [pod["status"]["phase"] for pod in pods(cluster, namespace, run, 1)]
+
+
+def succeeded_at_once(cluster: Cluster, namespace: str, run: Run) -> None:
+    """One attempt that was never disturbed, by its record and by its pods."""
+    status = run.wait()
+    assert (status.phase, len(status.attempts), status.exit_code) == (Phase.SUCCEEDED, 1, 0), run.text()
+    assert status.condition is None
+    assert kinds(run, "notice", "lost-node", "cause", "attempt-end", "stop") == []
+    wait_for(lambda: phases(cluster, namespace, run) == ["Succeeded"], "the pod to be shown as ended", 60)
+
+
+def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        run = lab.start("sleep", "15").until_ready()
+        end(supervisor(run), signal.SIGTERM)
+        found = raw(run)
+        assert found.phase is Phase.TRAINING
+        assert "no supervisor is attached" in found.condition["message"]
+        assert phases(cluster, namespace, run) == ["Running"]
+        succeeded_at_once(cluster, namespace, run)
+
+
+def test_six_killed_supervisors_of_one_attempt_lose_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        run = lab.start("sleep", "30").until_ready()
+        for number in range(NUM_KILLS):
+            end(supervisor(run), signal.SIGKILL)
+            run.until(lambda run, number=number: run.status and kinds(run, "adopted") == ["adopted"] * (number + 1))  # type: ignore[misc]
+        assert phases(cluster, namespace, run) == ["Running"]
+        succeeded_at_once(cluster, namespace, run)
+
+
+def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace: str, tmp_path: Path) -> None:
+    says, program, config = tmp_path / "says.json", tmp_path / "plugin.py", tmp_path / "config"
+    program.write_text(PLUGIN)
+    document = json.loads(Path(bed.kubeconfig).read_text())
+    [mine] = [user for user in document["users"] if user["name"] == "admin"]
+    works = json.dumps(mine["user"])
+    mine["user"] = {"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "interactiveMode": "Never",
+        "args": [str(program), str(says)],
+    }}  # fmt: skip
+    config.write_text(json.dumps(document))
+    says.write_text(works)
+    target = KubernetesTarget(name="bed", context=bed.context, namespace=namespace, image=bed.image, python=bed.python)
+    way = Way("login", KubernetesEngine, functools.partial(plan_on, target, str(config)), CAN, {},
+              patience_seconds=PATIENCE_SECONDS)  # fmt: skip
+    with opened(Lab(way, tmp_path / "home")) as lab:
+        run = lab.start("sleep", "40").until_ready()
+        says.write_text('{"error": "the SSO session has expired"}')
+        end(supervisor(run), signal.SIGKILL)
+        run.until(lambda run: (run.status.condition or {}).get("type") == "LoginFailed", 60)
+        assert "the SSO session has expired" in raw(run).condition["message"]
+        verdict = why(run.id, lab.store)[1].verdict
+        assert "the SSO session has expired" in verdict.summary
+        assert any("cannot log in to the cluster" in line for line in verdict.evidence)
+        assert phases(bed, namespace, run) == ["Running"]
+        says.write_text(works)
+        run.until(lambda run: run.status.condition is None, 120)
+        succeeded_at_once(bed, namespace, run)
+
+
+def test_an_api_server_that_dies_between_the_end_of_a_pod_and_that_of_its_run_costs_no_end(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path
+) -> None:
+    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
+        run = lab.start("sleep", "5").until_ready()
+        pid = supervisor(run)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: phases(lone_bed, lone_namespace, run) == ["Succeeded"], "the pod to end", 120)
+            lone_bed.kill_api_server()
+            os.kill(pid, signal.SIGCONT)
+            wait_for(lambda: raw(run).phase.is_terminal or raw(run).condition is not None, "it to be noticed", 120)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            lone_bed.start_api_server()
+        succeeded_at_once(lone_bed, lone_namespace, run)
+        assert not (run.dir / "supervisor.crash").exists()
+
+
+def test_pods_end_at_their_deadline_while_no_supervisor_watches(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        run = lab.start("sleep", "600", timeout="1h", grace="1s", restarts=3).until_ready()
+        end(supervisor(run), signal.SIGKILL)
+        [pod] = pods(cluster, namespace, run, 1)
+        assert pod["spec"]["activeDeadlineSeconds"] > 3600
+        name = pod["metadata"]["name"]
+        cluster.kubectl("patch", "pod", "-n", namespace, name, "-p", '{"spec": {"activeDeadlineSeconds": 1}}')
+        wait_for(lambda: phases(cluster, namespace, run) == ["Failed"], "the kubelet to end the pod", 120)
+        status = run.wait()
+        assert (status.phase, status.exit_code, len(status.attempts)) == (Phase.FAILED, 124, 1)
+        assert status.attempts[0].reason == "timeout"
+        assert why(run.id, lab.store)[1].verdict.code == "timeout"
+
+
+@pytest.mark.usefixtures("ours_to_break")
+def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """The other machine is another name of this one, with a copy of the home."""
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        run = lab.start("sleep", "30").until_ready()
+        supervisor(run)
+        other = tmp_path / "other"
+        shutil.copytree(tmp_path / "home", other)
+        (other / "runs" / run.id / "supervisor.pid").unlink()
+        shell = f"hostname other-machine && exec {WINDLASS} status {run.id} -o json"
+        env = {**os.environ, "WINDLASS_HOME": str(other)}
+        done = subprocess.run(["unshare", "--uts", "sh", "-c", shell], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        condition = json.loads(done.stdout)["condition"]
+        assert condition["type"] == "SupervisedElsewhere", done.stdout
+        assert f"process {supervisor(run)} on {os.uname().nodename}" in condition["message"]
+        assert keeper_pid(other / "runs" / run.id) is None
+        succeeded_at_once(cluster, namespace, run)
+
+
+def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        run = lab.start("sleep", "600", grace="1s").until_ready()
+        end(supervisor(run), signal.SIGKILL)
+        writer = lab.store.writer(run.id)
+        assert writer is not None
+        writer.append("end", {"phase": "lost"})
+        writer.close()
+        assert (run.status.condition or {}).get("type") == "PodsStillRunning"
+        env = {**os.environ, "WINDLASS_HOME": str(lab.home)}
+        done = subprocess.run([WINDLASS, "stop", run.id], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "pods that still ran were deleted" in done.stdout
+        wait_for(lambda: phases(cluster, namespace, run) == [], "its pods to be gone", 120)
+        assert run.status.condition is None
