@@ -21,6 +21,7 @@ class Node(Protocol):
     ended: bool
     lost: bool
     begun: bool
+    alone: tuple[int, ...]
     not_started: bool
     pid: int | None
     start_ticks: int

@@ -24,6 +24,8 @@ class Told:
         self.start_ticks = 0
         self.boot = ""
         self.failures: list[dict[str, Any]] = []
+        self.alone: tuple[int, ...] = ()
+        """Its ranks that trained without ever reaching another."""
         self.ended = False
         """Whether it said its last word."""
         self.lost = False
@@ -63,6 +65,9 @@ class Told:
                 self.pid, self.start_ticks, self.boot = event["pid"], event["start_ticks"], event["boot"]
             elif event["kind"] == "end":
                 self.ended, self.failures = True, event["failures"]
+                self.alone = tuple(event.get("alone", ()))
+            elif event["kind"] == "alone":
+                self.alone = tuple(event["ranks"])
             yield event
 
     def last_words(self) -> str:
