@@ -123,7 +123,8 @@ RESTART: Final = _object({
     "steps_redone": WHOLE,
 })  # fmt: skip
 WHY: Final = _object({
-    "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
+    "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)),
+    "not_seen": {**_list(TEXT), "description": "What could not be looked at, and why"}, "restarts": _list(RESTART),
 })  # fmt: skip
 STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK})
 _SEEN: Final[dict[str, Schema]] = {

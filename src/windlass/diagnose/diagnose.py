@@ -7,6 +7,7 @@ from typing import Final
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.rules import RULES
 from windlass.diagnose.rules.case import Case
+from windlass.diagnose.unseen import unseen
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
 from windlass.runs.record import Phase
 
@@ -32,7 +33,7 @@ def diagnose(seen: Observations) -> Diagnosis:
     best = ranked[0]
     # What is but the same event seen from farther off is no other explanation.
     others = [other for other in ranked[1:] if other.code not in EFFECTS]
-    return Diagnosis(best, tuple(others))
+    return Diagnosis(best, tuple(others), unseen(case))
 
 
 def _nothing_seen(case: Case) -> Verdict:
