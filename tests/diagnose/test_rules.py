@@ -327,3 +327,27 @@ def test_a_loss_of_an_attempt_before_says_nothing_of_one_that_reported_none() ->
     assert (
         diagnose(seen(Phase.SUCCEEDED, ranks=[RankSeen(0, exit_code=0)], exit_code=0, more=more)).verdict.code == "none"
     )
+
+
+def test_a_run_that_goes_on_is_told_with_what_could_not_be_looked_at() -> None:
+    ranks = [RankSeen(0, last_output_at=900.0), RankSeen(1)]
+    found = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[("phase", {"phase": "training"})]))
+    said = "\n".join(found.not_seen)
+    assert found.verdict.code == "none"
+    for words in ("the output of rank 1", "no stacks were taken", "memory, disks and limits"):
+        assert words in said
+    assert found.to_json()["not_seen"] == list(found.not_seen)
+    cut = replace(seen(Phase.TRAINING, ranks=ranks), cluster=ClusterSeen(unreachable="no route to host"))
+    assert "no route to host" in "\n".join(diagnose(cut).not_seen)
+
+
+def test_ranks_without_a_stack_are_named() -> None:
+    ranks = [RankSeen(number, last_output_at=40.0) for number in range(3)]
+    more = [("phase", {"phase": "training"}), hang(IN_ALL_REDUCE, "")]
+    said = "\n".join(diagnose(seen(Phase.TRAINING, ranks=ranks, more=more)).not_seen)
+    assert "where rank 1 was: no stack came from there" in said
+    assert "where rank 2 was: their nodes have not answered" in said
+
+
+def test_of_a_run_that_ended_nothing_is_left_to_look_at() -> None:
+    assert failed(TRACE + "ValueError: x\n").not_seen == ()

@@ -172,6 +172,29 @@ def test_a_worker_that_broke_before_it_reported_is_lost_though_the_attempt_ends(
     assert [event["node"] for event in events(writer, "not-started")] == [2]
 
 
+@pytest.mark.parametrize(("is_to_meet", "expected"), [(True, ["ranks-alone"]), (False, [])])
+def test_ranks_that_never_met_are_warned_of_once_and_only_where_all_of_them_are_alone(
+    writer: RunWriter, nodes: list[HandNode], tmp_path: Path, is_to_meet: bool, expected: list[str]
+) -> None:
+    membership = Membership(3, 3, 0.0)
+    record = Recording(writer, membership.take)
+    watch = Watch(
+        HandAttempt(tmp_path, nodes), record, POLICY, RollCall(record, membership, set), membership,
+        ProgressOfNodes(record, 3), is_to_meet=is_to_meet,
+    )  # fmt: skip
+    for node in nodes:
+        begin(node)
+    for node in nodes[:2]:
+        node.say("alone", ranks=[node.number])
+    watch.read_news()
+    assert events(writer, "warning") == []
+    nodes[2].say("end", failures=[], ended_by="itself", facts={}, alone=[2])
+    watch.read_news()
+    for _ in range(2):
+        watch.warn_if_alone()
+    assert [event["code"] for event in events(writer, "warning")] == expected
+
+
 @pytest.mark.parametrize(
     ("marked", "tail", "ended_by_us", "found"),
     [

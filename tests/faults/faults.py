@@ -510,6 +510,15 @@ FAULTS = (
         act=stop_at_hang,
     ),
     Fault(
+        "ranks that never meet, and train alone",
+        "import torch\nmodel = torch.nn.Linear(2, 1)\nmodel(torch.ones(1, 2)).sum().backward()\n",
+        "ranks-alone",
+        None,
+        ("init_process_group", "launcher: plain"),
+        {"nodes": 2},
+        needs=no_torch,
+    ),
+    Fault(
         "a rank that is suspended",
         gloo("print('ready', flush=True)\nwhile True:\n    dist.all_reduce(x)\n    time.sleep(0.05)\n"),
         "rank-frozen",
@@ -644,6 +653,28 @@ HEALTHY = (
         "server.listen()\n",
         "none",
         job={"launcher": "plain"},
+    ),
+    Fault(
+        "ranks that are meant to work alone",
+        "import torch\nprint(torch.ones(2).sum())\n",
+        "none",
+        job={**TWO, "launcher": "plain"},
+        needs=no_torch,
+    ),
+    Fault(
+        "ranks that meet by a store of their own",
+        "import datetime, os, torch\nfrom torch.distributed import TCPStore\n"
+        "store = TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), 2, os.environ['RANK'] == '0',\n"
+        "                 datetime.timedelta(seconds=60))\nprint(torch.ones(2), store.add('there', 1))\n",
+        "none",
+        job=TWO,
+        needs=no_torch,
+    ),
+    Fault(
+        "ranks that do not use torch",
+        "import json\nprint(json.dumps({'loss': 1}))\n",
+        "none",
+        job=TWO,
     ),
     Fault(
         "a restart, then success",

@@ -150,5 +150,16 @@ def test_the_command_says_it_in_json(world: World, tmp_path: Path) -> None:
     done = subprocess.run([str(WINDLASS), "why", "-o", "json"], env=environ, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     said = json.loads(done.stdout)
-    assert set(said) == {"id", "phase", "verdict", "summary", "rank", "evidence", "fix", "others", "restarts"}
+    assert set(said) == {
+        "id",
+        "phase",
+        "verdict",
+        "summary",
+        "rank",
+        "evidence",
+        "fix",
+        "others",
+        "not_seen",
+        "restarts",
+    }
     assert (said["verdict"], said["rank"], said["phase"]) == ("exception", 2, "failed"), done.stdout.decode()

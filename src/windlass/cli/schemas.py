@@ -166,8 +166,8 @@ RESTART: Final = _object({
     "start": START,
 })  # fmt: skip
 WHY: Final = _object({
-    "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)), "restarts": _list(RESTART),
-    "unseen": {**_list(TEXT), "description": "What could not be looked at, each with the reason"},
+    "id": TEXT, "phase": PHASE, **_VERDICT, "others": _list(_object(_VERDICT)),
+    "not_seen": {**_list(TEXT), "description": "What could not be looked at, and why"}, "restarts": _list(RESTART),
     "checkpoint_missing": _or_null(MISSING),
 })  # fmt: skip
 STATUS: Final = _object({**_RUN, "attempts": _list(ATTEMPT), "ledger": LEDGER}, {"network": NETWORK, **_TRUE})

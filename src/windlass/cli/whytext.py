@@ -60,23 +60,23 @@ def verdict_lines(diagnosis: Diagnosis, paint: Paint, *, verbose: int = 0) -> li
     """The verdict with its evidence and fix; other explanations in one line each, or in full if asked for."""
     verdict = diagnosis.verdict
     if verdict.code == NONE:
-        return [_labelled("why", paint(verdict.summary, "green"), paint), *_unseen(diagnosis, paint)]
+        return [_labelled("why", paint(verdict.summary, "green"), paint), *_not_seen(diagnosis, paint)]
     lines = _verdict(verdict, "why", paint)
     for other in diagnosis.others if verbose else ():
         lines += ["", *_verdict(other, "or", paint)]
     if diagnosis.others and not verbose:
         also = ", ".join(other.code for other in diagnosis.others[:4])
         lines.append(_labelled("less sure", paint(f"{also} (windlass why -v)", dim=True), paint))
-    return [*lines, *_unseen(diagnosis, paint)]
+    return [*lines, *_not_seen(diagnosis, paint)]
 
 
-def _unseen(diagnosis: Diagnosis, paint: Paint) -> list[str]:
-    """What could not be looked at: the verdict does without it."""
+def _not_seen(diagnosis: Diagnosis, paint: Paint) -> list[str]:
+    """What could not be looked at, a line or more for each."""
     lines = []
-    for place, item in enumerate(diagnosis.unseen):
+    for place, item in enumerate(diagnosis.not_seen):
         first, *more = _wrapped(item, hang=2)
-        lines.append(_labelled("not seen" if place == 0 else "", paint(f"· {first}", "yellow"), paint))
-        lines += [_labelled("", paint(f"  {line}", "yellow"), paint) for line in more]
+        lines.append(_labelled("not seen" if place == 0 else "", paint(f"· {first}", dim=True), paint))
+        lines += [_labelled("", paint(f"  {line}", dim=True), paint) for line in more]
     return lines
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.rules import RULES
 from windlass.diagnose.rules.case import Case
+from windlass.diagnose.unseen import unseen
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
 from windlass.runs.record import Phase
 
@@ -35,11 +36,7 @@ def diagnose(seen: Observations) -> Diagnosis:
     best = ranked[0]
     # What is but the same event seen from farther off is no other explanation.
     others = [other for other in ranked[1:] if other.code not in EFFECTS]
-    return Diagnosis(best, tuple(others), _unseen(seen))
-
-
-def _unseen(seen: Observations) -> tuple[str, ...]:
-    return tuple(seen.cluster.unseen) if seen.cluster is not None else ()
+    return Diagnosis(best, tuple(others), unseen(case))
 
 
 def _nothing_seen(case: Case) -> Verdict:
@@ -47,7 +44,8 @@ def _nothing_seen(case: Case) -> Verdict:
     if status.phase is Phase.SUCCEEDED:
         return Verdict(NONE, "the run succeeded; nothing is wrong")
     if not status.phase.is_terminal:
-        so_far = "so far" if not _unseen(case.seen) else "in what could be looked at"
+        cluster = case.seen.cluster
+        so_far = "so far" if cluster is None or not cluster.unseen else "in what could be looked at"
         return Verdict(NONE, f"the run is {status.phase}; nothing is wrong {so_far}")
     return Verdict(
         "unknown",

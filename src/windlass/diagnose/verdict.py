@@ -43,10 +43,10 @@ class Diagnosis:
 
     verdict: Verdict
     others: tuple[Verdict, ...] = ()
-    unseen: tuple[str, ...] = ()
-    """What could not be looked at, each with the reason."""
+    not_seen: tuple[str, ...] = ()
+    """What could not be looked at, and why: a run that goes on is judged without it."""
 
     def to_json(self) -> dict[str, Any]:
         """The public form, as `why -o json` prints it."""
         others = [other.to_json() for other in self.others]
-        return {**self.verdict.to_json(), "others": others, "unseen": list(self.unseen)}
+        return {**self.verdict.to_json(), "others": others, "not_seen": list(self.not_seen)}

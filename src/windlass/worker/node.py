@@ -17,7 +17,8 @@ started it may die and another take over, and nothing is lost.
 | `notice` | source (`imds`, `sigterm`), action, time: the machine is to go away, unless our keeper sent the signal |
 | `warning` | message |
 | `hang` | ranks: rank, state, stack, flight of each that lives (see watch.py); asked, or since one waited in vain |
-| `end` | failures (for `blame`), ended_by (`itself`, `failure`, `stop`), facts of the machine where ranks failed |
+| `alone` | ranks: all of the node, where each trains alone as far as it is seen (see meeting.py) |
+| `end` | failures (for `blame`), ended_by (`itself`, `failure`, `stop`), alone, facts of the machine if ranks failed |
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from windlass.worker.capture import Capture, Echo
 from windlass.worker.evidence import Evidence
 from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.listeners import IN_USE, listeners
+from windlass.worker.meeting import ALONE, looks_alone
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.ranks import Rank
 from windlass.worker.reserve import FULL_ERRORS, Reserve
@@ -62,6 +64,8 @@ FAILURE_GRACE_SECONDS = 3.0
 """What is left to ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
 MARK_SECONDS = 0.25
 """How often the marks are read of ranks that live: one that has failed may hang in its exit handlers."""
+MEETING_SECONDS = 15.0
+"""After the first progress, and again so much later, it is looked whether the ranks have met."""
 EXIT_SECONDS = 3.0
 """How long a rank that has marked its failure may take to exit before the other ranks are ended."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -100,6 +104,9 @@ class Node:
         self.ended_by = "itself"
         self.kill_at: float | None = None
         self.status_server: StatusServer | None = None
+        self.meeting_at: float | None = None
+        """When it is looked next whether the ranks have met; 0 once that is settled."""
+        self.looks = 0
         self.marks_at = 0.0
         """When the marks are to be read next, by the monotonic clock."""
         self.evidence = Evidence()
@@ -137,7 +144,9 @@ class Node:
         self._look_for_saved()
         failures = self._failures()
         facts = self._facts() if failures else {}
-        self._say("end", failures=failures + failed_to_start, ended_by=self.ended_by, facts=facts)
+        alone = [rank.number for rank in self.ranks if os.path.exists(rank.base + ALONE)]
+        said = {"alone": alone} if alone else {}
+        self._say("end", failures=failures + failed_to_start, ended_by=self.ended_by, facts=facts, **said)
         self._insist()
         self.reserve.release()
         return 1 if failures or failed_to_start else 0
@@ -266,6 +275,7 @@ class Node:
         if self.unwritten:
             self._write()
         self._tell_progress()
+        self._look_for_meeting()
         if busy:
             time.sleep(ROUND_SECONDS)
 
@@ -362,6 +372,21 @@ class Node:
     def _is_held_up(self) -> bool:
         """Whether a full disk keeps what is told from those who read it; what is echoed has reached them."""
         return bool(self.unwritten) and self.echo is None
+
+    def _look_for_meeting(self) -> None:
+        """Report, once, that the ranks make progress and have never met: two looks at them agree on it."""
+        now = time.monotonic()
+        if self.meeting_at is None and self.progress_sent:
+            self.meeting_at = now + MEETING_SECONDS
+        if not self.meeting_at or now < self.meeting_at or not self._has_peers():
+            return
+        port = (self.status_server.port,) if self.status_server is not None else ()
+        self.looks += 1
+        self.meeting_at = now + MEETING_SECONDS if self.looks == 1 else 0.0
+        if not all(rank.exit_code is None and looks_alone(rank.pid, rank.base, port) for rank in self.ranks):
+            self.meeting_at = 0.0
+        elif self.looks == 2:
+            self._say("alone", ranks=[rank.number for rank in self.ranks])
 
     def _flush_progress(self) -> None:
         progress = self._newest_progress()

@@ -22,6 +22,8 @@ _HERE = __file__
 _own_main: list[object] = []
 _prepared = None
 """The `__main__` that is the script's to be; None where it is made when the script begins."""
+_is_watched = _has_group = False
+"""Whether process groups of torch's are noticed, and whether there was one: see `meeting.py`."""
 _C10D = "torch.distributed.distributed_c10d"
 _pid = 0
 """The rank's process; a child that the script forks leaves through the same functions, and marks nothing."""
@@ -85,7 +87,10 @@ def end(code: int, done: str | None) -> None:
     """Do what an interpreter does on its way out, write the done mark, and leave."""
     import time
 
+    is_alone = code == 0 and _is_alone(done)
     _finish()
+    if is_alone and done is not None and not _has_group:
+        _mark_beside(done, ".alone")
     if code == 0:
         if _flight is not None:
             _flight.write("ended")
@@ -156,25 +161,53 @@ def _await_process_group(module: Any, done: str) -> None:
     pid = os.getpid()
 
     def update(*words: Any, **named: Any) -> Any:
+        global _has_group
         module._update_default_pg = plain
         given = plain(*words, **named)
         if os.getpid() == pid:
+            _has_group = True
+            _mark_beside(done, ".met")
             _begin_flight(module, done)
         return given
 
+    global _is_watched
+    _is_watched = True
     module._update_default_pg = update
+
+
+def _is_alone(done: str | None) -> bool:
+    """Whether this rank, which is done, has trained without ever reaching its peers."""
+    if done is None or not _is_watched or _has_group or os.getpid() != _pid:
+        return False
+    try:
+        return bool(_beside("meeting").is_alone())
+    except Exception:
+        return False  # what is not known then is not said
+
+
+def _mark_beside(done: str, kind: str) -> None:
+    try:
+        with open(os.path.splitext(done)[0] + kind, "w"):
+            pass
+    except OSError:
+        pass  # a full disk costs a warning
+
+
+def _beside(name: str) -> Any:
+    """A module of ours that lies beside this one: not in sys.modules, for the script is not to find it."""
+    import importlib.util
+
+    path = os.path.join(os.path.dirname(os.path.abspath(_HERE)), name + ".py")
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    ours = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(ours)
+    return ours
 
 
 def _begin_flight(module: Any, done: str) -> None:
     global _flight
     try:
-        import importlib.util
-
-        path = os.path.join(os.path.dirname(os.path.abspath(_HERE)), "flight.py")
-        spec: Any = importlib.util.spec_from_file_location("flight", path)
-        ours = importlib.util.module_from_spec(spec)  # not in sys.modules: the script is not to find it
-        spec.loader.exec_module(ours)
-        _flight = ours.Flight(os.path.splitext(done)[0], module)
+        _flight = _beside("flight").Flight(os.path.splitext(done)[0], module)
         _flight.listen()
     except Exception:
         pass  # what is not known then is not said

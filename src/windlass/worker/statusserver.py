@@ -78,6 +78,11 @@ class StatusServer:
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._welcome)
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.getsockname()[1])
+
     def environment(self, rank: int, env: Mapping[str, str]) -> dict[str, str]:
         """The variables for a rank; none where a proxy that its `env` names would be sent what is meant for us."""
         if _is_proxied(env):

@@ -45,6 +45,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     together.left_early,
     together.waited_in_vain,
     together.rendezvous,
+    together.alone,
     exceptions.known,
     ports.taken,
     exceptions.nan_loss,

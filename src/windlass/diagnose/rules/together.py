@@ -13,6 +13,7 @@ from windlass.diagnose.rules.case import Case
 from windlass.diagnose.rules.recorded import MISMATCH_FIX, label
 from windlass.diagnose.rules.recorded import lines as recorded_lines
 from windlass.diagnose.verdict import Verdict
+from windlass.runs.record import Phase
 from windlass.worker.blame import is_victim
 
 SCORES: Final = {"silence": 110, "timeout": 110, "stop": 60, "failure": 97}
@@ -162,6 +163,31 @@ def mismatch(case: Case) -> Iterator[Verdict]:
             98,
         )
         return
+
+
+def alone(case: Case) -> Iterator[Verdict]:
+    """Ranks that were started together and never met: each trained a model of its own."""
+    told = False
+    for event in case.seen.events:
+        if event.kind in ("attempt", "resume"):
+            told = False
+        told = told or (event.kind == "warning" and event.data.get("code") == "ranks-alone")
+    if not told or case.status.phase is Phase.FAILED:
+        return
+    many = len(case.status.ranks)
+    yield Verdict(
+        "ranks-alone",
+        f"the {many} ranks never met: each trained alone",
+        None,
+        (
+            "torch is used, and no rank made a process group (torch.distributed.init_process_group)",
+            f"no rank was connected to another one; WORLD_SIZE is {many}",
+        ),
+        "let the script call init_process_group and wrap the model (DistributedDataParallel); Lightning: "
+        f"Trainer(devices=..., num_nodes=..., strategy='ddp') for {many} ranks. Where ranks are meant to work alone: "
+        "launcher: plain",
+        45,
+    )
 
 
 LEFT_FIX: Final = (

@@ -35,6 +35,7 @@ class Node(Protocol):
     ended: bool
     lost: bool
     begun: bool
+    alone: tuple[int, ...]
     not_started: bool
     pid: int | None
     start_ticks: int

@@ -22,7 +22,7 @@ MAX_WHOLE: Final = 2**63
 """Of whole numbers: what a column of the record can hold."""
 MAX_AHEAD_SECONDS: Final = 86400.0
 """How far a node's clock may be ahead of ours: an event of the far future would hide all that come after it."""
-ACTIONS: Final = ("saved", "restored", "refused", "failed", "skipped")
+ACTIONS: Final = ("saved", "restored", "refused", "failed", "skipped", "missing")
 
 Check = Callable[[Any], bool]
 
@@ -76,6 +76,7 @@ _FAILURE: Final = _mapping(
 )  # fmt: skip
 _STACK: Final = _mapping({"rank": _is_whole, "state": _is_text, "stack": _is_text}, flight=_is_mapping)
 _PROGRESS: Final = _mapping({}, message=_or_none(_is_text), metrics=_or_none(_is_mapping))
+_DROPPED: Final = _mapping({"rank": _is_whole, "bytes": _is_whole, "lines": _is_whole})
 _SHAPES: Final[Mapping[str, Check]] = {
     "node": _mapping({"pid": _is_whole, "start_ticks": _is_whole, "boot": _is_text, "start": _is_text}),
     "rank": _mapping({"rank": _is_whole}, pid=_is_whole, exit_code=_is_whole),
@@ -86,9 +87,13 @@ _SHAPES: Final[Mapping[str, Check]] = {
     "unreachable": _mapping({"nodes": _list_of(_is_whole)}),
     "failing": _mapping({}, rank=_is_whole, waited=_is_flag),
     "notice": _mapping({"source": _is_text, "action": _is_text}, time=_or_none(_is_text)),
-    "warning": _mapping({"message": _is_text}, missing=_is_mapping),
+    "warning": _mapping({"message": _is_text}, missing=_is_mapping, dropped=_DROPPED),
     "hang": _mapping({"ranks": _list_of(_STACK)}),
-    "end": _mapping({"failures": _list_of(_FAILURE)}, ended_by=_is_text, facts=_is_mapping),
+    "first-step": _mapping({}, rank=_is_whole, step=_or_none(_is_number)),
+    "loss": _mapping({"rank": _is_whole}, step=_or_none(_is_number), last=_or_none(_is_mapping)),
+    "alone": _mapping({"ranks": _list_of(_is_whole)}),
+    "end": _mapping({"failures": _list_of(_FAILURE)}, ended_by=_is_text, facts=_is_mapping,
+                    alone=_list_of(_is_whole)),
     "count": _mapping({"lines": _is_mapping, "attempt": _is_whole}),
 }  # fmt: skip
 """What an event of each kind has to carry; more may be there. See the table in `worker/node.py`."""

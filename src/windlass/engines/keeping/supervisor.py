@@ -285,7 +285,12 @@ class Supervisor:
 
     def _watched(self, attempt: Attempt, *, adopted: bool = False) -> Watch:
         policy, roll_call = self.plan.policy, self.roll_call
-        return Watch(attempt, self.record, policy, roll_call, self.membership, self.progress, adopted=adopted)
+        job = self.plan.job
+        launcher = job.get("launcher") or ("plain" if job.get("command") else "torchrun")
+        return Watch(
+            attempt, self.record, policy, roll_call, self.membership, self.progress, adopted=adopted,
+            is_to_meet=launcher == "torchrun",
+        )  # fmt: skip
 
     # -- one turn -----------------------------------------------------------------------------------------------------
 
@@ -348,6 +353,8 @@ class Supervisor:
 
     def _end_attempt(self, watch: Watch) -> None:
         watch.attempt.close()
+        if watch.ending.reason is None:
+            watch.warn_if_alone()
         found, died_at = self._what_follows(watch)
         self.watch = None
         unseen = {} if died_at is None else {"died_at": died_at}

@@ -25,6 +25,8 @@ class Told:
         self.start_ticks = 0
         self.boot = ""
         self.failures: list[dict[str, Any]] = []
+        self.alone: tuple[int, ...] = ()
+        """Its ranks that trained without ever reaching another."""
         self.ended = False
         """Whether it said its last word."""
         self.lost = False
@@ -70,6 +72,9 @@ class Told:
                 self.pid, self.start_ticks, self.boot = event["pid"], event["start_ticks"], event["boot"]
             elif event["kind"] == "end":
                 self.take_end(event["failures"])
+                self.alone = tuple(event.get("alone", ()))
+            elif event["kind"] == "alone":
+                self.alone = tuple(event["ranks"])
             yield event
 
     def take_end(self, failures: list[dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ class Watch:
 
     def __init__(
         self, attempt: Attempt, record: Recording, policy: Policy, roll_call: RollCall, membership: Membership,
-        progress: ProgressOfNodes, *, adopted: bool = False,
+        progress: ProgressOfNodes, *, adopted: bool = False, is_to_meet: bool = False,
     ) -> None:  # fmt: skip
         self.attempt = attempt
         self.adopted = adopted
@@ -37,6 +37,8 @@ class Watch:
         self._policy = policy
         self._roll_call = roll_call
         self._membership = membership
+        self._is_to_meet = is_to_meet
+        """Whether to warn where the ranks never make a process group."""
         self._failed_node: int | None = None
         """The node that failed or was lost first."""
         self._notices: list[Event] = []
@@ -47,6 +49,7 @@ class Watch:
         self._kinds: dict[str, Callable[[Node, Event], None]] = {
             "notice": lambda _, event: self._notices.append(event), "hang": self.hangs.answered,
             "failing": self._hear_failing, "unreachable": self._hear_unreachable,
+            "alone": lambda *_: self.warn_if_alone(),
         }  # fmt: skip
 
     def read_news(self) -> None:
@@ -73,6 +76,15 @@ class Watch:
             else:
                 self._lose(node)
         self._heed_notices()
+
+    def warn_if_alone(self) -> None:
+        """Warn, once, where no rank of the attempt has ever reached another, though its launcher lets them meet."""
+        ranks = [rank for node in self.attempt.nodes for rank in node.ranks]
+        alone = {rank for node in self.attempt.nodes for rank in node.alone}
+        if self._is_to_meet and len(ranks) > 1 and alone.issuperset(ranks):
+            self._is_to_meet = False
+            message = f"no process group was made: each of the {len(ranks)} ranks trained alone"
+            self._record.once("warning", {"message": message, "code": "ranks-alone"})
 
     def turn(self) -> None:
         """Do what is due: look at silences, let nodes in again, and go on with an end that has begun."""

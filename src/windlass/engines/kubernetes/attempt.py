@@ -304,7 +304,7 @@ class Attempt:
         self.asks_pods = asks_pods
         self.wake = wake
         self.connections = Connections(len(requests))
-        self._senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
+        self.senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
         made = plan.requests("attempt")[0]
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
@@ -338,7 +338,7 @@ class Attempt:
                 self.client.health.crashed(f"attempt {self.number}", error)
 
         with contextlib.suppress(RuntimeError):  # closed meanwhile
-            self._senders.submit(guarded)
+            self.senders.submit(guarded)
 
     @property
     def over(self) -> bool:
@@ -398,7 +398,7 @@ class Attempt:
         self.troubles.close()
         for node in self.nodes:
             node.log.close()
-        self._senders.shutdown(wait=False)
+        self.senders.shutdown(wait=False)
 
 
 def node_specs(
