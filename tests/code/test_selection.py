@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.code.select import LeftOut, Selection, refuse_credentials, select
+from windlass.code.selection import LeftOut, Selection, refuse_credentials, select
 from windlass.errors import UsageError
 
 
