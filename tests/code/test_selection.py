@@ -128,6 +128,12 @@ def test_the_folder_that_a_job_names_travels_though_its_repository_ignores_it(re
     assert chosen(repo / "job", home) == ["data/a.bin", "train.py"]
 
 
+def test_a_folder_that_a_link_leads_to_is_read_in_its_own_repository(repo: Path, home: Path, tmp_path: Path) -> None:
+    write(repo, {".gitignore": "*.bin\n"})
+    (tmp_path / "link").symlink_to(repo / "job")
+    assert chosen(tmp_path / "link", home) == ["train.py"]
+
+
 def test_a_nested_repository_travels_without_its_history_and_by_its_own_rules_too(repo: Path, home: Path) -> None:
     write(repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/y.tmp": "", ".gitignore": "*.tmp\n"})
     git(repo / "job" / "lib", home, "init", "-q")
