@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.code.ignore import parse
-from windlass.code.select import select
+from windlass.code.selection import select
 
 NAMES = ("a", "b", "ab", "a.c", "b.log", "foo", "a b", "é")
 ATOMS = (

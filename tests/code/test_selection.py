@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.code.select import LeftOut, Selection, refuse_credentials, select
+from windlass.code.selection import LeftOut, Selection, refuse_credentials, select
 from windlass.errors import UsageError
 
 
@@ -126,6 +126,12 @@ def test_a_tracked_file_that_is_ignored_stays_behind_and_the_plan_tells_it(repo:
 def test_the_folder_that_a_job_names_travels_though_its_repository_ignores_it(repo: Path, home: Path) -> None:
     write(repo, {".gitignore": "/job/\n"})
     assert chosen(repo / "job", home) == ["data/a.bin", "train.py"]
+
+
+def test_a_folder_that_a_link_leads_to_is_read_in_its_own_repository(repo: Path, home: Path, tmp_path: Path) -> None:
+    write(repo, {".gitignore": "*.bin\n"})
+    (tmp_path / "link").symlink_to(repo / "job")
+    assert chosen(tmp_path / "link", home) == ["train.py"]
 
 
 def test_a_nested_repository_travels_without_its_history_and_by_its_own_rules_too(repo: Path, home: Path) -> None:

@@ -71,7 +71,7 @@ def select(folder: Path, environ: Mapping[str, str]) -> Selection:
 
     `environ` tells where the user's own configuration of git lies.
     """
-    folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would leave the folder that was named
+    folder = folder.resolve()  # as git does: the repository is that of the folder, not of a link to it
     found = Selection()
     root = root_of(folder)
     above = [excluded_by(root), *rules_above(folder, GIT)] if root is not None and root != folder else []
@@ -123,7 +123,10 @@ def _walk(found: Selection, root: Path, folder: Path, git: list[list[Rule]], own
 
 def _file(path: Path, root: Path, *, is_named: bool) -> Iterator[File]:
     """The entry, if it is a file or a link; sockets, devices and pipes are passed over."""
-    status = path.lstat()
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return  # removed since the folder was listed
     if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
         num_bytes = status.st_size if stat.S_ISREG(status.st_mode) else 0
         yield File(path.relative_to(root).as_posix(), path, num_bytes, is_named)
