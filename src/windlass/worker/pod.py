@@ -82,7 +82,7 @@ class Outlet:
         self.token = ""
         """What marks the events of this attempt's node; empty before there is one."""
         self.lines: dict[str, int] = {}
-        """How many lines were written, by tag: since the container began, whichever program it runs by now."""
+        """How many ends of lines were written, by tag: since the container began, whichever program it runs by now."""
         self._num_uncounted = 0
         """Bytes since that was last said."""
         self._room = float(FLOOD_BYTES)
@@ -102,7 +102,7 @@ class Outlet:
                 # Container runtimes drop a carriage return at the end of a line.
                 marks, guard = (b"r", b".") if piece.endswith(b"\r") else (b"", b"")
                 out += b"[%s]%s%s %s%s\n" % (tag.encode(), b"" if is_end else b"+", marks, piece, guard)
-                num_lines += 1
+                num_lines += is_end
         self._write(out)
         self.lines[tag] = self.lines.get(tag, 0) + num_lines
         self._num_uncounted += len(out)

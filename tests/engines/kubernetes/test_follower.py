@@ -112,6 +112,7 @@ def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, clust
     assert not follower.is_done
     is_broken[0] = False
     wait_for(lambda: log(tmp_path / "a") == ["hi"])
+    assert list(client.health.news()) == [], "it is no defect of ours, and has passed"
     follower.close()
 
 

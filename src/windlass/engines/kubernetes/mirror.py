@@ -154,7 +154,7 @@ class Mirror:
         data = found[4][:-1] if found[3] else found[4]
         if tag == NODE_TAG and not is_piece and data.startswith(READ_ALONE):
             self._note(batch, moment, data)
-        if tag in self._counts:
+        if tag in self._counts and not is_piece:
             self._counts[tag] += 1
         if tag == ATTEMPT:
             return self._part(data.strip())
