@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from windlass.diagnose.rules import cluster, deaths, endings, exceptions, machines, queues, recorded, restarts, together
+from windlass.diagnose.rules import (
+    checkpoints,
+    cluster,
+    deaths,
+    endings,
+    exceptions,
+    machines,
+    queues,
+    recorded,
+    restarts,
+    together,
+)
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
 
@@ -40,4 +51,5 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     deaths.aborted,
     deaths.signalled,
     deaths.exit_code,
+    checkpoints.damaged,
 )
