@@ -328,6 +328,11 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("machine", {"name": "gpus-7x2kq", "state": "gone", "left": 0}, "it was the last that was made for the run"),
     ("machine", {"name": "gpus-7x2kq", "state": "kept"}, "is still there, and is not looked at any more"),
     ("lost-node", {"node": 2, "why": "no heartbeat"}, "node 2 is lost: no heartbeat"),
+    (
+        "not-started",
+        {"node": 2, "why": "ended because node 1 failed"},
+        "node 2 had not started: ended because node 1 failed",
+    ),
     ("node-back", {"node": 2}, "node 2 is back"),
     ("resume", {"reason": "asked", "nodes": 2, "from": "step-4"}, "the run is resumed on 2 nodes from step-4"),
     ("resume", {"reason": "asked"}, "the run is resumed"),

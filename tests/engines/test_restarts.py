@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,6 +18,7 @@ from tests.engines.lab import Can, Lab, Run, Way
 from tests.engines.test_local import plan_local
 from tests.worker.metadata import INTERRUPTION, REBALANCE, Service, metadata_service
 
+from windlass.diagnose.diagnose import diagnose
 from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.record import Phase
@@ -86,6 +89,26 @@ def test_a_silence_that_ends_is_told_and_was_no_reason_to_restart(lab: Lab, rest
     ends = [event.data for event in run.events if event.kind == "hang-end"]
     assert max(end["seconds"] for end in ends) >= 2.4  # a slow start may be one more silence
     assert all(abs(end["at"] - end["since"] - end["seconds"]) < 0.01 for end in ends)
+
+
+# -- nodes that have not started ---------------------------------------------------------------------------------------
+
+
+def test_a_node_that_has_not_started_is_not_lost_when_another_one_fails(lab: Lab, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    # The worker of node 1 gets as far as its interpreter, and no farther.
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *node-1.json*) exec sleep 600;; esac\nexec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    run = lab.finish("leave", "3", nodes=2, python=str(python), restarts={"max": 3, "on": ["node-loss"]})
+    assert (run.status.phase, ends(run)) == (Phase.FAILED, [("failed", "failure")])
+    assert run.status.cause is not None
+    assert (run.status.cause["rank"], run.status.cause["victims"]) == (0, [])
+    assert "node_lost" not in run.status.cause
+    assert [event.data["node"] for event in run.events if event.kind == "not-started"] == [1]
+    found = diagnose(lab.engine.observe(run.id)).verdict
+    assert (found.code, found.rank) == ("exit-without-a-word", 0)
 
 
 # -- machines that go down --------------------------------------------------------------------------------------------

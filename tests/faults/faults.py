@@ -6,6 +6,7 @@ No row writes the message that it wants to be found; each does the thing itself.
 from __future__ import annotations
 
 import signal
+import sys
 
 from tests.faults.scene import (
     FIXED_PORT,
@@ -45,6 +46,7 @@ def gloo(body: str, seconds: int = 60) -> str:
 
 
 TWO = {"procs_per_node": 2}
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
 
 FAULTS = (
     # -- the script --
@@ -64,6 +66,44 @@ FAULTS = (
         ("KeyError: 'weights'", "train.py:7"),
         TWO,
         needs=no_torch,
+    ),
+    Fault(
+        "an exception in a rank whose exit handlers wait for the others",
+        "import atexit, os, time\nif os.environ['RANK'] == '1':\n    atexit.register(time.sleep, 600)\n"
+        "    raise ValueError('bad label 11')\ntime.sleep(600)\n",
+        "exception",
+        1,
+        ("ValueError: bad label 11", "train.py:4"),
+        {"nodes": 2, "timeout": "60s", "grace": "1s"},
+    ),
+    Fault(
+        "an exception, then the time limit while exit handlers run",
+        "import atexit, time\natexit.register(time.sleep, 600)\nraise ValueError('bad label 11')\n",
+        "exception",
+        0,
+        ("ValueError: bad label 11", "train.py:3"),
+        {"timeout": "10s", "grace": "60s"},
+        slow=True,
+    ),
+    Fault(
+        "an exception in a child of another launcher",
+        gloo("if rank == 1:\n    raise KeyError('weights')\ndist.all_reduce(x)\n"),
+        "exception",
+        0,
+        ("KeyError: 'weights'", "train.py:7"),
+        {"run": None, "command": list(TORCHRUN)},
+        needs=no_torch,
+        slow=True,
+    ),
+    Fault(
+        "a child of another launcher that was killed",
+        gloo("if rank == 1:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(x)\n"),
+        "killed",
+        0,
+        ("SIGKILL",),
+        {"run": None, "command": list(TORCHRUN)},
+        needs=no_torch,
+        slow=True,
     ),
     Fault(
         "a package that is not installed",
@@ -574,6 +614,12 @@ HEALTHY = (
         "import os, signal, subprocess\n"
         "child = subprocess.Popen(['sleep', '60'])\nchild.kill()\nassert child.wait() == -9\n",
         "none",
+    ),
+    Fault(
+        "a forked child that fails, and is meant to",
+        "import os, sys, time\nif os.fork() == 0:\n    sys.exit(3)\nos.wait()\ntime.sleep(1)\n",
+        "none",
+        job={"grace": "100ms"},
     ),
     Fault(
         "a restart, then success",

@@ -52,6 +52,7 @@ KINDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         optional={"reason": st.just("Pending")},
     ),
     "lost-node": st.fixed_dictionaries({"node": ranks, "why": st.just("killed")}),
+    "not-started": st.fixed_dictionaries({"node": ranks, "why": st.just("ended because node 1 failed")}),
     "node-back": st.fixed_dictionaries({"node": ranks}),
     "stop": st.fixed_dictionaries({"now": st.booleans(), "reason": st.text(max_size=5)}),
     "adopted": st.just({}),

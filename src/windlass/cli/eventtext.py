@@ -194,6 +194,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "queue": _queue,
     "machine": _machine,
     "lost-node": lambda data: f"node {data['node']} is lost: {data.get('why', '')}".rstrip(": "),
+    "not-started": lambda data: f"node {data['node']} had not started: {data.get('why', '')}".rstrip(": "),
     "node-back": lambda data: f"node {data['node']} is back",
     "resume": _resume,
     "stop": _stop,

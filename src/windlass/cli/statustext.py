@@ -147,11 +147,11 @@ def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
 
 
 def rank_word(state: RankState, *, over: bool = False) -> str:
-    """What a rank is doing, or how it ended; where the run is `over`, a rank whose end nobody saw is gone."""
+    """What a rank is doing, or how it ended; where the run is `over`, a rank whose end was not observed is gone."""
     if state.exit_code is not None:
         return "done" if state.exit_code == 0 else exit_words(state.exit_code)
     if over:
-        return "gone"
+        return "not started" if state.pid is None else "gone"
     return "starting" if state.pid is None else "alive"
 
 
@@ -172,7 +172,9 @@ def ranks_line(ranks: Sequence[RankState], *, over: bool = False) -> str:
     words = Counter(rank_word(state, over=over) for state in ranks)
     first = "alive" if words["alive"] or words["starting"] else "done"
     rest = [
-        f"{many:,} {word}" if word in ("done", "alive", "starting", "gone") else f"{many:,} ended by {word}"
+        f"{many:,} {word}"
+        if word in ("done", "alive", "starting", "gone", "not started")
+        else f"{many:,} ended by {word}"
         for word, many in words.items()
         if word != first
     ]
@@ -186,7 +188,7 @@ def rank_rows(
 
     def word(state: RankState) -> str:
         text = rank_word(state, over=over)
-        colour = None if text in ("done", "alive", "starting") else "red"
+        colour = None if text in ("done", "alive", "starting", "not started") else "red"
         note = (
             "  ← first cause" if state.rank == first else paint("  victim", dim=True) if state.rank in victims else ""
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from windlass.worker.blame import exception_line, traceback_of
+from windlass.worker.traces import exception_line, traceback_of, unstyled
 
 PREFIX: Final = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)
 FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE)
@@ -69,13 +69,13 @@ class Raised:
 
 
 def plain(text: str) -> str:
-    """The text without the prefixes that torch puts before what it prints itself."""
-    return PREFIX.sub("", text)
+    """The text without colours and without the prefixes that torch puts before what it prints itself."""
+    return PREFIX.sub("", unstyled(text))
 
 
 def raised(tail: str) -> Raised | None:
     """The exception that a rank ended with, if its last words tell one."""
-    trace = plain(traceback_of(tail))
+    trace = plain(traceback_of(tail))  # with the prefixes: they tell the lines of several processes apart
     line = exception_line(trace)
     if not line:
         return None

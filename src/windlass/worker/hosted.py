@@ -23,10 +23,10 @@ import time
 from typing import Any
 
 from windlass.worker import leftovers, process, remote
-from windlass.worker.blame import exception_line, traceback_of
 from windlass.worker.capture import Echo
 from windlass.worker.node import Node, failure
 from windlass.worker.start import STDOUT, ColdStart, Start
+from windlass.worker.traces import exception_line, traceback_of
 
 SECOND_THOUGHT_SECONDS = 0.5
 """A launcher that ends its ranks has seen one fail, which is then heard of here too: that rank is the cause."""

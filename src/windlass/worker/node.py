@@ -36,6 +36,7 @@ from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.ranks import Rank
 from windlass.worker.start import Start
+from windlass.worker.traces import with_error_file
 from windlass.worker.watch import ask_after_failure, flights_of, forget, take_stacks, waited_in_vain
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ PROGRESS_SECONDS = 0.2
 FULL_DISK_PATIENCE_SECONDS = 600.0
 FAILURE_GRACE_SECONDS = 3.0
 """What is left to ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
+MARK_SECONDS = 0.25
+"""How often the marks are read of ranks that live: one that has failed may hang in its exit handlers."""
+EXIT_SECONDS = 3.0
+"""How long a rank that has marked its failure may take to exit before the other ranks are ended."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_NOW_SIGNAL = signal.SIGUSR1
 LOOK_SIGNAL = signal.SIGUSR2
@@ -75,6 +80,8 @@ class Node:
         self.ended_by = "itself"
         self.kill_at: float | None = None
         self.status_server: StatusServer | None = None
+        self.marks_at = 0.0
+        """When the marks are to be read next, by the monotonic clock."""
         self.evidence = Evidence()
         self.heartbeat: Heartbeat | None = None
 
@@ -226,6 +233,7 @@ class Node:
                 busy = True
                 self._drain(key.data, now_ns)
         self._reap()
+        self._read_marks()
         self._beat()
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             self._kill_all()
@@ -242,6 +250,8 @@ class Node:
             due.append(1.0)
         if self.heartbeat is not None:
             due.append(self.heartbeat.due())
+        if self.ended_by == "itself" and any(rank.exit_code is None for rank in self.ranks):
+            due.append(self.marks_at - time.monotonic())
         return max(0.0, min(due)) if due else None
 
     def _beat(self) -> None:
@@ -334,14 +344,45 @@ class Node:
             self._say("rank", rank=rank.number, exit_code=rank.outcome())
         failed = [rank for rank in dead if rank.outcome() != 0]
         if failed and self.ended_by == "itself":
-            waited = waited_in_vain(failed[0].capture.tail)
-            if waited:
-                self._look()
-            else:
-                ask_after_failure(failed[0], [rank for rank in self.ranks if rank.exit_code is None])
-            self._say("failing", rank=failed[0].number, waited=waited)
-            self._end_others(by="failure")
+            self._fail(failed[0])
         process.reap_orphans(self._children())
+
+    def _fail(self, failed: Rank) -> None:
+        """The first rank of this node has failed: report it, and end the others."""
+        waited = waited_in_vain(failed.capture.tail)
+        if waited:
+            self._look()
+        else:
+            live = [rank for rank in self.ranks if rank.exit_code is None and rank is not failed]
+            ask_after_failure(failed, live)
+        self._say("failing", rank=failed.number, waited=waited)
+        self._end_others(by="failure")
+
+    def _read_marks(self) -> None:
+        """A rank that has marked its failure and does not exit has failed all the same.
+
+        Its exit handlers may wait for the other ranks (the shutdown barrier of JAX does so for five minutes), and these
+        wait for it. A rank that is alone has the job's grace period for what it does on its way out.
+        """
+        now = time.monotonic()
+        if self.ended_by != "itself" or now < self.marks_at:
+            return
+        self.marks_at = now + MARK_SECONDS
+        grace: float = self.spec["grace_seconds"]
+        patience = min(grace, EXIT_SECONDS) if self._has_peers() else grace
+        for rank in self.ranks:
+            failed_at = rank.failed_at() if rank.exit_code is None else None
+            if failed_at is not None and time.time() - failed_at >= patience:
+                text = f"rank {rank.number} failed and has not exited for {patience:g} s: exit handlers run"
+                self._say("warning", message=text)
+                self._drain(rank, time.time_ns())
+                self._fail(rank)
+                return
+
+    def _has_peers(self) -> bool:
+        """Whether the attempt has more than one rank."""
+        env = {**self.spec["env"], **self.spec["ranks"][0]["env"]}
+        return len(self.spec["ranks"]) > 1 or env.get("WORLD_SIZE", "1") != "1"
 
     def _children(self) -> set[int]:
         """Pids of the processes that we wait for by name."""
@@ -395,8 +436,10 @@ class Node:
         return [self._failure(rank) for rank in self.ranks if rank.outcome() != 0]
 
     def _failure(self, rank: Rank) -> dict[str, Any]:
-        tail, trace_at = rank.capture.tail, rank.failed_at() or rank.capture.traceback_at
-        return failure(rank.number, rank.outcome(), rank.ended_at, tail, trace_at, ended_by_us=rank.ended_by_us)
+        failed_at = rank.failed_at()
+        tail, trace_at = with_error_file(rank.capture.tail), failed_at or rank.capture.traceback_at
+        found = failure(rank.number, rank.outcome(), rank.ended_at, tail, trace_at, ended_by_us=rank.ended_by_us)
+        return found if failed_at is None else {**found, "marked": True}
 
     # -- the events file ----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ _own_main: list[object] = []
 _prepared = None
 """The `__main__` that is the script's to be; None where it is made when the script begins."""
 _C10D = "torch.distributed.distributed_c10d"
+_pid = 0
+"""The rank's process; a child that the script forks leaves through the same functions, and marks nothing."""
 _flight: Any = None
 """What writes down the collectives of this rank (see `flight.py`); None while it has no process group of torch's."""
 
@@ -48,8 +50,10 @@ def run(argv: list[str], done: str | None) -> int:
     A failure is marked as soon as the rank has said why: what a script does on its way out may last (Horovod waits for
     its peers), and whoever ends the rank meanwhile must not take it for a victim.
     """
+    global _pid
     import time
 
+    _pid = os.getpid()
     _answer_stack_signal()
     _watch_collectives(done)
     if hasattr(sys, "orig_argv"):
@@ -303,7 +307,7 @@ def _finalize_mpi() -> None:
 
 def _mark(done: str | None, code: int, at: float) -> None:
     """Write down the exit code and since when it was sure; `ranks.Rank` reads it."""
-    if done is None:
+    if done is None or os.getpid() != _pid:
         return
     try:
         with open(done, "w") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,7 +12,8 @@ from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import Frame, Raised, collective, fatal_stack, main_stack, own_frame, plain, raised
 from windlass.plan.pods import pod_spec
 from windlass.runs.record import Phase
-from windlass.worker.blame import is_victim
+from windlass.worker.blame import is_victim, launched_signal
+from windlass.worker.traces import is_launched, is_secondary, unstyled
 
 TIMEOUT_EXIT_CODE: Final = 124
 
@@ -20,7 +22,9 @@ class Case:
     """One run, as rules look at it."""
 
     def __init__(self, seen: Observations) -> None:
-        self.seen = seen
+        styled = any("\x1b" in rank.head + rank.tail for rank in seen.ranks)
+        ranks = [replace(rank, head=unstyled(rank.head), tail=unstyled(rank.tail)) for rank in seen.ranks]
+        self.seen = replace(seen, ranks=ranks) if styled else seen
         self.status = seen.status
         self.cause: Mapping[str, Any] = seen.status.cause or {}
 
@@ -57,14 +61,24 @@ class Case:
     @cached_property
     def raised(self) -> Raised | None:
         """The exception that ended that rank; what the record kept of it where the log is gone."""
-        if self.first is None or self.signal not in (None, "SIGABRT", "SIGINT"):
+        if self.first is None:
             return None
-        return raised(self.text) or raised(str(self.cause.get("traceback") or ""))
+        found = raised(self.first.tail)
+        kept = raised(str(self.cause.get("traceback") or ""))
+        if found is None or (kept is not None and is_secondary(found.line) and not is_secondary(kept.line)):
+            found = kept
+        if self.signal in (None, "SIGABRT", "SIGINT"):
+            return found
+        # A launcher that ends its processes may end itself too, by the same signal.
+        is_of_child = found is not None and is_launched(self.text) and not is_secondary(found.line)
+        return found if is_of_child else None
 
     @property
     def code(self) -> int:
-        """The exit code of that rank; a shell's 128 + N is read as −N."""
+        """The exit code of that rank; a shell's 128 + N is read as −N, and so is what a launcher says of its child."""
         code = self.first.exit_code if self.first else None
+        if self.first is not None and (number := launched_signal(self.first.tail)):
+            return -number
         if code is None:
             return 0
         return 128 - code if code in (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11) else code

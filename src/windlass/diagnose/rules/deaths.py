@@ -15,7 +15,7 @@ MB: Final = 1e6
 
 def killed(case: Case) -> Iterator[Verdict]:
     """SIGKILL: the kernel for want of memory, or somebody."""
-    if case.signal != "SIGKILL" or case.first is None or "node_lost" in case.cause:
+    if case.signal != "SIGKILL" or case.first is None or "node_lost" in case.cause or case.raised is not None:
         return
     facts, rank = case.facts, case.first.rank
     evidence = [f"{case.who} was ended by SIGKILL"]

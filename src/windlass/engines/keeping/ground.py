@@ -20,6 +20,8 @@ class Node(Protocol):
     failures: list[dict[str, Any]]
     ended: bool
     lost: bool
+    begun: bool
+    not_started: bool
     pid: int | None
     start_ticks: int
 

@@ -34,7 +34,7 @@ from windlass.runs.outcome import Outcome, is_late, outcome, timed_out
 from windlass.runs.record import Phase
 from windlass.runs.store import RunWriter
 from windlass.runs.wish import Wish, read_wish
-from windlass.worker.blame import first_cause
+from windlass.worker.blame import failed_by_itself, first_cause
 
 POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
@@ -252,10 +252,12 @@ class Supervisor:
         """What follows the attempt, all of whose nodes have ended; and the last sign of life, if nobody saw its end."""
         nodes = watch.attempt.nodes
         cause = first_cause(watch.attempt.failures())
-        lost = [node.number for node in nodes if node.lost and node.failures]
+        lost = [node.number for node in nodes if node.lost and node.failures and not node.not_started]
         if cause is not None and lost:
             cause["node_lost"] = lost[0]
         ended_by = "stop" if self.writer.status.stop_requested else watch.ending.reason
+        if ended_by in ("timeout", "hang") and failed_by_itself(watch.attempt.failures()):
+            ended_by = "failure"  # the other ranks waited for one that had failed and did not exit
         if watch.attempt.is_taken_back and ended_by in (None, "failure", "hang"):
             ended_by = "preemption"  # how its ranks died of it does not matter
         unseen = watch.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")

@@ -28,6 +28,10 @@ class Told:
         """Whether it said its last word."""
         self.lost = False
         """Whether it died without one."""
+        self.begun = False
+        """Whether its worker has reported anything."""
+        self.not_started = False
+        """Whether it was ended because the attempt was, before its worker had reported anything."""
         self._offset = 0
         self._partial = b""
 
@@ -55,6 +59,7 @@ class Told:
             if event is None:
                 continue
             if event["kind"] == "node":
+                self.begun = True
                 self.pid, self.start_ticks, self.boot = event["pid"], event["start_ticks"], event["boot"]
             elif event["kind"] == "end":
                 self.ended, self.failures = True, event["failures"]

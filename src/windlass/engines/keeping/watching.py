@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from windlass.engines.keeping.recording import Recording
 from windlass.engines.keeping.rollcall import RollCall
 from windlass.runs.outcome import may_restart
 from windlass.worker.ranks import read_mark
+from windlass.worker.traces import TRACEBACK
 
 Policy = Mapping[str, Any]
 
@@ -35,6 +37,8 @@ class Watch:
         self._policy = policy
         self._roll_call = roll_call
         self._membership = membership
+        self._failed_node: int | None = None
+        """The node that failed or was lost first."""
         self._notices: list[Event] = []
         """What nodes have said of a machine that is to go away, and nobody has heeded yet."""
         self._hearing = Hearing(record, progress)
@@ -45,6 +49,7 @@ class Watch:
 
     def read_news(self) -> None:
         """Take note of all that nodes have said, and of those that died."""
+        silent = []
         for node in self.attempt.nodes:
             if node.over:
                 continue
@@ -53,6 +58,15 @@ class Watch:
                 if not self._hearing.hear(node, event) and event["kind"] in self._kinds:
                     self._kinds[event["kind"]](node, event)
             if not alive and not node.ended:
+                if node.begun:
+                    self._lose(node)
+                else:
+                    silent.append(node)
+        # After the news of all nodes: a supervisor that takes over does not know what the one before it ended, and why.
+        for node in silent:
+            if self._is_not_started(node):
+                self._give_up(node)
+            else:
                 self._lose(node)
         self._heed_notices()
 
@@ -75,12 +89,18 @@ class Watch:
         if is_to_grow and self._record.history.now.saved and self._roll_call.muster(between=False):
             self.end("resize")
 
+    def _end_for(self, node: Node) -> None:
+        """Begin to end it because this node has failed."""
+        if self.ending.reason is None:
+            self._failed_node = node.number
+        self.end("failure")
+
     # -- what nodes say that asks for a decision -----------------------------------------------------------------------
 
     def _hear_failing(self, node: Node, event: Event) -> None:
         if event.get("waited"):
             self.hangs.ask("failure", besides=node)
-        self.end("failure")
+        self._end_for(node)
 
     def _hear_unreachable(self, node: Node, event: Event) -> None:
         is_ending = self.ending.reason is not None
@@ -101,6 +121,25 @@ class Watch:
 
     # -- nodes that die -----------------------------------------------------------------------------------------------
 
+    def _is_not_started(self, node: Node) -> bool:
+        """Whether a node that died without reporting anything was ended by us: the attempt ends for another reason."""
+        is_cut = node.number in self._roll_call.cut
+        return self.ending.reason is not None and not is_cut and TRACEBACK not in node.last_words()
+
+    def _give_up(self, node: Node) -> None:
+        """A node was ended before its worker handled signals. It has neither failed nor been lost."""
+        node.lost = node.not_started = True
+        node.sweep()
+        failed = self._failed_node
+        reason = f"node {failed} failed" if failed is not None else f"the attempt was ended ({self.ending.reason})"
+        why = f"ended because {reason}"
+        self._record.once("not-started", {"node": node.number, "why": why})
+        for rank in node.ranks:
+            node.failures.append(
+                {"rank": rank, "exit_code": -signal.SIGTERM, "at": time.time(), "tail": "", "traceback_at": None,
+                 "ended_by_us": True, "not_started": True}
+            )  # fmt: skip
+
     def _lose(self, node: Node) -> None:
         """A node died without its last word: its ranks go with it, and the attempt with them."""
         node.lost = True
@@ -119,7 +158,7 @@ class Watch:
             # One that we ask to end says a last word: who dies without it was lost, unless it was we who killed it.
             if is_cut or not self.ending.is_killing:
                 self._record.once("lost-node", {"node": node.number, "why": words.splitlines()[-1]})
-            self.end("failure")
+            self._end_for(node)
 
     def _exit_code(self, rank: int) -> int | None:
         """How a rank of a lost node had ended by then: as its node said, or as it has marked itself; else None."""
