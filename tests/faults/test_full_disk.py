@@ -1,4 +1,4 @@
-"""The disk under record and logs fills while a run goes on: the run does not notice, and the record catches up."""
+"""The disk under record and logs fills while a run goes on: its end is written, and what is missing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def missing_bytes(events: list[dict[str, Any]]) -> dict[int, int]:
     return found
 
 
-def test_the_run_goes_on_and_its_record_ends_true_once_there_is_space(machine: Machine) -> None:
+def test_runs_end_true_while_the_disk_is_full_and_say_what_their_logs_lack(machine: Machine) -> None:
     marks = begin(machine)
     watching = machine.start("run", "--quiet", "--set", "nodes=1", "--set", "procs_per_node=1")
     until(lambda: len(machine.supervisors()) == 2, "the second run has not begun")
@@ -77,17 +77,19 @@ def test_the_run_goes_on_and_its_record_ends_true_once_there_is_space(machine: M
     filler = fill(machine.home)
     (marks / "go").touch()
     until(lambda: len(list(marks.glob("finished-*"))) == NUM_RANKS, "the full disk has stopped the ranks")
-    until(lambda: not machine.ranks(), "the ranks have not ended")
-    assert all(status["ended_at"] is None for status in json.loads(machine.windlass("ps", "-o", "json").stdout))
-    filler.unlink()
     out, err = watching.communicate(timeout=60)
     assert watching.returncode == 0, out + err
-    for run in json.loads(machine.windlass("ps", "-o", "json").stdout):
+    for run in json.loads(machine.windlass("ps", "--all", "-o", "json").stdout):
         status = machine.ended(run["id"])
         assert status["phase"] == "succeeded"
         assert {state["exit_code"] for state in status["ranks"]} == {0}
+        assert status["logs_dropped"]
+        assert all(lack["bytes"] > lack["lines"] > 0 for lack in status["logs_dropped"])
+        assert "incomplete: " in machine.windlass("status", run["id"]).stdout
+        assert "the logs lack what the ranks wrote" in machine.windlass("why", run["id"]).stdout.replace("\n", " ")
         check_history(machine.events(run["id"]))
     machine.empty()
+    filler.unlink()
 
 
 def test_the_logs_keep_what_they_could_and_the_history_says_how_much_is_missing(machine: Machine) -> None:
@@ -95,9 +97,9 @@ def test_the_logs_keep_what_they_could_and_the_history_says_how_much_is_missing(
     filler = fill(machine.home)
     (marks / "wait").touch()
     (marks / "go").touch()
-    until(lambda: machine.status()["phase"] == "training", "the record cannot be read")
-    logs = list(machine.home.glob("runs/*/attempt-1/rank-*.log"))
-    until(lambda: all(path.stat().st_size % 4096 == 0 for path in logs), "the logs have not filled their last page")
+    said = "the run does not say yet what its logs lack"
+    until(lambda: {lack["rank"] for lack in machine.status()["logs_dropped"]} == set(range(NUM_RANKS)), said)
+    assert machine.status()["phase"] == "training"
     filler.unlink()
     (marks / "wait").unlink()
     assert machine.ended()["phase"] == "succeeded"
@@ -128,31 +130,38 @@ def test_a_failing_rank_ends_the_others_though_nothing_can_be_written(machine: M
     machine.empty()
 
 
-@pytest.mark.slow
-def test_a_run_can_be_stopped_on_a_full_disk(machine: Machine) -> None:
+@pytest.mark.parametrize("words", [pytest.param((), marks=pytest.mark.slow), ("--now",)])
+def test_a_run_is_stopped_on_a_full_disk(machine: Machine, words: tuple[str, ...]) -> None:
     marks = begin(machine)
     filler = fill(machine.home)
-    done = machine.windlass("stop", "--no-wait")
+    done = machine.windlass("stop", *words)
     assert done.returncode == 0, done.stderr
-    until(lambda: len(list(marks.glob("asked-*"))) == NUM_RANKS, "the ranks were not asked")
-    until(lambda: not machine.ranks(), "the ranks have not ended")
+    assert " stopped " in done.stdout
+    assert words or len(list(marks.glob("asked-*"))) == NUM_RANKS
+    assert not machine.ranks()
+    assert machine.status()["phase"] == "stopped"
     filler.unlink()
-    assert machine.ended()["phase"] == "stopped"
     check_history(machine.events())
     machine.empty()
 
 
 def test_a_supervisor_killed_on_a_full_disk_loses_nothing(machine: Machine) -> None:
     marks = begin(machine)
+    (marks / "wait").touch()
     filler = fill(machine.home)
     (marks / "go").touch()
-    until(lambda: not machine.ranks(), "the ranks have not ended")
     (keeper,) = machine.supervisors()
     kill(keeper.pid)
     until(lambda: not machine.supervisors(), "the supervisor lives")
+    (marks / "wait").unlink()
+    until(lambda: not machine.ranks(), "the ranks have not ended")
+    until(lambda: not machine.nodes(), "the nodes could not say how their ranks ended")
+    (machine.home / "reserve").unlink(missing_ok=True)  # as if its space had been taken by something else
+    fill(machine.home)
     done = machine.windlass("status")
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: no space left for the record in {machine.home}")
+    assert "Traceback" not in done.stderr
     filler.unlink()
     status = machine.ended()
     assert status["phase"] == "succeeded"

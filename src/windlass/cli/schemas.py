@@ -83,6 +83,7 @@ _RUN: Final[dict[str, Schema]] = {
     "checkpoint": _or_null(CHECKPOINT),
     "restarts_left": {**_or_null(WHOLE), "description": "Null in records of older versions, before one was used"},
     "waits_for": {**_or_null(TEXT), "description": "What its pods wait for, as the cluster says it"},
+    "logs_dropped": _list(_object({"attempt": WHOLE, "rank": WHOLE, "bytes": WHOLE, "lines": WHOLE})),
     "output_dir": TEXT,
 }
 

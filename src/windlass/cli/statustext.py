@@ -311,6 +311,16 @@ def left_words(status: Status) -> str:
     return f"a checkpoint of step {status.checkpoint.get('step', 0):,}"
 
 
+def dropped_words(status: Status) -> str:
+    """`incomplete: 1.2 MiB (300 lines) of ranks 0–3 were not kept, the disk was full`; empty for complete logs."""
+    if not status.dropped:
+        return ""
+    lines = count(sum(one.num_lines for one in status.dropped), "line")
+    whose = ranks_named(sorted({one.rank for one in status.dropped}))
+    amount = size(sum(one.num_bytes for one in status.dropped))
+    return f"incomplete: {amount} ({lines}) of {whose} were not kept, the disk was full"
+
+
 def resume_words(status: Status) -> tuple[str, str] | None:
     """How to go on with a run that has ended without success, and what that does."""
     if not status.phase.is_terminal or status.phase is Phase.SUCCEEDED:
@@ -405,6 +415,8 @@ def status_lines(
     lines += labelled("network", network_lines(plan, status.phase, paint), paint)
     lines += labelled("time", time_rows(ledger, paint), paint)
     lines += labelled("output", [output_words(status.output_dir)], paint)
+    if words := dropped_words(status):
+        lines += labelled("log", [paint(words, "yellow")], paint)
     if status.cause is not None:
         label = "cause" if status.phase.is_terminal else "before"
         lines += labelled(label, cause_lines(status.cause, paint, 60 if verbose else TRACEBACK_LINES), paint)
@@ -433,6 +445,8 @@ def summary_lines(
     elif status.cause is not None and status.phase is not Phase.STOPPED:
         lines += [f"  {line}" for line in cause_lines(status.cause, paint, 60 if verbose else TRACEBACK_LINES)]
     parts = [("time", [time_line(ledger)]), ("output", [output_words(status.output_dir)])]
+    if words := dropped_words(status):
+        parts.append(("log", [paint(words, "yellow")]))
     if status.phase is Phase.STOPPED or (status.phase is not Phase.SUCCEEDED and status.checkpoint is not None):
         parts.append(("left", [left_words(status)]))
     parts.append(("next", _next_lines(status, paint)))

@@ -16,6 +16,8 @@ EFFECTS: Final = frozenset({
     "machines-pending",
 })  # fmt: skip
 """How a cause shows itself."""
+BESIDES: Final = 5
+"""Score of what is true of a run, and does not end one."""
 
 
 def diagnose(seen: Observations) -> Diagnosis:
@@ -27,8 +29,9 @@ def diagnose(seen: Observations) -> Diagnosis:
             if verdict.code not in found or verdict.score > found[verdict.code].score:
                 found[verdict.code] = verdict
     ranked = sorted(found.values(), key=lambda verdict: -verdict.score)
-    if not ranked:
-        ranked = [_nothing_seen(case)]
+    has_failed = case.status.phase.is_terminal and case.status.phase is not Phase.SUCCEEDED
+    if not ranked or (has_failed and ranked[0].score <= BESIDES):
+        ranked.insert(0, _nothing_seen(case))
     best = ranked[0]
     # What is but the same event seen from farther off is no other explanation.
     others = [other for other in ranked[1:] if other.code not in EFFECTS]

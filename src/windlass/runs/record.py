@@ -95,6 +95,16 @@ class RankState:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """Output of one rank in one attempt that its log lacks, since the disk was full."""
+
+    attempt: int
+    rank: int
+    num_bytes: int
+    num_lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A run as of its last event."""
 
@@ -128,6 +138,8 @@ class Status:
     """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
     waits_for: str | None = None
     """What keeps the newest attempt from beginning, in the words of its target; None while nothing does."""
+    dropped: tuple[Dropped, ...] = ()
+    """What the logs lack, by attempt and rank; empty where they are complete."""
     stop_requested: bool = False
     last_seq: int = 0
 
@@ -235,9 +247,19 @@ def _on_cause(status: Status, event: Event) -> Status:
 
 
 def _on_warning(status: Status, event: Event) -> Status:
-    """Of a node that cannot be brought yet, why."""
+    """Of a node that cannot be brought yet, why; of a rank's log, what it lacks."""
+    if "dropped" in event.data:
+        status = _drop(status, event.data["dropped"])
     is_waiting = event.data.get("waits") and status.phase in _NOT_BEGUN
     return replace(status, waits_for=event.data["message"]) if is_waiting else status
+
+
+def _drop(status: Status, data: Json) -> Status:
+    """The counts of an attempt grow: the newest ones replace those before."""
+    attempt = status.attempts[-1].number if status.attempts else 0
+    new = Dropped(attempt, data["rank"], data["bytes"], data["lines"])
+    others = [old for old in status.dropped if (old.attempt, old.rank) != (attempt, new.rank)]
+    return replace(status, dropped=tuple(sorted([*others, new], key=lambda one: (one.attempt, one.rank))))
 
 
 def _on_queue(status: Status, event: Event) -> Status:
@@ -383,5 +405,9 @@ def status_to_json(status: Status, now: float) -> dict[str, Any]:
         "checkpoint": dict(status.checkpoint) if status.checkpoint is not None else None,
         "restarts_left": status.restarts_left,
         "waits_for": status.waits_for,
+        "logs_dropped": [
+            {"attempt": one.attempt, "rank": one.rank, "bytes": one.num_bytes, "lines": one.num_lines}
+            for one in status.dropped
+        ],
         "output_dir": status.output_dir,
     }

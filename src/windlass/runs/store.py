@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
-from windlass.runs.record import Attempt, Event, Json, Phase, RankState, Status, advance, created
+from windlass.runs.record import Attempt, Dropped, Event, Json, Phase, RankState, Status, advance, created
+from windlass.worker.reserve import FULL_ERRORS, Reserve
 
 MIGRATIONS: Final = (
     """
@@ -45,6 +45,13 @@ MIGRATIONS: Final = (
 
 VERSION: Final = len(MIGRATIONS)
 BUSY_SECONDS: Final = 30.0
+RESERVE_BYTES: Final = 512 << 10
+"""Kept back in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
+URGENT: Final = frozenset({"stop", "cause", "lost-node", "attempt-end", "end"})
+"""Events that the reserve is released for: without them a run that has ended would be shown as live."""
+PROBE_BYTES: Final = 64 << 10
+MAX_EARLY: Final = 8
+"""How often the reserve is used while an attempt goes on, for exit codes and dropped log lines, until there is room."""
 LOOKER_SECONDS: Final = (0.005,) * 10
 """Pauses of one who wants a run's lock: `is_held` takes it for some microseconds, which is not to hold the run."""
 
@@ -63,14 +70,25 @@ class Store:
     def __init__(self, home: Path) -> None:
         """Open the record in `home`, made if it is not there. Raises StoreError, StoreTooNew or StoreFull."""
         self.home = home
+        self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
         with _border(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._db = sqlite3.connect(home / "record.db", timeout=BUSY_SECONDS, isolation_level=None)
             try:
-                self._migrate()
-            except BaseException:
-                self._db.close()  # and with it go the files that SQLite keeps beside an open record
-                raise
+                self._db = self._opened()
+            except sqlite3.DatabaseError as error:
+                # Even to read, SQLite needs room for the index of its WAL.
+                if not (_is_full(error, home) and self.reserve.release()):
+                    raise
+                self._db = self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        self._db = sqlite3.connect(self.home / "record.db", timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            self._migrate()
+        except BaseException:
+            self._db.close()  # and with it go the files that SQLite keeps beside an open record
+            raise
+        return self._db
 
     def close(self) -> None:
         """Close the file; the object is of no use afterwards."""
@@ -97,6 +115,8 @@ class Store:
         `plan` is the plan as JSON text, `restarts` how many of them it allows.
         """
         run_dir = self.run_dir(run_id)
+        if not (self.reserve.has_room() or self.reserve.make(margin_bytes=0)):
+            raise _full(self.home)  # its end could not be written
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
             known = {} if restarts is None else {"restarts": restarts}
@@ -150,15 +170,20 @@ class Store:
         """
         event = Event(status.last_seq + 1, time, kind, data)
         after = advance(status, event)
+        self.append_all(after, [event], plan)
+        return after
+
+    def append_all(self, after: Status, events: Sequence[Event], plan: str | None = None) -> None:
+        """Write events of a run and the status after them; all or nothing. Only a `RunWriter` calls this."""
         with _border(self.home), self._transaction():
-            self._insert(status.id, event)
+            for event in events:
+                self._insert(after.id, event)
             self._db.execute(
                 "UPDATE runs SET phase = ?, ended_at = ?, status = ? WHERE id = ?",
-                (after.phase.value, after.ended_at, _dump(after), status.id),
+                (after.phase.value, after.ended_at, _dump(after), after.id),
             )
             if plan is not None:
-                self._db.execute("UPDATE runs SET plan = ? WHERE id = ?", (plan, status.id))
-        return after
+                self._db.execute("UPDATE runs SET plan = ? WHERE id = ?", (plan, after.id))
 
     def set_progress(self, run_id: str, progress: Json) -> None:
         """Overwrite the newest progress; the history of it is in the sparser `progress` events."""
@@ -296,8 +321,12 @@ class RunWriter:
         self.lock = lock
         """Descriptor of the held lock; a child process that inherits it keeps the run."""
         self._clock = clock
-        self._late: list[tuple[Status, Event]] = []
-        """Events that a full disk has kept out of the record, each with the status before it."""
+        self._late: list[Event] = []
+        """Events that a full disk has kept out of the record."""
+        self._urgent = False
+        """Whether one of them is not to wait until there is room."""
+        self._early = 0
+        """How often the reserve was used for events that an attempt goes on after, since there was last room."""
 
     def append(
         self, kind: str, data: Json | None = None, *, at: float | None = None, plan: str | None = None
@@ -306,29 +335,67 @@ class RunWriter:
 
         `plan` replaces the run's plan, as JSON text, in the same transaction.
         """
-        self.catch_up()
+        self._write_late()
         self.status = self.store.append(self.status, kind, data or {}, self._clock() if at is None else at, plan)
         return self.status
 
     def note(self, kind: str, data: Json | None = None, *, at: float | None = None) -> Status:
-        """As `append`, but a full disk only delays the writing: `status` goes on. Raises StoreError."""
+        """As `append`, but a full disk only delays the writing: `status` goes on. Raises StoreError.
+
+        The end of a run, and of an attempt, is written into the space that the reserve of the home gives back. Progress
+        is left out of the history while anything waits: the reserve is to be enough for all that does.
+        """
+        if kind == "progress" and self._late:
+            return self.status
         event = Event(self.status.last_seq + 1, self._clock() if at is None else at, kind, data or {})
-        self._late.append((self.status, event))
+        self._late.append(event)
         self.status = advance(self.status, event)
         with contextlib.suppress(StoreFull):
+            self._urgent |= self._is_urgent(event)
             self.catch_up()
         return self.status
 
+    def set_progress(self, progress: Json) -> None:
+        """As `Store.set_progress`; left out while the disk is full. Raises StoreError."""
+        if self.store.reserve.has_room():
+            try:
+                self.store.set_progress(self.status.id, progress)
+            except StoreFull:
+                self.store.reserve.met_full()
+
     def catch_up(self) -> None:
-        """Write what a full disk has delayed. Raises StoreError or StoreFull."""
-        while self._late:
-            before, event = self._late[0]
-            self.store.append(before, event.kind, event.data, event.time)
-            self._late.pop(0)
+        """Write what a full disk has delayed: once there is room, what is urgent also before. Raises as `append`."""
+        if not self._late:
+            return
+        reserve = self.store.reserve
+        if reserve.has_room():
+            self._early = 0
+        elif not self._urgent:
+            raise _full(self.store.home)
+        try:
+            self._write_late()
+        except StoreFull:
+            reserve.met_full()
+            if not (self._urgent and reserve.release()):
+                raise
+            self._write_late()
+
+    def _write_late(self) -> None:
+        if self._late:
+            self.store.append_all(self.status, self._late)
+            self._late, self._urgent = [], False
+
+    def _is_urgent(self, event: Event) -> bool:
+        if event.kind in URGENT:
+            return True
+        if "dropped" in event.data or (event.kind == "rank" and "exit_code" in event.data):
+            self._early += 1
+            return self._early <= MAX_EARLY
+        return False
 
     def events(self) -> list[Event]:
         """All events of the run, with those that a full disk has delayed."""
-        return [*self.store.events(self.status.id), *(event for _, event in self._late)]
+        return [*self.store.events(self.status.id), *self._late]
 
     def close(self) -> None:
         """Give the run back."""
@@ -351,6 +418,7 @@ def _dump(status: Status) -> str:
             "progress": dict(status.progress),
             "cause": status.cause,
             "checkpoint": status.checkpoint,
+            "dropped": [[d.attempt, d.rank, d.num_bytes, d.num_lines] for d in status.dropped],
         },
         separators=(",", ":"),
     )
@@ -369,6 +437,7 @@ def _load(text: str, progress: str | None = None) -> Status:
         progress=newest,
         cause=data["cause"],
         checkpoint=data.get("checkpoint"),
+        dropped=tuple(Dropped(*values) for values in data.get("dropped", ())),
     )
 
 
@@ -392,17 +461,35 @@ def _border(home: Path) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         text = str(error)
-        if "full" in text:
-            raise StoreFull(f"no space left for the record in {home}", "free some space and call again") from error
+        if _is_full(error, home):
+            raise _full(home) from error
         if "readonly" in text or "unable to open" in text:
             raise StoreError(f"the record in {home} cannot be written ({text})", _RIGHTS) from error
         if "locked" in text:
             raise StoreError(f"the record in {home} stayed locked for {BUSY_SECONDS:g} s", "call again") from error
         raise StoreError(f"the record in {home} cannot be read ({text})", "windlass doctor looks closer") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(f"no space left for the record in {home}", "free some space and call again") from error
+        if error.errno in FULL_ERRORS:
+            raise _full(home) from error
         raise StoreError(f"the record in {home} cannot be used ({error.strerror or error})", _RIGHTS) from error
+
+
+def _is_full(error: sqlite3.DatabaseError, home: Path) -> bool:
+    """Whether SQLite failed for want of space: for a quota, and for its WAL index, it reports any I/O error."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    if code & 0xFF != sqlite3.SQLITE_IOERR:
+        return bool(code == sqlite3.SQLITE_FULL)
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=home, buffering=0) as probe:
+            return probe.write(bytes(PROBE_BYTES)) < PROBE_BYTES
+    except OSError as found:
+        return found.errno in FULL_ERRORS
+
+
+def _full(home: Path) -> StoreFull:
+    return StoreFull(f"no space left for the record in {home}", "free some space and call again")
 
 
 _RIGHTS: Final = "check who owns the folder, or set WINDLASS_HOME to one that you may write"

@@ -7,6 +7,7 @@ import os
 from typing import Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker.logfile import LogFile
+from windlass.worker.reserve import Reserve
 
 Echo = Callable[[str, bytes], None]
 """Takes the tag of who has written, and what."""
@@ -21,12 +22,15 @@ ROUND_BYTES = 8 << 20
 class Capture(LogFile):
     """The output of one rank: `drain` it whenever its pipe is readable."""
 
-    def __init__(self, source: int, folder: str, rank: int, pattern: str | None, echo: Echo | None = None) -> None:
+    def __init__(
+        self, source: int, folder: str, rank: int, pattern: str | None, echo: Echo | None = None,
+        reserve: Reserve | None = None,
+    ) -> None:  # fmt: skip
         """`source` is the read end of the rank's pipe; made non-blocking. `echo` is told all that is read from it.
 
         Raises OSError if the logs cannot be made.
         """
-        super().__init__(folder, rank, pattern)
+        super().__init__(folder, rank, pattern, reserve)
         self._tag = str(rank)
         self._echo = echo
         os.set_blocking(source, False)

@@ -11,6 +11,7 @@ import re
 import struct
 
 from windlass.worker.progress import Recogniser
+from windlass.worker.reserve import Reserve
 
 TAIL_BYTES = 64 << 10
 _RECORD = struct.Struct("<QQ")
@@ -22,8 +23,11 @@ _OF_BAR = ("step", "total", "rate", "samples_per_second", "percent")
 class LogFile:
     """The log of one rank: `keep` what it wrote, then `stamp` it with the time."""
 
-    def __init__(self, folder: str, rank: int, pattern: str | None) -> None:
-        """`pattern` finds progress. Raises OSError if the files cannot be made."""
+    def __init__(self, folder: str, rank: int, pattern: str | None, reserve: Reserve | None = None) -> None:
+        """`pattern` finds progress; on a full disk nothing is written until `reserve` says that there is room.
+
+        Raises OSError if the files cannot be made.
+        """
         base = os.path.join(folder, f"rank-{rank}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._log = os.open(base + ".log", flags, 0o600)
@@ -38,6 +42,9 @@ class LogFile:
         """Whether the rank has written anything at all."""
         self.dropped_bytes = 0
         """What could not be written since the disk was full."""
+        self.dropped_lines = 0
+        """The newlines in it."""
+        self._reserve = reserve
         self.traceback_at: float | None = None
         """Unix seconds at which the newest traceback began to arrive."""
 
@@ -104,12 +111,21 @@ class LogFile:
         os.close(self._index)
 
     def _write(self, data: bytes) -> None:
+        if self._reserve is not None and not self._reserve.has_ample_room():
+            self._drop(data)  # what is left is for the record and for the node's last events
+            return
         left = memoryview(data)
         while left:
             try:
                 written = os.write(self._log, left)
             except OSError:
-                self.dropped_bytes += len(left)
+                if self._reserve is not None:
+                    self._reserve.met_full()
+                self._drop(bytes(left))
                 return
             self._length += written
             left = left[written:]
+
+    def _drop(self, data: bytes) -> None:
+        self.dropped_bytes += len(data)
+        self.dropped_lines += data.count(b"\n")

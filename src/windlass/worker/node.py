@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -35,6 +36,7 @@ from windlass.worker.evidence import Evidence
 from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.ranks import Rank
+from windlass.worker.reserve import FULL_ERRORS, Reserve
 from windlass.worker.start import Start
 from windlass.worker.traces import with_error_file
 from windlass.worker.watch import ask_after_failure, flights_of, forget, take_stacks, waited_in_vain
@@ -46,6 +48,13 @@ ROUND_SECONDS = 0.004
 """Pause between rounds of reading: lines that arrive within it share one index record and one wake-up."""
 PROGRESS_SECONDS = 0.2
 FULL_DISK_PATIENCE_SECONDS = 600.0
+RESERVE_BYTES_PER_RANK = 32 << 10
+"""Kept back for the node's last events: a rank that fails is told of with the last 16 KiB of its output."""
+MAX_RESERVE_BYTES = 1 << 20
+URGENT = ("failing", "notice", "unreachable", "end")
+"""Events that the reserve is released for: the supervisor acts on them."""
+DROPPED_SECONDS = 30.0
+"""How often it is said how much a log lacks, while that grows."""
 FAILURE_GRACE_SECONDS = 3.0
 """What is left to ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
 MARK_SECONDS = 0.25
@@ -70,10 +79,16 @@ class Node:
         self.start = start
         self.echo = echo
         self.folder: str = spec["folder"]
+        size = min(MAX_RESERVE_BYTES, RESERVE_BYTES_PER_RANK * (1 + len(spec["ranks"])))
+        self.reserve = Reserve(os.path.join(self.folder, f"node-{spec['node']}.reserve"), size, is_shared=False)
+        self.dropped_told: dict[int, tuple[float, int]] = {}
+        """For each rank whose log lacks something: when that was last told, and how many bytes it lacked."""
         self.events = os.open(spec["events"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.selector = selectors.DefaultSelector()
         self.ranks: list[Rank] = []
         self.unwritten: list[bytes] = []
+        self.is_urgent = False
+        """Whether an event among them is not to wait until the disk has room."""
         self.spoke = False
         self.progress_at = 0.0
         self.progress_sent: dict[str, object] = {}
@@ -90,6 +105,8 @@ class Node:
     def run(self) -> int:
         """Start, watch and end the ranks; 0 if all succeeded."""
         process.adopt_orphans()
+        if not self.reserve.make():
+            self.reserve.make(margin_bytes=0)
         self._hear_signals()
         me = process.stat(os.getpid())
         who = {"pid": os.getpid(), "start_ticks": me.start_ticks if me else 0, "boot": process.boot_id()}
@@ -114,6 +131,7 @@ class Node:
         facts = self._facts() if failures else {}
         self._say("end", failures=failures + failed_to_start, ended_by=self.ended_by, facts=facts)
         self._insist()
+        self.reserve.release()
         return 1 if failures or failed_to_start else 0
 
     def _enter_network(self) -> list[dict[str, Any]]:
@@ -159,7 +177,7 @@ class Node:
             raise
         finally:
             os.close(write)
-        capture = Capture(read, self.folder, number, self.spec.get("progress"), self.echo)
+        capture = Capture(read, self.folder, number, self.spec.get("progress"), self.echo, self.reserve)
         rank = Rank(number, pid, capture, done)
         self.ranks.append(rank)
         self.selector.register(read, selectors.EVENT_READ, rank)
@@ -237,6 +255,8 @@ class Node:
         self._beat()
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             self._kill_all()
+        if self.unwritten:
+            self._write()
         self._tell_progress()
         if busy:
             time.sleep(ROUND_SECONDS)
@@ -244,7 +264,7 @@ class Node:
     def _patience(self) -> float | None:
         """How long a round may wait: until the grace period ends, or until held-back progress is due."""
         due = [self.kill_at - time.monotonic()] if self.kill_at is not None else []
-        if self._newest_progress() != self.progress_sent:
+        if self._newest_progress() != self.progress_sent and not self.unwritten:
             due.append(self.progress_at + PROGRESS_SECONDS - time.monotonic())
         if self.unwritten:
             due.append(1.0)
@@ -269,6 +289,8 @@ class Node:
         if not self.spoke and rank.capture.spoke:
             self.spoke = True
             self._say("output")
+        if rank.capture.dropped_bytes:
+            self._tell_dropped(rank)
 
     def _drain_to_the_end(self) -> None:
         """All ranks are dead: what their pipes still hold is the last of it."""
@@ -277,8 +299,17 @@ class Node:
             rank.capture.close()
             forget(rank)
             if rank.capture.dropped_bytes:
-                text = f"rank {rank.number}: no space left, {rank.capture.dropped_bytes} bytes of its log were not kept"
-                self._say("warning", message=text)
+                self._tell_dropped(rank, at_once=True)
+
+    def _tell_dropped(self, rank: Rank, *, at_once: bool = False) -> None:
+        """Say how much the log of a rank lacks since the disk was full, if that is more than was said."""
+        num_bytes, num_lines = rank.capture.dropped_bytes, rank.capture.dropped_lines
+        told_at, told = self.dropped_told.get(rank.number, (-DROPPED_SECONDS, 0))
+        if num_bytes == told or not (at_once or time.monotonic() - told_at >= DROPPED_SECONDS):
+            return
+        self.dropped_told[rank.number] = (time.monotonic(), num_bytes)
+        text = f"rank {rank.number}: no space left, {num_bytes} bytes ({num_lines} lines) of its log were not kept"
+        self._say("warning", message=text, dropped={"rank": rank.number, "bytes": num_bytes, "lines": num_lines})
 
     def _newest_progress(self) -> dict[str, object]:
         reporting = [rank for rank in self.ranks if rank.capture.progress]
@@ -292,7 +323,7 @@ class Node:
         return progress
 
     def _tell_progress(self) -> None:
-        if time.monotonic() - self.progress_at >= PROGRESS_SECONDS:
+        if time.monotonic() - self.progress_at >= PROGRESS_SECONDS and not self.unwritten:
             self._flush_progress()
 
     def _flush_progress(self) -> None:
@@ -446,21 +477,28 @@ class Node:
     def _say(self, kind: str, **data: Any) -> None:
         line = json.dumps({"kind": kind, "at": time.time(), **data}) + "\n"
         self.unwritten.append(line.encode())
+        self.is_urgent |= kind in URGENT or "dropped" in data or (kind == "rank" and "exit_code" in data)
         self._write()
         if self.echo is not None:
             self.echo(NODE_TAG, line.encode())
 
     def _write(self) -> None:
-        """Write what is not yet written. A full disk only delays it."""
+        """Write what is not yet written. A full disk only delays it, and while there is a reserve, nothing urgent."""
+        if not (self.reserve.has_room() or self.is_urgent):
+            return
         while self.unwritten:
             try:
                 written = os.write(self.events, self.unwritten[0])
-            except OSError:
+            except OSError as error:
+                self.reserve.met_full()
+                if self.is_urgent and error.errno in FULL_ERRORS and self.reserve.release():
+                    continue
                 return
             if written < len(self.unwritten[0]):
                 self.unwritten[0] = self.unwritten[0][written:]
             else:
                 self.unwritten.pop(0)
+        self.is_urgent = False
         if self.wake is not None:
             try:
                 os.write(self.wake, b".")
@@ -468,10 +506,11 @@ class Node:
                 self.wake = None  # whoever listened is gone; its successor reads the file
 
     def _insist(self) -> None:
-        """The last word must be written, or the run would be taken for lost."""
+        """The last word must be written, or the run would be taken for lost; unless the node is to end at once."""
         give_up = time.monotonic() + FULL_DISK_PATIENCE_SECONDS
         while self.unwritten and time.monotonic() < give_up:
-            time.sleep(0.5)
+            if select.select([self.signals], [], [], 0.5)[0] and STOP_NOW_SIGNAL in os.read(self.signals, 4096):
+                return
             self._write()
 
 

@@ -26,6 +26,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     endings.lost,
     endings.node_killed,
     endings.could_not_start,
+    endings.log_incomplete,
     cluster.unreachable,
     cluster.could_not_start,
     queues.waits,

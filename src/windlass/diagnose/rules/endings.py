@@ -180,3 +180,25 @@ def could_not_start(case: Case) -> Iterator[Verdict]:
     else:
         fix = "begin the file with a line such as #!/bin/sh" if "format error" in what else "see: windlass doctor"
         yield Verdict("could-not-start", f"the ranks could not be started: {what}", rank, (what,), fix, 99)
+
+
+def log_incomplete(case: Case) -> Iterator[Verdict]:
+    """A full disk under the record: no cause of an end, but the logs may lack what says more."""
+    dropped, is_full = case.status.dropped, bool(case.seen.facts.get("record_disk_full"))
+    if not (dropped or is_full):
+        return
+    evidence = [
+        f"rank {one.rank} of attempt {one.attempt}: {one.num_bytes} bytes ({one.num_lines} lines) were not kept"
+        for one in dropped[:8]
+    ]
+    if is_full:
+        evidence.append("it is full now: the record takes the end of a run, and nothing that can wait")
+    was = "is" if is_full else "was"
+    lack = ", and the logs lack what the ranks wrote meanwhile" if dropped else ""
+    yield Verdict(
+        "log-incomplete" if dropped else "record-disk-full",
+        f"the disk under the record {was} full{lack}",
+        evidence=tuple(evidence),
+        fix="free space under WINDLASS_HOME, or set it to a folder on another disk",
+        score=5,
+    )

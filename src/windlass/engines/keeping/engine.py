@@ -15,7 +15,7 @@ from windlass.engines.base import POLL_SECONDS, Engine, reopen
 from windlass.engines.keeping.ground import Ground
 from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.keeping.supervisor import Supervisor
-from windlass.errors import EngineError, StoreError, UsageError, WindlassError
+from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
 from windlass.runs.store import RunWriter, Store
@@ -100,7 +100,10 @@ class KeptEngine(Engine):
             if status.phase.is_terminal:
                 return status
             if not self.store.is_held(run_id):
-                taken_up = self._take_up(run_id)
+                try:
+                    taken_up = self._take_up(run_id)
+                except StoreFull as error:
+                    raise StoreFull(f"{error.message}: {_recorded(status, self._clock())}", error.hint) from error
                 if taken_up is not None:
                     return taken_up
             # Held, but by a keeper? It may be another command that is just bringing the record to the truth.
@@ -195,7 +198,7 @@ class KeptEngine(Engine):
                 return writer.status
             plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
             if not self._settle(Supervisor(writer, plan, run_dir, self._ground(plan, run_dir))):
-                writer.append("adopted")
+                writer.note("adopted")
                 self._start_keeper(writer)
             return self.store.status(run_id)
         finally:
@@ -205,3 +208,9 @@ class KeptEngine(Engine):
         """Signal the run's supervisor; gives whether there was one to signal."""
         pid = keeper_pid(self.store.run_dir(run_id))
         return pid is not None and process.send(pid, signal.SIGINT)
+
+
+def _recorded(status: Status, now: float) -> str:
+    """What the record has of a run whose supervisor is gone, while nothing can be added to it."""
+    since = max(0.0, now - status.phase_since)
+    return f"the supervisor of {status.id} is gone; the last that was recorded is '{status.phase}', {since:.0f} s ago"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from windlass.engines.keeping.ground import Node
 from windlass.engines.keeping.recording import BEGINNING, LIVE_PHASES, Recording
-from windlass.errors import StoreFull
 from windlass.runs.record import Phase
 
 Event = Mapping[str, Any]
@@ -90,8 +88,7 @@ class ProgressOfNodes:
         if record.is_told(at):
             return
         record.enter(LIVE_PHASES.get(str(progress.get("phase", "training")), Phase.TRAINING), at=at)
-        with contextlib.suppress(StoreFull):
-            record.writer.store.set_progress(record.status.id, self._newest)
+        record.writer.set_progress(self._newest)
         if at >= self._next_event_at:
             self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.created_at))
             record.note("progress", self._newest, at=at)

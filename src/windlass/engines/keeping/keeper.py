@@ -6,19 +6,31 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import Final
 
 from windlass.engines.keeping.ground import GroundOf
 from windlass.engines.keeping.supervisor import Supervisor
+from windlass.errors import StoreFull
 from windlass.plan.plan import Plan
 from windlass.runs.store import Store
 from windlass.runs.wish import Wish
 from windlass.worker import process
+
+PID_FILE_BYTES: Final = 96
 
 
 def main(argv: list[str], ground_of: GroundOf) -> int:
     """`HOME RUN_ID LOCK_FD`: keep one run; the lock is inherited, so there is no moment without a keeper."""
     home, run_id, lock = Path(argv[0]), argv[1], int(argv[2])
     os.set_inheritable(lock, False)
+    try:
+        _keep(home, run_id, lock, ground_of)
+    except StoreFull:
+        return 1  # no defect, so no trace: the next command takes the run up, and reads from its nodes how it went
+    return 0
+
+
+def _keep(home: Path, run_id: str, lock: int, ground_of: GroundOf) -> None:
     with Store(home) as store:
         run_dir = store.run_dir(run_id)
         writer = store.writer(run_id, lock)
@@ -32,7 +44,6 @@ def main(argv: list[str], ground_of: GroundOf) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         keeper.ground.see_off(store)
-    return 0
 
 
 def keeper_pid(run_dir: Path) -> int | None:
@@ -46,9 +57,13 @@ def keeper_pid(run_dir: Path) -> int | None:
 
 def _say_who(run_dir: Path) -> None:
     me = process.stat(os.getpid())
+    identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
     with contextlib.suppress(OSError):  # on a full disk it is woken by nobody, and looks every half second
-        identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
-        (run_dir / "supervisor.pid").write_text(identity)
+        file = os.open(run_dir / "supervisor.pid", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:  # in place and of one length: what a supervisor before this one wrote has its space already
+            os.write(file, identity.ljust(PID_FILE_BYTES).encode())
+        finally:
+            os.close(file)
 
 
 def _hear_signals(keeper: Supervisor) -> None:

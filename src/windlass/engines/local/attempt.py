@@ -158,6 +158,7 @@ class Attempt:
         for node in self.nodes:
             if node.popen is not None:
                 node.popen.wait()
+            node.path("reserve").unlink(missing_ok=True)  # of a worker that was killed
 
     def last_sign_of_life(self) -> float:
         """When any of its files was last written, in unix seconds; 0 where there is none."""

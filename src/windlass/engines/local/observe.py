@@ -21,6 +21,7 @@ def observe(store: Store, status: Status) -> Observations:
     facts["flights"] = read_watchdogs(written)
     if status.phase is Phase.LOST and (booted_at := _booted_at()) is not None:
         facts["booted_at"] = booted_at
+    facts["record_disk_full"] = not store.reserve.has_room()
     return observing.observe(store, status, heard=observing.hear(store, status), facts=facts)
 
 
