@@ -320,7 +320,7 @@ class Play:
         kind = "node" if strike.detail < 0.5 else "rank"
         until(lambda: self._pids(kind) or not self._alive() & set(new[:-1]), f"no {kind} starts", PATIENCE_SECONDS)
         victims = [f"{pid}" for pid in sorted(self._pids(kind) - {held})[:1] if kill(pid)]
-        time.sleep(strike.which)
+        time.sleep(0.2 + strike.which)  # the supervisor has noticed by then
         kill(held, signal.SIGCONT)
         (held_node,) = set(range(self.case.nodes)) - set(started) if len(started) == 1 else (None,)
         with Store(self.machine.home) as store:
@@ -451,15 +451,16 @@ class Play:
         for struck in self.struck:
             if struck.held_node is None:
                 continue
-            attempt = 0
-            for event in events:
-                attempt = event.data["number"] if event.kind == "attempt" else attempt
-                if attempt != struck.attempt:
-                    continue
+            begun = [n for n, e in enumerate(events) if e.kind == "attempt" and e.data["number"] == struck.attempt]
+            after = [n for n, e in enumerate(events) if e.kind == "attempt" and e.data["number"] > struck.attempt]
+            own = events[begun[0] : after[0] if after else None]
+            if any(event.kind == "node" and event.data["node"] == struck.held_node for event in own):
+                continue  # it started after all, before the supervisor had noticed that the other failed
+            first = struck.held_node * self.case.procs_per_node
+            ranks = set(range(first, first + self.case.procs_per_node))
+            for event in own:
                 if event.kind == "lost-node" and event.data["node"] == struck.held_node:
                     yield f"node {struck.held_node} had not started, and is said to be lost: {event.data}"
-                first = struck.held_node * self.case.procs_per_node
-                ranks = set(range(first, first + self.case.procs_per_node))
                 if event.kind == "cause" and ranks & {event.data["rank"], *event.data.get("victims", ())}:
                     yield f"ranks {ranks} had not started, and the cause names them: {event.data}"
 

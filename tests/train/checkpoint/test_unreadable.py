@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.train.checkpoint.test_retry import Clock
 from windlass.train.checkpoint import Checkpoint, files, restore, retention
 from windlass.train.checkpoint.agreement import World
 from windlass.train.checkpoint.faults import Fault, UnknownFormat, UnreadableCheckpoint
+from windlass.train.checkpoint.retry import Retry
 from windlass.train.checkpoint.storage import Folder
 
 ALONE = World(0, 1, {})
@@ -51,14 +53,14 @@ class Disk(Folder):
 
 
 @contextlib.contextmanager
-def without_descriptors() -> Iterator[None]:
-    """This process cannot open any file more: EMFILE."""
+def without_descriptors() -> Iterator[tuple[int, int]]:
+    """This process cannot open any file more (EMFILE) until it has these limits again."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
     try:
-        yield
+        yield before
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -90,18 +92,15 @@ def test_a_checkpoint_that_vanishes_while_it_is_read_is_no_damage(folder: Path, 
 
 def test_without_descriptors_a_restore_waits_and_goes_on(folder: Path) -> None:
     clock = Clock()
-    with without_descriptors() as _, contextlib.ExitStack() as stack:
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with without_descriptors() as limits:
 
         def sleep(seconds: float) -> None:
             clock.sleep(seconds)
             if clock.now > 10:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
-        retry = clock.retry(60)
-        retry._sleep = sleep
+        retry = Retry(60, clock=lambda: clock.now, sleep=sleep, log=clock.logged.append)
         found, refused = restore.choose(str(folder), ALONE, retry)
-        stack.close()
     assert found is not None
     assert (found.step, refused) == (3, [])
     assert 10 < clock.now < 20
@@ -147,6 +146,28 @@ def test_where_none_is_of_a_known_format_a_restore_fails(folder: Path) -> None:
         saved.restore()
     saved.close()
     assert steps(folder) == [3, 2, 1]
+
+
+def test_a_run_goes_on_from_its_own_checkpoints_before_those_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_RUN_ID", "other")
+    make(folder, 1)
+    clock = Clock()
+    for run_id, step in (("digits-7f3k2", 3), ("other", 1), ("new", 1)):
+        found, _ = restore.choose(str(folder), ALONE, clock.retry(60), run_id)
+        assert found is not None
+        assert found.step == step, run_id
+    manifest = newest(folder) / files.MANIFEST
+    manifest.unlink()
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(manifest.parent):
+        listener.bind(files.MANIFEST)  # cannot be opened: ENXIO
+    found, _ = restore.choose(str(folder), ALONE, clock.retry(60), "digits-7f3k2")
+    assert found is not None
+    assert found.step == 3
+    for run_id in ("other", "new"):
+        with pytest.raises(UnreadableCheckpoint, match="ENXIO"):
+            restore.choose(str(folder), ALONE, clock.retry(60), run_id)
 
 
 # -- real ranks -------------------------------------------------------------------------------------------------------

@@ -468,7 +468,7 @@ class Checkpoint:
         if wanted:
             found: files.Found | None = choose_only(wanted, self._folder, self._world, self._retry)
         else:
-            found, refused = choose(self._folder, self._world, self._retry)
+            found, refused = choose(self._folder, self._world, self._retry, self._run_id)
             self._pass_over(refused, found)
         if found is None:
             return 0

@@ -41,8 +41,11 @@ class Refused:
     reason: str
 
 
-def choose(folder: str, world: World, retry: Retry) -> tuple[Found | None, list[Refused]]:
+def choose(folder: str, world: World, retry: Retry, run_id: str = "") -> tuple[Found | None, list[Refused]]:
     """The newest verified checkpoint, and the newer ones that are damaged or of an unknown format. A collective.
+
+    Where the run `run_id` has saved any, those of other runs in the folder count as older: what another run saved
+    later, or what of it cannot be read, is nothing to this run.
 
     None where there is no checkpoint, or where all are proved damaged. Raises on all ranks UnreadableCheckpoint where
     the folder or a checkpoint newer than any verified one cannot be read, also after retries: to go on from an older
@@ -50,7 +53,10 @@ def choose(folder: str, world: World, retry: Retry) -> tuple[Found | None, list[
     and none that is verified.
     """
     refused: list[Refused] = []
-    for listed in list_together(folder, world, retry):
+    candidates = list_together(folder, world, retry)
+    if any(one.complete and one.run_id == run_id for one in candidates):
+        candidates.sort(key=lambda one: one.run_id not in (run_id, ""))
+    for listed in candidates:
         if listed.is_set_aside:
             continue
         found, problems = _examine(listed, world, retry)
