@@ -84,6 +84,9 @@ class Play:
     def play(self) -> None:
         """Everything, with the reasons for which it is not as it should be in `problems`."""
         self.marks.mkdir(parents=True)
+        if any(strike.kind == "read error" for strike in self.case.strikes):
+            with failing_reads(self.marks, READ_ERRORS[0]):
+                pass  # skips here, and not in the middle of a run, where nothing can be mounted
         with small_disk(self.disk, DISK_KIB) if self.case.fills_a_disk else contextlib.nullcontext():
             try:
                 self._begin()
