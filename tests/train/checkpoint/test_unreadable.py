@@ -148,6 +148,20 @@ def test_where_none_is_of_a_known_format_a_restore_fails(folder: Path) -> None:
     assert steps(folder) == [3, 2, 1]
 
 
+def test_a_script_that_trains_on_after_a_failed_restore_removes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0")
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1, keep=1, when_busy="wait")
+    with without_descriptors(), pytest.raises(UnreadableCheckpoint):
+        saved.restore()
+    for _ in range(3):
+        saved.step()
+    saved.close()
+    assert sorted(steps(folder)) == [1, 1, 2, 2, 3, 3]
+
+
 def test_a_run_goes_on_from_its_own_checkpoints_before_those_of_others(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,8 @@ class Checkpoint:
         self._rng: dict[str, Any] | None = None
         self._skip_batches = 0
         self._restored = False
+        self._prunes = True
+        """Whether saves remove old checkpoints; not after a restore that failed."""
         self._prepared = False
         self._again = 0
         self._saved_at: tuple[int, int] | None = None
@@ -293,7 +295,8 @@ class Checkpoint:
             order = {
                 "do": "save", "name": name, **copied.where, "asked_at": began_at,
                 "blocked_at": began_at, "blocked_seconds": round(blocked, 6),
-                "keep": self._settings.keep, "keep_for": self._settings.keep_for_seconds,
+                "keep": self._settings.keep if self._prunes else None,
+                "keep_for": self._settings.keep_for_seconds if self._prunes else None,
                 "damaged": self._damaged,
                 "manifest": {
                     "step": self.steps, "epoch": self.epoch, "world_size": self._world.size, "attempt": self._attempt,
@@ -448,7 +451,7 @@ class Checkpoint:
     # -- restoring ----------------------------------------------------------------------------------------------------
 
     def restore(self) -> int:
-        """Go on from the newest checkpoint that verifies; gives how many steps are done, 0 where there is none.
+        """Go on from the newest verified checkpoint; gives how many steps are done, 0 where there is none.
 
         A collective, to be called once, by `epochs` if not before. Checkpoints that are proved damaged are passed over
         and reported; the next save sets them aside. Where all are damaged, training begins at step 0 with a warning.
@@ -460,9 +463,12 @@ class Checkpoint:
                 checkpoints are of an unknown format (`UnknownFormat`).
             FileNotFoundError: the one that was asked for is not there.
             OSError: a checkpoint is there and cannot be read (`UnreadableCheckpoint`). All ranks raise it.
+
+        A script that trains on in spite of an error removes no checkpoint any more.
         """
         began = time.perf_counter()
         self._restored = True
+        self._prunes = False
         self._hear_stop()
         wanted = self._environ.get("WINDLASS_RESUME_FROM")
         if wanted:
@@ -471,10 +477,12 @@ class Checkpoint:
             found, refused = choose(self._folder, self._world, self._retry, self._run_id)
             self._pass_over(refused, found)
         if found is None:
+            self._prunes = True
             return 0
         loader = Loader(found, self._parts, self._world, self._retry, allow_pickle=self._allow_pickle)
         loader.load()
         self._go_on_from(loader, found)
+        self._prunes = True
         seconds = round(time.perf_counter() - began, 6)
         self._tell("restored", name=found.name, bytes=found.bytes, seconds=seconds)
         return self.steps
