@@ -13,8 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.plans import DAMAGES, EVERY_STEPS, NOTICES, Case, Strike
+from tests.chaos.plans import (
+    DAMAGES,
+    EVERY_STEPS,
+    FULL_STORES,
+    NOTICES,
+    READ_ERROR_SECONDS,
+    READ_ERRORS,
+    Case,
+    Strike,
+)
 from tests.faults.disk import fill, small_disk
+from tests.faults.failing_disk import failing_reads
 from tests.faults.machine import Machine, kill, until
 
 from windlass.runs.record import Event, Phase
@@ -44,6 +54,15 @@ class Struck:
     """The step of the newest one that is still good after that."""
     came_due: bool = False
     """Whether a checkpoint came due while the disk was full."""
+    vanished: tuple[str, ...] = ()
+    """Checkpoints that were complete before reads failed, and gone after that."""
+    held_node: int | None = None
+    """The node that had not started when another one of its attempt failed."""
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether no attempt ends by it."""
+        return self.strike.kind in ("warm", "supervisor") or (self.strike.kind in FULL_STORES and not self.victims)
 
 
 @dataclass
@@ -65,6 +84,9 @@ class Play:
     def play(self) -> None:
         """Everything, with the reasons for which it is not as it should be in `problems`."""
         self.marks.mkdir(parents=True)
+        if any(strike.kind == "read error" for strike in self.case.strikes):
+            with failing_reads(self.marks, READ_ERRORS[0]):
+                pass  # skips here, and not in the middle of a run, where nothing can be mounted
         with small_disk(self.disk, DISK_KIB) if self.case.fills_a_disk else contextlib.nullcontext():
             try:
                 self._begin()
@@ -87,12 +109,15 @@ class Play:
 
     @property
     def checkpoints(self) -> Path:
-        return self.disk if self.case.fills_a_disk else self.machine.home / "runs" / self.run / "checkpoints"
+        outside = self.case.fills_a_disk or self.case.fills_the_store
+        return self.disk if outside else self.machine.home / "runs" / self.run / "checkpoints"
 
     def _begin(self) -> None:
         job = self.machine.folder / f"case-{self.case.seed}.yaml"
         command = [str(TRAIN), str(self.marks), "--every", str(EVERY_STEPS)]
-        command += ["--checkpoints", str(self.disk)] if self.case.fills_a_disk else []
+        # A store that is full is to cost the record nothing; what it costs checkpoints, the kind "disk full" shows.
+        outside = self.case.fills_a_disk or self.case.fills_the_store
+        command += ["--checkpoints", str(self.disk)] if outside else []
         # Nothing that differs between cases is in the environment, or each would need a warm process of its own.
         fields = {
             "name": "chaos", "run": " ".join(command), "nodes": self.case.nodes, "grace": "10s",
@@ -172,8 +197,12 @@ class Play:
         if strike.kind in DAMAGES:
             self.struck.append(self._damage(strike, attempt))
             return
-        if strike.kind == "disk full":
-            self._fill(strike, attempt)
+        special = {
+            "disk full": self._fill, "read error": self._fail_reads, "node while another starts": self._hold_a_node,
+            **dict.fromkeys(FULL_STORES, self._fill_store),
+        }  # fmt: skip
+        if strike.kind in special:
+            special[strike.kind](strike, attempt)
             return
         if strike.kind == "stop":
             self.machine.windlass("stop", self.run)
@@ -239,6 +268,75 @@ class Play:
         filler.unlink()
         self.struck.append(Struck(strike, attempt, " ".join(victims), came_due=came_due))
 
+    def _fill_store(self, strike: Strike, attempt: int) -> None:
+        """The disk of the record is full for some steps, and perhaps for a restart too; no command looks meanwhile."""
+        ranks, supervisors = sorted(self._pids("rank")), self._pids("supervisor")
+        filler = fill(self.machine.home)
+        if strike.kind != "store full":
+            for pid in supervisors:
+                kill(pid)
+        goal = self._newest_step() + 5 + int(30 * strike.which)
+        until(lambda: self.digest() or self._newest_step() >= goal, "a full store stops the training", PATIENCE_SECONDS)
+        victims = []
+        if strike.detail < 0.5:
+            victims = [f"{pid}" for pid in ranks[:1] if kill(pid)]
+            time.sleep(2 * strike.detail)
+        filler.unlink()
+        self.struck.append(Struck(strike, attempt, " ".join(victims), self._unfinished()))
+
+    def _fail_reads(self, strike: Strike, attempt: int) -> None:
+        """Hold all ranks, let every read of the checkpoints fail, kill the ranks, and let them restore meanwhile."""
+        held = self._family(self._pids("rank"))
+        for pid in held:
+            kill(pid, signal.SIGSTOP)
+        found = self._committed()
+        once = strike.which < 0.3
+        number = READ_ERRORS[int(strike.detail * len(READ_ERRORS))]
+        with failing_reads(self.checkpoints, number, once=once) as disk:
+            for pid in held:
+                kill(pid)
+            give_up = time.monotonic() + (READ_ERROR_SECONDS if once else READ_ERROR_SECONDS * strike.which)
+            while time.monotonic() < give_up and not self._look() and not (once and disk.num_failed):
+                time.sleep(0.02)
+            num_failed = disk.num_failed
+        vanished = tuple(path.name for path in found if not (path / "manifest.json").exists())
+        expected = (step_of(found[0]) if found else 0) if held else None
+        said = f"{len(held)} ranks, {os.strerror(number)} × {num_failed}"
+        self.struck.append(Struck(strike, attempt, said, vanished=vanished, expected_step=expected))
+
+    def _hold_a_node(self, strike: Strike, attempt: int) -> None:
+        """End the attempt; of the two nodes of the next one stop one before it reports, and let the other fail."""
+        parents = self._pids("warm") | self._pids("supervisor")
+        known = children(parents)
+        victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
+        self.struck.append(Struck(strike, attempt, " ".join(victims), self._unfinished()))
+        give_up = time.monotonic() + 20
+        new: list[int] = []
+        while len(new) < self.case.nodes and time.monotonic() < give_up:  # without a pause: it reports in milliseconds
+            new = sorted(children(parents) - known)
+        if len(new) < self.case.nodes:
+            return
+        held = new[-1]
+        kill(held, signal.SIGSTOP)
+        until(lambda: self._started() or not self._alive() & set(new[:-1]), "no node starts", PATIENCE_SECONDS)
+        started = self._started()
+        kind = "node" if strike.detail < 0.5 else "rank"
+        until(lambda: self._pids(kind) or not self._alive() & set(new[:-1]), f"no {kind} starts", PATIENCE_SECONDS)
+        victims = [f"{pid}" for pid in sorted(self._pids(kind) - {held})[:1] if kill(pid)]
+        time.sleep(0.2 + strike.which)  # the supervisor has noticed by then
+        kill(held, signal.SIGCONT)
+        (held_node,) = set(range(self.case.nodes)) - set(started) if len(started) == 1 else (None,)
+        with Store(self.machine.home) as store:
+            attempt = len(store.status(self.run).attempts)
+        said = f"{kind} {' '.join(victims)}, node {held_node} held"
+        self.struck.append(Struck(strike, attempt, said, held_node=held_node))
+
+    def _started(self) -> list[int]:
+        """The nodes of the newest attempt that have reported."""
+        events = self._events()
+        begun = max((number for number, event in enumerate(events) if event.kind == "attempt"), default=0)
+        return sorted({event.data["node"] for event in events[begun:] if event.kind == "node"})
+
     def _damage(self, strike: Strike, attempt: int) -> Struck:
         """Hold all ranks, spoil the newest checkpoint, and kill them."""
         held = self._family(self._pids("rank"))
@@ -295,6 +393,11 @@ class Play:
                 yield f"{event.data['name']} was spoilt, and loaded"
         if any(struck.came_due for struck in self.struck) and not any(data["action"] == "failed" for data in said):
             yield "a checkpoint that found no space was not told"
+        for struck in self.struck:
+            if struck.vanished:
+                yield f"{', '.join(struck.vanished)} vanished while reads failed"
+        if any(data["action"] == "none-verified" for data in said):
+            yield f"no checkpoint was verified: {said}"
         refused = {data["name"] for data in said if data["action"] == "refused"}
         for struck in self.struck:
             if struck.damaged is not None and struck.strike.kind != "manifest" and struck.damaged not in refused:
@@ -309,11 +412,11 @@ class Play:
             strikes = [struck for struck in self.struck if before <= struck.attempt < after]
             kinds = {struck.strike.kind for struck in strikes}
             lost = reached - restored
-            if not kinds - {"warm", "supervisor"}:
+            if all(struck.is_harmless for struck in strikes):
                 yield f"attempt {before} ended, and {kinds or 'nothing'} was struck in it"
             where = f"attempt {before} reached step {reached}, attempt {after} began at {restored}"
             expected = [struck.expected_step for struck in strikes if struck.expected_step is not None]
-            if kinds & DAMAGES:
+            if kinds & (DAMAGES | {"read error"}):
                 if len(strikes) == 1 and expected and restored != expected[0]:
                     yield f"{where}, though the newest good checkpoint was of step {expected[0]}"
             elif kinds and kinds <= NOTICES | {"warm", "supervisor"} and kinds & NOTICES:
@@ -344,6 +447,26 @@ class Play:
         if abs(sum(status["phases"].values()) - wall) > 0.01 * wall:
             yield f"phases {status['phases']} do not sum to {wall}"
 
+        yield from self._false_statements(events)
+
+    def _false_statements(self, events: list[Event]) -> Iterator[str]:
+        """A node that had not started was not killed or lost, and its ranks are no victims."""
+        for struck in self.struck:
+            if struck.held_node is None:
+                continue
+            begun = [n for n, e in enumerate(events) if e.kind == "attempt" and e.data["number"] == struck.attempt]
+            after = [n for n, e in enumerate(events) if e.kind == "attempt" and e.data["number"] > struck.attempt]
+            own = events[begun[0] : after[0] if after else None]
+            if any(event.kind == "node" and event.data["node"] == struck.held_node for event in own):
+                continue  # it started after all, before the supervisor had noticed that the other failed
+            first = struck.held_node * self.case.procs_per_node
+            ranks = set(range(first, first + self.case.procs_per_node))
+            for event in own:
+                if event.kind == "lost-node" and event.data["node"] == struck.held_node:
+                    yield f"node {struck.held_node} had not started, and is said to be lost: {event.data}"
+                if event.kind == "cause" and ranks & {event.data["rank"], *event.data.get("victims", ())}:
+                    yield f"ranks {ranks} had not started, and the cause names them: {event.data}"
+
     def _all_gone(self) -> None:
         def left() -> set[int]:
             return self._alive() - self._pids("warm")
@@ -354,6 +477,15 @@ class Play:
         """Of the weights at the end; empty where there are none."""
         path = self.marks / "digest"
         return path.read_text() if path.exists() else ""
+
+
+def children(parents: set[int]) -> set[int]:
+    """The processes that these have begun and not left."""
+    found = set()
+    for pid in parents:
+        with contextlib.suppress(OSError):
+            found |= {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    return found
 
 
 def step_of(checkpoint: Path) -> int:

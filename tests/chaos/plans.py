@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from dataclasses import dataclass
 
@@ -12,12 +13,17 @@ SHAPES = ((1, 1), (1, 2), (1, 2), (2, 1), (2, 1), (2, 2))
 
 KINDS = (
     "rank", "node", "warm", "supervisor", "power cut", "sigterm", "node sigterm", "stop", "disk full", "truncate",
-    "flip", "manifest",
+    "flip", "manifest", "read error", "store full", "supervisor on a full store", "node while another starts",
 )  # fmt: skip
 NOTICES = frozenset({"sigterm", "node sigterm", "stop"})
 """Faults that are announced, so that nothing is lost."""
 DAMAGES = frozenset({"truncate", "flip", "manifest"})
 """What is done to the newest checkpoint before all ranks are killed."""
+FULL_STORES = frozenset({"store full", "supervisor on a full store"})
+"""The disk that holds the record is full for some steps."""
+READ_ERRORS = (errno.ESTALE, errno.EIO, errno.EACCES)
+READ_ERROR_SECONDS = 15.0
+"""How long reads fail at most; a restore repeats them for four times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +62,24 @@ class Case:
     def fills_a_disk(self) -> bool:
         return any(strike.kind == "disk full" for strike in self.strikes)
 
+    @property
+    def fills_the_store(self) -> bool:
+        return any(strike.kind in FULL_STORES for strike in self.strikes)
+
     def __str__(self) -> str:
         return f"{self.nodes}×{self.procs_per_node}: {', '.join(map(str, self.strikes))}"
 
 
 def case_of(seed: int) -> Case:
-    """The case of a seed. Seeds that follow each other begin with another kind each, so that 12 have seen all."""
+    """The case of a seed. Seeds that follow each other begin with another kind each, so that 16 have seen all."""
     rng = random.Random(seed)
     nodes, procs_per_node = rng.choice(SHAPES)
     kinds = [KINDS[seed % len(KINDS)], *rng.choices(KINDS, k=rng.choice([0, 1, 1, 2]))]
+    if "node while another starts" in kinds:
+        nodes = 2
     strikes = []
     for number, kind in enumerate(kinds):
-        early = number > 0 and kind not in DAMAGES and rng.random() < 0.3
+        early = number > 0 and kind not in DAMAGES | FULL_STORES and rng.random() < 0.3
         strikes.append(
             Strike(kind, None if early else rng.randint(1, 90), rng.uniform(0, 0.5), rng.random(), rng.random())
         )

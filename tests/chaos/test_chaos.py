@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.harness import Play
-from tests.chaos.plans import DAMAGES, KINDS, NOTICES, Case, case_of
+from tests.chaos.plans import DAMAGES, FULL_STORES, KINDS, NOTICES, Case, case_of
+from tests.faults.disk import small_disk
 from tests.faults.machine import Machine, machine_in
 
 NUM_SEEDS = 20
+STORE_KIB = 24 << 10
+"""Of the disk under the records of cases that fill it: room for all of them, and little to fill."""
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "concepts" / "recovery.md"
 
@@ -29,6 +32,15 @@ def chosen_seeds() -> list[int]:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One for all seeds of a test process, so that they share a warm process."""
     with machine_in(tmp_path_factory.mktemp("chaos")) as made:
+        yield made
+        made.windlass("warm", "stop")
+
+
+@pytest.fixture(scope="module")
+def small_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """One whose home is a disk of its own, for cases that fill it; and so with a warm process of its own."""
+    folder = tmp_path_factory.mktemp("chaos-small")
+    with small_disk(folder / "home", STORE_KIB), machine_in(folder) as made:
         yield made
         made.windlass("warm", "stop")
 
@@ -52,7 +64,7 @@ def test_seeds_meet_every_kind_of_fault() -> None:
     cases = [case_of(seed) for seed in range(NUM_SEEDS)]
     assert {strike.kind for case in cases for strike in case.strikes} == set(KINDS)
     assert {case.world_size for case in cases} == {1, 2, 4}
-    assert set(KINDS) > NOTICES | DAMAGES
+    assert set(KINDS) > NOTICES | DAMAGES | FULL_STORES
     assert [str(case_of(seed)) for seed in range(NUM_SEEDS)] == [str(case) for case in cases]
 
 
@@ -70,10 +82,13 @@ def test_every_test_that_the_page_names_is_there() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", chosen_seeds())
 def test_the_weights_are_those_of_the_undisturbed_run(
-    seed: int, machine: Machine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    seed: int, machine: Machine, request: pytest.FixtureRequest, tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
     case = case_of(seed)
     expected = undisturbed(case.world_size, machine, tmp_path_factory, tmp_path)
+    if case.fills_the_store:
+        machine = request.getfixturevalue("small_machine")
     for refused in (machine.home / "warm").glob("*.refused"):
         refused.unlink()  # a warm process that was killed while it imported; the cases after it would all start cold
     play = Play(case, machine, tmp_path / "case")

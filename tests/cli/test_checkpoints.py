@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import struct
 import sys
 import zlib
@@ -34,6 +36,11 @@ def tensors(**values: list[float]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
+def run_of(folder: Path) -> str:
+    """The run to whose folder `checkpoints` this is."""
+    return folder.parent.name
+
+
 def write(folder: Path, step: int, attempt: int = 1, **manifest: Any) -> Path:
     """A checkpoint of one rank."""
     place = folder / f"step-{step:08d}-a{attempt}f3c1"
@@ -46,7 +53,7 @@ def write(folder: Path, step: int, attempt: int = 1, **manifest: Any) -> Path:
         (place / name).write_bytes(data)
     facts = {name: {"bytes": len(data), "crc32": f"{zlib.crc32(data):08x}"} for name, data in contents.items()}
     said = {"format": 1, "step": step, "epoch": 1, "world_size": 1, "created_at": 1_700_000_000.0 + step,
-            "run_id": "r", "attempt": attempt, "files": facts, **manifest}  # fmt: skip
+            "run_id": run_of(folder), "attempt": attempt, "files": facts, **manifest}  # fmt: skip
     (place / "manifest.json").write_bytes(seal(said))
     return place
 
@@ -86,7 +93,10 @@ def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: F
     assert sorted(step for step, is_whole in listed if not is_whole) == [5, 30]
     shown = windlass("checkpoints")
     assert "not finished" in shown.out
-    assert "damaged: its manifest cannot be read" in shown.out
+    assert "damaged: its manifest cannot be parsed" in shown.out
+    assert {one["step"]: one["state"] for one in result.json["checkpoints"]} == {
+        30: "unfinished", 20: "complete", 10: "complete", 5: "damaged"
+    }  # fmt: skip
     assert "and 1 other thing" in shown.err
 
 
@@ -97,7 +107,7 @@ def test_none_is_no_failure(windlass: Call, failed: Failed) -> None:
     assert windlass("checkpoints", run_id, "verify").code == 0
     assert windlass("checkpoints", run_id, "prune").code == 0
     refused = windlass("checkpoints", run_id, "export", "model.safetensors")
-    assert (refused.code, "has no good checkpoint" in refused.err) == (1, True)
+    assert (refused.code, "has no verified checkpoint" in refused.err) == (1, True)
 
 
 @pytest.mark.parametrize("words", [(), ("list",), ("verify",), ("prune",), ("export", "m.pt")])
@@ -128,7 +138,7 @@ def test_what_was_never_finished_is_damage_only_to_one_who_asks_for_it(windlass:
     (folder / "step-00000030-a1f3c1").mkdir()
     assert windlass("checkpoints", run_id, "verify").code == 0
     result = windlass("checkpoints", run_id, "verify", "step-00000030-a1f3c1")
-    assert (result.code, "never became whole" in result.out) == (1, True)
+    assert (result.code, "its save was not finished" in result.out) == (1, True)
 
 
 def test_a_name_that_is_not_there_is_refused(windlass: Call, failed: Failed) -> None:
@@ -140,24 +150,90 @@ def test_a_name_that_is_not_there_is_refused(windlass: Call, failed: Failed) -> 
     assert (several.code, "several" in several.err) == (2, True)
 
 
-def test_prune_keeps_the_newest_good_ones(windlass: Call, failed: Failed) -> None:
+def test_prune_keeps_the_newest_verified_ones(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     for step in (10, 20, 30):
         write(folder, step)
-    flip(write(folder, 40) / "rank-0.safetensors")
-    result = windlass("checkpoints", run_id, "prune", "--keep", "2", "-o", "json")
+    flip(write(folder, 25) / "rank-0.safetensors")
+    result = windlass("checkpoints", run_id, "prune", "--keep", "1", "-o", "json")
     hold("checkpoints-prune", result.json)
-    assert sorted(result.json["removed"]) == ["step-00000010-a1f3c1", "step-00000040-a1f3c1"]
-    assert sorted(path.name for path in folder.iterdir()) == ["step-00000020-a1f3c1", "step-00000030-a1f3c1"]
+    assert sorted(result.json["removed"]) == ["step-00000010-a1f3c1", "step-00000020-a1f3c1", "step-00000025-a1f3c1"]
+    assert [path.name for path in folder.iterdir()] == ["step-00000030-a1f3c1"]
     assert result.json["freed_bytes"] > 0
 
 
-def test_prune_never_takes_the_last_good_one(windlass: Call, failed: Failed) -> None:
+def test_prune_sets_a_damaged_one_aside_until_a_newer_one_is_verified(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    for step in (10, 20):
+        write(folder, step)
+    flip(write(folder, 40) / "rank-0.safetensors")
+    result = windlass("checkpoints", run_id, "prune", "--keep", "2", "-o", "json")
+    assert (result.json["removed"], result.json["set_aside"]) == ([], ["step-00000040-a1f3c1"])
+    shown = windlass("checkpoints", run_id).out
+    assert "step-00000040-a1f3c1.damaged" in shown
+    assert "damaged: set aside" in shown
+    write(folder, 50)
+    assert windlass("checkpoints", run_id, "prune", "--keep", "2").code == 0
+    assert "step-00000040-a1f3c1.damaged" in {path.name for path in folder.iterdir()}, "one newer, two are kept"
+    write(folder, 60)
+    windlass("checkpoints", run_id, "prune", "--keep", "2")
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000050-a1f3c1", "step-00000060-a1f3c1"]
+
+
+def test_prune_leaves_what_it_cannot_read_and_what_others_have_saved(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    for step in (20, 30):
+        write(folder, step)
+    write(folder, 5, run_id="another-run")
+    write(folder, 6, format=2)
+    make_unreadable(write(folder, 7))
+    make_unreadable(write(folder, 40))
+    result = windlass("checkpoints", run_id, "prune", "--keep", "1", "--older-than", "1s", "-o", "json")
+    assert result.json["removed"] == ["step-00000020-a1f3c1"]
+    assert {int(path.name[5:13]) for path in folder.iterdir()} == {5, 6, 7, 30, 40}
+    shown = windlass("checkpoints", run_id, "prune").out
+    assert "step-00000006-a1f3c1 is unknown-format: not removed" in shown
+    assert "step-00000040-a1f3c1 is unreadable: not removed" in shown
+
+
+def make_unreadable(place: Path) -> None:
+    """Reading its manifest fails, also for root: a socket cannot be opened (ENXIO)."""
+    (place / "manifest.json").unlink()
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(place):  # a socket's path is short
+        listener.bind("manifest.json")
+
+
+def test_verify_tells_the_unreadable_from_the_damaged(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    make_unreadable(write(folder, 20))
+    result = windlass("checkpoints", run_id, "verify", "-o", "json")
+    hold("checkpoints-verify", result.json)
+    assert result.code == 1
+    assert [one["state"] for one in result.json["checkpoints"]] == ["unreadable", "verified"]
+    assert "ENXIO" in result.json["checkpoints"][0]["problems"][0]
+    exported = windlass("checkpoints", run_id, "export", "m.safetensors")
+    assert "warning: step-00000020-a1f3c1 is newer and unreadable" in exported.err
+
+
+@pytest.mark.parametrize("kind", ["unreadable", "unknown"])
+def test_a_run_whose_checkpoints_cannot_be_read_is_not_removed(windlass: Call, failed: Failed, kind: str) -> None:
+    run_id, folder = failed()
+    if kind == "unknown":
+        write(folder, 10, format=2)
+    else:
+        make_unreadable(write(folder, 10))
+    result = windlass("rm", run_id)
+    assert (result.code, "1 checkpoint that cannot be read" in result.err) == (2, True)
+    assert folder.exists()
+
+
+def test_prune_never_takes_the_last_verified_one(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     flip(write(folder, 20) / "rank-0.safetensors")
     assert windlass("checkpoints", run_id, "prune", "--older-than", "1s").code == 0
-    assert [path.name for path in folder.iterdir()] == ["step-00000010-a1f3c1"]
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000010-a1f3c1", "step-00000020-a1f3c1.damaged"]
 
 
 def test_prune_of_damaged_ones_alone_removes_nothing(windlass: Call, failed: Failed) -> None:
@@ -182,7 +258,7 @@ def test_an_age_that_is_none_is_refused(windlass: Call, failed: Failed) -> None:
     assert (result.code, "--older-than old" in result.err) == (2, True)
 
 
-def test_export_writes_the_newest_good_one(windlass: Call, failed: Failed) -> None:
+def test_export_writes_the_newest_verified_one(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     flip(write(folder, 20) / "rank-0.safetensors")
@@ -229,7 +305,7 @@ def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, 
 # -- rm ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_only_good_checkpoint_of_an_unfinished_run_is_not_removed(windlass: Call, failed: Failed) -> None:
+def test_the_only_verified_checkpoint_of_an_unfinished_run_is_not_removed(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 1234)
     result = windlass("rm", run_id)

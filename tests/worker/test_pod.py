@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.failing_disk import failing_reads
 
 from windlass.worker import pod, staying
 
@@ -46,3 +48,15 @@ def test_the_end_of_the_first_pod_counts_for_its_own_attempt(
     (tmp_path / f"{staying.FIRST_ENDED}1").touch()
     with pytest.raises(OSError, match=r"the name first\.of\.nobody\.invalid is not known after 1 s"):
         pod._wait_for_name(ENV, str(tmp_path), outlet)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+def test_a_claim_that_fails_to_be_read_for_a_while_is_left_to_the_ranks(
+    tmp_path: Path, number: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = {"WINDLASS_OUTPUT_DIR": str(tmp_path / "out"), "WINDLASS_CHECKPOINT_DIR": str(tmp_path / "claim")}
+    (tmp_path / "claim").mkdir()
+    with failing_reads(tmp_path / "claim", number):
+        pod.make_folders(env)
+    assert "the folder of checkpoints cannot be made" in capfd.readouterr().err
+    assert (tmp_path / "out").is_dir()

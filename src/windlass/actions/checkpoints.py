@@ -14,7 +14,8 @@ from windlass.actions import runs
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.record import Phase, Status
 from windlass.runs.store import Store
-from windlass.train.checkpoint import files
+from windlass.train.checkpoint import files, retention
+from windlass.train.checkpoint.faults import BadCheckpoint, Fault, Problem, worst
 from windlass.train.checkpoint.files import Found
 from windlass.train.checkpoint.storage import is_plain_name
 
@@ -35,15 +36,15 @@ class Checkpoints:
     status: Status
     folder: Path
     found: tuple[Found, ...]
-    """Newest first, also those that never became whole."""
+    """Newest first, with any fault."""
     others: int
     """How many entries the script has put there by itself."""
     in_cluster: bool = False
     """Whether the folder is one of pods, which commands on this machine do not reach into."""
 
     @property
-    def whole(self) -> list[Found]:
-        """Those that were finished; whether their bytes are still right is for `verify` to say."""
+    def complete(self) -> list[Found]:
+        """Those whose save was finished; `verify` reads whether their files are still as they were written."""
         return [one for one in self.found if one.complete]
 
     def one(self, name: str) -> Found:
@@ -65,8 +66,8 @@ class Exported:
     name: str
     path: str
     bytes: int
-    refused: Mapping[str, list[str]]
-    """Newer checkpoints that were damaged, and how."""
+    passed_over: Mapping[str, list[Problem]]
+    """Newer checkpoints that are not verified, and why."""
 
 
 def look(run: str | None, store: Store, *, reach: bool = True) -> Checkpoints:
@@ -145,61 +146,63 @@ def folder_of(plan: Mapping[str, Any], run_dir: Path) -> Path:
     return run_dir / "checkpoints"
 
 
-def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[str]]:
-    """What is wrong with each checkpoint, by name, every byte read; of one that is good, nothing. Raises UsageError.
+def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[Problem]]:
+    """Why each checkpoint is not verified, by name, every byte read; nothing where it is. Raises UsageError.
 
-    Without a `name` it is all of them that were begun and finished.
+    Without a `name` it is all of them whose save was finished.
     """
     require_here(seen)
-    wanted = [seen.one(name)] if name is not None else [one for one in seen.found if not never_whole(one)]
-    return {one.name: files.verify(one) for one in wanted}
+    wanted = [seen.one(name)] if name is not None else [one for one in seen.found if not is_unfinished(one)]
+    return {one.name: files.examine(one) for one in wanted}
 
 
-def never_whole(found: Found) -> bool:
-    """Whether it was begun and not finished: it is being written, or whoever wrote it was killed. No damage."""
-    return not found.complete and not (Path(found.path) / files.MANIFEST).exists()
+def is_unfinished(found: Found) -> bool:
+    """Whether its save is under way, or was cut off. No damage."""
+    return not found.complete and found.fault is Fault.UNFINISHED
 
 
-def newest_good(seen: Checkpoints) -> tuple[Found | None, dict[str, list[str]]]:
-    """The newest checkpoint that verifies, and the newer ones that do not, each with its reasons."""
-    refused: dict[str, list[str]] = {}
+def newest_verified(seen: Checkpoints) -> tuple[Found | None, dict[str, list[Problem]]]:
+    """The newest checkpoint that is verified, and the newer ones that are not, each with its reasons."""
+    passed_over: dict[str, list[Problem]] = {}
     for one in seen.found:
-        if never_whole(one):
+        if is_unfinished(one) or one.is_set_aside:
             continue
-        problems = files.verify(one)
+        problems = files.examine(one)
         if not problems:
-            return one, refused
-        refused[one.name] = problems
-    return None, refused
+            return one, passed_over
+        passed_over[one.name] = problems
+    return None, passed_over
 
 
-def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Mapping[str, Any]) -> list[str]:
-    """Remove all but the newest `keep` good ones, and those older than `keep_for` seconds; gives their names.
+def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Mapping[str, Any]) -> retention.Pruned:
+    """Remove what the run has saved beyond the newest `keep` verified ones, or more than `keep_for` seconds ago.
 
-    Without either, as many are kept as the job says. A damaged one does not count and goes; the newest good one stays
-    whatever is asked. Raises WindlassError.
+    Without either, as many are kept as the job says. The newest verified one stays whatever is asked. A damaged one is
+    set aside, and removed only when a newer one is verified; what cannot be read, has an unknown format or was saved by
+    another run stays. Raises WindlassError.
     """
     require_here(seen)
     if keep is None and keep_for is None:
         keep = (plan.get("job", {}).get("checkpoint") or {}).get("keep", DEFAULT_KEEP)
-    damaged, good = set(), 0
-    for one in seen.whole:  # no further than needed: to verify is to read every byte
-        if good >= (keep or 1):
+    checked: dict[str, list[Problem]] = {}
+    num_verified = 0
+    for one in seen.complete:  # no further than needed: to verify is to read every byte
+        if num_verified >= (keep or 1):
             break
-        if files.verify(one):
-            damaged.add(one.name)
-        else:
-            good += 1
-    if not good:
-        return []
+        if one.run_id == seen.status.id:
+            checked[one.name] = files.examine(one)
+            num_verified += not checked[one.name]
+    if not num_verified:
+        return retention.Pruned()
+    faults = {name: fault for name, problems in checked.items() if (fault := worst(problems)) is not None}
     try:
-        return files.prune(seen.folder, keep, keep_for, distrusted=damaged)
+        return retention.prune(seen.folder, seen.status.id, keep, keep_for, faults=faults)
     except OSError as error:
         raise WindlassError(f"{seen.folder} cannot be changed ({error.strerror or error})") from error
 
 
 def export(seen: Checkpoints, name: str | None, path: Path, part: str, plan: Mapping[str, Any]) -> Exported:
-    """Write one part of a checkpoint (of the newest good one) as a plain file: `.safetensors`, or `.pt` for torch.load.
+    """Write one part of a checkpoint, by default of the newest verified one: `.safetensors`, or `.pt` for torch.load.
 
     Raises UsageError for another ending or a name that is not there, WindlassError for a damaged checkpoint, a part
     that is not in it, or a file that cannot be written.
@@ -210,7 +213,7 @@ def export(seen: Checkpoints, name: str | None, path: Path, part: str, plan: Map
         raise UsageError(f"{path}: what should it be?", f"give it the ending {TENSORS} or {TORCH[0]}")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder", "make it first")
-    found, refused = _to_export(seen, name)
+    found, passed_over = _to_export(seen, name)
     try:
         if ending == TENSORS:
             files.export_safetensors(found, path, part=part)
@@ -219,29 +222,37 @@ def export(seen: Checkpoints, name: str | None, path: Path, part: str, plan: Map
                 tensors = Path(near) / f"part{TENSORS}"
                 files.export_safetensors(found, tensors, part=part)
                 _by_torch(tensors, path, plan)
-        return Exported(found.name, str(path), path.stat().st_size, refused)
-    except files.BadCheckpoint as error:
+        return Exported(found.name, str(path), path.stat().st_size, passed_over)
+    except BadCheckpoint as error:
         raise WindlassError(f"{found.name} cannot be exported: {error}") from error
     except OSError as error:
         raise WindlassError(f"{path} cannot be written ({error.strerror or error})") from error
 
 
-def _to_export(seen: Checkpoints, name: str | None) -> tuple[Found, dict[str, list[str]]]:
+def _to_export(seen: Checkpoints, name: str | None) -> tuple[Found, dict[str, list[Problem]]]:
     if name is not None:
         found = seen.one(name)
-        if problems := files.verify(found):
-            raise WindlassError(f"{found.name} is damaged: {'; '.join(problems)}", _OTHERS.format(seen.status.id))
+        _require_verified(found, seen)
         return found, {}
-    newest, refused = newest_good(seen)
+    newest, passed_over = newest_verified(seen)
     if newest is None:
-        told = "; ".join(f"{damaged}: {problems[0]}" for damaged, problems in refused.items())
+        told = "; ".join(f"{one}: {problems[0]}" for one, problems in passed_over.items())
         raise WindlassError(
-            f"{seen.status.id} has no good checkpoint" + (f" ({told})" if told else ""), f"looked in {seen.folder}"
+            f"{seen.status.id} has no verified checkpoint" + (f" ({told})" if told else ""), f"looked in {seen.folder}"
         )
-    return newest, refused
+    return newest, passed_over
 
 
-_OTHERS: Final = "windlass checkpoints {} verify says which ones are good"
+STATES: Final = {
+    Fault.DAMAGED: "damaged", Fault.UNREADABLE: "unreadable", Fault.UNKNOWN_FORMAT: "of an unknown format",
+    Fault.UNFINISHED: "not finished",
+}  # fmt: skip
+
+
+def state_words(problems: list[Problem]) -> str:
+    """`damaged`, `unreadable`, … ; `verified` without any problem."""
+    fault = worst(problems)
+    return STATES[fault] if fault is not None else "verified"
 
 
 def _by_torch(tensors: Path, path: Path, plan: Mapping[str, Any]) -> None:
@@ -281,12 +292,12 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     path = Path(os.path.abspath(os.path.expanduser(wanted)))  # noqa: PTH100, PTH111
     if ours or not os.path.exists(path):  # noqa: PTH110
         found = seen.one(wanted)
-        _require_good(found, seen)
+        _require_verified(found, seen)
         return found.name
     if files.parse_name(path.name) is not None:
         for found in files.list_checkpoints(path.parent):
             if found.name == path.name:
-                _require_good(found, seen)
+                _require_verified(found, seen)
                 return str(path)
     if seen.found:
         hint = f"windlass checkpoints {seen.status.id} lists those of the run"
@@ -294,9 +305,11 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     return str(path)
 
 
-def _require_good(found: Found, seen: Checkpoints) -> None:
-    if problems := files.verify(found):
-        raise WindlassError(f"{found.name} is damaged: {'; '.join(problems)}", _OTHERS.format(seen.status.id))
+def _require_verified(found: Found, seen: Checkpoints) -> None:
+    if problems := files.examine(found):
+        said = "; ".join(map(str, problems))
+        hint = f"windlass checkpoints {seen.status.id} verify shows which ones are verified"
+        raise WindlassError(f"{found.name} is {state_words(problems)}: {said}", hint)
 
 
 # -- what must not be lost --------------------------------------------------------------------------------------------
@@ -309,8 +322,12 @@ def kept_only_here(status: Status, store: Store) -> str:
     seen = look(status.id, store, reach=False)
     if seen.in_cluster or not seen.folder.resolve().is_relative_to(store.run_dir(status.id).resolve()):
         return ""  # they lie elsewhere and stay
-    good, _ = newest_good(seen)
-    if good is not None:
-        return f"the only checkpoint of step {good.step:,}"
+    verified, passed_over = newest_verified(seen)
+    if verified is not None:
+        return f"the only checkpoint of step {verified.step:,}"
+    # What is not proved damaged may be intact.
+    unknown = [name for name, problems in passed_over.items() if worst(problems) is not Fault.DAMAGED]
+    if unknown:
+        return f"{len(unknown)} checkpoint{'s' if len(unknown) > 1 else ''} that cannot be read"
     many = f"{seen.others} {'entry' if seen.others == 1 else 'entries'}"
     return f"{many} in its checkpoint folder" if seen.others else ""

@@ -12,6 +12,8 @@ import click
 from windlass.cli import options
 from windlass.cli.render import print_data
 from windlass.cli.words import Paint, count, duration, number, painter, size, table, tilde, visible
+from windlass.train.checkpoint.faults import Fault, worst
+from windlass.train.checkpoint.storage import ASIDE
 
 if TYPE_CHECKING:
     from windlass.actions.checkpoints import Checkpoints
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 VALUED = ("-o", "--output")
 """Options of `list` that have a value: they may stand before the run too."""
+NEVER_REMOVED = (Fault.UNREADABLE, Fault.UNKNOWN_FORMAT)
 
 
 class RunFirst(click.Group):
@@ -106,6 +109,7 @@ def verify(ctx: click.Context, name: str | None, form: str) -> int:
     """Read every byte of one checkpoint, or of all, and hold it to its checksums. Ends with 1 where one is damaged.
 
     NAME may be the beginning of a name, or a step. What is still being written, or was never finished, is no damage.
+    What cannot be read is not verified, and no damage either; it ends with 1 too.
 
     \b
     Example:
@@ -118,27 +122,40 @@ def verify(ctx: click.Context, name: str | None, form: str) -> int:
     with here().store() as store:
         seen = actions.look(_run(ctx), store)
     found = actions.verify(seen, name)
+    told = {one: [problem.text for problem in problems] for one, problems in found.items()}
+    states = {one: worst(problems) for one, problems in found.items()}
     data = {
         "id": seen.status.id,
         "ok": not any(found.values()),
-        "checkpoints": [{"name": one, "problems": problems} for one, problems in found.items()],
+        "checkpoints": [
+            {"name": one, "state": fault.value if fault is not None else "verified", "problems": told[one]}
+            for one, fault in states.items()
+        ],
     }
     paint = painter(sys.stdout)
+    colours = {None: "green", Fault.DAMAGED: "red"}
     rows = [
-        [one, paint("damaged", "red", bold=True) if problems else paint("good", "green"), visible("; ".join(problems))]
-        for one, problems in found.items()
+        [
+            one,
+            paint(actions.state_words(found[one]), colours.get(fault, "yellow"), bold=fault is Fault.DAMAGED),
+            visible("; ".join(told[one])),
+        ]
+        for one, fault in states.items()
     ]
     print_data(data, form, table(rows) or f"{seen.status.id} has no checkpoint to verify")
     return 0 if data["ok"] else 1
 
 
 @checkpoints.command()
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the newest N good ones.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the newest N verified ones.")
 @click.option("--older-than", metavar="AGE", help="Remove those older than this: 12h, 7d.")
 @options.output
 @click.pass_context
 def prune(ctx: click.Context, keep: int | None, older_than: str | None, form: str) -> int:
-    """Remove old checkpoints and damaged ones; the newest good one always stays. By default the job's `keep` holds.
+    """Remove old checkpoints of this run; the newest verified one always stays. By default the job's `keep` holds.
+
+    Damaged ones are set aside under another name, and removed once a newer one is verified. What cannot be read, has an
+    unknown format or was saved by another run is never removed.
 
     \b
     Example:
@@ -151,12 +168,19 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, form: st
     age = None if older_than is None else options.seconds(older_than, "--older-than", "write it as 30min, 12h or 7d")
     with here().store() as store:
         seen = actions.look(_run(ctx), store)
-        removed = actions.prune(seen, keep, age, store.plan(seen.status.id))
-        kept = [one.name for one in actions.look(seen.status.id, store).whole]
+        done = actions.prune(seen, keep, age, store.plan(seen.status.id))
+        left = actions.look(seen.status.id, store)
+    kept = [one.name for one in left.complete]
+    # One that was set aside and removed at once had another name before.
     sizes = {one.name: one.bytes for one in seen.found}
-    freed = sum(sizes.get(name, 0) for name in removed)
-    said = [*(f"{name} removed" for name in removed), f"{count(len(kept), 'checkpoint')} kept, {size(freed)} freed"]
-    print_data({"id": seen.status.id, "removed": removed, "kept": kept, "freed_bytes": freed}, form, said)
+    freed = sum(sizes.get(name, sizes.get(name.removesuffix(ASIDE), 0)) for name in done.removed)
+    said = [f"{name} is damaged: set aside as {name}{ASIDE}" for name in done.set_aside]
+    said += [f"{name} removed" for name in done.removed]
+    said += [f"{one.name} is {one.state}: not removed" for one in left.found if one.fault in NEVER_REMOVED]
+    said.append(f"{count(len(kept), 'checkpoint')} kept, {size(freed)} freed")
+    data = {"id": seen.status.id, "removed": done.removed, "set_aside": done.set_aside, "kept": kept,
+            "freed_bytes": freed}  # fmt: skip
+    print_data(data, form, said)
     return 0
 
 
@@ -166,7 +190,7 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, form: st
 @options.output
 @click.pass_context
 def export(ctx: click.Context, names: tuple[str, ...], part: str, form: str) -> int:
-    """Write the model of a checkpoint as one plain file; of the newest good one, unless one is named.
+    """Write the model of a checkpoint as one plain file; of the newest verified one, unless one is named.
 
     PATH ends in .safetensors, or in .pt for torch.load; the latter is written by the job's own interpreter. The prefix
     that DDP puts before names is left out. A checkpoint is verified first, and a damaged one refused.
@@ -185,8 +209,9 @@ def export(ctx: click.Context, names: tuple[str, ...], part: str, form: str) -> 
         seen = actions.look(_run(ctx), store)
         path = Path(names[-1]).absolute()
         done = actions.export(seen, names[0] if len(names) == 2 else None, path, part, store.plan(seen.status.id))
-    for damaged, problems in done.refused.items():
-        click.echo(f"warning: {damaged} is newer and damaged: {'; '.join(problems)}", err=True)
+    for name, problems in done.passed_over.items():
+        said = "; ".join(map(str, problems))
+        click.echo(f"warning: {name} is newer and {actions.state_words(problems)}: {said}", err=True)
     data = {"id": seen.status.id, "name": done.name, "path": done.path, "bytes": done.bytes}
     print_data(data, form, f"{tilde(done.path)}: {part} of {done.name}, {size(done.bytes)}")
     return 0
@@ -206,15 +231,15 @@ def list_lines(seen: Checkpoints, now: float, paint: Paint) -> list[str]:
 
 
 def _state(found: Found, paint: Paint) -> str:
-    from windlass.actions.checkpoints import never_whole
+    from windlass.actions.checkpoints import STATES
 
     if found.complete:
-        return "whole"
-    if never_whole(found):
-        return paint("not finished", "yellow")
-    return f"{paint('damaged', 'red')}: {visible(found.problem)}"
+        return "complete"
+    word = paint(STATES[found.fault], "red" if found.fault is Fault.DAMAGED else "yellow")
+    return word if found.fault is Fault.UNFINISHED else f"{word}: {visible(found.problem)}"
 
 
 def _as_json(found: Found) -> dict[str, Any]:
-    names = ("name", "path", "step", "epoch", "created_at", "bytes", "complete", "attempt", "world_size", "problem")
+    names = ("name", "path", "step", "epoch", "created_at", "bytes", "complete", "state", "attempt", "world_size",
+             "problem")  # fmt: skip
     return {name: getattr(found, name) for name in names}

@@ -15,7 +15,7 @@ Data = Mapping[str, Any]
 _YELLOW: Final = frozenset({"hang", "loss", "warning", "notice", "lost-node"})
 NEWS: Final = frozenset({"notice", "queue", "machine", "lost-node", "node-back", "hang", "hang-end", "resume"})
 """Kinds of events that everybody who follows a run is told of."""
-NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "failed", "missing"})
+NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "none-verified", "failed", "missing"})
 """What of checkpoints is news; that one was saved stands in the status."""
 
 
@@ -35,7 +35,7 @@ def sentence(event: Event) -> str:
 def event_line(event: Event, began_at: float, paint: Paint) -> str:
     """`+12.3s  rank 2 ended: exit code 1`; the time is since the run began."""
     colour = PHASE_COLOURS.get(str(event.data.get("phase"))) if event.kind in ("phase", "end") else None
-    if event.kind in _YELLOW or event.data.get("action") in ("refused", "failed", "missing"):
+    if event.kind in _YELLOW or event.data.get("action") in ("refused", "none-verified", "failed", "missing"):
         colour = "yellow"
     elif event.kind == "cause":
         colour = "red"
@@ -86,6 +86,8 @@ def _checkpoint(data: Data) -> str:
             f"goes on from {step}{called}" if data.get("step") is not None else f"goes on from {name or 'a checkpoint'}"
         )
     why = f": {data['reason']}" if data.get("reason") else ""
+    if action == "none-verified":
+        return f"training begins at step 0: no checkpoint is verified{why}"
     said = {"refused": f"checkpoint {name or step} refused", "failed": f"checkpoint of {step} could not be saved"}
     return f"{said.get(str(action), f'checkpoint of {step} {action}')}{why}"
 

@@ -18,7 +18,7 @@ def _complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incomp
 @options.run_argument
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="Go on with this many nodes.")
 @click.option("--from", "checkpoint", metavar="CHECKPOINT", shell_complete=_complete_checkpoint,
-              help="Go on from this one: its name, its step or a path. Default: the newest good one.")  # fmt: skip
+              help="Go on from this one: its name, its step or a path. Default: the newest verified one.")  # fmt: skip
 @click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
 @click.option("--quiet", "-q", is_flag=True, help="Neither logs nor state, only the end.")
 @options.output

@@ -326,6 +326,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
                     "created_at": TIME,
                     "bytes": WHOLE,
                     "complete": FLAG,
+                    "state": {
+                        **TEXT,
+                        "description": "complete, unfinished, damaged, unreadable or unknown-format; by its manifest",
+                    },
                     "attempt": WHOLE,
                     "world_size": WHOLE,
                     "problem": {**TEXT, "description": "Why it is not complete"},
@@ -337,9 +341,21 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "checkpoints-verify": _object({
         "id": TEXT,
         "ok": FLAG,
-        "checkpoints": _list(_object({"name": TEXT, "problems": _list(TEXT)})),
+        "checkpoints": _list(
+            _object({
+                "name": TEXT,
+                "state": {**TEXT, "description": "verified, damaged, unreadable, unknown-format or unfinished"},
+                "problems": _list(TEXT),
+            })
+        ),
     }),
-    "checkpoints-prune": _object({"id": TEXT, "removed": _list(TEXT), "kept": _list(TEXT), "freed_bytes": WHOLE}),
+    "checkpoints-prune": _object({
+        "id": TEXT,
+        "removed": _list(TEXT),
+        "set_aside": {**_list(TEXT), "description": "Damaged ones that were renamed, by the name that they had"},
+        "kept": _list(TEXT),
+        "freed_bytes": WHOLE,
+    }),
     "checkpoints-export": _object({"id": TEXT, "name": TEXT, "path": TEXT, "bytes": WHOLE}),
     "cp": _object({"id": TEXT, "path": TEXT, "files": WHOLE, "bytes": WHOLE, "left_out": _list(TEXT)}),
     "rm": _object({"removed": _list(TEXT)}),

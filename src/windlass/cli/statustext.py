@@ -328,6 +328,8 @@ def saved_words(status: Status, now: float) -> str:
         words.append(f"{duration(now - at)} ago")
     if isinstance(data.get("bytes"), int):
         words.append(size(data["bytes"]))
+    if data.get("refused"):
+        words.append(f"not used: {visible(str(data['refused']))}")
     return ", ".join(words) + (f" ({visible(str(data['name']))})" if data.get("name") else "")
 
 
@@ -346,6 +348,8 @@ def left_words(status: Status) -> str:
     """What a run that did not succeed has left to go on from."""
     if status.checkpoint is None:
         return "no checkpoint that the script has told of"
+    if status.checkpoint.get("refused"):
+        return "no verified checkpoint"
     return f"a checkpoint of step {status.checkpoint.get('step', 0):,}"
 
 
@@ -366,7 +370,7 @@ def resume_words(status: Status) -> tuple[str, str] | None:
     """How to go on with a run that has ended without success, and what that does."""
     if not status.phase.is_terminal or status.phase is Phase.SUCCEEDED:
         return None
-    step = (status.checkpoint or {}).get("step")
+    step = (status.checkpoint or {}).get("step") if not (status.checkpoint or {}).get("refused") else None
     return f"windlass resume {status.id}", "starts it again" if step is None else f"goes on from step {step:,}"
 
 

@@ -138,7 +138,8 @@ class Status:
     cause: Json | None = None
     """The first cause of the newest failure: rank, summary, exit_code, signal, traceback, victims."""
     checkpoint: Json | None = None
-    """The newest checkpoint that was saved: step, name, bytes and what else its event carries, and `at`."""
+    """The newest checkpoint that was saved: step, name, bytes and what else its event carries, and `at`; `refused` has
+    the reason where a restore found it damaged, until another one is restored or saved."""
     restarts_left: int | None = None
     """How many of the job's restarts are left; None in records of older versions, before one was used."""
     resume_from: str | None = None
@@ -338,9 +339,20 @@ def _on_checkpoint(status: Status, event: Event) -> Status:
         status = replace(status, checkpoint_missing=None)
     if action == "saved":
         return replace(status, checkpoint={**event.data, "at": event.time}, resume_from=None)
+    if action == "refused":
+        return _without_refused(status, event)
     if action == "restored" and status.attempts and event.data.get("source") != "log":
+        if status.checkpoint is not None and status.checkpoint.get("refused"):
+            status = replace(status, checkpoint={**event.data, "at": event.time})
         return _replace_attempt(status, restored_step=event.data.get("step"))
     return status
+
+
+def _without_refused(status: Status, event: Event) -> Status:
+    """The newest checkpoint was found damaged: it is not what the run goes on from."""
+    if status.checkpoint is None or status.checkpoint.get("name") != event.data.get("name"):
+        return status
+    return replace(status, checkpoint={**status.checkpoint, "refused": str(event.data.get("reason") or "damaged")})
 
 
 def _on_attempt_end(status: Status, event: Event) -> Status:

@@ -156,6 +156,19 @@ def _leave(_number: int, _frame: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
+def make_folders(env: Mapping[str, str]) -> None:
+    """Make the folders of output and checkpoints. Raises OSError for that of output.
+
+    A network file system may fail for a while to look at the folder of checkpoints: the ranks repeat that themselves,
+    and name what stays.
+    """
+    os.makedirs(env["WINDLASS_OUTPUT_DIR"], exist_ok=True)
+    try:
+        os.makedirs(env["WINDLASS_CHECKPOINT_DIR"], exist_ok=True)
+    except OSError as error:
+        print(f"the folder of checkpoints cannot be made: {error}", file=sys.stderr, flush=True)
+
+
 def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
     """Play one attempt; gives the exit code, unless the pod is to stay for another one."""
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt before
@@ -165,8 +178,7 @@ def _play(folder: str, nodes: str, outlet: Outlet, start: Start) -> int:
     with open(words, "wb", buffering=0) as file:  # what a launcher prints, and what breaks
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    for name in ("WINDLASS_OUTPUT_DIR", "WINDLASS_CHECKPOINT_DIR"):
-        os.makedirs(spec["env"][name], exist_ok=True)
+    make_folders(spec["env"])
     _wait_for_name(spec["env"], os.path.dirname(folder), outlet)
     for peer in spec.get("launch", {}).get("peers", ()):
         _wait_for_port(peer, spec["launch"]["port"], outlet)

@@ -17,7 +17,7 @@ from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hi
 
 MARKER = b"::windlass "
 _CHECKPOINT = MARKER + b'{"checkpoint": {'
-_CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "failed", "skipped")
+_CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "none-verified", "failed", "skipped")
 _MOST_CHECKPOINTS = 256  # between two looks of the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """What a job's own expression may name; `samples` is samples a second."""

@@ -17,7 +17,8 @@ import torch
 from tests.train.checkpoint.saved import build, flip, make
 
 from windlass.train.checkpoint import Checkpoint, files
-from windlass.train.checkpoint.files import Found, list_checkpoints
+from windlass.train.checkpoint.faults import BadCheckpoint
+from windlass.train.checkpoint.files import list_checkpoints
 from windlass.train.checkpoint.storage import Folder
 from windlass.train.checkpoint.to_torch import read_tensors
 
@@ -55,9 +56,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda path: os.truncate(path / "rank-0.safetensors", 4100), "has 4100 bytes where"),
     "grown": (lambda path: os.truncate(path / "rank-0.safetensors", 1 << 20), "has 1048576 bytes where"),
     "missing": (lambda path: (path / "rank-0.safetensors").unlink(), "rank-0.safetensors is missing"),
-    "no manifest": (lambda path: (path / files.MANIFEST).unlink(), "never became whole"),
-    "half a manifest": (lambda path: os.truncate(path / files.MANIFEST, 40), "its manifest cannot be read"),
-    "empty manifest": (lambda path: os.truncate(path / files.MANIFEST, 0), "its manifest cannot be read"),
+    "no manifest": (lambda path: (path / files.MANIFEST).unlink(), "its save was not finished"),
+    "half a manifest": (lambda path: os.truncate(path / files.MANIFEST, 40), "its manifest cannot be parsed"),
+    "empty manifest": (lambda path: os.truncate(path / files.MANIFEST, 0), "its manifest cannot be parsed"),
     "bit of the manifest": (lambda path: flip(path / files.MANIFEST, 40), "its manifest"),
 }
 
@@ -137,6 +138,7 @@ def test_unfinished_ones_stand_where_their_step_is(folder: Path) -> None:
     for whole in (third, first):
         change(whole, lambda manifest: manifest.update(run_id="digits-7f3k2"))
     (second / files.MANIFEST).unlink()
+    next(second.glob("run-*")).unlink()  # earlier versions wrote none
     os.utime(second, (time.time() + 100, time.time() + 100))  # it was changed last, and is of step 2 all the same
     assert [(found.step, found.complete) for found in list_checkpoints(folder)] == [(3, True), (2, False), (1, True)]
 
@@ -209,40 +211,12 @@ def test_an_index_that_does_not_fit_the_files_is_refused_before_anything_is_load
     assert torch.equal(model.weight, before)
 
 
-def found(step: int, attempt: int = 1, *, at: float = 0.0, whole: bool = True, run: str = "") -> Found:
-    name = files.name_of(step, attempt, "abcd")
-    return Found(name, "", step, 0, at, 1, whole, attempt, 1, run)
-
-
-def test_pruning_keeps_the_newest_and_never_the_last_good_one_goes() -> None:
-    there = [found(step, at=float(step)) for step in (5, 4, 3, 2, 1)]
-    names = [one.name for one in there]
-    assert files.to_prune(there, 3, None, (), 10.0) == names[3:]
-    assert files.to_prune(there, None, 7.5, (), 10.0) == names[3:]
-    assert files.to_prune(there, 1, 0.001, (), 10.0) == names[1:]
-    assert files.to_prune(there, 2, None, {names[0], names[1]}, 10.0) == [names[0], names[1], names[4]]
-    assert files.to_prune(there, 1, 1.0, set(names), 10.0) == [], "without a good one nothing goes"
-
-
-def test_pruning_removes_what_can_no_longer_become_whole_and_leaves_what_may() -> None:
-    late = found(9, at=1000.0, whole=False)
-    half, other, old = found(4, whole=False), found(7, 2, at=900.0, whole=False), found(6, 2, at=1.0, whole=False)
-    there = [late, found(5, at=999.0), half, other, old]
-    assert files.to_prune(there, 3, None, (), 1000.0) == [half.name, old.name]
-
-
 def test_a_later_attempt_is_newer_whatever_its_steps_are(tmp_path: Path) -> None:
     make(tmp_path, 3)
     (tmp_path / "unrelated").mkdir()
     for _ in range(2):
         make(tmp_path, 1)
     assert [(one.attempt, one.step) for one in list_checkpoints(tmp_path)] == [(3, 1), (2, 1), (1, 3), (1, 2), (1, 1)]
-
-
-def test_prune_removes_folders(folder: Path) -> None:
-    gone = files.prune(folder, 1)
-    assert len(gone) == 2
-    assert [path.name for path in folder.iterdir()] == [newest(folder).name]
 
 
 def test_an_empty_place_and_a_missing_one_hold_nothing(tmp_path: Path) -> None:
@@ -267,6 +241,6 @@ def test_export_without_torch_gives_the_tensors_of_one_part(tmp_path: Path) -> N
 
 
 def test_export_of_an_unknown_part_leaves_no_file(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(files.BadCheckpoint, match="no tensors of a part named 'teacher', only of model"):
+    with pytest.raises(BadCheckpoint, match="no tensors of a part named 'teacher', only of model"):
         files.export_safetensors(list_checkpoints(folder)[0], tmp_path / "x.safetensors", "teacher")
     assert not [path for path in tmp_path.iterdir() if "x.safetensors" in path.name]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from windlass.diagnose.rules import (
+    checkpoints,
     cluster,
     deaths,
     endings,
@@ -56,4 +57,5 @@ RULES: Final[tuple[Callable[[Case], Iterator[Verdict]], ...]] = (
     deaths.signalled,
     deaths.exit_code,
     cluster.lines_missing,
+    checkpoints.damaged,
 )

@@ -102,6 +102,10 @@ KNOWN: Final = (
           r"Compressed file ended before|unexpected end of data|cannot identify image file|image file is truncated",
           "{who} read a file that is damaged or cut short",
           "fetch or write that file again; write checkpoints under another name and rename them when whole"),
+    Known("checkpoint-unreadable", r"UnreadableCheckpoint: (\S+) cannot be read, also after retries \((.*?)\)\. No",
+          "{who} could not read {1}: {2}",
+          "see that the file system is mounted and readable on every node; no checkpoint was changed or removed; then "
+          "windlass resume, with --from NAME to go on from another one", 95),
     Known("checkpoint-mismatch", r"Error\(s\) in loading state_dict|size mismatch for ",
           "the checkpoint does not fit the model in {who}",
           "build the model as it was when the checkpoint was written, or begin with an empty checkpoint folder"),
@@ -153,12 +157,19 @@ def known(case: Case) -> Iterator[Verdict]:
             more = f" (it asked for {found[0]})" if entry.code == "gpu-out-of-memory" and found[0] else ""
             yield Verdict(
                 entry.code,
-                entry.summary.replace("{who}", case.who) + more + _at(case),
+                _summary(entry, case, found) + more + _at(case),
                 case.first.rank,
                 _evidence(case),
                 entry.fix,
                 entry.score,
             )
+
+
+def _summary(entry: Known, case: Case, found: list[str]) -> str:
+    summary = entry.summary.replace("{who}", case.who)
+    for number, text in enumerate(found, 1):
+        summary = summary.replace(f"{{{number}}}", text[:300])
+    return summary
 
 
 def any_other(case: Case) -> Iterator[Verdict]:

@@ -22,7 +22,7 @@ MAX_WHOLE: Final = 2**63
 """Of whole numbers: what a column of the record can hold."""
 MAX_AHEAD_SECONDS: Final = 86400.0
 """How far a node's clock may be ahead of ours: an event of the far future would hide all that come after it."""
-ACTIONS: Final = ("saved", "restored", "refused", "failed", "skipped", "missing")
+ACTIONS: Final = ("saved", "restored", "refused", "failed", "skipped", "missing", "none-verified")
 
 Check = Callable[[Any], bool]
 

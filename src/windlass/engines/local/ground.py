@@ -49,7 +49,9 @@ class LocalGround:
         """See `Ground`. Raises EngineError, OSError."""
         for made in self._plan.requests("folder"):
             Path(made["path"]).mkdir(parents=True, exist_ok=True)
-            Path(made["checkpoints"]).mkdir(parents=True, exist_ok=True)
+            # Of a later attempt it is there. Where it cannot be looked at for a while, the ranks repeat that.
+            with contextlib.suppress(*((OSError,) if number > 1 else ())):
+                Path(made["checkpoints"]).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(ports.reserve(self._plan.policy["port"])) as port:
             pool = WarmPool(record.writer.store.home)
             in_networks = _in_networks(self._plan, record, folder.parent, number, members)

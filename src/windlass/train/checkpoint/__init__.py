@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be half: saved beside the training, verified before they are loaded.
+"""Saves a training beside itself, and restores the newest verified checkpoint.
 
     saved = Checkpoint(model=model, optimizer=optimizer, sampler=sampler)
     for epoch in saved.epochs(10):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -19,8 +20,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from windlass.train.checkpoint import agreement, buckets, files, rng
 from windlass.train.checkpoint.beside import CopyBeside, is_wanted
+from windlass.train.checkpoint.faults import Fault
 from windlass.train.checkpoint.parts import ModulePart, make_parts
-from windlass.train.checkpoint.restore import Loader, choose, choose_only
+from windlass.train.checkpoint.restore import Loader, Refused, choose, choose_only, list_together
+from windlass.train.checkpoint.retry import Retry, seconds_of
 from windlass.train.checkpoint.saving import Copier, Snapshot
 from windlass.train.checkpoint.settings import settle
 from windlass.train.checkpoint.storage import Folder
@@ -45,7 +48,7 @@ class Preempted(SystemExit):
 
 
 class Checkpoint:
-    """Saves a training beside the training itself, and goes on from the newest save that is whole.
+    """Saves a training beside the training itself, and goes on from the newest save that is verified.
 
         saved = Checkpoint(model=model, optimizer=optimizer, sampler=sampler)
         for epoch in saved.epochs(10):
@@ -69,7 +72,7 @@ class Checkpoint:
     Raises:
         TypeError: a part is nothing that can be kept.
         ValueError: a setting makes no sense.
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be made, or not be read (`UnreadableCheckpoint`, on all ranks).
     """
 
     def __init__(
@@ -88,12 +91,16 @@ class Checkpoint:
         self._parts = make_parts(parts)
         self._allow_pickle = allow_pickle
         self._folder = str(Path(self._settings.folder).absolute())
-        Path(self._folder).mkdir(parents=True, exist_ok=True)
+        self._stop_asked = False
+        self._retry = Retry(seconds_of(self._environ), gives_up=lambda: self._stop_asked)
+        self._retry.call(lambda: Path(self._folder).mkdir(parents=True, exist_ok=True), self._folder)
         given = self._environ.get("WINDLASS_ATTEMPT", "")
         self._attempt = int(given) if given.isdigit() else 0
         self._world = agreement.join(self._folder, self._attempt or 1, self._environ)
         self._attempt = self._attempt or self._next_attempt()
         self._salt = self._world.salt(self._attempt)
+        # Outside of Windlass a training has the id of the checkpoint that it goes on from, or one of its own.
+        self._run_id = self._environ.get("WINDLASS_RUN_ID") or str(self._world.broadcast(secrets.token_hex(8)))
         self._pid = os.getpid()
         self._memory = SharedMemory()
         self._copier = Copier(self._world, self._memory)
@@ -109,19 +116,20 @@ class Checkpoint:
         self._rng: dict[str, Any] | None = None
         self._skip_batches = 0
         self._restored = False
+        self._prunes = True
+        """Whether saves remove old checkpoints; not after a restore that failed."""
         self._prepared = False
         self._again = 0
         self._saved_at: tuple[int, int] | None = None
         self._name = self._committed = ""
         self._began_at_step = -2
         self._due_from = time.monotonic()
-        self._distrusted: list[str] = []
+        self._damaged: list[str] = []
         self._part_failed = False
         self._beside: CopyBeside | None = None
         self._copies_beside = self._world.talks and is_wanted(self._environ)
         self._spoiled = False
         self._hook: Any = None
-        self._stop_asked = False
         self._earlier_handler: Any = None
         self._hears = False
         self._closed = False
@@ -131,8 +139,8 @@ class Checkpoint:
         """One more than any that has left something here, where nobody counts attempts for us."""
         if not self._world.talks:
             return 1
-        before = files.list_checkpoints(self._folder) if self._world.rank == 0 else []
-        return int(self._world.broadcast(1 + max((found.attempt for found in before), default=0)))
+        before = list_together(self._folder, self._world, self._retry)
+        return 1 + max((found.attempt for found in before), default=0)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -287,11 +295,12 @@ class Checkpoint:
             order = {
                 "do": "save", "name": name, **copied.where, "asked_at": began_at,
                 "blocked_at": began_at, "blocked_seconds": round(blocked, 6),
-                "keep": self._settings.keep, "keep_for": self._settings.keep_for_seconds,
-                "distrusted": self._distrusted,
+                "keep": self._settings.keep if self._prunes else None,
+                "keep_for": self._settings.keep_for_seconds if self._prunes else None,
+                "damaged": self._damaged,
                 "manifest": {
                     "step": self.steps, "epoch": self.epoch, "world_size": self._world.size, "attempt": self._attempt,
-                    "run_id": self._environ.get("WINDLASS_RUN_ID", ""),
+                    "run_id": self._run_id,
                 },
             }  # fmt: skip
             self._beside = copied.go_on(lambda waited: self._send(order, blocked + waited))
@@ -377,7 +386,7 @@ class Checkpoint:
                 self._part_failed = not answer["ok"]
             elif answer["did"] == "commit" and answer["ok"]:
                 self._committed = answer["name"]
-                self._distrusted = []
+                self._damaged = []
             elif answer["did"] == "died":
                 self._writer_died(answer["order"])
         if self._beside is not None and self._beside.is_over:
@@ -442,39 +451,62 @@ class Checkpoint:
     # -- restoring ----------------------------------------------------------------------------------------------------
 
     def restore(self) -> int:
-        """Go on from the newest checkpoint that verifies; gives how many steps are done, 0 where there is none.
+        """Go on from the newest verified checkpoint; gives how many steps are done, 0 where there is none.
 
-        A collective, to be called once, by `epochs` if not before. Checkpoints that are damaged are passed over, and
-        told. `$WINDLASS_RESUME_FROM` names the one to take.
+        A collective, to be called once, by `epochs` if not before. Checkpoints that are proved damaged are passed over
+        and reported; the next save sets them aside. Where all are damaged, training begins at step 0 with a warning.
+        Reads that the file system fails are repeated for `$WINDLASS_CHECKPOINT_RETRY_SECONDS`, 60 unless set.
+        `$WINDLASS_RESUME_FROM` names the one to take.
 
         Raises:
-            ValueError: the checkpoint does not fit what `Checkpoint` was given; all differences are named.
+            ValueError: the checkpoint does not fit what `Checkpoint` was given; all differences are named. Or the only
+                checkpoints are of an unknown format (`UnknownFormat`).
             FileNotFoundError: the one that was asked for is not there.
-            OSError: the disk failed in the middle of loading, after every byte had been verified.
+            OSError: a checkpoint is there and cannot be read (`UnreadableCheckpoint`). All ranks raise it.
+
+        A script that trains on in spite of an error removes no checkpoint any more.
         """
         began = time.perf_counter()
         self._restored = True
+        self._prunes = False
         self._hear_stop()
         wanted = self._environ.get("WINDLASS_RESUME_FROM")
         if wanted:
-            found: files.Found | None = choose_only(wanted, self._folder, self._world)
+            found: files.Found | None = choose_only(wanted, self._folder, self._world, self._retry)
         else:
-            found, refused = choose(self._folder, self._world)
-            for bad in refused:
-                self._distrusted.append(bad.found.name)
-                if self._world.rank == 0:
-                    fields = {"step": bad.found.step, "name": bad.found.name, "reason": bad.reason}
-                    report_checkpoint({"action": "refused", **fields})
+            found, refused = choose(self._folder, self._world, self._retry, self._run_id)
+            self._pass_over(refused, found)
         if found is None:
+            self._prunes = True
             return 0
-        loader = Loader(found, self._parts, self._world, allow_pickle=self._allow_pickle)
+        loader = Loader(found, self._parts, self._world, self._retry, allow_pickle=self._allow_pickle)
         loader.load()
         self._go_on_from(loader, found)
+        self._prunes = True
         seconds = round(time.perf_counter() - began, 6)
         self._tell("restored", name=found.name, bytes=found.bytes, seconds=seconds)
         return self.steps
 
+    def _pass_over(self, refused: list[Refused], taken: files.Found | None) -> None:
+        """Report what was passed over; the next save sets aside what of it is damaged."""
+        for one in refused:
+            if one.fault is Fault.DAMAGED:
+                self._damaged.append(one.found.name)
+            if self._world.rank == 0:
+                fields = {"step": one.found.step, "name": one.found.name, "reason": one.reason}
+                report_checkpoint({"action": "refused", **fields})
+        if refused and taken is None:
+            self._take_run_id(refused[0].found)
+            reason = f"all {len(refused)} checkpoints in {self._folder} are damaged; they are kept"
+            self._tell("none-verified", reason=reason)
+
+    def _take_run_id(self, found: files.Found) -> None:
+        """Outside of Windlass: go on as the run that saved `found`, whose checkpoints are then pruned."""
+        if not self._environ.get("WINDLASS_RUN_ID") and found.run_id:
+            self._run_id = found.run_id
+
     def _go_on_from(self, loader: Loader, found: files.Found) -> None:
+        self._take_run_id(found)
         self.steps, self.epoch = loader.common["steps"], loader.common["epoch"]
         self._steps_in_epoch = loader.common["steps_in_epoch"]
         self._saved_at, self._name, self._committed = (self.steps, self.epoch), found.name, found.name

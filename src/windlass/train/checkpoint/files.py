@@ -6,16 +6,25 @@ is described in docs/concepts/checkpoints.md.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
-import time
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from windlass.train.checkpoint.storage import Folder, Storage, is_plain_name
+from windlass.train.checkpoint.faults import (
+    BadCheckpoint,
+    Fault,
+    Problem,
+    UnfinishedCheckpoint,
+    UnknownFormat,
+    described,
+)
+from windlass.train.checkpoint.retry import Retry
+from windlass.train.checkpoint.storage import ASIDE, Folder, NotPlainFile, Storage, is_plain_name
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -26,15 +35,9 @@ data is."""
 PIECE_BYTES = 4 << 20
 JSON_BYTES = 256 << 20
 """More than a manifest or a rank's own state may have."""
-INCOMPLETE_SECONDS = 600.0
-"""After so long without a change, a checkpoint that never became whole is rubbish of whoever died over it."""
 _NAME = re.compile(r"step-(\d{8,15})-a(\d{1,9})([0-9a-f]{4})(?:-(\d{1,4}))?\Z")
 _SEAL = re.compile(rb'(.*),\n "crc32": "([0-9a-f]{8})"\n}\Z', re.DOTALL)
 _FILE = re.compile(r"rank-(0|[1-9]\d{0,6})\.(safetensors|json)\Z")
-
-
-class BadCheckpoint(ValueError):
-    """A checkpoint that must not be loaded; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,27 @@ class Found:
     """Unix seconds; of the folder where there is no manifest."""
     bytes: int
     complete: bool
-    """Whether a manifest is there that can be read."""
+    """Whether its manifest is valid. Only `examine` tells whether the files are as the manifest says."""
     attempt: int
     world_size: int
     run_id: str
+    """The run that saved it, the only one that removes it; empty where that is not known."""
     problem: str = ""
     """Why it is not complete."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     """Length and checksum of each file, as the manifest has them."""
+    fault: Fault = Fault.UNFINISHED
+    """What kind of problem it is, where it is not complete."""
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether it was found damaged before, and renamed."""
+        return self.name.endswith(ASIDE)
+
+    @property
+    def state(self) -> str:
+        """`complete`, or the kind of its problem."""
+        return "complete" if self.complete else self.fault.value
 
 
 def name_of(step: int, attempt: int, salt: str, again: int = 0) -> str:
@@ -67,13 +83,21 @@ def name_of(step: int, attempt: int, salt: str, again: int = 0) -> str:
 
 
 def parse_name(name: str) -> tuple[int, int, str, int] | None:
-    """Step, attempt, salt, and which save of the same step; None where it is no checkpoint's name."""
+    """Step, attempt, salt, and which save of the same step; None where it is no checkpoint's name.
+
+    The name of one that was set aside is none: nothing may load it.
+    """
     found = _NAME.match(name)
     return (int(found[1]), int(found[2]), found[3], int(found[4] or 0)) if found else None
 
 
+def _parsed(name: str) -> tuple[int, int, str, int]:
+    """As `parse_name`, also of one that was set aside; zeros for any other name."""
+    return parse_name(name[: -len(ASIDE)] if name.endswith(ASIDE) else name) or (0, 0, "", 0)
+
+
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[Found]:
-    """All checkpoints in a folder, newest first, also those that never became whole. Raises OSError.
+    """All checkpoints in a folder, newest first, with any fault. Raises OSError where the folder cannot be read.
 
     Newest is decided without a clock where that can be: of one run the later attempt, then the higher step. A resume
     from an older checkpoint therefore makes newer ones, whatever their steps are.
@@ -83,82 +107,97 @@ def list_checkpoints(folder: str | os.PathLike[str]) -> list[Found]:
 
 def listed(storage: Storage, where: str) -> list[Found]:
     """As `list_checkpoints`, of any storage; `where` stands before the names in `path`."""
-    found = [_found(storage, where, name) for name in storage.checkpoints() if parse_name(name)]
-    runs = _runs(found)
+    found = [find(storage, where, name) for name in storage.checkpoints() if _parsed(name)[2]]
+    saved_by = {_parsed(one.name)[1:3]: one.run_id for one in found if one.run_id}
+    found = [one if one.run_id else replace(one, run_id=saved_by.get(_parsed(one.name)[1:3], "")) for one in found]
+    runs = {one.run_id for one in found if one.complete}
+    only = next(iter(runs)) if len(runs) == 1 else ""
     newest: dict[str, float] = {}
     for one in found:
-        run_id = runs[one.name]
+        run_id = _sorted_as(one, only)
         newest[run_id] = max(one.created_at, newest.get(run_id, 0.0))
-    return sorted(found, key=lambda one: (newest[runs[one.name]], runs[one.name], *_age(one)), reverse=True)
+    return sorted(
+        found, key=lambda one: (newest[_sorted_as(one, only)], _sorted_as(one, only), *_age(one)), reverse=True
+    )
 
 
-def _runs(found: list[Found]) -> dict[str, str]:
-    """The run of each, by name; one without a manifest is of the run whose attempt it names, or of the only run."""
-    told = {(parse_name(one.name) or (0, 0, ""))[1:3]: one.run_id for one in found if one.complete}
-    only = next(iter(told.values())) if len(set(told.values())) == 1 else ""
-    return {
-        one.name: one.run_id if one.complete else told.get((parse_name(one.name) or (0, 0, ""))[1:3], only)
-        for one in found
-    }
+def _sorted_as(one: Found, only: str) -> str:
+    """The run among whose checkpoints it is listed. One of an unknown run is listed among those of the only run."""
+    return one.run_id if one.complete or one.run_id else only
 
 
 def _age(one: Found) -> tuple[int, int, int, float]:
-    _, attempt, _, again = parse_name(one.name) or (0, 0, "", 0)
+    _, attempt, _, again = _parsed(one.name)
     return attempt, one.step, again, one.created_at
 
 
-def _found(storage: Storage, where: str, name: str) -> Found:
-    step, attempt, _, _ = parse_name(name) or (0, 0, "", 0)
+def find(storage: Storage, where: str, name: str) -> Found:
+    """One checkpoint by its name; what cannot be read of it is its fault. Raises nothing."""
     path = os.path.join(where, name)
     try:
         manifest = read_manifest(storage, name)
-    except (BadCheckpoint, OSError) as error:
-        return Found(name, path, step, 0, _changed_at(path), _size(storage, name), False, attempt, 0, "", str(error))
+    except BadCheckpoint as error:
+        return _incomplete(storage, path, name, Problem(error.fault, str(error)))
+    except NotPlainFile as error:
+        return _incomplete(storage, path, name, Problem(Fault.UNKNOWN_FORMAT, str(error)))
+    except OSError as error:
+        text = f"it cannot be read: {described(error, os.path.join(path, MANIFEST))}"
+        return _incomplete(storage, path, name, Problem(Fault.UNREADABLE, text))
     size = sum(file["bytes"] for file in manifest["files"].values())
+    aside = name.endswith(ASIDE)
     return Found(
-        name, path, manifest["step"], manifest["epoch"], manifest["created_at"], size, True, manifest["attempt"],
-        manifest["world_size"], manifest["run_id"], "", manifest["files"],
+        name, path, manifest["step"], manifest["epoch"], manifest["created_at"], size, not aside, manifest["attempt"],
+        manifest["world_size"], manifest["run_id"], "set aside: it was found damaged" if aside else "",
+        manifest["files"], Fault.DAMAGED if aside else Fault.UNFINISHED,
     )  # fmt: skip
 
 
-def _size(storage: Storage, name: str) -> int:
+def _incomplete(storage: Storage, path: str, name: str, problem: Problem) -> Found:
+    step, attempt, _, _ = _parsed(name)
+    size, changed_at, run_id = 0, 0.0, ""
     try:
-        return sum(storage.files(name).values())
-    except OSError:
-        return 0
-
-
-def _changed_at(path: str) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:
-        return 0.0
+        changed_at = os.lstat(path).st_mtime
+        size = sum(storage.files(name).values())
+        run_id = storage.begun_by(name)
+    except FileNotFoundError:
+        pass  # it was removed meanwhile
+    except OSError as error:
+        # Without its age and its run, an unfinished one could be taken for one to remove.
+        problem = Problem(Fault.UNREADABLE, f"it cannot be read: {described(error, path)}")
+    if name.endswith(ASIDE) and problem.fault is not Fault.UNREADABLE:
+        problem = Problem(Fault.DAMAGED, f"set aside: {problem.text}")
+    return Found(
+        name, path, step, 0, changed_at, size, False, attempt, 0, run_id, problem.text, fault=problem.fault
+    )  # fmt: skip
 
 
 # -- the manifest -----------------------------------------------------------------------------------------------------
 
 
 def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
-    """The manifest, every field of it checked. Raises BadCheckpoint or OSError."""
+    """The manifest, every field of it checked. Raises BadCheckpoint with its fault, or OSError."""
     try:
         data = read_whole(storage, name, MANIFEST)
     except FileNotFoundError:
-        raise BadCheckpoint("it has no manifest: it never became whole") from None
+        raise UnfinishedCheckpoint("it has no manifest: its save was not finished") from None
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"its manifest cannot be read: {error}") from None
-    if not isinstance(manifest, dict):
-        raise BadCheckpoint("its manifest is not an object")
-    if manifest.get("format") != FORMAT:
-        raise BadCheckpoint(f"it has format {manifest.get('format')!r}, and this version of Windlass reads {FORMAT}")
+        raise BadCheckpoint(f"its manifest cannot be parsed: {error}") from None
     sealed = _SEAL.match(data)
-    if sealed is None or f"{zlib.crc32(sealed[1]):08x}".encode() != sealed[2]:
+    if sealed is not None and f"{zlib.crc32(sealed[1]):08x}".encode() != sealed[2]:
         raise BadCheckpoint(f"its manifest is damaged: its {CHECKSUM} is not that of its content")
+    if not isinstance(manifest, dict):
+        raise UnknownFormat("its manifest is not an object")
+    if manifest.get("format") != FORMAT:
+        raise UnknownFormat(f"it has format {manifest.get('format')!r}, and this version of Windlass reads {FORMAT}")
+    if sealed is None:
+        raise BadCheckpoint(f"its manifest is damaged: its {CHECKSUM} is missing")
+    # What follows has the right checksum: it was written so, by another program.
     _check_fields(manifest)
     _check_files(manifest["files"], manifest["world_size"])
-    if (parse_name(name) or (manifest["step"],))[0] != manifest["step"]:
-        raise BadCheckpoint(f"its manifest is of step {manifest['step']}")
+    if _parsed(name)[2] and _parsed(name)[0] != manifest["step"]:
+        raise UnknownFormat(f"its manifest is of step {manifest['step']}")
     return manifest
 
 
@@ -171,23 +210,23 @@ def seal(manifest: dict[str, Any]) -> bytes:
 def _check_fields(manifest: dict[str, Any]) -> None:
     for key, kind, least in (("step", int, 0), ("epoch", int, 0), ("world_size", int, 1), ("attempt", int, 0)):
         if type(manifest.get(key)) is not kind or not least <= manifest[key] < 10**15:
-            raise BadCheckpoint(f"its manifest has {key} {manifest.get(key)!r}")
+            raise UnknownFormat(f"its manifest has {key} {manifest.get(key)!r}")
     if type(manifest.get("created_at")) not in (int, float) or not 0 <= manifest["created_at"] < 1e12:
-        raise BadCheckpoint(f"its manifest has created_at {manifest.get('created_at')!r}")
+        raise UnknownFormat(f"its manifest has created_at {manifest.get('created_at')!r}")
     if not isinstance(manifest.get("run_id"), str) or not isinstance(manifest.get("files"), dict):
-        raise BadCheckpoint("its manifest lacks run_id or files")
+        raise UnknownFormat("its manifest lacks run_id or files")
 
 
 def _check_files(files: dict[str, Any], world_size: int) -> None:
     for name, facts in files.items():
         if not is_plain_name(name) or not _FILE.match(name):
-            raise BadCheckpoint(f"its manifest names {name!r}, which is no file of a checkpoint")
+            raise UnknownFormat(f"its manifest names {name!r}, which is no file of a checkpoint")
         if not isinstance(facts, dict) or type(facts.get("bytes")) is not int or not 0 <= facts["bytes"] < 1 << 60:
-            raise BadCheckpoint(f"its manifest gives {name} no length")
+            raise UnknownFormat(f"its manifest gives {name} no length")
         if not isinstance(facts.get(CHECKSUM), str):
-            raise BadCheckpoint(f"its manifest gives {name} no {CHECKSUM}")
+            raise UnknownFormat(f"its manifest gives {name} no {CHECKSUM}")
     if len(files) != 2 * world_size or any(f"rank-{rank}.json" not in files for rank in range(world_size)):
-        raise BadCheckpoint(f"its manifest lacks files of its {world_size} ranks")
+        raise UnknownFormat(f"its manifest lacks files of its {world_size} ranks")
 
 
 def read_whole(storage: Storage, checkpoint: str, file: str) -> bytes:
@@ -210,28 +249,59 @@ def read_whole(storage: Storage, checkpoint: str, file: str) -> bytes:
 
 
 def verify(found: Found) -> list[str]:
-    """What is wrong with it, every byte of it read; nothing where all is well."""
-    if not found.complete:
-        return [found.problem]
+    """What is wrong with it in words, every byte of it read; nothing where it is verified."""
+    return [problem.text for problem in examine(found)]
+
+
+def examine(found: Found, retry: Retry | None = None) -> list[Problem]:
+    """As `verify`, with the kind of each problem. `retry` repeats reads that the file system fails."""
+    if not found.files:
+        return [] if found.complete else [Problem(found.fault, found.problem)]
     storage = Folder(os.path.dirname(found.path))
-    return [problem for file in sorted(found.files) if (problem := verify_file(storage, found, file))]
+    problems = [verify_file(storage, found, file, retry) for file in sorted(found.files)]
+    wrong = [problem for problem in problems if problem is not None]
+    if found.is_set_aside and not wrong:
+        name = found.name[: -len(ASIDE)]
+        return [Problem(Fault.DAMAGED, f"set aside as damaged, and verified now; to use it again, rename it to {name}")]
+    return wrong
 
 
-def verify_file(storage: Storage, found: Found, file: str) -> str:
+def verify_file(storage: Storage, found: Found, file: str, retry: Retry | None = None) -> Problem | None:
     """What is wrong with one file of it, or nothing."""
+    path = os.path.join(found.path, file)
+    try:
+        return (retry or Retry(0)).call(lambda: _compare(storage, found, file), path)
+    except NotPlainFile as error:
+        return Problem(Fault.UNKNOWN_FORMAT, str(error))
+    except OSError as error:
+        return Problem(Fault.UNREADABLE, f"{file} cannot be read: {described(error, path)}")
+
+
+def _compare(storage: Storage, found: Found, file: str) -> Problem | None:
+    """Length and checksum of a file against the manifest's. Raises OSError."""
     wanted = found.files[file]
     try:
         with storage.open(found.name, file) as opened:
             size = opened.seek(0, os.SEEK_END)
             if size != wanted["bytes"]:
-                return f"{file} has {size} bytes where the manifest says {wanted['bytes']}"
+                return Problem(Fault.DAMAGED, f"{file} has {size} bytes where the manifest says {wanted['bytes']}")
             opened.seek(0)
             checksum = checksum_of(iter(_pieces(opened)))
     except FileNotFoundError:
-        return f"{file} is missing"
-    except OSError as error:
-        return f"{file} cannot be read: {error.strerror or error}"
-    return "" if checksum == wanted[CHECKSUM] else f"{file} is damaged: its {CHECKSUM} is not the manifest's"
+        if _is_gone(storage, found):  # unmounted, or removed by another process: no damage
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), os.path.join(found.path, file)) from None
+        return Problem(Fault.DAMAGED, f"{file} is missing")
+    if checksum != wanted[CHECKSUM]:
+        return Problem(Fault.DAMAGED, f"{file} is damaged: its {CHECKSUM} is not the manifest's")
+    return None
+
+
+def _is_gone(storage: Storage, found: Found) -> bool:
+    """Whether the manifest that was read before is not there any more. Raises OSError."""
+    try:
+        return MANIFEST not in storage.files(found.name)
+    except FileNotFoundError:
+        return True
 
 
 def _pieces(opened: Any) -> Iterator[memoryview]:
@@ -249,65 +319,6 @@ def checksum_of(pieces: Iterator[memoryview]) -> str:
     for piece in pieces:
         value = zlib.crc32(piece, value)
     return f"{value:08x}"
-
-
-# -- retention --------------------------------------------------------------------------------------------------------
-
-
-def prune(
-    folder: str | os.PathLike[str],
-    keep: int | None,
-    keep_for: float | None = None,
-    *,
-    distrusted: Collection[str] = (),
-    clock: Callable[[], float] = time.time,
-) -> list[str]:
-    """Remove checkpoints beyond the newest `keep`, and those older than `keep_for` seconds; gives their names.
-
-    The newest whole one always stays. Those in `distrusted` have been found damaged: they do not count, and go.
-    Also removed is what never became whole and cannot any more. Raises OSError.
-    """
-    path = os.fspath(folder)
-    storage = Folder(path)
-    removed = []
-    for name in to_prune(listed(storage, path), keep, keep_for, distrusted, clock()):
-        try:
-            storage.remove(name, MANIFEST)
-            removed.append(name)
-        except FileNotFoundError:
-            pass  # somebody else has just done so
-    return removed
-
-
-def to_prune(
-    found: list[Found], keep: int | None, keep_for: float | None, distrusted: Collection[str], now: float
-) -> list[str]:
-    """Which of these, newest first, are to go."""
-    whole = [one for one in found if one.complete and one.name not in distrusted]
-    if not whole:
-        return []
-    gone = [one.name for one in found if one.name in distrusted]
-    for number, one in enumerate(whole):
-        too_many = keep is not None and number >= max(1, keep)
-        too_old = keep_for is not None and now - one.created_at > keep_for
-        if number and (too_many or too_old):
-            gone.append(one.name)
-    newest = parse_name(whole[0].name)
-    for one in found:
-        if not one.complete and one.name not in distrusted and newest and _is_rubbish(one, newest, now):
-            gone.append(one.name)
-    return gone
-
-
-def _is_rubbish(one: Found, newest: tuple[int, int, str, int], now: float) -> bool:
-    """Whether an incomplete checkpoint can no longer become whole: a later save of its own attempt already has."""
-    mine = parse_name(one.name)
-    if mine is None:
-        return False
-    same_attempt = (mine[1], mine[2]) == (newest[1], newest[2])
-    if same_attempt:
-        return (mine[0], mine[3]) < (newest[0], newest[3])
-    return now - one.created_at > INCOMPLETE_SECONDS
 
 
 # -- export -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 
 from windlass.train.checkpoint import files
-from windlass.train.checkpoint.files import BadCheckpoint
+from windlass.train.checkpoint.faults import BadCheckpoint
 from windlass.train.checkpoint.plan import Chunk, dtype_named
 from windlass.train.checkpoint.storage import Folder, Storage
 

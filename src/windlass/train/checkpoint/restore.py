@@ -1,11 +1,11 @@
-"""Finds the newest checkpoint that verifies, all ranks agreeing on it, and loads it into the parts."""
+"""Finds the newest verified checkpoint, all ranks agreeing on it, and loads it into the parts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -13,63 +13,164 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.agreement import World
 from windlass.train.checkpoint.encoding import Decoder, TensorName
+from windlass.train.checkpoint.faults import (
+    BadCheckpoint,
+    Fault,
+    Problem,
+    UnknownFormat,
+    UnreadableCheckpoint,
+    described,
+    worst,
+)
 from windlass.train.checkpoint.files import Found
 from windlass.train.checkpoint.parts import ModulePart, OnlyEpochs, Part
 from windlass.train.checkpoint.reader import FolderReader
+from windlass.train.checkpoint.retry import Retry
 from windlass.train.checkpoint.storage import Folder
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A checkpoint that was found bad."""
+    """A checkpoint that was passed over."""
 
     found: Found
+    fault: Fault
+    """`DAMAGED` or `UNKNOWN_FORMAT`; what is unreadable is not passed over."""
     reason: str
 
 
-def choose(folder: str, world: World) -> tuple[Found | None, list[Refused]]:
-    """The newest checkpoint every byte of which is as it was written, and the newer ones that are not. A collective."""
-    candidates: list[Found] = world.broadcast(
-        files.list_checkpoints(folder) if world.rank == 0 or not world.talks else []
-    )
-    refused = []
-    for found in candidates:
-        if not found.complete:
-            if "no manifest" not in found.problem:
-                refused.append(Refused(found, found.problem))
+def choose(folder: str, world: World, retry: Retry, run_id: str = "") -> tuple[Found | None, list[Refused]]:
+    """The newest verified checkpoint, and the newer ones that are damaged or of an unknown format. A collective.
+
+    Where the run `run_id` has saved any, those of other runs in the folder count as older: what another run saved
+    later, or what of it cannot be read, is nothing to this run.
+
+    None where there is no checkpoint, or where all are proved damaged. Raises on all ranks UnreadableCheckpoint where
+    the folder or a checkpoint newer than any verified one cannot be read, also after retries: to go on from an older
+    one, or from none, would lose what it holds. Raises UnknownFormat where there are checkpoints of an unknown format
+    and none that is verified.
+    """
+    refused: list[Refused] = []
+    candidates = list_together(folder, world, retry)
+    if any(one.complete and one.run_id == run_id for one in candidates):
+        candidates.sort(key=lambda one: one.run_id not in (run_id, ""))
+    for listed in candidates:
+        if listed.is_set_aside:
             continue
-        problems = verify(found, world)
-        if not problems:
+        found, problems = _examine(listed, world, retry)
+        fault = worst(problems)
+        if fault is None:
             return found, refused
-        refused.append(Refused(found, "; ".join(problems)))
+        if fault is Fault.UNREADABLE:
+            raise unreadable(found.path, [problem for problem in problems if problem.fault is fault])
+        if fault is not Fault.UNFINISHED:
+            refused.append(Refused(found, fault, "; ".join(map(str, problems))))
+    unknown = [one for one in refused if one.fault is Fault.UNKNOWN_FORMAT]
+    if unknown:
+        raise UnknownFormat(
+            f"none of the {len(refused)} checkpoints in {folder} can be loaded, and nothing was changed: "
+            f"{unknown[0].found.name}: {unknown[0].reason}; resume with the version of Windlass that wrote it, "
+            "or train in another folder"
+        )
     return None, refused
 
 
-def choose_only(wanted: str, folder: str, world: World) -> Found:
-    """The one checkpoint of this name or path. Raises FileNotFoundError or BadCheckpoint on all ranks."""
+def choose_only(wanted: str, folder: str, world: World, retry: Retry) -> Found:
+    """The one checkpoint of this name or path. Raises FileNotFoundError, BadCheckpoint or UnreadableCheckpoint on all
+    ranks."""
     path = os.path.abspath(wanted if os.sep in wanted else os.path.join(folder, wanted))
     parent, name = os.path.split(path)
-    listed = files.list_checkpoints(parent) if world.rank == 0 or not world.talks else []
-    candidates: list[Found] = world.broadcast(listed)
-    found = next((one for one in candidates if one.name == name), None)
-    if found is None:
+    candidates = list_together(parent, world, retry)
+    listed = next((one for one in candidates if one.name == name), None)
+    if listed is None:
         near = ", ".join(one.name for one in candidates[:5] if one.complete)
         raise FileNotFoundError(
             f"WINDLASS_RESUME_FROM={wanted}: there is no checkpoint {path}" + (f"; there are {near}" if near else "")
         )
-    problems = verify(found, world) if found.complete else [found.problem]
+    found, problems = _examine(listed, world, retry)
+    if worst(problems) is Fault.UNREADABLE:
+        raise unreadable(path, problems)
     if problems:
-        raise files.BadCheckpoint(f"WINDLASS_RESUME_FROM={wanted} cannot be loaded: {'; '.join(problems)}")
+        raise BadCheckpoint(f"WINDLASS_RESUME_FROM={wanted} cannot be loaded: {'; '.join(map(str, problems))}")
     return found
 
 
-def verify(found: Found, world: World) -> list[str]:
+def list_together(folder: str, world: World, retry: Retry) -> list[Found]:
+    """The checkpoints in a folder, newest first, as rank 0 lists them. A collective.
+
+    Raises UnreadableCheckpoint on all ranks where the folder cannot be read.
+    """
+    found: list[Found] = []
+    problem: Problem | None = None
+    if world.rank == 0 or not world.talks:
+        try:
+            found = retry.call(lambda: files.list_checkpoints(folder), folder)
+        except OSError as error:
+            problem = Problem(Fault.UNREADABLE, described(error, folder))
+    found, problem = world.broadcast((found, problem))
+    if problem is not None:
+        raise unreadable(folder, [problem])
+    return found
+
+
+def together(action: Callable[[], T], path: str, world: World, retry: Retry) -> T:
+    """What `action()` gives on this rank, reads repeated. Where it fails on one rank, all raise. A collective."""
+    result: T | None = None
+    problem: Problem | None = None
+    try:
+        result = retry.call(action, path)
+    except OSError as error:
+        problem = Problem(Fault.UNREADABLE, described(error, path))
+    problems = [one for one in world.gather(problem) if one is not None]
+    if problems:
+        raise unreadable(path, problems)
+    return cast(T, result)
+
+
+def unreadable(path: str, problems: Sequence[Problem]) -> UnreadableCheckpoint:
+    """The error that all ranks raise. `windlass why` knows it by its words."""
+    told = "; ".join(sorted({problem.text for problem in problems}))
+    return UnreadableCheckpoint(
+        f"{path} cannot be read, also after retries ({told}). No checkpoint was changed or removed, and no step was "
+        "trained. Make it readable on every node, then resume; `windlass resume --from NAME` (or "
+        "WINDLASS_RESUME_FROM=NAME) goes on from another checkpoint"
+    )
+
+
+def _examine(listed: Found, world: World, retry: Retry) -> tuple[Found, list[Problem]]:
+    """A listed checkpoint, its manifest read again where that failed, and what is wrong with it. A collective."""
+    found = listed
+    if listed.fault is Fault.UNREADABLE and not listed.complete:
+        found = world.broadcast(_find_again(listed, retry) if world.rank == 0 or not world.talks else None)
+    if not found.complete:
+        return found, [Problem(found.fault, found.problem)]
+    return found, verify(found, world, retry)
+
+
+def _find_again(listed: Found, retry: Retry) -> Found:
+    folder, name = os.path.split(listed.path)
+
+    def find() -> Found:
+        found = files.find(Folder(folder), folder, name)
+        if found.fault is Fault.UNREADABLE and not found.complete:
+            raise OSError(found.problem)
+        return found
+
+    try:
+        return retry.call(find, listed.path)
+    except OSError as error:
+        return replace(listed, problem=str(error))
+
+
+def verify(found: Found, world: World, retry: Retry) -> list[Problem]:
     """What is wrong with it; each rank reads its share of the files, all of them where ranks cannot talk."""
     storage = Folder(os.path.dirname(found.path))
     shares = _shares(found.files, world.size if world.talks else 1)
     mine = shares[world.rank if world.talks else 0]
-    problems = [problem for file in mine if (problem := files.verify_file(storage, found, file))]
-    return sorted({problem for theirs in world.gather(problems) for problem in theirs})
+    problems = [problem for file in mine if (problem := files.verify_file(storage, found, file, retry))]
+    return sorted({problem for theirs in world.gather(problems) for problem in theirs}, key=str)
 
 
 def _shares(listed: Mapping[str, Mapping[str, Any]], num_shares: int) -> list[list[str]]:
@@ -85,9 +186,10 @@ def _shares(listed: Mapping[str, Mapping[str, Any]], num_shares: int) -> list[li
 class Loader:
     """Loads one verified checkpoint."""
 
-    def __init__(self, found: Found, parts: Sequence[Part], world: World, *, allow_pickle: bool) -> None:
-        """Raises BadCheckpoint or OSError."""
-        self._reader = FolderReader(found.path)
+    def __init__(self, found: Found, parts: Sequence[Part], world: World, retry: Retry, *, allow_pickle: bool) -> None:
+        """A collective. Raises BadCheckpoint, or UnreadableCheckpoint on all ranks."""
+        self._retry = retry
+        self._reader = together(lambda: FolderReader(found.path), found.path, world, retry)
         self._parts = parts
         self._world = world
         decoder = Decoder(allow_pickle=allow_pickle)
@@ -100,7 +202,11 @@ class Loader:
         self._found = found
 
     def load(self) -> None:
-        """Everything, or an error before anything has changed. Raises ValueError where names or shapes differ."""
+        """Everything, or an error before anything has changed. Raises ValueError where names or shapes differ.
+
+        Raises UnreadableCheckpoint on all ranks where one rank fails in the middle of reading: the model's tensors are
+        then partly loaded.
+        """
         targets: dict[str, torch.Tensor] = {}
         for part in self._parts:
             if isinstance(part, ModulePart):
@@ -173,8 +279,9 @@ class Loader:
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         plain: dict[str, Any] = {name: tensor.detach() for name, tensor in targets.items()}
         planner.set_up_planner(plain, self._reader.read_metadata(), self._world.rank == 0)
-        with torch.no_grad():
-            self._reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
+        plan = planner.finish_plan(planner.create_local_plan())
+        with torch.no_grad():  # a plan that failed half-way is read again from its beginning
+            together(lambda: self._reader.read_data(plan, planner).wait(), self._found.path, self._world, self._retry)
 
 
 def _refs(tree: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], TensorName]]:

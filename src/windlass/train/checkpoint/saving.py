@@ -131,9 +131,11 @@ class Copier:
         later, watch = self._put_off(data) if beside else ([], None)
         with torch.no_grad():
             for view, tensor, piece in zip(self._views, data, later or [None] * len(data), strict=True):
-                _copy(view, tensor, piece)
+                copy_into(view, tensor, piece)
             if _uses_gpu():
-                torch.cuda.synchronize()
+                torch.cuda.synchronize()  # the script too may have begun copies to the CPU
+            for device in {tensor.device for tensor in data if copies_without_waiting(tensor.device)}:
+                torch.cuda.synchronize(device)
         mapped = self._memory.mapped
         assert mapped is not None
         mapped[layout.end : layout.end + len(text)] = text
@@ -144,8 +146,8 @@ class Copier:
         """What of each tensor may be copied later, now watched; nothing where the kernel cannot watch it."""
         layout = self._layout
         assert layout is not None
-        if _uses_gpu() or self._cannot_watch:
-            return [], None  # a GPU writes to memory of the host unseen
+        if _uses_gpu() or self._cannot_watch or any(tensor.device.type != "cpu" for tensor in data):
+            return [], None  # a device writes to memory of the host unseen
         later = [
             pages_of(tensor, chunk.num_bytes, begin) if _is_plain(tensor, view) else None
             for tensor, view, chunk, begin in zip(data, self._views, layout.chunks, layout.begins, strict=True)
@@ -175,15 +177,27 @@ def _uses_gpu() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
+def copies_without_waiting(device: torch.device) -> bool:
+    """Whether a copy from this device may be begun without waiting for it: `Copier.copy` synchronizes CUDA alone.
+
+    On MPS and XPU such a copy would still be under way when the memory is hashed and written: a torn checkpoint whose
+    checksum is that of the torn bytes.
+    """
+    return device.type == "cuda"
+
+
 def _is_plain(data: torch.Tensor, view: torch.Tensor) -> bool:
     plain = data.is_contiguous() and data.dtype == view.dtype and not (data.is_neg() or data.is_conj())
     return plain and data.device.type == "cpu"
 
 
-def _copy(view: torch.Tensor, data: torch.Tensor, later: Piece | None) -> None:
-    """The C library's copy passes the cache by for large blocks, and takes 0.6 of the time of torch's."""
+def copy_into(view: torch.Tensor, data: torch.Tensor, later: Piece | None) -> None:
+    """Copy a tensor; of what `later` covers, nothing. From CUDA the copy is only begun: it must be awaited.
+
+    The C library's copy passes the cache by for large blocks, and takes 0.6 of the time of torch's.
+    """
     if not _is_plain(data, view):
-        view.copy_(data, non_blocking=True)
+        view.copy_(data, non_blocking=copies_without_waiting(data.device))
         return
     begin, end = data.data_ptr(), data.data_ptr() + view.numel() * view.dtype.itemsize
     edges = [(begin, end)] if later is None else [(begin, later.begin), (later.end, end)]

@@ -12,6 +12,15 @@ import stat
 from collections.abc import Iterable
 from typing import BinaryIO, Protocol
 
+ASIDE = ".damaged"
+"""Ends the name of a checkpoint that was set aside. Versions that do not know it take the folder for none of theirs."""
+_BEGUN_BY = "run-"
+"""Begins the name of an empty file in a checkpoint; the rest is the id of its run, also before there is a manifest."""
+
+
+class NotPlainFile(OSError):
+    """A symbolic link, a pipe or a folder in the place of a file: no disk error, and nothing that Windlass wrote."""
+
 
 class Storage(Protocol):
     """A place that keeps files under `checkpoint/file`. Whatever can do this can keep checkpoints.
@@ -32,8 +41,16 @@ class Storage(Protocol):
         """A file for reading, unbuffered and seekable. Raises OSError where it is no plain file."""
         ...
 
-    def begin(self, checkpoint: str) -> None:
-        """Make room for a checkpoint's files. Not an error where another rank has done so."""
+    def begin(self, checkpoint: str, run_id: str = "") -> None:
+        """Make room for a checkpoint's files, and keep the id of its run. No error where another rank has done so."""
+        ...
+
+    def begun_by(self, checkpoint: str) -> str:
+        """The run id that was given to `begin`; empty where none was."""
+        ...
+
+    def set_aside(self, checkpoint: str) -> None:
+        """Rename a damaged checkpoint to `checkpoint.damaged`: it stays, and no version of Windlass loads it."""
         ...
 
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
@@ -80,22 +97,32 @@ class Folder:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise OSError(f"{path} is a symbolic link, and those are not followed") from error
+                raise NotPlainFile(f"{path} is a symbolic link, and those are not followed") from error
             raise
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(f"{path} is not a plain file")
+                raise NotPlainFile(f"{path} is not a plain file")
             return open(descriptor, "rb", buffering=0)
         except BaseException:
             os.close(descriptor)
             raise
 
-    def begin(self, checkpoint: str) -> None:
+    def begin(self, checkpoint: str, run_id: str = "") -> None:
         """The folder of all checkpoints must be there: where a disk is gone, its mount point is not to be filled."""
         try:
             os.mkdir(self._within(checkpoint))
         except FileExistsError:
             pass
+        marker = _BEGUN_BY + run_id
+        if run_id and is_plain_name(marker):
+            try:
+                os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            except OSError:
+                pass  # it only matters where the save is cut off: what is left is then removed by nobody
+
+    def begun_by(self, checkpoint: str) -> str:
+        """From the name of an empty file."""
+        return next((name[len(_BEGUN_BY) :] for name in self.files(checkpoint) if name.startswith(_BEGUN_BY)), "")
 
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Written beside its place, synced, then renamed into it."""
@@ -133,6 +160,10 @@ class Folder:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def set_aside(self, checkpoint: str) -> None:
+        """One rename. Fails where one of that name has been set aside before."""
+        os.rename(self._within(checkpoint), self._within(checkpoint + ASIDE))
 
     def remove(self, checkpoint: str, first: str) -> None:
         """Take it out of sight in one step as well: a writer that still wants to add to it finds it gone."""

@@ -27,7 +27,8 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
-from windlass.train.checkpoint import files
+from windlass.train.checkpoint import files, retention
+from windlass.train.checkpoint.faults import Fault
 from windlass.train.checkpoint.storage import Folder
 from windlass.train.report import checkpoint_line, checkpoint_text
 
@@ -114,7 +115,7 @@ class Writer:
         name = order["name"]
         try:
             memory = self._memory(order["end"])
-            self.storage.begin(name)
+            self.storage.begin(name, order["manifest"]["run_id"] if self.rank == 0 else "")
             self._write_part(order, memory)
         except (OSError, Abandoned) as error:
             self._answer(did="part", name=name, ok=False, reason=_reason(error))
@@ -178,7 +179,9 @@ class Writer:
         self._told(order, "saved", bytes=num_bytes, seconds=round(time.time() - order["asked_at"], 6))
         self._answer(did="commit", name=name, ok=True, reason="")
         try:
-            files.prune(self.path, order["keep"], order["keep_for"], distrusted=order["distrusted"])
+            run_id = order["manifest"]["run_id"]
+            faults = dict.fromkeys(order["damaged"], Fault.DAMAGED)
+            retention.prune(self.path, run_id, order["keep"], order["keep_for"], faults=faults)
         except OSError:
             pass  # tried again after the next one
 

@@ -1,0 +1,128 @@
+"""Which checkpoints a run removes: its own, beyond as many as it keeps, and nothing that may still be of use.
+
+| what | removed |
+|---|---|
+| complete, of this run | beyond the newest `keep`, or older than `keep_for`; the newest stays in any case |
+| damaged, of this run | set aside first; removed as above, once a newer checkpoint of this run has been verified |
+| unfinished, of this run | once it cannot be finished any more |
+| unreadable, of an unknown format, of another run or of an unknown one | never |
+
+Standard library only, Python 3.9: the command line and the writer process use it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from windlass.train.checkpoint import files
+from windlass.train.checkpoint.faults import Fault
+from windlass.train.checkpoint.files import Found
+from windlass.train.checkpoint.storage import Folder
+
+INCOMPLETE_SECONDS = 600.0
+"""After so long without a change, an unfinished checkpoint of an earlier attempt will not be finished any more."""
+
+
+@dataclass
+class Pruned:
+    """What was done."""
+
+    removed: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
+    """By the name that they had."""
+
+
+def prune(
+    folder: str | os.PathLike[str],
+    run_id: str,
+    keep: int | None,
+    keep_for: float | None = None,
+    *,
+    faults: Mapping[str, Fault] = types.MappingProxyType({}),
+    clock: Callable[[], float] = time.time,
+    verify: Callable[[Found], object] = files.examine,
+) -> Pruned:
+    """Set aside what was found damaged, then remove what the run `run_id` keeps no longer. Raises OSError.
+
+    `faults` has what the caller found by reading, by name. What is damaged is set aside, unless it is of another run;
+    what has another fault neither counts as kept nor is removed. `verify` reads one checkpoint and gives what is wrong
+    with it; it is called only where a damaged one is due to be removed.
+    """
+    path = os.fspath(folder)
+    storage = Folder(path)
+    done = Pruned()
+    for one in files.listed(storage, path) if faults else ():
+        if faults.get(one.name) is Fault.DAMAGED and one.run_id in (run_id, ""):
+            try:
+                storage.set_aside(one.name)
+                done.set_aside.append(one.name)
+            except OSError:
+                pass  # by another process, or the disk is read only: it does not count as kept
+    found = [one for one in files.listed(storage, path) if one.name not in faults]
+    for one in to_prune(found, run_id, keep, keep_for, clock()):
+        if one.fault is Fault.DAMAGED and not _is_superseded(one, found, verify):
+            continue
+        if not _opens(storage, one):
+            continue
+        try:
+            storage.remove(one.name, files.MANIFEST)
+            done.removed.append(one.name)
+        except FileNotFoundError:
+            pass  # removed by another process
+    return done
+
+
+def _opens(storage: Folder, found: Found) -> bool:
+    """Whether every file of it can be opened. One that cannot is unreadable, whatever its manifest says."""
+    try:
+        for file in found.files:
+            storage.open(found.name, file).close()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _is_superseded(damaged: Found, found: list[Found], verify: Callable[[Found], object]) -> bool:
+    """Whether the newest complete one of the same run, `found` being newest first, is newer and verified."""
+    for one in found:
+        if one.name == damaged.name:
+            return False
+        if one.complete and one.run_id == damaged.run_id:
+            return not verify(one)
+    return False
+
+
+def to_prune(found: list[Found], run_id: str, keep: int | None, keep_for: float | None, now: float) -> list[Found]:
+    """Which of these, newest first, the run `run_id` is to remove; of damaged ones, those that are due."""
+    mine = [one for one in found if one.run_id == run_id and run_id]
+    newest = next((one for one in mine if one.complete), None)
+    if newest is None:
+        return []
+    gone = []
+    num_newer = 0
+    for one in mine:
+        too_old = keep_for is not None and now - one.created_at > keep_for
+        if one.complete or one.fault is Fault.DAMAGED:
+            too_many = keep is not None and num_newer >= max(1, keep)
+            if num_newer and (too_many or too_old):
+                gone.append(one)
+            num_newer += one.complete
+        elif one.fault is Fault.UNFINISHED and _is_given_up(one, newest, now):
+            gone.append(one)
+    return gone
+
+
+def _is_given_up(one: Found, newest: Found, now: float) -> bool:
+    """Whether an unfinished checkpoint can no longer be finished: a later save of its own attempt already was."""
+    mine, last = files.parse_name(one.name), files.parse_name(newest.name)
+    if mine is None or last is None:
+        return False
+    if mine[1:3] == last[1:3]:
+        return (mine[0], mine[3]) < (last[0], last[3])
+    return now - one.created_at > INCOMPLETE_SECONDS

@@ -1,0 +1,92 @@
+"""Repeats a read that the file system failed, with growing pauses, until its time is used up.
+
+Network file systems fail reads for a while (ESTALE, EIO, EACCES), and a process runs out of descriptors for a moment
+(EMFILE): none of this says anything about the bytes. Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from windlass.train.checkpoint.faults import described
+
+VARIABLE = "WINDLASS_CHECKPOINT_RETRY_SECONDS"
+SECONDS = 60.0
+"""A remount or a failover of an NFS server takes less; hang detection and the grace of a pod take longer."""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+def _log(text: str) -> None:
+    print(f"windlass: {text}", file=sys.stderr, flush=True)
+
+
+class Retry:
+    """The time that one restore may spend on errors; it is shared by all reads of the restore."""
+
+    def __init__(
+        self,
+        seconds: float = SECONDS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        log: Callable[[str], object] = _log,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`gives_up` is asked before each pause: a process that is to stop does not wait for a disk."""
+        self._left = seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._log = log
+        self._gives_up = gives_up
+        self.num_retries = 0
+        """How many reads were repeated so far."""
+
+    def call(self, read: Callable[[], T], path: str) -> T:
+        """The result of `read()`. Raises its last OSError once the time is up; FileNotFoundError at once.
+
+        `path` is for the log, where the error has none.
+        """
+        began: float | None = None
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                result = read()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                now = self._clock()
+                if began is None:
+                    began = now
+                    if self._left > 0:
+                        self._log(f"{described(error, path)}; trying again for up to {self._left:.0f} s")
+                left = self._left - (now - began)
+                if left <= 0 or self._gives_up():
+                    self._left = max(0.0, left)
+                    raise
+                self._sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                self.num_retries += 1
+            else:
+                if began is not None:
+                    self._left = max(0.0, self._left - (self._clock() - began))
+                return result
+
+
+def seconds_of(environ: Mapping[str, str]) -> float:
+    """`$WINDLASS_CHECKPOINT_RETRY_SECONDS`, else 60. Raises ValueError for what is no time."""
+    text = environ.get(VARIABLE, "")
+    if not text:
+        return SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"{VARIABLE}={text!r}: takes a number of seconds, such as 60; 0 means no retries")
+    return seconds

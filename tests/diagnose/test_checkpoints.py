@@ -1,0 +1,80 @@
+"""What `why` and `status` say of checkpoints that were damaged or could not be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.diagnose.test_rules import TRACE, failed, seen
+
+from windlass.cli.statustext import left_words, resume_words, saved_words
+from windlass.diagnose.diagnose import diagnose
+from windlass.runs.record import Phase
+from windlass.train.checkpoint.faults import Fault, Problem
+from windlass.train.checkpoint.restore import unreadable
+
+Told = list[tuple[str, dict[str, Any]]]
+SAVED: Told = [("checkpoint", {"action": "saved", "step": step, "name": f"step-{step}"}) for step in (20, 40)]
+AGAIN: Told = [
+    *SAVED,
+    ("attempt-end", {"phase": "failed"}),
+    ("attempt", {"number": 2, "world_size": 1, "nodes": [[0]]}),
+]
+
+
+def refused(step: int) -> tuple[str, dict[str, Any]]:
+    return (
+        "checkpoint",
+        {"action": "refused", "step": step, "name": f"step-{step}", "reason": "rank-0.json is damaged"},
+    )
+
+
+NONE = ("checkpoint", {"action": "none-verified", "step": 0, "reason": "all 2 checkpoints in /ck are damaged"})
+RESTORED = ("checkpoint", {"action": "restored", "step": 20, "name": "step-20"})
+
+
+def test_a_start_at_step_0_though_there_were_checkpoints_is_what_is_wrong() -> None:
+    verdict = diagnose(seen(Phase.TRAINING, more=[*AGAIN, refused(40), refused(20), NONE])).verdict
+    assert verdict.code == "checkpoint-damaged"
+    assert verdict.summary == (
+        "2 checkpoints were not verified; no checkpoint is verified, and training began at step 0"
+    )
+    assert verdict.evidence == ("step-40: rank-0.json is damaged", "step-20: rank-0.json is damaged")
+
+
+def test_so_is_a_restore_of_an_older_one() -> None:
+    verdict = diagnose(seen(Phase.TRAINING, more=[*AGAIN, refused(40), RESTORED])).verdict
+    assert (verdict.code, verdict.summary) == (
+        "checkpoint-damaged", "the checkpoint of step 40 was not verified; training went on from step 20"
+    )  # fmt: skip
+
+
+def test_a_later_attempt_and_the_end_of_the_run_are_not_about_them() -> None:
+    later = ("attempt", {"number": 3, "world_size": 1, "nodes": [[0]]})
+    assert diagnose(seen(Phase.TRAINING, more=[*AGAIN, refused(40), RESTORED, later])).verdict.code == "none"
+    assert diagnose(seen(Phase.SUCCEEDED, more=[*AGAIN, refused(40), RESTORED])).verdict.code == "none"
+    raised = failed(TRACE + "KeyError: 'w'\n", more=[*AGAIN, refused(40), RESTORED])
+    assert [raised.verdict.code, *(other.code for other in raised.others)] == ["exception", "checkpoint-damaged"]
+
+
+def test_the_status_names_no_damaged_checkpoint_as_the_one_to_go_on_from() -> None:
+    status = seen(Phase.FAILED, more=[*AGAIN, refused(40), refused(20), NONE]).status
+    assert "not used: rank-0.json is damaged" in saved_words(status, 200.0)
+    assert left_words(status) == "no verified checkpoint"
+    assert resume_words(status) == ("windlass resume r-1", "starts it again")
+    went_on = seen(Phase.FAILED, more=[*AGAIN, refused(40), RESTORED]).status
+    assert went_on.checkpoint is not None
+    assert (went_on.checkpoint["step"], resume_words(went_on)) == (20, ("windlass resume r-1", "goes on from step 20"))
+    saved = seen(Phase.FAILED, more=[*AGAIN, refused(40), refused(20), NONE, *SAVED]).status
+    assert left_words(saved) == "a checkpoint of step 40"
+
+
+@pytest.mark.parametrize("reason", ["Stale file handle (ESTALE)", "Too many open files (EMFILE)", "Permission denied"])
+def test_a_checkpoint_that_cannot_be_read_has_a_code_of_its_own(reason: str) -> None:
+    path = "/ck/step-00000040-a1f3c1"
+    error = unreadable(path, [Problem(Fault.UNREADABLE, f"{path}/manifest.json: {reason}")])
+    said = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    verdict = failed(TRACE + said + "\n").verdict
+    assert verdict.code == "checkpoint-unreadable"
+    assert verdict.summary.startswith(f"the script could not read {path}: {path}/manifest.json: {reason}")
+    assert "windlass resume" in verdict.fix

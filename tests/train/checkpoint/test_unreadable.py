@@ -1,0 +1,239 @@
+"""Checkpoints that are there and cannot be read: no rank goes on without them, and none of them is removed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from tests.faults.read_errors import build as build_library
+from tests.train.checkpoint.saved import build, flip, make
+from tests.train.checkpoint.test_files import change, newest
+from tests.train.checkpoint.test_retention import steps
+from tests.train.checkpoint.test_retry import Clock
+
+from windlass.train.checkpoint import Checkpoint, files, restore, retention
+from windlass.train.checkpoint.agreement import World
+from windlass.train.checkpoint.faults import Fault, UnknownFormat, UnreadableCheckpoint
+from windlass.train.checkpoint.retry import Retry
+from windlass.train.checkpoint.storage import Folder
+
+ALONE = World(0, 1, {})
+SCRIPTS = Path(__file__).with_name("scripts")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WINDLASS_RUN_ID", "digits-7f3k2")
+    make(tmp_path / "ck", 3)
+    return tmp_path / "ck"
+
+
+class Disk(Folder):
+    """A folder of whose files some cannot be opened."""
+
+    def __init__(self, path: Path, number: int, file: str) -> None:
+        super().__init__(str(path))
+        self._number, self._file = number, file
+
+    def open(self, checkpoint: str, file: str) -> BinaryIO:
+        if file == self._file:
+            path = self._within(checkpoint, file)
+            raise OSError(self._number, os.strerror(self._number), path)
+        return super().open(checkpoint, file)
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[tuple[int, int]]:
+    """This process cannot open any file more (EMFILE) until it has these limits again."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM])
+def test_a_manifest_that_cannot_be_read_is_neither_damaged_nor_unfinished(folder: Path, number: int) -> None:
+    for found in files.listed(Disk(folder, number, files.MANIFEST), str(folder)):
+        assert (found.complete, found.fault) == (False, Fault.UNREADABLE)
+        assert os.strerror(number) in found.problem
+        assert errno.errorcode[number] in found.problem
+        assert found.path in found.problem
+        assert retention.to_prune([found] * 9, found.run_id, 1, 0.001, 1e12) == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_file_that_cannot_be_read_is_no_damage(folder: Path, number: int) -> None:
+    found = files.list_checkpoints(folder)[0]
+    problem = files.verify_file(Disk(folder, number, "rank-0.json"), found, "rank-0.json")
+    assert problem is not None
+    assert problem.fault is Fault.UNREADABLE
+    assert errno.errorcode[number] in problem.text
+
+
+def test_a_checkpoint_that_vanishes_while_it_is_read_is_no_damage(folder: Path, tmp_path: Path) -> None:
+    found = files.list_checkpoints(folder)[0]
+    Path(found.path).rename(tmp_path / "elsewhere")
+    assert {problem.fault for problem in files.examine(found)} == {Fault.UNREADABLE}
+
+
+def test_without_descriptors_a_restore_waits_and_goes_on(folder: Path) -> None:
+    clock = Clock()
+    with without_descriptors() as limits:
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            if clock.now > 10:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+        retry = Retry(60, clock=lambda: clock.now, sleep=sleep, log=clock.logged.append)
+        found, refused = restore.choose(str(folder), ALONE, retry)
+    assert found is not None
+    assert (found.step, refused) == (3, [])
+    assert 10 < clock.now < 20
+
+
+def test_without_descriptors_for_good_a_restore_fails_and_names_the_folder(folder: Path) -> None:
+    clock = Clock()
+    with (
+        without_descriptors(),
+        pytest.raises(UnreadableCheckpoint, match=r"Too many open files \(EMFILE\)") as raised,
+    ):
+        restore.choose(str(folder), ALONE, clock.retry(60))
+    assert str(folder) in str(raised.value)
+    assert "windlass resume --from NAME" in str(raised.value)
+    assert clock.now == pytest.approx(60)
+    assert steps(folder) == [3, 2, 1]
+
+
+def test_an_older_one_is_taken_in_place_of_a_newer_format(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WINDLASS_RUN_ID")  # lines for a person
+    change(newest(folder), lambda manifest: manifest.update(format=2))
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1, keep=1, when_busy="wait")
+    assert saved.restore() == 2
+    saved.step()
+    saved.step()
+    saved.close()
+    assert "it has format 2, and this version of Windlass reads 1" in capfd.readouterr().out
+    assert sorted(steps(folder)) == [3, 4], "the format that is not known stays"
+
+
+def test_where_none_is_of_a_known_format_a_restore_fails(folder: Path) -> None:
+    for number, one in enumerate(files.list_checkpoints(folder)):
+        if number:
+            change(Path(one.path), lambda manifest: manifest.update(format=2))
+        else:
+            flip(Path(one.path) / "rank-0.safetensors")
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=folder)
+    with pytest.raises(UnknownFormat, match=r"none of the 3 checkpoints in .* can be loaded, and nothing was changed"):
+        saved.restore()
+    saved.close()
+    assert steps(folder) == [3, 2, 1]
+
+
+def test_a_script_that_trains_on_after_a_failed_restore_removes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0")
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1, keep=1, when_busy="wait")
+    with without_descriptors(), pytest.raises(UnreadableCheckpoint):
+        saved.restore()
+    for _ in range(3):
+        saved.step()
+    saved.close()
+    assert sorted(steps(folder)) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_run_goes_on_from_its_own_checkpoints_before_those_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_RUN_ID", "other")
+    make(folder, 1)
+    clock = Clock()
+    for run_id, step in (("digits-7f3k2", 3), ("other", 1), ("new", 1)):
+        found, _ = restore.choose(str(folder), ALONE, clock.retry(60), run_id)
+        assert found is not None
+        assert found.step == step, run_id
+    manifest = newest(folder) / files.MANIFEST
+    manifest.unlink()
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(manifest.parent):
+        listener.bind(files.MANIFEST)  # cannot be opened: ENXIO
+    found, _ = restore.choose(str(folder), ALONE, clock.retry(60), "digits-7f3k2")
+    assert found is not None
+    assert found.step == 3
+    for run_id in ("other", "new"):
+        with pytest.raises(UnreadableCheckpoint, match="ENXIO"):
+            restore.choose(str(folder), ALONE, clock.retry(60), run_id)
+
+
+# -- real ranks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What two ranks found in each phase of `scripts/unreadable.py`."""
+    folder = tmp_path_factory.mktemp("unreadable")
+    library = build_library(folder)
+    source = Path(__file__).parents[3] / "src"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS")}
+    env |= {"PYTHONPATH": f"{source}:{SCRIPTS}", "OMP_NUM_THREADS": "1", **library.environ}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "unreadable.py"), str(folder)], env=env, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False, timeout=250,
+    )  # fmt: skip
+    found: dict[str, list[dict[str, Any]]] = {"names": [{path.name: 1} for path in (folder / "ck").iterdir()]}
+    for line in done.stdout.splitlines():
+        if line.startswith(">>"):
+            one = json.loads(line[2:])
+            found.setdefault(one["phase"], []).append(one)
+    assert "older" in found, done.stdout
+    return {phase: sorted(ranks, key=lambda one: one.get("rank", 0)) for phase, ranks in found.items()}
+
+
+@pytest.mark.timeout(300)
+def test_one_error_costs_a_retry(told: dict[str, list[dict[str, Any]]]) -> None:
+    assert told["once"][0]["codes"] == [0, 0]
+    saved = told["save"][1]["digest"]
+    assert [(one["steps"], one["digest"]) for one in told["once"][1:]] == [(2, saved)] * 2
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ("file of rank 1", "/rank-1.safetensors: Stale file handle (ESTALE)"),
+        ("manifest", "/manifest.json: Permission denied (EACCES)"),
+        ("folder", "/ck: Input/output error (EIO)"),
+    ],
+)
+def test_what_one_rank_cannot_read_makes_all_ranks_fail(
+    told: dict[str, list[dict[str, Any]]], phase: str, said: str
+) -> None:
+    ranks = told[phase][1:]
+    assert [one.get("raised") for one in ranks] == ["UnreadableCheckpoint"] * 2
+    assert len({one["said"] for one in ranks}) == 1
+    assert said in ranks[0]["said"]
+    assert len(told["names"]) == 2, "none was removed"
+
+
+@pytest.mark.timeout(300)
+def test_an_older_one_that_cannot_be_read_is_not_needed(told: dict[str, list[dict[str, Any]]]) -> None:
+    assert [one["steps"] for one in told["older"][1:]] == [2, 2]
