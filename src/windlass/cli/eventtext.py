@@ -213,6 +213,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "resume": _resume,
     "stop": _stop,
     "adopted": lambda data: "the run has a new keeper: the one before it was gone",
+    "observed": lambda data: f"node {data['node']} is seen to run",
     "warning": lambda data: f"warning: {data.get('message', '')}",
     "end": _end,
 }

@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from windlass.engines.base import POLL_SECONDS, Engine, reopen
 from windlass.engines.keeping.ground import Ground
@@ -60,6 +61,10 @@ class KeptEngine(Engine):
     def _settle(self, supervisor: Supervisor) -> bool:
         """Bring the record of a run without supervisor to the truth, if nothing of it lives; else give False."""
         return supervisor.settle()
+
+    def _until_when_observed(self, run_id: str) -> dict[str, Any]:
+        """What the event `adopted` carries: `observed_until`, where nodes may have ended unseen since then."""
+        return {}
 
     def _hand_over(self, run_id: str, lock: int, log: int) -> bool:
         """Give the run to a supervisor that waits already; gives whether there was one."""
@@ -195,7 +200,7 @@ class KeptEngine(Engine):
                 return writer.status
             plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
             if not self._settle(Supervisor(writer, plan, run_dir, self._ground(plan, run_dir))):
-                writer.append("adopted")
+                writer.append("adopted", self._until_when_observed(run_id))
                 self._start_keeper(writer)
             return self.store.status(run_id)
         finally:

@@ -144,6 +144,15 @@ class Mirror:
             os.truncate(self._folder / name, length)
 
 
+def last_line_at(cursor: Path) -> float:
+    """When the last line was written that a mirror has taken, in unix seconds; 0 where that is not known."""
+    try:
+        stamp = json.loads(cursor.read_text()).get("time")
+    except (OSError, ValueError, AttributeError):
+        return 0.0
+    return _nanoseconds(stamp) / 1e9 if isinstance(stamp, str) and STAMP.fullmatch(stamp) else 0.0
+
+
 def _nanoseconds(stamp: str) -> int:
     """Unix time of `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`; now, for what is no time."""
     found = STAMP.fullmatch(stamp)
