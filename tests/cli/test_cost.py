@@ -14,7 +14,7 @@ from tests.engines.kubernetes.test_plan import FACTS, TARGET, planned
 
 from windlass.cli.cost import cost_lines
 from windlass.cli.words import money
-from windlass.runs.cost import Cost
+from windlass.runs.cost import Cost, cost_of
 from windlass.runs.ledger import Ledger
 from windlass.runs.record import Phase, Status
 from windlass.runs.store import Store
@@ -128,6 +128,16 @@ def test_what_was_wasted_is_told_with_its_share() -> None:
     text = "\n".join(cost_lines(status, ledger, cost, plain))
     assert "0.25 USD (25%) went on time that was redone, hung or idle" in text
     assert "1.00 USD" in text
+
+
+def test_time_without_a_supervisor_is_not_priced_and_said_to_be_not() -> None:
+    status = Status("d-1", "d", "aws", Phase.TRAINING, 0.0, 0.0, "/o")
+    ledger = Ledger({Spent.TRAINING: 100.0, Spent.UNOBSERVED: 3600.0}, {Spent.TRAINING: 100.0}, 3700.0, 1, 0)
+    cost = cost_of(ledger, {"per_node_hour": 36.0, "currency": "USD", "source": "target aws"})
+    assert cost is not None
+    assert cost.total == pytest.approx(1.0)
+    text = "\n".join(cost_lines(status, ledger, cost, plain))
+    assert "1h00m without a supervisor are not priced: whether nodes were held is not known" in text
 
 
 def test_amounts_of_a_sum_have_its_digits() -> None:

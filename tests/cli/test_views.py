@@ -223,6 +223,15 @@ def test_a_stopped_run_without_a_checkpoint_says_that_too() -> None:
     assert "starts it again" in text
 
 
+def test_a_status_after_time_without_a_supervisor_says_that_it_is_being_read() -> None:
+    ledger = Ledger({Spent.TRAINING: 10.0, Spent.UNOBSERVED: 7200.0}, {}, 7210.0, 1, 0)
+    live = "\n".join(statustext.status_lines(training(), {}, ledger, 7310.0, plain))
+    assert "no supervisor for 2h00m until now; what the nodes did meanwhile is being read" in live
+    assert re.search(r"unobserved +2h00m", live)
+    ended = training(phase=Phase.SUCCEEDED, ended_at=7310.0)
+    assert "being read" not in "\n".join(statustext.status_lines(ended, {}, ledger, 7310.0, plain))
+
+
 def test_a_run_that_succeeded_speaks_of_no_resume() -> None:
     done = training(phase=Phase.SUCCEEDED, ended_at=130.0, checkpoint=SAVED)
     assert "resume" not in "\n".join(statustext.summary_lines(done, LEDGER, 130.0, plain))
@@ -399,7 +408,8 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("resume", {"reason": "asked"}, "the run is resumed"),
     ("end", {"phase": "failed", "exit_code": 1, "reason": "same-step-twice"}, "the same step failed twice"),
     ("stop", {"reason": "asked", "now": True}, "stop: asked by a person, without grace"),
-    ("adopted", {}, "new keeper"),
+    ("adopted", {"observed_until": 1.0}, "new keeper"),
+    ("observed", {"node": 1}, "node 1 is seen to run"),
     ("warning", {"message": "slow disk"}, "warning: slow disk"),
     ("end", {"phase": "failed", "exit_code": 3}, "ended: failed (exit code 3)"),
     ("unheard-of", {"some": "thing"}, "unheard-of some thing"),

@@ -18,6 +18,7 @@ from windlass.runs.tally import MICRO, Spent, Tally
 BORN = 1_700_000_000.0
 BIRTH = Event(1, BORN, "created", {"id": "a-1", "name": "a", "target": "local", "output_dir": "/o"})
 
+MOMENTS = ("since", "at", "blocked_at", "died_at", "observed_until")
 Story = list[tuple[float, str, dict[str, Any]]]
 
 
@@ -25,7 +26,7 @@ def told(story: Story) -> list[Event]:
     """A run's events, their times and the times that they carry counted from its beginning."""
     found = [BIRTH]
     for seq, (at, kind, data) in enumerate(story, 2):
-        moved = {name: BORN + value if name in ("since", "at", "blocked_at", "died_at") else value
+        moved = {name: BORN + value if name in MOMENTS else value
                  for name, value in data.items()}  # fmt: skip
         found.append(Event(seq, BORN + at, kind, moved))
     return found
@@ -337,6 +338,88 @@ def test_ranks_that_work_on_without_a_keeper_are_not_idle() -> None:
     assert spent([*BEGIN, (30, "adopted", {}), *end(40)]) == {"starting": 2, "training": 38}
 
 
+# -- a cluster's pods without a supervisor ----------------------------------------------------------------------------
+
+OFF: Story = [*BEGIN, (10, "progress", {"step": 5}), (1000, "adopted", {"observed_until": 12})]
+"""A supervisor that saw its pods for 12 s, and a second one that took the run up after 1000."""
+
+
+def progressed(*times: float) -> Story:
+    return [(at, "progress", {"step": round(at)}) for at in times]
+
+
+def rank_ended(at: float, exit_code: int = 0, rank: int = 0) -> Story:
+    return [(at, "rank", {"rank": rank, "exit_code": exit_code})]
+
+
+NEXT: Story = [
+    (1001, "attempt-end", {"phase": "failed", "reason": "failure"}),
+    (1002, "attempt", attempt(2)),
+    *end(1005),
+]
+UNSEEN: dict[str, tuple[Story, dict[str, float]]] = {
+    "nothing is known yet": ([], {"starting": 2, "training": 10, "unobserved": 988}),
+    "the log tells that they trained on, so far as it was read": (
+        progressed(200, 500), {"starting": 2, "training": 498, "unobserved": 500},
+    ),
+    "they train on": (progressed(200, 1000.5), {"starting": 2, "training": 998.5}),
+    "they say something for the first time after a while": (
+        [*progressed(1300)], {"starting": 2, "training": 1298},
+    ),
+    "they succeeded meanwhile": (
+        [*progressed(200), *rank_ended(400), *end(1001)], {"starting": 2, "training": 398, "idle": 601},
+    ),
+    "they failed meanwhile": (
+        [*progressed(200), *rank_ended(400, 1), *end(1001, "failed")],
+        {"starting": 2, "training": 398, "idle": 600, "stopping": 1},
+    ),
+    "they failed meanwhile, and another attempt follows": (
+        [*progressed(200), *rank_ended(400, 1), *NEXT],
+        {"starting": 5, "training": 398, "idle": 600, "restarting": 2},
+    ),
+    "they were lost, and the end of their log is known": (
+        [(1001, "attempt-end", {"phase": "failed", "reason": "node-loss", "died_at": 300}), *NEXT[1:]],
+        {"starting": 5, "training": 10, "unobserved": 288, "idle": 701, "restarting": 1},
+    ),
+    "they were lost, and their log is known": (
+        [*progressed(200, 300), (1001, "attempt-end", {"phase": "failed", "reason": "node-loss", "died_at": 300}),
+         *NEXT[1:]],
+        {"starting": 5, "training": 298, "idle": 701, "restarting": 1},
+    ),
+    "they were stopped, and never heard of": (
+        [(1001, "stop", {"reason": "asked"}), *end(1002, "stopped")],
+        {"starting": 2, "training": 11, "unobserved": 988, "stopping": 1},
+    ),
+    "they say nothing, and are seen to run": ([(1000.2, "observed", {"node": 0})], {"starting": 2, "training": 998.2}),
+    "they end after the take-up": ([*rank_ended(1003), *end(1004)], {"starting": 2, "training": 1002}),
+    "the second supervisor was off too": (
+        [*progressed(500), (2000, "adopted", {"observed_until": 500}), *progressed(900)],
+        {"starting": 2, "training": 898, "unobserved": 1100},
+    ),
+    "a clock that is ahead": ([(999, "adopted", {"observed_until": 1500})],
+                              {"starting": 2, "training": 10, "unobserved": 988}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_time_without_a_supervisor_is_what_the_pods_tell_of_it_and_nobodys_otherwise(name: str) -> None:
+    more, seconds = UNSEEN[name]
+    last = max(at for at, _, _ in [*OFF, *more])
+    ledger = fold_ledger(told([*OFF, *more]), BORN + last)
+    assert {str(spent): value for spent, value in ledger.seconds.items()} == pytest.approx(seconds)
+    assert sum(ledger.seconds.values()) == pytest.approx(last)
+    unpriced = {Spent.UNOBSERVED, Spent.IDLE}
+    assert ledger.node_seconds == {spent: value for spent, value in ledger.seconds.items() if spent not in unpriced}
+
+
+def test_of_several_ranks_the_last_one_to_end_ends_the_training() -> None:
+    story: Story = [(0, "attempt", attempt(1, 2)), BEGIN[1], *OFF[2:], *rank_ended(300), *rank_ended(400, rank=1),
+                    *end(1001)]  # fmt: skip
+    ledger = fold_ledger(told(story), BORN)
+    assert ledger.seconds == {Spent.STARTING: 2, Spent.TRAINING: 398, Spent.IDLE: 601}
+    assert ledger.node_seconds == {Spent.STARTING: 4, Spent.TRAINING: 796}
+
+
 @pytest.mark.parametrize("ending", ["end", "attempt-end"])
 def test_after_a_power_cut_it_is_idle_since_the_last_sign_of_life(ending: str) -> None:
     story = [*BEGIN, (30, "adopted", {}), (30, "rank", {"rank": 0, "exit_code": -9}),
@@ -419,7 +502,7 @@ KINDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "caught-up": st.fixed_dictionaries({"step": steps}),
     "resume": st.fixed_dictionaries({"reason": st.just("asked")}),
     "stop": st.just({"now": False, "reason": "asked"}),
-    "adopted": st.just({}),
+    "adopted": st.fixed_dictionaries({}, optional={"observed_until": times}),
     "node-back": st.just({"node": 1}),
     "notice": st.just({"source": "sigterm", "action": "terminate"}),
     "end": st.fixed_dictionaries({"phase": ends}, optional={"exit_code": st.integers(0, 9), "died_at": times}),

@@ -15,6 +15,7 @@ from windlass.cli.words import Paint, bar, duration, money, painter, price, tabl
 from windlass.runs.cost import Cost, cost_to_json
 from windlass.runs.ledger import WASTED, Ledger, ledger_to_json
 from windlass.runs.record import Status
+from windlass.runs.tally import Spent
 
 EXAMPLE_PRICE: Final = "5.672"
 
@@ -89,5 +90,8 @@ def cost_lines(
         words = (
             f"{money(cost.wasted, cost.currency, cost.total)} ({share:.0%}) went on time that was redone, hung or idle"
         )
+        lines.append(paint(f"  {words}", "yellow"))
+    if unobserved := ledger.seconds.get(Spent.UNOBSERVED):
+        words = f"{duration(unobserved)} without a supervisor are not priced: whether nodes were held is not known"
         lines.append(paint(f"  {words}", "yellow"))
     return [*lines, paint(f"  {price(cost.per_node_hour, cost.currency)} a node and hour: {cost.source}", dim=True)]

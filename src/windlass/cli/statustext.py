@@ -463,6 +463,9 @@ def status_lines(
         lines += labelled("condition", [paint(visible(condition_words(status, now)), "yellow")], paint)
     if status.waits_for:
         lines += labelled("waits", [paint(visible(status.waits_for), "yellow")], paint)
+    if not status.phase.is_terminal and (unobserved := ledger.seconds.get(Spent.UNOBSERVED)):
+        words = f"no supervisor for {duration(unobserved)} until now; what the nodes did meanwhile is being read"
+        lines += labelled("note", [paint(words, "yellow")], paint)
     lines += labelled("progress", advance_lines(status, now, rate), paint)
     if status.checkpoint is not None:
         lines += labelled("saved", [saved_words(status, now)], paint)

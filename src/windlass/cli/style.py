@@ -22,7 +22,7 @@ PHASE_COLOURS: Final = {
     "stopped": "yellow",
     "lost": "red",
 }
-SPENT_COLOURS: Final = {**PHASE_COLOURS, "redone": "yellow", "hung": "red"}
+SPENT_COLOURS: Final = {**PHASE_COLOURS, "redone": "yellow", "hung": "red", "unobserved": "bright_black"}
 RANK_COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 """Ranks take them in turn."""
 

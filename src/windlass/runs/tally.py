@@ -36,6 +36,7 @@ class Spent(enum.StrEnum):
     RESTARTING = "restarting"
     HUNG = "hung"
     IDLE = "idle"
+    UNOBSERVED = "unobserved"
     STOPPING = "stopping"
 
 
@@ -46,8 +47,16 @@ _TURNING: Final = frozenset({"phase", "attempt", "attempt-end", "stop", "end", "
 _TRUE_HANGS: Final = frozenset({"silence", "failure"})
 """Why stacks were taken where that tells of a hang; they are also taken of a quiet run that is to end."""
 
+_SIGNS: Final = frozenset({
+    "progress", "checkpoint", "caught-up", "first-step", "loss", "rank", "phase", "hang-end", "observed",
+})  # fmt: skip
+"""What nodes have told, with their own times, or was seen of them: their attempt was alive then."""
+
 _AFTERWORDS: Final = frozenset({"cause", "warning", "condition", "adopted", "rank"})
 """What a later supervisor may write about ranks that had died long before: no sign that anything lived."""
+
+_NOT_HELD: Final = frozenset({"gone", "unobserved"})
+"""Layers of time in which no node is known to have been held."""
 
 Interval = tuple[int, int]
 
@@ -83,6 +92,10 @@ class _Attempt:
     """The highest step that it told."""
     saved: int = 0
     """The step of its newest checkpoint."""
+    gaps: list[list[int]] = field(default_factory=list)
+    """From when to when no supervisor observed it, as far as no sign of life is known."""
+    rank_ends: dict[int, int] = field(default_factory=dict)
+    """When each rank ended, by its number."""
     hangs: list[list[int | None]] = field(default_factory=list)
     """Since when and, once it is known, until when."""
 
@@ -111,8 +124,27 @@ class _Attempt:
         reached = min(self.highest_before, reached)
         return max(0, reached - self.start.step)
 
+    @property
+    def gone_at(self) -> int | None:
+        """When the last of its ranks ended, or was last seen alive; None while any may live."""
+        if self.died_at is not None:
+            return self.died_at
+        is_over = len(self.rank_ends) >= int(self.data.get("world_size", 0)) > 0
+        return max(self.rank_ends.values()) if is_over else None
+
+    def observe(self, at: int) -> None:
+        """A sign of life: up to then it lived, and where that is after a gap, all through it."""
+        self.gaps = [[max(begin, at), end] for begin, end in self.gaps if at < end]
+
     def layers(self, end: int) -> Iterator[tuple[str, Interval]]:
         """What its events say of stretches of its time, which ends at `end`."""
+        gone_at = self.gone_at
+        for begin, taken_up in self.gaps:
+            if gone_at is not None and gone_at <= taken_up:
+                # It succeeded: the supervisor wrote its end a moment after it took the run up.
+                yield "gone", (max(begin, gone_at), taken_up if self.failed_at is not None else end)
+                taken_up = gone_at
+            yield "unobserved", (begin, taken_up)
         if self.died_at is not None:
             yield "dead", (self.died_at, end)
         if self.failed_at is not None:
@@ -179,6 +211,8 @@ class Tally:
         say = getattr(self, f"_on_{event.kind.replace('-', '_')}", None)
         if say is not None:
             say(event, _micros(event.time))
+        if event.kind in _SIGNS and self.attempt is not None and self.attempt.gaps:
+            self.attempt.observe(_micros(event.time))
         if event.kind not in _AFTERWORDS:
             self.seen_at = max(self.seen_at, _micros(event.time))
 
@@ -227,7 +261,10 @@ class Tally:
 
     def _on_rank(self, event: Event, at: int) -> None:
         attempt = self.attempt
-        if attempt is not None and event.data.get("exit_code") and attempt.failed_at is None:
+        if attempt is None or not isinstance(event.data.get("exit_code"), int):
+            return
+        attempt.rank_ends[event.data["rank"]] = at
+        if event.data["exit_code"] and attempt.failed_at is None:
             attempt.failed_at = at
 
     def _on_progress(self, event: Event, at: int) -> None:
@@ -306,9 +343,19 @@ class Tally:
             attempt.hangs.append([since, until])
 
     def _on_adopted(self, event: Event, at: int) -> None:
-        """Nobody kept the run since the last event. Its ranks work on without a keeper, but no attempt begins."""
+        """Nobody kept the run since the last event. Its ranks work on without a keeper, but no attempt begins.
+
+        Where they may have ended meanwhile, on other machines, the event says until when they were observed: the time
+        since then is theirs only as far as they tell of it, when their logs are read.
+        """
         if self.attempt is None:
             self._lay("dead", (self.seen_at, at), self.seen_at, at)
+            return
+        until = event.data.get("observed_until")
+        if isinstance(until, int | float):
+            begin = max(_micros(until), self.seen_at, self.attempt.began)
+            if begin < at:
+                self.attempt.gaps.append([begin, at])
 
     def _on_node_back(self, event: Event, at: int) -> None:
         """A run whose nodes were too few has waited for this one, once its back-off was over."""
@@ -343,7 +390,8 @@ class Tally:
             for left, right in _pairs([begin, *inner, end]):
                 over = {name for name, intervals in layers.items() if _covers(intervals, left)}
                 attempt_number = max(1, bisect_right(begins, left))
-                held = 0 if phase.is_terminal or phase is Phase.QUEUED else self._nodes(attempt_number)
+                is_held = not (phase.is_terminal or phase is Phase.QUEUED or over & _NOT_HELD)
+                held = self._nodes(attempt_number) if is_held else 0
                 yield left, right, _spent(phase, over), held
 
     def _nodes(self, attempt_number: int) -> int:
@@ -352,10 +400,12 @@ class Tally:
 
 def _spent(phase: Phase, over: set[str]) -> Spent:
     """What a stretch in the record's `phase` was spent on, with these layers over it."""
-    if phase.is_terminal or "dead" in over:
+    if phase.is_terminal or over & {"dead", "gone"}:
         return Spent.IDLE
     if phase not in _WORKING:
         return _OF_PHASE[phase]
+    if "unobserved" in over:
+        return Spent.UNOBSERVED
     for layer in ("restarting", "stopping"):
         if layer in over:
             return Spent(layer)

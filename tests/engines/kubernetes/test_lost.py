@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from windlass.engines.kubernetes.manifests import LOST_SECONDS, SILENT, Shape, attempt
-from windlass.engines.kubernetes.pods import GONE_SECONDS, TAINTED, is_lost
+from windlass.engines.kubernetes.pods import GONE_SECONDS, TAINTED, is_alive, is_lost
 from windlass.plan.pods import pod_spec
 from windlass.spec.job import Job
 
@@ -46,6 +46,14 @@ def test_a_pod_that_may_still_tell_its_end_is_waited_for(seen: dict[str, Any]) -
 
 def test_a_pod_that_should_long_have_ended_is_on_a_lost_machine() -> None:
     assert is_lost(pod(deleted_for=GONE_SECONDS + 5))
+
+
+@pytest.mark.parametrize(
+    ("seen", "alive"),
+    [({}, True), ({"ready": "False"}, False), ({"state": "terminated"}, False), ({"state": "waiting"}, False)],
+)
+def test_a_pod_is_alive_that_runs_on_a_machine_that_answers(seen: dict[str, Any], alive: bool) -> None:
+    assert is_alive(pod(**seen)) == alive
 
 
 def tolerations(**fields: Any) -> dict[str, Any]:

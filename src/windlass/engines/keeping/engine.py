@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from windlass.engines.base import POLL_SECONDS, Engine, reopen
 from windlass.engines.keeping import crash
@@ -79,6 +80,10 @@ class KeptEngine(Engine):
     def _settle(self, supervisor: Supervisor) -> bool:
         """Bring the record of a run without supervisor to the truth, if nothing of it lives; else give False."""
         return supervisor.settle()
+
+    def _until_when_observed(self, run_id: str) -> dict[str, Any]:
+        """What the event `adopted` carries: `observed_until`, where nodes may have ended unseen since then."""
+        return {}
 
     def _hand_over(self, run_id: str, lock: int, log: int) -> bool:
         """Give the run to a supervisor that waits already; gives whether there was one."""
@@ -251,6 +256,7 @@ class KeptEngine(Engine):
             if time.monotonic() < until and read_wish(self.store.run_dir(run_id)) is None:
                 return replace(writer.status, condition=condition or writer.status.condition)
             plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
+<<<<<<< HEAD
             try:
                 ground = self._ground(plan, run_dir)
             except (EngineError, UsageError) as error:  # the record is not to be hidden by a login that is gone
@@ -260,6 +266,11 @@ class KeptEngine(Engine):
             supervisor = Supervisor(writer, plan, run_dir, ground)
             if not self._settle(supervisor):
                 self._follow_up(writer, supervisor)
+=======
+            if not self._settle(Supervisor(writer, plan, run_dir, self._ground(plan, run_dir))):
+                writer.append("adopted", self._until_when_observed(run_id))
+                self._start_keeper(writer)
+>>>>>>> h-ledger
             return self.store.status(run_id)
         finally:
             writer.close()

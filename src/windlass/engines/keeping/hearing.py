@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
+=======
+import contextlib
+import time
+>>>>>>> h-ledger
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,6 +18,9 @@ Event = Mapping[str, Any]
 """What a node tells: its `kind`, `at` in unix seconds, and what the kind carries."""
 PROGRESS_EVENT_SHARE: Final = 0.01
 """Progress goes into the history at intervals of this share of the run's age: a long run has hundreds of them."""
+
+REPLAY_SECONDS: Final = 60.0
+"""Progress that is older when it is heard is of the time before a take-up: only what the history has of it matters."""
 
 
 class Hearing:
@@ -27,6 +35,7 @@ class Hearing:
             "node": self._node, "rank": self._rank, "output": self._output, "progress": self._of_progress,
             "checkpoint": self._checkpoint, "first-step": self._first_step, "warning": self._as_it_is,
             "loss": self._as_it_is, "queue": self._as_it_is, "machine": self._as_it_is, "stage": self._stage,
+            "alive": self._alive,
         }  # fmt: skip
 
     def hear(self, node: Node, event: Event) -> bool:
@@ -55,6 +64,11 @@ class Hearing:
         """The attempt is as far as the node that is least far."""
         self._stages[node.number] = Phase(event["stage"])
         self._record.begin_in(min(self._stages.values(), key=BEGINNING.index), at=event["at"])
+
+    def _alive(self, node: Node, event: Event) -> None:
+        """Of interest to a second supervisor: the attempt has lived through the time without one."""
+        if self._record.history.take_ups:
+            self._record.note("observed", {"node": node.number}, at=event["at"])
 
     def _of_progress(self, node: Node, event: Event) -> None:
         self._progress.take(node.number, event["progress"], at=event["at"])
@@ -101,8 +115,16 @@ class ProgressOfNodes:
         if record.is_told(at):
             return
         record.enter(LIVE_PHASES.get(str(progress.get("phase", "training")), Phase.TRAINING), at=at)
+<<<<<<< HEAD
         record.writer.set_progress(self._newest)
         if at >= self._next_event_at:
+=======
+        is_due = at >= self._next_event_at
+        if is_due or time.time() - at < REPLAY_SECONDS:
+            with contextlib.suppress(StoreFull):
+                record.writer.store.set_progress(record.status.id, self._newest)
+        if is_due:
+>>>>>>> h-ledger
             self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.created_at))
             record.note("progress", self._newest, at=at)
 

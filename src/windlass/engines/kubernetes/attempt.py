@@ -23,9 +23,15 @@ from windlass.engines.kubernetes.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.follower import Connections, Follower, raise_file_limit
 from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.marks import Ear
+from windlass.engines.kubernetes.mirror import last_line_at
 from windlass.engines.kubernetes.plan import attempt_objects
+<<<<<<< HEAD
 from windlass.engines.kubernetes.pods import PodWatch, has_ended, why_it_ended
 from windlass.engines.kubernetes.seeing import claims_of, container_state
+=======
+from windlass.engines.kubernetes.pods import PAUSES, PodWatch, has_ended, is_alive, why_it_ended
+from windlass.engines.kubernetes.seeing import claims_of, container_state, is_restarted
+>>>>>>> h-ledger
 from windlass.engines.kubernetes.troubles import Troubles
 from windlass.engines.kubernetes.turns import Turn
 from windlass.engines.kubernetes.ways import WAYS
@@ -100,6 +106,9 @@ class PodNode(Told):
         if self.place == 0:
             yield from self.attempt.troubles.of_objects()
         yield from self.attempt.turn.news()
+        if pod is not None and not self.attempt.is_seen_alive and is_alive(pod):
+            self.attempt.is_seen_alive = True
+            yield {"kind": "alive", "at": time.time()}
         for event in super().news():
             if event["kind"] == "notice" and event.get("source") == "sigterm" and signal.SIGTERM not in self._sent:
                 self.is_taken_away = True
@@ -318,6 +327,8 @@ class Attempt:
             client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.turn, arrivals, self.wake
         )
         self._is_noticed = False
+        self.is_seen_alive = False
+        """Whether this supervisor has seen a pod of it run."""
         self.nodes = tuple(
             PodNode(request["node"], place, tuple(rank["rank"] for rank in request["ranks"]), folder, self)
             for place, request in enumerate(requests)
@@ -385,9 +396,11 @@ class Attempt:
         return [failure for node in self.nodes for failure in node.failures]
 
     def last_sign_of_life(self) -> float:
-        """When any of its files was last written, in unix seconds; 0 where there is none."""
-        written = [path.stat().st_mtime for path in self.folder.glob("*.*") if path.suffix in (".log", ".events")]
-        return max(written, default=0.0)
+        """When any of its pods last wrote a line, in unix seconds; 0 where none has.
+
+        Not when its files were written: after a take-up that is when what the pods wrote long before was read.
+        """
+        return max((last_line_at(path) for path in self.folder.glob("node-*.cursor")), default=0.0)
 
     def close(self) -> None:
         """Read and watch no more. What was suspended is deleted: it is not to come to life beside the next attempt."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from windlass.engines import ahead
 from windlass.engines.keeping.engine import KeptEngine
@@ -114,6 +114,12 @@ class KubernetesEngine(KeptEngine):
     def _settle(self, supervisor: Supervisor) -> bool:
         """Pods are looked at by their keeper alone: of two who read a log, each would write what it has read."""
         return supervisor.settle_unseen()
+
+    def _until_when_observed(self, run_id: str) -> dict[str, Any]:
+        """When the supervisor last wrote something of the pods: they went on, or ended, without it."""
+        progress_at = self.store.status(run_id).progress.get("at", 0.0)
+        noted_at = max(event.time for event in self.store.events(run_id) if event.kind != "adopted")
+        return {"observed_until": max(progress_at, noted_at)}
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
         with contextlib.closing(ClusterGround(plan, self.store.run_dir(plan.run_id))) as ground:

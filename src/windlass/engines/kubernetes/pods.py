@@ -213,6 +213,13 @@ def is_lost(pod: Pod) -> bool:
     return time.time() > calendar.timegm(time.strptime(deleted, "%Y-%m-%dT%H:%M:%SZ")) + GONE_SECONDS
 
 
+def is_alive(pod: Pod) -> bool:
+    """Whether its container runs, and its machine says so: one that is silent has Ready taken from its pods."""
+    conditions = pod.get("status", {}).get("conditions", ())
+    is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return is_ready and container_state(pod)[0] == "running"
+
+
 def has_ended(pod: Pod) -> bool:
     """Whether nothing runs in it any more."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or container_state(pod)[0] == "terminated"

@@ -1,0 +1,55 @@
+"""Pods that train and end while no supervisor lives: the ledger has their own times, read once the run is taken up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.labs import lab_on, opened
+
+from windlass.engines.keeping.keeper import keeper_pid
+from windlass.runs.ledger import fold_ledger
+from windlass.runs.record import Phase
+from windlass.runs.tally import Spent
+
+SCRIPT = """
+import time
+from windlass.train import report
+for step in range(1, 61):
+    report(step=step, total=60)
+    time.sleep(0.1)
+"""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "script.py").write_text(SCRIPT)
+    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
+        run = lab.start("script.py", base=tmp_path / "job").until(lambda run: run.events[-1].kind == "progress")
+        keeper = keeper_pid(run.dir)
+        assert keeper is not None
+        os.kill(keeper, signal.SIGKILL)
+        killed_at = run.events[-1].time
+        words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", "-l", f"windlass.dev/run={run.id}")
+        cluster.kubectl("wait", "pod", "-n", namespace, *words)
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        events = run.events
+        [place] = [place for place, event in enumerate(events) if event.kind == "adopted"]
+        taken_up_at = events[place].time
+        first_answer = fold_ledger(events[: place + 1], taken_up_at).seconds
+        assert first_answer[Spent.UNOBSERVED] == pytest.approx(taken_up_at - killed_at, abs=0.5)
+        steps = [event.time for event in events[place:] if event.kind == "progress"]
+        assert killed_at <= min(steps) <= max(steps) < taken_up_at
+        [ended_at] = [event.time for event in events if event.kind == "rank" and "exit_code" in event.data]
+        ledger = fold_ledger(events, 0.0)
+        assert Spent.UNOBSERVED not in ledger.seconds
+        assert ledger.seconds[Spent.IDLE] == pytest.approx(events[-1].time - ended_at, abs=0.01)
+        assert Spent.IDLE not in ledger.node_seconds
+        assert sum(ledger.seconds.values()) == pytest.approx(events[-1].time - events[0].time)
