@@ -111,7 +111,6 @@ def test_a_pod_that_runs_was_alive_all_the_time(writer: RunWriter, tmp_path: Pat
 def test_the_last_sign_of_life_of_a_pod_is_its_last_line_whenever_that_was_read(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path, 0, [0])
     mirror.take([b"2026-11-21T14:53:52.5Z [0] step 1", b"2026-11-21T14:53:54.25Z [0] step 2"])
-    mirror.close()
     assert last_line_at(tmp_path / "node-0.cursor") == pytest.approx(1795272834.25, abs=1e-3)
     (tmp_path / "node-1.cursor").write_text("torn")
     assert last_line_at(tmp_path / "node-1.cursor") == last_line_at(tmp_path / "node-2.cursor") == 0.0

@@ -220,13 +220,9 @@ _SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
     "node-back": lambda data: f"node {data['node']} is back",
     "resume": _resume,
     "stop": _stop,
-<<<<<<< HEAD
     "adopted": _adopted,
     "condition": lambda data: data.get("message") or "the run is supervised again",
-=======
-    "adopted": lambda data: "the run has a new keeper: the one before it was gone",
     "observed": lambda data: f"node {data['node']} is seen to run",
->>>>>>> h-ledger
     "warning": lambda data: f"warning: {data.get('message', '')}",
     "end": _end,
 }

@@ -256,7 +256,6 @@ class KeptEngine(Engine):
             if time.monotonic() < until and read_wish(self.store.run_dir(run_id)) is None:
                 return replace(writer.status, condition=condition or writer.status.condition)
             plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
-<<<<<<< HEAD
             try:
                 ground = self._ground(plan, run_dir)
             except (EngineError, UsageError) as error:  # the record is not to be hidden by a login that is gone
@@ -266,11 +265,6 @@ class KeptEngine(Engine):
             supervisor = Supervisor(writer, plan, run_dir, ground)
             if not self._settle(supervisor):
                 self._follow_up(writer, supervisor)
-=======
-            if not self._settle(Supervisor(writer, plan, run_dir, self._ground(plan, run_dir))):
-                writer.append("adopted", self._until_when_observed(run_id))
-                self._start_keeper(writer)
->>>>>>> h-ledger
             return self.store.status(run_id)
         finally:
             writer.close()
@@ -282,7 +276,8 @@ class KeptEngine(Engine):
             return
         run_dir = self.store.run_dir(writer.status.id)
         crashed = crash.read(run_dir)
-        writer.note("adopted", {} if crashed is None else {"crash": crashed.summary, "crashed_at": crashed.at})
+        crash_data = {} if crashed is None else {"crash": crashed.summary, "crashed_at": crashed.at}
+        writer.note("adopted", {**crash_data, **self._until_when_observed(writer.status.id)})
         crash.move_away(run_dir, writer.status.last_seq)
         self._start_keeper(writer)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
-import contextlib
 import time
->>>>>>> h-ledger
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -115,16 +111,10 @@ class ProgressOfNodes:
         if record.is_told(at):
             return
         record.enter(LIVE_PHASES.get(str(progress.get("phase", "training")), Phase.TRAINING), at=at)
-<<<<<<< HEAD
-        record.writer.set_progress(self._newest)
-        if at >= self._next_event_at:
-=======
         is_due = at >= self._next_event_at
         if is_due or time.time() - at < REPLAY_SECONDS:
-            with contextlib.suppress(StoreFull):
-                record.writer.store.set_progress(record.status.id, self._newest)
+            record.writer.set_progress(self._newest)
         if is_due:
->>>>>>> h-ledger
             self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.created_at))
             record.note("progress", self._newest, at=at)
 

@@ -25,13 +25,8 @@ from windlass.engines.kubernetes.intake import Intake
 from windlass.engines.kubernetes.marks import Ear
 from windlass.engines.kubernetes.mirror import last_line_at
 from windlass.engines.kubernetes.plan import attempt_objects
-<<<<<<< HEAD
-from windlass.engines.kubernetes.pods import PodWatch, has_ended, why_it_ended
+from windlass.engines.kubernetes.pods import PodWatch, has_ended, is_alive, why_it_ended
 from windlass.engines.kubernetes.seeing import claims_of, container_state
-=======
-from windlass.engines.kubernetes.pods import PAUSES, PodWatch, has_ended, is_alive, why_it_ended
-from windlass.engines.kubernetes.seeing import claims_of, container_state, is_restarted
->>>>>>> h-ledger
 from windlass.engines.kubernetes.troubles import Troubles
 from windlass.engines.kubernetes.turns import Turn
 from windlass.engines.kubernetes.ways import WAYS

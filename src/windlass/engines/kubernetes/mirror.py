@@ -228,7 +228,6 @@ class Mirror:
 _WHY_MISSING: Final = "the kubelet rotated the log of the pod before a supervisor read it"
 
 
-<<<<<<< HEAD
 class _Batch:
     """What is to be written into the files of a node, all at once."""
 
@@ -298,21 +297,15 @@ def _end_of(path: Path) -> dict[str, Any]:
     return {**known, "told": False, "lengths": {}, "token": None}
 
 
+def last_line_at(cursor: Path) -> float:
+    """When the last line was written that a mirror has taken, in Unix seconds; 0 where that is not known."""
+    stamp = _cursor(cursor).get("time")
+    moment = _nanoseconds(stamp) if isinstance(stamp, str) else None
+    return moment / 1e9 if moment is not None else 0.0
+
+
 def _nanoseconds(stamp: str) -> int | None:
     """Unix time of `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`; None for what is no time."""
-=======
-def last_line_at(cursor: Path) -> float:
-    """When the last line was written that a mirror has taken, in unix seconds; 0 where that is not known."""
-    try:
-        stamp = json.loads(cursor.read_text()).get("time")
-    except (OSError, ValueError, AttributeError):
-        return 0.0
-    return _nanoseconds(stamp) / 1e9 if isinstance(stamp, str) and STAMP.fullmatch(stamp) else 0.0
-
-
-def _nanoseconds(stamp: str) -> int:
-    """Unix time of `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`; now, for what is no time."""
->>>>>>> h-ledger
     found = STAMP.fullmatch(stamp)
     seconds = _seconds(found[1], found[3]) if found is not None else None
     if found is None or seconds is None:
