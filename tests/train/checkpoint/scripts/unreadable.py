@@ -55,7 +55,6 @@ def main() -> None:
     newest = Path(files.list_checkpoints(PLACE)[0].path)
     phase("once", 30, errno.ESTALE, newest / "rank-1.json", once=True)
     phase("file of rank 1", 0.2, errno.ESTALE, newest / "rank-1.safetensors")
-    phase("manifest", 0.2, errno.EACCES, newest / "manifest.json")
     phase("folder", 0.2, errno.EIO, PLACE)
     phase("older", 0, errno.EIO, Path(files.list_checkpoints(PLACE)[1].path))
 
