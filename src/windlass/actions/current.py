@@ -105,9 +105,7 @@ def _is_sign(event: Event) -> bool:
     """
     if event.kind == "adopted":
         return False
-    if event.kind == "condition":
-        return event.data.get("type") is None
-    return not event.data.get("trouble")
+    return event.kind != "condition" or event.data.get("type") is None
 
 
 class Sight:
