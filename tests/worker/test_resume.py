@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.faults.failing_disk import failing_reads
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from windlass.worker.resume import candidates, choose, go_on, problem_of, step_of
+from windlass.worker.resume import PAUSES, candidates, choose, go_on, problem_of, step_of
 
 STATE = {"model": {"weight": torch.arange(24.0).reshape(4, 6)}, "step": 7}
 
@@ -273,3 +275,30 @@ def test_a_zip_of_anything_else_beside_is_no_matter(tmp_path: Path) -> None:
     with zipfile.ZipFile(folder / "extra.tar", "w") as file:
         file.writestr("note", "kept")
     assert problem_of(str(folder)) == ""
+
+
+# -- what cannot be read ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
+def test_a_folder_that_cannot_be_read_for_a_while_is_read_again(tmp_path: Path, number: int) -> None:
+    request, pauses = wish(tmp_path / "checkpoints"), list[float]()
+    newest = saved(tmp_path / "checkpoints" / "model-2.pt")
+    with failing_reads(tmp_path / "checkpoints", number) as disk:
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                disk.end()
+
+        assert choose(request, 0.0, sleep).path == str(newest)
+    assert pauses == list(PAUSES[:3])
+
+
+def test_what_cannot_be_read_at_all_is_an_error_with_its_path(tmp_path: Path) -> None:
+    request, pauses = wish(tmp_path / "checkpoints", "*/trainer_state.json"), list[float]()
+    of_trainer(tmp_path / "checkpoints" / "checkpoint-40")
+    with failing_reads(tmp_path / "checkpoints", errno.EIO), pytest.raises(OSError, match="checkpoints") as raised:
+        choose(request, 0.0, pauses.append)
+    assert raised.value.errno == errno.EIO
+    assert pauses == list(PAUSES)

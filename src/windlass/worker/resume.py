@@ -15,15 +15,17 @@ begins with the length that it must have; transformers' Trainer writes `trainer_
 from __future__ import annotations
 
 import difflib
+import errno
 import glob
 import itertools
 import json
 import os
 import re
 import struct
+import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 PLACE = "{path}"
@@ -38,7 +40,13 @@ HEADER_BYTES = 100_000_000
 TORN = (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, MemoryError, struct.error, zlib.error,
         zipfile.BadZipFile)  # fmt: skip
 """What reading a damaged file may raise."""
-
+UNREADABLE = frozenset({
+    errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+})  # fmt: skip
+"""Errors of a file system, or of this process: they prove nothing about the checkpoint."""
+PAUSES = (0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0)
+"""Seconds between two reads of what cannot be read: an NFS server that fails over answers again within some of them."""
 
 NEAR = 5
 """So many names are told of what is there where nothing matches."""
@@ -56,14 +64,28 @@ class Choice(NamedTuple):
     """What is to be told: which one is `restored`, and before it, which ones were `refused` and why."""
 
 
-def choose(request: Mapping[str, Any], since: float) -> Choice:
+def choose(request: Mapping[str, Any], since: float, sleep: Callable[[float], None] = time.sleep) -> Choice:
     """The newest whole checkpoint of those that `request["find"]` finds.
 
     It is looked for in `request["folder"]` and, where it names a folder, in `request["code"]` too. What lies outside of
     `request["own"]`, the run's own folders, counts only if it was written after `since`, in unix seconds: else it is of
     another run. `request["named"]` is one that was asked for, its path or its name in the folder: then no other will do
     but those that were written after `request["named_at"]`. Raises ValueError if it is not whole.
+
+    What cannot be read is no damage: it is read again, for as long as `PAUSES` says, and then OSError is raised with
+    its path. To go on without it would be to begin anew beside a checkpoint that may be whole.
     """
+    for pause in PAUSES:
+        try:
+            return _choose(request, since)
+        except OSError as error:
+            if not _is_unreadable(error):
+                raise
+        sleep(pause)
+    return _choose(request, since)
+
+
+def _choose(request: Mapping[str, Any], since: float) -> Choice:
     named = request.get("named")
     refused: list[dict[str, Any]] = []
     for path in candidates(request, since):
@@ -142,16 +164,40 @@ def candidates(request: Mapping[str, Any], since: float) -> list[str]:
     folders = [request["folder"], *([request["code"]] if os.path.dirname(pattern) else [])]
     found: dict[str, str] = {}
     for folder in folders:  # where the pattern begins at the root, the folder is passed over
+        _require_readable(os.path.join(folder, _before_wildcards(pattern)))
         for path in glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True):
-            if os.path.exists(path):
+            if _exists(path):
                 found.setdefault(os.path.realpath(path), path)
     own = tuple(os.path.join(os.path.realpath(folder), "") for folder in request["own"])
     ours = [path for real, path in found.items() if real.startswith(own) or _written_at(path) > since]
     return sorted(ours, key=lambda path: (_written_at(path), _natural(path)), reverse=True)
 
 
+def _require_readable(folder: str) -> None:
+    """Raise OSError where a folder cannot be listed, which `glob` takes for an empty one; one may not be there."""
+    try:
+        os.listdir(folder)
+    except OSError as error:
+        if _is_unreadable(error):
+            raise
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        if _is_unreadable(error):
+            raise
+        return False
+    return True
+
+
+def _is_unreadable(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in UNREADABLE
+
+
 def problem_of(path: str) -> str:
-    """Why a checkpoint cannot be used; empty where it is whole."""
+    """Why a checkpoint cannot be used; empty where it is whole. Raises OSError where it cannot be read."""
     try:
         if not os.path.isdir(path):
             return _problem_of_file(path)
@@ -159,7 +205,15 @@ def problem_of(path: str) -> str:
     except FileNotFoundError:
         return "it is not there"
     except TORN as error:
+        if _is_unreadable(error):
+            raise _with_path(error, path) from error
         return str(error) or type(error).__name__
+
+
+def _with_path(error: BaseException, path: str) -> OSError:
+    """The same error with the path, which a failed read or seek does not have."""
+    assert isinstance(error, OSError)
+    return error if error.filename else OSError(error.errno, error.strerror, path)
 
 
 def _chosen(request: Mapping[str, Any], path: str, refused: list[dict[str, Any]]) -> Choice:
@@ -230,6 +284,8 @@ def _problem_of_folder(path: str) -> str:
         try:
             problem = _problem_within(path, name)
         except TORN as error:
+            if _is_unreadable(error):
+                raise _with_path(error, os.path.join(path, name)) from error
             problem = str(error) or type(error).__name__
         if problem:
             return f"{name}: {problem}"
