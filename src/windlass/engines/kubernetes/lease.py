@@ -21,6 +21,7 @@ from windlass.engines.keeping.ground import HeldElsewhere
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.client import Client, Refused
 from windlass.errors import EngineError
+from windlass.runs.machine import this_machine
 from windlass.worker import process
 
 API: Final = "coordination.k8s.io/v1"
@@ -38,11 +39,9 @@ def boot_clock() -> float:
 
 def place_of(home: Path) -> str:
     """What the supervisors of one home on one machine have in common."""
-    machine = ""
-    with contextlib.suppress(OSError):
-        machine = Path("/etc/machine-id").read_text().strip()
-    digest = hashlib.sha256(f"{machine} {home.resolve()}".encode()).hexdigest()[:12]
-    return f"{os.uname().nodename}_{digest}"
+    machine = this_machine(os.environ)
+    digest = hashlib.sha256(f"{machine.id} {home.resolve()}".encode()).hexdigest()[:12]
+    return f"{machine.host}_{digest}"
 
 
 def holder_of(home: Path) -> str:
