@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.chaos.harness import Play
@@ -15,17 +16,20 @@ from tests.faults.disk import small_disk
 from tests.faults.machine import Machine, machine_in
 
 NUM_SEEDS = 20
+QUICK_SEEDS = 6
+"""So many of them are run by `make test`; `make test-slow` runs the others, and `make chaos` 200."""
 STORE_KIB = 24 << 10
 """Of the disk under the records of cases that fill it: room for all of them, and little to fill."""
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "concepts" / "recovery.md"
 
 
-def chosen_seeds() -> list[int]:
+def chosen_seeds() -> list[Any]:
     """`$CHAOS_SEED`, one; else the first `$CHAOS_SEEDS`."""
     if one := os.environ.get("CHAOS_SEED"):
         return [int(one)]
-    return list(range(int(os.environ.get("CHAOS_SEEDS") or NUM_SEEDS)))
+    seeds = range(int(os.environ.get("CHAOS_SEEDS") or NUM_SEEDS))
+    return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= QUICK_SEEDS else []) for seed in seeds]
 
 
 @pytest.fixture(scope="module")
