@@ -15,6 +15,7 @@ import pytest
 from tests.cli.conftest import WINDLASS, Call, Result, home, windlass
 from tests.cli.test_json import hold
 from tests.engines.kubernetes.objectserver import ObjectServer
+from tests.faults.machine import until
 
 from windlass.actions.current import Sight
 from windlass.engines.kubernetes import layout, snapshot
@@ -102,7 +103,7 @@ def test_a_record_that_the_cluster_confirms_is_as_of_now(
 
 def test_a_fresh_record_needs_no_question(windlass: Call, recorded: Recorded, server: ObjectServer) -> None:
     recorded.run(RUN, *TRAINS, ago=0.0)
-    assert (shown(windlass)["stale"], server.asked) == (None, [])
+    assert (shown(windlass)["stale"], server.requests) == (None, [])
 
 
 def succeeds(server: ObjectServer) -> None:
@@ -304,9 +305,9 @@ def test_a_list_does_not_ask_for_a_run_that_was_lost_long_ago(
 ) -> None:
     recorded.run(RUN, *LOST, ago=10 * 86400.0)
     assert windlass("ps", "-o", "json").json[0]["stale"] is None
-    assert server.asked == []
+    assert server.requests == []
     assert shown(windlass)["phase"] == "lost"
-    assert server.asked
+    assert server.requests
 
 
 def test_a_lost_run_whose_cluster_does_not_answer_may_not_be_lost(
@@ -319,13 +320,6 @@ def test_a_lost_run_whose_cluster_does_not_answer_may_not_be_lost(
 
 
 # -- following --------------------------------------------------------------------------------------------------------
-
-
-def until(is_so: Callable[[], bool], seconds: float = 20.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def test_who_follows_a_run_learns_that_its_cluster_is_away_and_back(

@@ -164,7 +164,9 @@ def kill(pid: int, number: int = signal.SIGKILL) -> bool:
     return True
 
 
-def until(found: Callable[[], T], otherwise: str | Callable[[], str], seconds: float = BOUND_SECONDS) -> T:
+def until(
+    found: Callable[[], T], otherwise: str | Callable[[], str] = "waited in vain", seconds: float = BOUND_SECONDS
+) -> T:
     """The first true value of `found()`; AssertionError after `seconds`."""
     give_up = time.monotonic() + seconds
     while not (value := found()):

@@ -96,15 +96,15 @@ def serving(answer: Answer) -> Iterator[Api]:
         api.close()
 
 
-def config_of(port: int, folder: Path, user: Mapping[str, Any] | None = None) -> str:
+def config_of(port: int, folder: Path, user: Mapping[str, Any] | None = None, *, context: str = "c") -> str:
     """A kubeconfig for the server; `user` is how one logs in, a token if nothing is said."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "kubeconfig"
     path.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "apiVersion": "v1", "kind": "Config", "current-context": context,
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
         "users": [{"name": "u", "user": dict(user or {"token": "secret"})}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        "contexts": [{"name": context, "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
     }))  # fmt: skip
     return str(path)
 

@@ -1,16 +1,19 @@
-"""An API server on loopback that keeps objects: lists with selectors, tables, watches, and how it fails."""
+"""API server on loopback with objects in memory: selectors, tables, watches, optimistic locking, injected failures."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.engines.kubernetes.api import config_of
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.client import PLURALS, Client
@@ -19,7 +22,44 @@ from windlass.engines.kubernetes.pods import INDEX
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}
 CORE = ("configmaps", "pods", "jobs", "events", "nodes", "persistentvolumeclaims", "services")
 BEGAN = "2026-11-21T15:00:00Z"
+PATH = re.compile(r"/apis?/([^/]+/)?v[^/]+/(namespaces/[^/]+/)?(?P<plural>[^/]+)(/(?P<name>[^/]+))?$")
 Object = dict[str, Any]
+
+
+class Request(NamedTuple):
+    """A request that was received; `plural` is the whole path where it names no objects."""
+
+    verb: str
+    plural: str
+    name: str
+    token: str
+    query: Mapping[str, str]
+    is_table: bool
+    body: Any
+
+
+class Answer(NamedTuple):
+    """A response."""
+
+    status: int
+    body: bytes
+    content: str = "application/json"
+
+
+def sent(body: Any, code: int = 200) -> Answer:
+    """A response with this JSON."""
+    return Answer(code, json.dumps(body).encode())
+
+
+def status(code: int, reason: str, message: str = "", **details: str) -> Answer:
+    """A Status object."""
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message or reason}
+    return sent({**body, "details": details}, code)
+
+
+NOT_SERVED = Answer(404, b"404 page not found\n", "text/plain")
+HTML_404 = Answer(404, b"<html><body>404 page not found</body></html>", "text/html")
+"""As of a proxy in front of the API server."""
 
 
 class ObjectServer:
@@ -33,9 +73,11 @@ class ObjectServer:
         """By API group, the versions that discovery names."""
         self.forbidden: set[str] = set()
         """Plurals whose requests are refused with 403."""
+        self.fails: Callable[[Request], Answer | None] = lambda _: None
+        """Returns the failure that a request is answered with; None for a request to process."""
         self.is_silent = False
         """Whether requests are read and never answered."""
-        self.asked: list[str] = []
+        self.requests: list[Request] = []
         self._version = 7
         self._changes: list[tuple[int, str, str, Object]] = []
         self._changed = threading.Condition()
@@ -77,17 +119,9 @@ class ObjectServer:
     def is_up(self) -> bool:
         return self._server is not None
 
-    def kubeconfig(self, folder: Path) -> str:
-        """A kubeconfig whose context `lab` is this server."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "kubeconfig"
-        path.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "lab",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self._port}"}}],
-            "users": [{"name": "u", "user": {"token": "secret"}}],
-            "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
-        }))  # fmt: skip
-        return str(path)
+    def kubeconfig(self, folder: Path, user: Mapping[str, Any] | None = None) -> str:
+        """A kubeconfig whose context `lab` is this server; `user` as in `config_of`."""
+        return config_of(self._port, folder, user, context="lab")
 
     def client(self, folder: Path) -> Client:
         return Client("lab", "team", self.kubeconfig(folder))
@@ -96,17 +130,27 @@ class ObjectServer:
 
     def put(self, kind: str, name: str, labels: Mapping[str, str] | None = None, **more: Any) -> Object:
         """Make or replace an object; `row` is what its row in a table says beside the name."""
-        meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "labels": dict(labels or {}),
-                "creationTimestamp": more.pop("created", BEGAN), **more.pop("metadata", {})}  # fmt: skip
-        key = (PLURALS[kind], name)
-        made = {"apiVersion": more.pop("api", "v1"), "kind": kind, "metadata": meta, **more}
-        self._note("MODIFIED" if key in self.objects else "ADDED", key[0], made)
-        self.objects[key] = made
-        return made
+        meta = {"name": name, "labels": dict(labels or {}), "creationTimestamp": more.pop("created", BEGAN),
+                **more.pop("metadata", {})}  # fmt: skip
+        return self._store(PLURALS[kind], {"apiVersion": more.pop("api", "v1"), "kind": kind, "metadata": meta, **more})
 
     def remove(self, kind: str, name: str) -> None:
         """Delete an object."""
         self._note("DELETED", PLURALS[kind], self.objects.pop((PLURALS[kind], name)))
+
+    def names(self, kind: str) -> list[str]:
+        """Of all objects of a kind."""
+        return sorted(name for plural, name in self.objects if plural == PLURALS[kind])
+
+    def _store(self, plural: str, made: Object) -> Object:
+        with self._changed:
+            key = plural, made["metadata"]["name"]
+            before = self.objects.get(key)
+            own = {"namespace": "team", "uid": before["metadata"]["uid"] if before else f"uid-{self._version}",
+                   "resourceVersion": str(self._version + 1)}  # fmt: skip
+            self.objects[key] = {**made, "metadata": {"labels": {}, **made["metadata"], **own}}
+            self._note("MODIFIED" if before else "ADDED", plural, self.objects[key])
+            return self.objects[key]
 
     def _note(self, change: str, plural: str, made: Object) -> None:
         with self._changed:
@@ -149,14 +193,50 @@ class ObjectServer:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def found(self, plural: str, query: Mapping[str, str]) -> list[Object]:
-        """The objects that a list is to have."""
-        return [one for (kind, _), one in sorted(self.objects.items())
-                if kind == plural and _is_selected(one, query.get("labelSelector", ""))
-                and _has_fields(one, query.get("fieldSelector", ""))]  # fmt: skip
+    def answer(self, request: Request) -> Answer | Iterator[Object] | None:
+        """The response; the changes that a watch receives; None where there is no response."""
+        with self._changed:
+            self.requests.append(request)
+            if self.is_silent:
+                self._changed.wait_for(lambda: not (self.is_up and self.is_silent), 30)
+                return None
+            return self.fails(request) or self._refusal(request) or self._done(request)
 
-    def listed(self, plural: str, query: Mapping[str, str]) -> Object:
-        return {"metadata": {"resourceVersion": str(self._version)}, "items": self.found(plural, query)}
+    def _refusal(self, request: Request) -> Answer | None:
+        plural, name, key = request.plural, request.name, (request.plural, request.name)
+        if plural in self.forbidden:
+            return status(403, "Forbidden", f"{plural} is forbidden: the user cannot list {plural}")
+        if plural not in self.served and plural.removeprefix("/apis/") not in self.apis:
+            return NOT_SERVED
+        if request.verb == "POST" and (plural, request.body["metadata"]["name"]) in self.objects:
+            name = request.body["metadata"]["name"]
+            return status(409, "AlreadyExists", f"{name} already exists", name=name, kind=plural)
+        if name and key not in self.objects:
+            return status(404, "NotFound", f'{plural} "{name}" not found', name=name, kind=plural)
+        if request.verb == "PUT":
+            held, known = (one["metadata"].get("resourceVersion") for one in (self.objects[key], request.body))
+            return status(409, "Conflict", name=name, kind=plural) if held != known else None
+        return None
+
+    def _done(self, request: Request) -> Answer | Iterator[Object]:
+        verb, plural, name, _, query, is_table, body = request
+        if plural.startswith("/"):
+            return sent({"versions": [{"groupVersion": one} for one in self.apis[plural.removeprefix("/apis/")]]})
+        if verb in ("POST", "PUT"):
+            return sent(body if "dryRun" in query else self._store(plural, body), 201 if verb == "POST" else 200)
+        if name:
+            found = self.objects[plural, name]
+            if verb == "DELETE":
+                del self.objects[plural, name]
+                self._note("DELETED", plural, found)
+            return sent(found)
+        if query.get("watch"):
+            return self.changes(plural, query, is_table)
+        items = [one for (kind, _), one in sorted(self.objects.items())
+                 if kind == plural and _is_selected(one, query.get("labelSelector", ""))
+                 and _has_fields(one, query.get("fieldSelector", ""))]  # fmt: skip
+        return sent(self.tabled(plural, query, items) if is_table
+                    else {"metadata": {"resourceVersion": str(self._version)}, "items": items})  # fmt: skip
 
     def tabled(self, plural: str, query: Mapping[str, str], objects: list[Object]) -> Object:
         names = COLUMNS.get(plural, ("Name",))
@@ -166,8 +246,8 @@ class ObjectServer:
         return {"metadata": {"resourceVersion": str(self._version)}, "rows": rows,
                 "columnDefinitions": [{"name": name} for name in names]}  # fmt: skip
 
-    def changes(self, plural: str, query: Mapping[str, str]) -> Iterator[Object]:
-        """What a watch tells, until the server stops."""
+    def changes(self, plural: str, query: Mapping[str, str], is_table: bool) -> Iterator[Object]:
+        """What a watch receives, until the server stops."""
         since = int(query["resourceVersion"])
         while self.is_up:
             with self._changed:
@@ -178,7 +258,7 @@ class ObjectServer:
             since = news[-1][0]
             for _, change, of, made in news:
                 if of == plural and _is_selected(made, query.get("labelSelector", "")):
-                    yield {"type": change, "object": self.tabled(plural, query, [made])}
+                    yield {"type": change, "object": self.tabled(plural, query, [made]) if is_table else made}
 
 
 def _labels(run_id: str) -> dict[str, str]:
@@ -225,52 +305,26 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Nothing is said of requests."""
 
-    def do_GET(self) -> None:
-        server, address = self.server_of_objects, urlsplit(self.path)
-        server.asked.append(f"GET {self.path}")
-        if server.is_silent:
-            with server._changed:
-                server._changed.wait_for(lambda: not (server.is_up and server.is_silent), 30)
+    def handle_any(self) -> None:
+        address, found = urlsplit(self.path), PATH.match(urlsplit(self.path).path)
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
+        plural, name = (found["plural"], found["name"] or "") if found else (address.path, "")
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        is_table = "as=Table" in self.headers["Accept"]
+        request = Request(self.command, plural, name, token, dict(parse_qsl(address.query)), is_table, body)
+        answer = self.server_of_objects.answer(request)
+        if answer is None:
             self.close_connection = True
-            return
-        query = dict(parse_qsl(address.query))
-        words = [word for word in address.path.split("/") if word]
-        plural = next((word for word in words if word in PLURALS.values() and word != "namespaces"), "")
-        name = words[-1] if words[-1] != plural else ""
-        if len(words) == 2 and words[0] == "apis" and words[1] in server.apis:
-            self._answer(200, {"versions": [{"groupVersion": one} for one in server.apis[words[1]]]})
-        elif plural in server.forbidden:
-            self._answer(403, _status(403, "Forbidden", f"{plural} is forbidden: the user cannot list {plural}"))
-        elif plural not in server.served:
-            self._answer(404, "404 page not found")
-        elif name:
-            one = server.objects.get((plural, name))
-            missing = _status(404, "NotFound", f'{plural} "{name}" not found', {"name": name, "kind": plural})
-            self._answer(404, missing) if one is None else self._answer(200, one)
-        elif query.get("watch"):
-            self._watch(server.changes(plural, query))
-        elif "as=Table" in self.headers["Accept"]:
-            self._answer(200, server.tabled(plural, query, server.found(plural, query)))
+        elif isinstance(answer, Answer):
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
         else:
-            self._answer(200, server.listed(plural, query))
+            self._watch(answer)
 
-    def do_POST(self) -> None:
-        server = self.server_of_objects
-        server.asked.append(f"POST {self.path}")
-        made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        meta = made["metadata"]
-        if (PLURALS[made["kind"]], meta["name"]) in server.objects:
-            self._answer(409, _status(409, "AlreadyExists", f"{meta['name']} already exists"))
-            return
-        more = {name: value for name, value in made.items() if name not in ("apiVersion", "kind", "metadata")}
-        self._answer(201, server.put(made["kind"], meta["name"], meta["labels"], api=made["apiVersion"], **more))
-
-    def _answer(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815
 
     def _watch(self, changes: Iterator[Object]) -> None:
         self.send_response(200)
@@ -282,7 +336,3 @@ class _Handler(BaseHTTPRequestHandler):
                 line = json.dumps(change).encode() + b"\n"
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
                 self.wfile.flush()
-
-
-def _status(code: int, reason: str, message: str, details: Object | None = None) -> Object:
-    return {"kind": "Status", "code": code, "reason": reason, "message": message, "details": details or {}}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
+from tests.faults.machine import until
 
 from windlass.engines.kubernetes import layout, marks
 from windlass.engines.kubernetes.client import Client
@@ -121,21 +121,14 @@ def test_a_list_of_runs_that_train_costs_no_further_request(server: ObjectServer
     server.job(RUN, "Running")
     server.pod(RUN, "Running")
     look(client)
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 def test_the_mark_of_an_end_carries_how_as_a_label(server: ObjectServer, client: Client) -> None:
     marks.tell_end(client, RUN, stopped=False, well=True)
-    server.asked.clear()
+    server.requests.clear()
     assert one(client, RUN).phase is Phase.SUCCEEDED
-    assert len(server.asked) == 3, "the lists of runs have it"
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    assert len(server.requests) == 3, "the lists of runs have it"
 
 
 class Curious(Watched):
@@ -164,4 +157,4 @@ def test_a_watch_asks_what_it_is_not_told(server: ObjectServer, client: Client) 
 
 def test_nothing_open_is_nothing_asked(server: ObjectServer, client: Client) -> None:
     assert ask(client, "", (), (), ()).coming == {}
-    assert server.asked == []
+    assert server.requests == []

@@ -8,16 +8,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.apiserver import HTML_404, Answer, ApiServer, Request, api_server, kubeconfig, status
+from tests.clock import Clock
+from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer, Request, status
+from tests.faults.machine import until
 
 from windlass.engines.keeping.ground import HeldElsewhere, NotNow
 from windlass.engines.keeping.recording import Recording
 from windlass.engines.kubernetes import ending, layout, marks
-from windlass.engines.kubernetes.client import Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.client import PLURALS, Client, NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
 from windlass.engines.kubernetes.ground import UNFINISHED, ClusterGround
@@ -45,31 +48,16 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exec
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with api_server() as server:
+def server() -> Iterator[ObjectServer]:
+    with closing(ObjectServer()) as server:
+        server.served.update(PLURALS.values())
         yield server
 
 
 @pytest.fixture
-def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
-    client = Client("bed", "team", kubeconfig(server, tmp_path / "config"))
-    yield client
-    client.close()
-
-
-def until(happened: Callable[[], object]) -> None:
-    give_up = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
+def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
+    with closing(server.client(tmp_path)) as client:
+        yield client
 
 
 def refusing(answer: Answer, *verbs: str, plural: str = "") -> Callable[[Request], Answer | None]:
@@ -83,7 +71,7 @@ def refusing(answer: Answer, *verbs: str, plural: str = "") -> Callable[[Request
 
 
 def test_a_login_plugin_that_fails_is_an_error_that_passes(
-    server: ApiServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    server: ObjectServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     says, program = tmp_path / "says.json", tmp_path / "plugin.py"
     program.write_text(PLUGIN)
@@ -91,27 +79,27 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
     exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable,
              "args": [str(program), str(says)], "interactiveMode": "Never"}  # fmt: skip
     clock = Clock()
-    client = Client("bed", "team", kubeconfig(server, tmp_path / "config", {"exec": exec_}), clock)
+    client = Client("lab", "team", server.kubeconfig(tmp_path, {"exec": exec_}), clock)
     for _ in range(2):
         with pytest.raises(NotLoggedIn, match="session has expired"):
             client.find("v1", "Pod")
     assert server.requests == []  # nothing was asked without a login
     says.write_text('{"token": "first"}')
-    clock.seconds += AGAIN_SECONDS
+    clock.now += AGAIN_SECONDS
     client.find("v1", "Pod")
     assert server.requests[-1].token == "first"
     server.fails = lambda request: status(401, "Unauthorized") if request.token == "first" else None
     with pytest.raises(Refused):
         client.find("v1", "Pod")
     says.write_text('{"token": "second"}')
-    clock.seconds += AGAIN_SECONDS
+    clock.now += AGAIN_SECONDS
     client.find("v1", "Pod")
     assert server.requests[-1].token == "second"
     says.write_text('{"token": "short", "expirationTimestamp": "2020-01-01T00:00:00Z"}')
     server.fails = lambda request: status(401, "Unauthorized") if request.token == "second" else None
     with pytest.raises(Refused):
         client.find("v1", "Pod")
-    clock.seconds += AGAIN_SECONDS
+    clock.now += AGAIN_SECONDS
     client.find("v1", "Pod")
     assert server.requests[-1].token == "short"
     says.write_text('{"error": "session has expired"}')
@@ -124,7 +112,7 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
 # -- whether an object is gone ----------------------------------------------------------------------------------------
 
 
-def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: ApiServer, client: Client) -> None:
+def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: ObjectServer, client: Client) -> None:
     wish = marks.asked(client, "r-1")
     assert wish is not None
     assert wish.reason == marks.REMOVED
@@ -140,15 +128,15 @@ def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: ApiS
         status(404, "NotFound", name="r-1", kind="pods"),
     ],
 )
-def test_another_404_removes_no_run(server: ApiServer, client: Client, answer: Answer) -> None:
-    server.put("configmaps", "r-1-stop-of-another")
+def test_another_404_removes_no_run(server: ObjectServer, client: Client, answer: Answer) -> None:
+    server.put("ConfigMap", "r-1-stop-of-another")
     server.fails = lambda request: answer if request.name == "r-1" else None
     with pytest.raises(Refused):
         marks.asked(client, "r-1")
 
 
-def test_an_object_that_is_back_at_the_second_answer_is_there(server: ApiServer, client: Client) -> None:
-    server.put("jobs", "r-1-1")
+def test_an_object_that_is_back_at_the_second_answer_is_there(server: ObjectServer, client: Client) -> None:
+    server.job("r-1", "Running")
     answers = [status(404, "NotFound", name="r-1-1", kind="jobs")]
     server.fails = lambda _: answers.pop() if answers else None
     assert marks.there(client, "batch/v1", "Job", "r-1-1", confirm_seconds=0) is not None
@@ -158,16 +146,16 @@ def test_an_object_that_is_back_at_the_second_answer_is_there(server: ApiServer,
 
 
 def lease(client: Client, holder: str, clock: Clock) -> Lease:
-    return Lease(client, "r-1", holder, clock=clock, now=lambda: 1_700_000_000 + clock.seconds)
+    return Lease(client, "r-1", holder, clock=clock, now=lambda: 1_700_000_000 + clock.now)
 
 
 @pytest.fixture
-def anchored(server: ApiServer) -> ApiServer:
-    server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap", metadata={"labels": {layout.RUN_LABEL: "r-1"}})
+def anchored(server: ObjectServer) -> ObjectServer:
+    server.anchor("r-1")
     return server
 
 
-def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ApiServer, client: Client) -> None:
+def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ObjectServer, client: Client) -> None:
     assert lease(client, "a_x_1-b", Clock()).ensure()
     made = anchored.objects["leases", "r-1"]
     assert made["spec"]["holderIdentity"] == "a_x_1-b"
@@ -177,15 +165,15 @@ def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ApiServer,
 
 
 def test_another_machine_gets_the_lease_only_once_it_is_not_renewed_any_more(
-    anchored: ApiServer, client: Client
+    anchored: ObjectServer, client: Client
 ) -> None:
     clock = Clock()
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
     assert first.ensure()
     assert not second.ensure()
-    clock.seconds += DURATION_SECONDS - 1
+    clock.now += DURATION_SECONDS - 1
     assert not second.ensure()
-    clock.seconds += 1
+    clock.now += 1
     assert second.ensure()
     with pytest.raises(HeldElsewhere):
         first.renew()
@@ -194,31 +182,36 @@ def test_another_machine_gets_the_lease_only_once_it_is_not_renewed_any_more(
         first.ensure()
 
 
-def test_a_holder_that_renews_is_left_alone(anchored: ApiServer, client: Client) -> None:
+def test_a_holder_that_renews_is_left_alone(anchored: ObjectServer, client: Client) -> None:
     clock = Clock()
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
     assert first.ensure()
     assert not second.ensure()
-    clock.seconds += 10
+    clock.now += 10
     first.renew()
     with pytest.raises(HeldElsewhere, match="process 1 on a"):
         second.ensure()
 
 
-def test_a_supervisor_of_the_same_home_takes_the_lease_over_at_once(anchored: ApiServer, client: Client) -> None:
+def test_a_supervisor_of_the_same_home_takes_the_lease_over_at_once(anchored: ObjectServer, client: Client) -> None:
     clock = Clock()
     assert lease(client, "a_x_1-b", clock).ensure()
     assert lease(client, "a_x_2-b", clock).ensure()
     assert anchored.objects["leases", "r-1"]["spec"]["leaseTransitions"] == 1
 
 
-def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ApiServer, client: Client) -> None:
+def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ObjectServer, client: Client) -> None:
     clock = Clock()
     assert lease(client, "a_x_1-b", clock).ensure()
     others = [lease(client, f"{host}_y_1-b", clock) for host in "cd"]
     assert not any(other.ensure() for other in others)
-    clock.seconds += DURATION_SECONDS
-    anchored.fails = refusing(status(409, "Conflict"), "PUT")  # the other one was quicker
+    clock.now += DURATION_SECONDS
+
+    def is_quicker(request: Request) -> None:
+        if request.verb == "PUT":  # another update comes between the GET and the PUT of this one
+            anchored.put("Lease", "r-1", spec=anchored.objects["leases", "r-1"]["spec"])
+
+    anchored.fails = is_quicker
     assert not others[0].ensure()
     anchored.fails = lambda _: None
     assert others[1].ensure()
@@ -226,11 +219,11 @@ def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ApiServ
         others[0].ensure()
 
 
-def test_an_api_server_that_is_away_ends_no_hold(anchored: ApiServer, client: Client) -> None:
+def test_an_api_server_that_is_away_ends_no_hold(anchored: ObjectServer, client: Client) -> None:
     clock = Clock()
     held = lease(client, "a_x_1-b", clock)
     assert held.ensure()
-    clock.seconds += 10 * DURATION_SECONDS
+    clock.now += 10 * DURATION_SECONDS
     anchored.fails = refusing(status(503, "ServiceUnavailable"), "GET", "PUT")
     with pytest.raises(Refused):
         held.renew()
@@ -241,14 +234,14 @@ def test_an_api_server_that_is_away_ends_no_hold(anchored: ApiServer, client: Cl
     assert held.ensure()
 
 
-def test_without_the_right_nothing_is_fenced(anchored: ApiServer, client: Client) -> None:
+def test_without_the_right_nothing_is_fenced(anchored: ObjectServer, client: Client) -> None:
     anchored.fails = refusing(status(403, "Forbidden"), "GET", "POST", "PUT", plural="leases")
     held = lease(client, "a_x_1-b", Clock())
     assert held.ensure()
     assert held.is_unsupported
 
 
-def test_a_released_lease_is_anybodys(anchored: ApiServer, client: Client) -> None:
+def test_a_released_lease_is_anybodys(anchored: ObjectServer, client: Client) -> None:
     clock = Clock()
     first = lease(client, "a_x_1-b", clock)
     assert first.ensure()
@@ -256,13 +249,13 @@ def test_a_released_lease_is_anybodys(anchored: ApiServer, client: Client) -> No
     assert lease(client, "c_y_1-b", clock).ensure()
 
 
-def test_a_command_sees_a_holder_of_another_home(anchored: ApiServer, client: Client, tmp_path: Path) -> None:
+def test_a_command_sees_a_holder_of_another_home(anchored: ObjectServer, client: Client, tmp_path: Path) -> None:
     mine, other = holder_of(tmp_path), holder_of(tmp_path / "other")
     assert is_same_place(mine, holder_of(tmp_path))
     assert not is_same_place(mine, other)
     clock = Clock()
     assert lease(client, other, clock).ensure()
-    now = 1_700_000_000
+    now = 1_700_000_000 + clock.now
     assert str(os.getpid()) in held_elsewhere(client, "r-1", tmp_path, now)
     assert held_elsewhere(client, "r-1", tmp_path / "other", now) == ""
     assert held_elsewhere(client, "r-1", tmp_path, now + 3600) == ""
@@ -274,9 +267,9 @@ def test_a_command_sees_a_holder_of_another_home(anchored: ApiServer, client: Cl
 class Scene:
     """The record of a run on this server, and what is to be done for it in the cluster."""
 
-    def __init__(self, server: ApiServer, folder: Path, **fields: Any) -> None:
-        config = kubeconfig(server, folder / "config")
-        target = KubernetesTarget(name="bed", context="bed", namespace="team", image="image")
+    def __init__(self, server: ObjectServer, folder: Path, **fields: Any) -> None:
+        config = server.kubeconfig(folder)
+        target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
         job = Job.model_validate({"name": "case", "command": ["true"], **fields})
         cluster = Cluster("v1.34.0", frozenset(way.api for way in WAYS.values()))
         facts = Facts(str(folder), True, True, None, None, cluster, config)
@@ -288,7 +281,7 @@ class Scene:
 
     def create(self, at: float = 1000.0) -> RunWriter:
         return self.store.create(
-            "r-1", name="case", target="bed", output_dir="out", plan=self.plan.to_text(), time=at, restarts=0
+            "r-1", name="case", target="lab", output_dir="out", plan=self.plan.to_text(), time=at, restarts=0
         )
 
     def end(self, phase: Phase = Phase.LOST) -> None:
@@ -300,12 +293,12 @@ class Scene:
     def pod(self, name: str, phase: str = "Running") -> None:
         labels = {layout.RUN_LABEL: "r-1", layout.MANAGED_LABEL: "windlass", layout.ATTEMPT_LABEL: "1"}
         place = {"batch.kubernetes.io/job-completion-index": name.rpartition("-")[2]}
-        self.server.put("pods", name, spec={"containers": [{"name": "node"}]}, status={"phase": phase},
-                        metadata={"labels": labels, "annotations": place})  # fmt: skip
+        self.server.put("Pod", name, labels, spec={"containers": [{"name": "node"}]}, status={"phase": phase},
+                        metadata={"annotations": place})  # fmt: skip
 
 
 @pytest.fixture
-def scene(server: ApiServer, tmp_path: Path) -> Iterator[Scene]:
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(server, tmp_path)
     yield scene
     scene.store.close()
@@ -313,9 +306,8 @@ def scene(server: ApiServer, tmp_path: Path) -> Iterator[Scene]:
 
 def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) -> None:
     scene.end()
-    scene.server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap",
-                     metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # fmt: skip
-    scene.server.put("jobs", "r-1-1", metadata={"labels": {layout.RUN_LABEL: "r-1"}})
+    scene.server.anchor("r-1")
+    scene.server.job("r-1", "Running")
     scene.pod("r-1-1-0")
     scene.pod("r-1-1-1", "Failed")
     condition = scene.engine.status("r-1").condition
@@ -324,8 +316,8 @@ def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) ->
     assert "r-1-1-0" in condition["message"]
     assert scene.engine.left_running("r-1") == ["r-1-1-0"]
     scene.engine.stop("r-1")
-    assert (scene.server.names("jobs"), scene.server.names("pods")) == ([], ["r-1-1-1"])
-    assert scene.server.names("configmaps") == ["r-1", "r-1-stop"]
+    assert (scene.server.names("Job"), scene.server.names("Pod")) == ([], ["r-1-1-1"])
+    assert scene.server.names("ConfigMap") == ["r-1", "r-1-stop"]
     assert scene.engine.status("r-1").condition is None
 
 
@@ -346,7 +338,7 @@ def test_rm_deletes_pods_whose_maker_is_gone(scene: Scene) -> None:
     scene.end()
     scene.pod("r-1-1-0")
     scene.engine.delete("r-1")
-    assert scene.server.names("pods") == []
+    assert scene.server.names("Pod") == []
 
 
 def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
@@ -357,23 +349,22 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
     record = Recording(writer)
     ground.clear(record)
     writer.append("end", {"phase": "stopped"})
-    scene.server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap",
-                     metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # fmt: skip
-    scene.server.put("jobs", "r-1-1", metadata={"labels": {layout.RUN_LABEL: "r-1"}})
+    scene.server.anchor("r-1")
+    scene.server.job("r-1", "Running")
     scene.server.fails = lambda _: status(503, "ServiceUnavailable", "the server is shutting down")
     ground.finish(record, is_patient=False)
     ground.close()
     writer.close()
     [warning] = [event.data["message"] for event in scene.store.events("r-1") if event.kind == "warning"]
     assert "the server is shutting down" in warning
-    assert "kubectl --context bed -n team delete jobs" in warning
+    assert "kubectl --context lab -n team delete jobs" in warning
     assert (scene.dir / UNFINISHED).exists()
     os.utime(scene.dir / UNFINISHED, (1, 1))
     scene.server.fails = lambda _: None
     assert scene.engine.status("r-1").phase is Phase.STOPPED
     assert not (scene.dir / UNFINISHED).exists()
-    assert scene.server.names("jobs") == []
-    assert "r-1-end" in scene.server.names("configmaps")
+    assert scene.server.names("Job") == []
+    assert "r-1-end" in scene.server.names("ConfigMap")
 
 
 @pytest.mark.parametrize(
@@ -400,27 +391,27 @@ def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: Scene) -> N
     with pytest.raises(NotNow):
         ground.start(Recording(writer), scene.dir / "attempt-1", 1, [0], 1)
     scene.server.fails = lambda _: None
-    scene.server.put("jobs", "r-1-1", metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # made, and never answered
+    scene.server.job("r-1", "Running")  # made, and never answered
     writer.append("end", {"phase": "stopped"})
     ground.finish(Recording(writer))
     ground.close()
     writer.close()
-    assert scene.server.names("jobs") == []
+    assert scene.server.names("Job") == []
 
 
 @pytest.mark.parametrize(("phase", "deleted"), [("Running", 1), ("Succeeded", 0)])
 def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: Scene, phase: str, deleted: int) -> None:
     """Its log may not have been read: it ended while no supervisor watched."""
     scene.pod("r-1-1-0", phase)
-    scene.server.put("jobs", "r-1-1")
-    scene.server.put("configmaps", "r-1")
+    scene.server.job("r-1", "Running")
+    scene.server.anchor("r-1")
     ground = ClusterGround(scene.plan, scene.dir)
     wake = os.open(os.devnull, os.O_WRONLY)  # stays open: the attempt's threads end some time after it is closed
     attempt = ground.adopt(scene.dir / "attempt-1", 1, [0], wake)
-    until(lambda: attempt.pods.pod(0) is not None)
+    until(lambda: attempt.pods.pod(0) is not None, seconds=30)
     attempt.send(signal.SIGTERM)
     attempt.senders.shutdown(wait=True)
-    assert scene.server.asked("DELETE", "pods") == deleted
+    assert [one[:2] for one in scene.server.requests].count(("DELETE", "pods")) == deleted
     attempt.close()
     ground.close()
 
@@ -445,7 +436,7 @@ def test_a_submission_that_fails_says_what_it_could_not_remove(scene: Scene) -> 
     with pytest.raises(EngineError) as error:
         scene.engine.submit(scene.plan)
     assert "objects of r-1 may be left" in error.value.hint
-    assert f"kubectl --context bed -n team delete jobs,pods,services,configmaps,leases -l {layout.RUN_LABEL}=r-1" in (
+    assert f"kubectl --context lab -n team delete jobs,pods,services,configmaps,leases -l {layout.RUN_LABEL}=r-1" in (
         error.value.hint
     )
     assert scene.store.count() == 0
@@ -461,9 +452,8 @@ def test_a_submission_that_fails_leaves_nothing(scene: Scene) -> None:
 
 def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> None:
     scene.create().close()
-    scene.server.put("configmaps", "r-1", apiVersion="v1", kind="ConfigMap",
-                     metadata={"labels": {layout.RUN_LABEL: "r-1"}})  # fmt: skip
-    client = Client("bed", "team", str(scene.plan.requests("cluster")[0]["kubeconfig"]))
+    scene.server.anchor("r-1")
+    client = Client("lab", "team", str(scene.plan.requests("cluster")[0]["kubeconfig"]))
     assert Lease(client, "r-1", "laptop_0123_77-abc").ensure()
     client.close()
     found = scene.engine.status("r-1")
@@ -485,7 +475,7 @@ def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
 
 @pytest.mark.parametrize("via", ["job", "jobset", "trainjob", "pytorchjob", "mpijob"])
 def test_the_pods_of_each_kind_have_a_deadline_behind_the_time_limit(
-    server: ApiServer, tmp_path: Path, via: str
+    server: ObjectServer, tmp_path: Path, via: str
 ) -> None:
     fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
     scene = Scene(server, tmp_path, timeout="1h", grace="30s", nodes=2, kubernetes={"via": via}, **fields)
@@ -502,7 +492,7 @@ def deadlines(objects: Any) -> set[int]:
     return {int(one.split(",")[0].split("}")[0]) for one in text.split('"activeDeadlineSeconds": ')[1:]}
 
 
-def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ApiServer, tmp_path: Path) -> None:
+def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ObjectServer, tmp_path: Path) -> None:
     scene = Scene(server, tmp_path, timeout="1h", grace="30s")
     writer = scene.create(at=time.time() - 3000)
     ground = ClusterGround(scene.plan, scene.dir)
