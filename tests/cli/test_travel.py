@@ -10,15 +10,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 from tests.cli.conftest import Call
+from tests.engines.kubernetes.api import config_of
 
 from windlass.cli.schemas import SCHEMAS
-
-KUBECONFIG = """
-kind: Config
-clusters: [{name: lab, cluster: {server: "http://127.0.0.1:%d"}}]
-users: [{name: ada, user: {token: abc}}]
-contexts: [{name: lab, context: {cluster: lab, user: ada}}]
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +25,7 @@ def job(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("KUBECONFIG", str(home.parent / "kubeconfig"))
     with socket.socket() as held:  # bound and not listening
         held.bind(("127.0.0.1", 0))
-        (home.parent / "kubeconfig").write_text(KUBECONFIG % held.getsockname()[1])
+        config_of(held.getsockname()[1], home.parent, context="lab")
         yield
 
 

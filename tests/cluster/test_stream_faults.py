@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.cli.conftest import WINDLASS, Call, home, windlass
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.labs import lab_on, opened
 from tests.cluster.test_inside import submit, write_targets
+from tests.faults import machine
 
 from windlass.engines.keeping.keeper import keeper_pid
 from windlass.runs.logs import RunLogs
@@ -36,6 +38,7 @@ CUT_BYTES = 6000
 NUM_PODS = 70
 NUM_LINES = 150_000
 MAX_FILES = 256
+until = functools.partial(machine.until, seconds=PATIENCE_SECONDS)
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -97,13 +100,6 @@ def behind_proxy(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> Cluster:
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(view))
     return replace(cluster, kubeconfig=str(path))
-
-
-def until(is_so: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> None:
-    give_up = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.2)
 
 
 def pods(cluster: Cluster, namespace: str, run: str) -> list[str]:
@@ -274,7 +270,7 @@ def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
     run = begun.stdout.strip()
     with Store(home) as store:
         run_dir = store.run_dir(run)
-        until(lambda: text(store, run).count("ready\n") == NUM_PODS, 900)
+        until(lambda: text(store, run).count("ready\n") == NUM_PODS, seconds=900)
         keeper = keeper_pid(run_dir)
         assert keeper is not None
         process = Path(f"/proc/{keeper}")

@@ -16,6 +16,7 @@ import pytest
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.labs import CAN, PATIENCE_SECONDS, lab_on, opened, plan_on, pods
+from tests.engines.kubernetes.test_supervision import PLUGIN
 from tests.engines.lab import Lab, Run, Way
 
 from windlass.actions.why import why
@@ -27,27 +28,13 @@ from windlass.worker import process
 
 WINDLASS = Path(sys.executable).with_name("windlass")
 NUM_KILLS = 6
-PLUGIN = """
-import json, pathlib, sys
-said = json.loads(pathlib.Path(sys.argv[1]).read_text())
-if "error" in said:
-    sys.exit(said["error"])
-print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": said}))
-"""
 
 pytestmark = pytest.mark.timeout(600)
 
 
 def supervisor(run: Run) -> int:
     """The process that supervises a run, once there is one."""
-    found: list[int] = []
-
-    def look() -> bool:
-        found[:] = [pid] if (pid := keeper_pid(run.dir)) is not None else []
-        return bool(found)
-
-    wait_for(look, "a supervisor", 60)
-    return found[0]
+    return int(wait_for(lambda: keeper_pid(run.dir), "a supervisor", 60))
 
 
 def end(pid: int, number: signal.Signals) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.engines.test_watching import HandNode
 
 from windlass.engines.keeping import nodeevents
 from windlass.engines.keeping.hearing import Hearing, ProgressOfNodes
 from windlass.engines.keeping.recording import Recording
-from windlass.engines.keeping.told import Told
 from windlass.runs.record import Phase
 from windlass.runs.store import Store
 from windlass.worker.node import failure
@@ -103,21 +103,6 @@ def test_nodes_that_have_no_token_are_read_as_before() -> None:
         assert sieve.take(line({"at": 1.0, **event})) is not None
 
 
-class NodeOfTest(Told):
-    """A node that says what a test writes into its file."""
-
-    exit_code = 1
-
-    def lives(self) -> bool:
-        return True
-
-    def send(self, number: object) -> None:
-        """Nobody hears it."""
-
-    def sweep(self) -> None:
-        """Nothing outlives it."""
-
-
 @pytest.fixture
 def record(tmp_path: Path) -> Iterator[Recording]:
     with Store(tmp_path / "home") as store:
@@ -159,7 +144,7 @@ _lines = st.one_of(
 @given(st.lists(_lines, max_size=12))
 def test_no_line_stops_the_supervisor_or_ends_the_run(record: Recording, tmp_path: Path, lines: list[bytes]) -> None:
     (tmp_path / "node-0.events").write_bytes(b"\n".join([*lines, b""]))
-    node = NodeOfTest(0, (0,), tmp_path)
+    node = HandNode(0, tmp_path)
     hearing = Hearing(record, ProgressOfNodes(record, 1))
     for event in node.news():
         hearing.hear(node, event)
@@ -169,14 +154,14 @@ def test_no_line_stops_the_supervisor_or_ends_the_run(record: Recording, tmp_pat
 
 def test_a_rate_that_is_no_number_is_told_and_not_added_up(record: Recording, tmp_path: Path) -> None:
     hearing = Hearing(record, ProgressOfNodes(record, 1))
-    node = NodeOfTest(0, (0,), tmp_path)
+    node = HandNode(0, tmp_path)
     hearing.hear(node, {"kind": "progress", "at": 3.0, "progress": {"step": 1, "samples_per_second": "inf"}})
     assert record.status.progress["samples_per_second"] == "inf"
 
 
 def test_the_status_counts_lines_that_were_lost(record: Recording, tmp_path: Path) -> None:
     hearing = Hearing(record, ProgressOfNodes(record, 1))
-    node = NodeOfTest(0, (0,), tmp_path)
+    node = HandNode(0, tmp_path)
     for num in (100, 7):
         hearing.hear(node, {"kind": "warning", "message": f"{num} are gone", "missing": {"0": num}, "at": 3.0})
     [lost] = record.writer.store.status("r-1").dropped

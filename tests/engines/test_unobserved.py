@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.test_watching import HandNode
 
 from windlass.engines.keeping.hearing import Hearing, ProgressOfNodes
 from windlass.engines.keeping.recording import Recording
-from windlass.engines.keeping.told import Told
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.mirror import Mirror, last_line_at
 from windlass.runs.ledger import Ledger, fold_ledger
@@ -19,21 +18,6 @@ from windlass.runs.tally import Spent
 
 BORN = 1_800_000_000.0
 OFF_AT, TAKEN_UP_AT = 20.0, 600.0
-
-
-class Node(Told):
-    """A node of which only the events matter here."""
-
-    exit_code = 0
-
-    def lives(self) -> bool:
-        return True
-
-    def send(self, number: signal.Signals) -> None:
-        raise NotImplementedError
-
-    def sweep(self) -> None:
-        raise NotImplementedError
 
 
 @pytest.fixture
@@ -50,7 +34,7 @@ def hear(writer: RunWriter, until: float, *more: dict[str, Any]) -> None:
     record = Recording(writer)
     if writer.status.attempts and len(writer.events()) > 2:
         record.read_again()
-    hearing, node = Hearing(record, ProgressOfNodes(record, 1)), Node(0, (0,), Path("/nowhere"))
+    hearing, node = Hearing(record, ProgressOfNodes(record, 1)), HandNode(0, Path("/nowhere"))
     node.pid = 7
     told: list[dict[str, Any]] = [
         {"kind": "node", "at": BORN + 1, "start": "cold"}, {"kind": "rank", "at": BORN + 1, "rank": 0, "pid": 9},

@@ -9,18 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.clock import Clock
 from tests.ports import quiet_port
 
 from windlass.worker.heartbeat import Heartbeat
 
 ADDRESSES = {0: "127.0.0.1", 1: "127.0.0.2", 2: "127.0.0.3"}
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

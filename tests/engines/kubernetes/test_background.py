@@ -5,16 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from tests.clock import Clock
+
 from windlass.engines.kubernetes import background
 from windlass.engines.kubernetes.background import PAUSES, WELL_SECONDS, Backoff, Health
 from windlass.errors import EngineError
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def told(health: Health) -> list[str]:

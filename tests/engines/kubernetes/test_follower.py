@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, reply, said, serving
+from tests.faults.machine import until
 
 from windlass.engines.kubernetes.client import Client
 from windlass.engines.kubernetes.follower import MAX_FOLLOWED, Connections, Follower, max_followed_now
@@ -43,13 +44,6 @@ def api(cluster: ClusterOfOneRun) -> Iterator[Api]:
         yield served
 
 
-def wait_for(is_so: Callable[[], bool], seconds: float = 20.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.01)
-
-
 def following(
     client: Client, cluster: ClusterOfOneRun, folder: Path, place: int = 0, connections: Connections | None = None
 ) -> Follower:
@@ -75,11 +69,11 @@ def test_a_log_whose_connections_are_cut_after_six_kilobytes_is_read_to_its_end(
     cluster.logs[0] = said(*(f"[0] {line}" for line in lines))
     cluster.cut_logs = 6000
     follower = following(client_of(api, tmp_path), cluster, tmp_path / "a")
-    wait_for(lambda: len(log(tmp_path / "a")) >= 55)
+    until(lambda: len(log(tmp_path / "a")) >= 55)
     cluster.cut_logs = None
     cluster.end_pod(0, 0)
     follower.look()
-    wait_for(lambda: follower.is_done)
+    until(lambda: follower.is_done)
     assert log(tmp_path / "a") == lines
 
 
@@ -88,13 +82,13 @@ def test_a_log_with_nothing_new_is_asked_for_ever_less_often(
 ) -> None:
     cluster.logs[0] = said("[0] hi")
     follower = following(client_of(api, tmp_path), cluster, tmp_path / "a")
-    wait_for(lambda: asked(api) >= 2)
+    until(lambda: asked(api) >= 2)
     began, before = time.monotonic(), asked(api)
-    wait_for(lambda: time.monotonic() - began > 1.5)
+    until(lambda: time.monotonic() - began > 1.5)
     assert asked(api) - before <= 3
     cluster.end_pod(0, 0)  # what waits is told at once
     follower.look()
-    wait_for(lambda: follower.is_done, 3)
+    until(lambda: follower.is_done, seconds=3)
 
 
 def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
@@ -108,10 +102,10 @@ def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, clust
 
     client._configuration.refresh_api_key_hook = renew
     follower = following(client, cluster, tmp_path / "a")
-    wait_for(lambda: "log of node 0" in client.health._failing)
+    until(lambda: "log of node 0" in client.health._failing)
     assert not follower.is_done
     is_broken[0] = False
-    wait_for(lambda: log(tmp_path / "a") == ["hi"])
+    until(lambda: log(tmp_path / "a") == ["hi"])
     assert list(client.health.news()) == [], "it is no defect of ours, and has passed"
     follower.close()
 
@@ -127,7 +121,7 @@ def test_an_error_that_nothing_provides_for_ends_no_thread(tmp_path: Path, clust
         return Intake(tmp_path / "a", 0, [0])
 
     follower = Follower("log of node 0", client, Pods(cluster), 0, intake, Connections(1), lambda: None)
-    wait_for(lambda: log(tmp_path / "a") == ["hi"])
+    until(lambda: log(tmp_path / "a") == ["hi"])
     messages = [str(event["message"]) for event in client.health.news()]
     assert len(messages) == 2
     assert "KeyError: 'a defect'" in messages[1]
@@ -140,10 +134,10 @@ def test_the_page_of_a_proxy_loses_no_log(tmp_path: Path, cluster: ClusterOfOneR
     cluster.end_pod(0, 0)
     api.answer = lambda *_: answer
     follower = following(client_of(api, tmp_path), cluster, tmp_path / "a")
-    wait_for(lambda: asked(api) >= 3)
+    until(lambda: asked(api) >= 3)
     assert not follower.is_done
     api.answer = cluster
-    wait_for(lambda: follower.is_done)
+    until(lambda: follower.is_done)
     assert log(tmp_path / "a") == ["hi", "end"]
 
 
@@ -156,14 +150,14 @@ def test_logs_beyond_the_connections_there_are_come_in_turn(tmp_path: Path) -> N
         client, connections = client_of(api, tmp_path), Connections(6, max_followed=2)
         followers = [following(client, cluster, tmp_path / "a", place, connections) for place in range(6)]
         # Of the two that are followed, the answer only ends with the pod.
-        wait_for(lambda: sum(log(tmp_path / "a", place) == ["hi"] for place in range(6)) >= 4)
+        until(lambda: sum(log(tmp_path / "a", place) == ["hi"] for place in range(6)) >= 4)
         assert sum("follow" in one for one in api.asked) == 2
         for place in range(6):
             cluster.end_pod(place, 0)
         cluster.closed.set()
         for follower in followers:
             follower.look()
-        wait_for(lambda: all(follower.is_done for follower in followers))
+        until(lambda: all(follower.is_done for follower in followers))
     assert [log(tmp_path / "a", place) for place in range(6)] == [["hi"]] * 6
 
 
@@ -180,11 +174,11 @@ def test_following_holds_no_file_open_and_one_connection(tmp_path: Path) -> None
         before = open_files(folder)
         for place in range(num_pods):
             following(client, cluster, folder, place, connections)
-        wait_for(lambda: api.num_open == num_pods)
+        until(lambda: api.num_open == num_pods)
         assert open_files(folder) - before == 0
         assert threading.active_count() - threads <= 2 * num_pods  # one here, and one of the server
         cluster.closed.set()
-        wait_for(lambda: all(log(folder, place) == ["hi"] for place in range(num_pods)))
+        until(lambda: all(log(folder, place) == ["hi"] for place in range(num_pods)))
 
 
 def open_files(folder: Path) -> int:
