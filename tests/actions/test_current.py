@@ -186,7 +186,7 @@ def test_a_new_supervisor_that_has_not_looked_yet_is_not_believed(
     "event",
     [
         ("condition", {"type": "ClusterUnreachable", "message": "the API server does not answer"}),
-        ("warning", {"message": "watch of pods: fails", "trouble": "watch of pods: fails"}),
+        ("condition", {"type": "NotObserved", "message": "watch of pods: fails; the pods train on"}),
     ],
 )
 def test_what_a_supervisor_cannot_find_out_is_no_news_of_the_run(
