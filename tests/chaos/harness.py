@@ -340,6 +340,8 @@ class Play:
     def _damage(self, strike: Strike, attempt: int) -> Struck:
         """Hold all ranks, spoil the newest checkpoint, and kill them."""
         held = self._family(self._pids("rank"))
+        if not held:  # the run is at its end, or between two attempts: no restore might meet what is spoilt now
+            return Struck(strike, attempt, "0 ranks")
         for pid in held:
             kill(pid, signal.SIGSTOP)
         found = self._committed()
@@ -350,7 +352,7 @@ class Play:
             kill(pid)
         expected = step_of(found[1]) if len(found) > 1 else 0
         name = damaged.name if damaged is not None else None
-        return Struck(strike, attempt, f"{len(held)} ranks", damaged=name, expected_step=expected if held else None)
+        return Struck(strike, attempt, f"{len(held)} ranks", damaged=name, expected_step=expected)
 
     def _family(self, pids: set[int]) -> set[int]:
         """These processes and all that came of them."""

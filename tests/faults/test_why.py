@@ -159,6 +159,7 @@ def test_the_command_says_it_in_json(world: World, tmp_path: Path) -> None:
         "evidence",
         "fix",
         "others",
+        "checkpoint_missing",
         "not_seen",
         "restarts",
     }
