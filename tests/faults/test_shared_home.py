@@ -37,6 +37,7 @@ def other(machine: Machine, *words: str) -> Done:
                           check=False)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_of_another_machine_is_shown_and_left_to_it(machine: Machine) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("only root may give a command another host name")

@@ -61,7 +61,7 @@ def status(run: str | None, store: Store) -> Status:
 def statuses(store: Store, *, last: int | None = None) -> list[Status]:
     """All unfinished runs, brought to the truth, and the `last` newest of all (every run with None), newest first."""
     if last is None:
-        store.empty_trash()  # whoever lists all runs has the time
+        store.empty_trash()  # a list of all runs takes its time anyway
     fresh = {}
     for unfinished in store.statuses(unfinished=True):
         fresh[unfinished.id] = unfinished

@@ -55,7 +55,7 @@ class Engine(Protocol):
         """All that can be seen of a run, for a diagnosis. Changes nothing. Raises NoSuchRun."""
 
     def left_running(self, run_id: str) -> list[str]:
-        """What still works of a run that has ended by its record. Raises EngineError where nobody can say."""
+        """What still works of a run that has ended by its record. Raises EngineError."""
         return []
 
     def wait(

@@ -24,7 +24,7 @@ class Machine:
     host: str
     """Its host name, for messages."""
     boot: str
-    """Names the boot: whoever shares it shares the kernel, and with it process ids and locks."""
+    """Names the boot: containers that share it share the kernel, and with it process ids and locks."""
 
     def keeps(self, run: Machine | None) -> bool:
         """Whether a run that was recorded on `run` is kept here; runs of versions that did not record it are."""

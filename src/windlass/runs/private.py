@@ -24,7 +24,7 @@ def prepare(home: Path) -> None:
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = home.stat()
-    if about.st_uid not in (os.geteuid(), 0):  # whoever owns it could put another record in place of ours
+    if about.st_uid not in (os.geteuid(), 0):  # its owner could put another record in place of ours
         raise _foreign(home, about.st_uid)
     if about.st_uid == os.geteuid() and about.st_mode & OTHERS and _is_ours_alone(home):
         home.chmod(0o700)

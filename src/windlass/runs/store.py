@@ -206,7 +206,7 @@ class Store:
             self._db.execute("UPDATE runs SET progress = ? WHERE id = ?", (json.dumps(progress), run_id))
 
     def delete(self, run_id: str) -> None:
-        """Remove a run's row, events and folder. The caller has made sure that nobody writes it.
+        """Remove a run's row, events and folder. The caller has made sure that no process writes it.
 
         Raises StoreError. Once it has begun, it is finished later where it is killed; see `trash.py`.
         """

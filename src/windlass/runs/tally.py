@@ -343,7 +343,7 @@ class Tally:
             attempt.hangs.append([since, until])
 
     def _on_adopted(self, event: Event, at: int) -> None:
-        """Nobody kept the run since the last event. Its ranks work on without a keeper, but no attempt begins.
+        """No supervisor ran since the last event. Its ranks work on without a keeper, but no attempt begins.
 
         Where they may have ended meanwhile, on other machines, the event says until when they were observed: the time
         since then is theirs only as far as they tell of it, when their logs are read.

@@ -1,7 +1,7 @@
 """Removes folders of runs in two steps, so that a deletion that is killed half way is finished later.
 
-A folder is first renamed into `HOME/trash`. From then on the run counts as deleted: whoever opens the record next takes
-its rows out, and whoever has the time removes the folder.
+A folder is first renamed into `HOME/trash`. From then on the run counts as deleted: the next command that opens the
+record takes its rows out, and `rm`, `ps --all` and supervisors that end remove the folder.
 """
 
 from __future__ import annotations

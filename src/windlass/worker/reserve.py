@@ -65,7 +65,7 @@ class Reserve:
     def make(self, margin_bytes: int = MARGIN_BYTES) -> bool:
         """Keep the space back, if so much is free besides. Gives False only where the disk, or a quota, is full."""
         missing = margin_bytes + (0 if os.path.exists(self.path) else self.size_bytes)
-        partial = f"{self.path}.new"  # one name: whoever is killed here leaves nothing that the next one does not use
+        partial = f"{self.path}.new"  # one name: what a killed process leaves here, the next one uses
         try:
             if _free_bytes(self.path) < missing:
                 return False

@@ -41,8 +41,8 @@ class KeptEngine(Engine):
         self.store = store
         self._clock = clock
         self._later: dict[str, tuple[float, Json | None]] = {}
-        """Runs for which no supervisor can be started now: until when nobody is asked again (by `time.monotonic`), and
-        what is seen of each meanwhile."""
+        """Runs for which no supervisor can be started now: until when their target is not asked again (by
+        `time.monotonic`), and what is seen of each meanwhile."""
 
     # -- what an engine adds ------------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class KeptEngine(Engine):
         self._start_keeper(writer)
 
     def _seen(self, status: Status, kind: str, message: str) -> Status:
-        """A status with a condition that is seen now and is not in the record, for whoever asks within some seconds."""
+        """A status with a condition that is seen now and is not in the record, kept for some seconds."""
         condition = {"type": kind, "message": message, "since": self._clock()}
         self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
         return replace(status, condition=condition)

@@ -56,7 +56,7 @@ def _keep(home: Path, run_id: str, lock: int, ground_of: GroundOf) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         keeper.ground.see_off(store)
-        store.empty_trash()  # nobody waits for this process
+        store.empty_trash()  # no command waits for this process
 
 
 def keeper_pid(run_dir: Path) -> int | None:

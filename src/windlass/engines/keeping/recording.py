@@ -51,7 +51,7 @@ class Recording:
     def read_again(self) -> None:
         """From now on, what nodes say may be in the record already: another keeper has heard the beginning."""
         events = self.writer.events()
-        # Not up to the take-up itself: what nodes said while there was no supervisor, nobody has heard.
+        # Not up to the take-up itself: what nodes reported while there was no supervisor is not in the record.
         self._told_until = max(event.time for event in events if event.kind != "adopted")
         self._told = {_key(event.kind, event.data) for event in events}
 

@@ -78,7 +78,10 @@ class Supervisor:
         self._delays = 0
         """How often in a row the target could not be used."""
         self._is_holder: bool | None = None
-        """Whether this supervisor alone acts for the run; None while it is not known, False while nobody can say."""
+        """Whether this supervisor alone acts for the run.
+
+        None while another one may hold it, False while the target cannot be asked.
+        """
         self._hold_at = 0.0
         """When that is asked next, in unix seconds."""
         self._trouble_since: float | None = None

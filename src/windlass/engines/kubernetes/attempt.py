@@ -143,7 +143,7 @@ class PodNode(Told):
             yield {"kind": "warning", "message": message, "at": time.time()}
 
     def _exit_code(self) -> int | None:
-        """How the container of its pod has ended; None where it has not, or nobody knows."""
+        """How the container of its pod has ended; None where it has not, or that is not known."""
         pod = self.attempt.pods.pod(self.place)
         state, data = container_state(pod) if pod is not None else ("waiting", {})
         code = data.get("exitCode") if state == "terminated" else None

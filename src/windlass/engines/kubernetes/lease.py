@@ -82,7 +82,7 @@ class Lease:
     def ensure(self) -> bool:
         """Hold the Lease; False while it is not known whether its holder lives.
 
-        Raises HeldElsewhere, and Refused or Unreachable where nobody can say.
+        Raises HeldElsewhere, and Refused or Unreachable where the holder cannot be read.
         """
         with self._lock:
             if self.lost_to:

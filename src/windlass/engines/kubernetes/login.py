@@ -1,7 +1,7 @@
 """The login of one kubeconfig context: who a request is from, and when a login plugin is asked again.
 
-The `kubernetes` package logs what a login plugin fails with and goes on without a token, as nobody. Here that is an
-error, which passes once the plugin succeeds: logins expire over night, and pods train on.
+The `kubernetes` package logs what a login plugin fails with and goes on without a token, as an anonymous user. Here
+that is an error, which passes once the plugin succeeds: logins expire over night, and pods train on.
 """
 
 from __future__ import annotations

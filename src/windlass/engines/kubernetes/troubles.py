@@ -126,7 +126,7 @@ class Troubles:
             self._changed()
         if are_all_there:
             return False
-        with contextlib.suppress(EngineError):  # whoever watches the pods says so
+        with contextlib.suppress(EngineError):  # the watch of the pods reports it
             found = self._client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_EVENTS)["items"]
             self._said = list(objects_said(found, *self._ids, claims=self._claims))
             self._look_at_machines(found)

@@ -118,7 +118,7 @@ class Folder:
             try:
                 os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
             except OSError:
-                pass  # it only matters where the save is cut off: what is left is then removed by nobody
+                pass  # it only matters where the save is cut off: what is left then stays
 
     def begun_by(self, checkpoint: str) -> str:
         """From the name of an empty file."""
