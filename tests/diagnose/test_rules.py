@@ -279,6 +279,11 @@ def change(rank: int, step: int, good: float) -> tuple[str, dict[str, Any]]:
     return "loss", {"rank": rank, "step": step, "loss": "nan", "last": {"loss": good, "step": step - 1}}
 
 
+def never_finite(step: int) -> tuple[str, dict[str, Any]]:
+    """The loss of an attempt that goes on from a checkpoint with NaN in it."""
+    return "loss", {"rank": 0, "step": step, "loss": "nan"}
+
+
 AGAIN: Told = [("attempt-end", {"phase": "failed"}), ("attempt", {"number": 2, "world_size": 1, "nodes": [[0]]})]
 LOSSES: dict[str, tuple[Told, list[str]]] = {
     "what the worker saw, whatever little was recorded": (
@@ -296,6 +301,16 @@ LOSSES: dict[str, tuple[Told, list[str]]] = {
          progress(7, "nan")],
         ["the last loss that was reported: nan", "the first one that was not finite: nan at step 5",
          "the last good one: 3.25 at step 4"],
+    ),
+    "of the attempt in which it became NaN, where the newest one goes on from a checkpoint with NaN in it": (
+        [progress(1, 2.5), change(1, 40, 0.75), change(0, 61, 0.25), progress(900, "nan"), *AGAIN, never_finite(71),
+         *AGAIN, never_finite(71), progress(80, "nan")],
+        ["the last loss that was reported: nan", "the first one that was not finite: nan at step 61",
+         "the last good one: 0.25 at step 60"],
+    ),
+    "of the newest attempt, if it goes on from before the step of the attempt before": (
+        [progress(1, 2.5), change(0, 61, 0.25), progress(900, "nan"), *AGAIN, never_finite(41), progress(80, "nan")],
+        ["the last loss that was reported: nan", "the first one that was not finite: nan at step 41"],
     ),
     "of an old record: the last finite one before it was no longer so": (
         [progress(1, 2.5), progress(60, 0.25), progress(61, "nan"), progress(70, "inf")],

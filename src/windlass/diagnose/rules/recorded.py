@@ -6,7 +6,7 @@ Of ranks that hang or fail in a collective the recorder says more exactly than t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from windlass.diagnose.flights import Finding, crossed, find, named
 from windlass.diagnose.reading import main_stack, own_frame
 from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
+from windlass.runs.record import Event
 
 MISMATCH_FIX: Final = (
     "let every rank call the same collectives in the same order with tensors of the same shape and type; "
@@ -157,7 +158,8 @@ def losses(case: Case) -> Losses | None:
     of_rank = [[change for change in changes if change["rank"] == one] for one in wanted]
     known = next((found for found in of_rank if found), changes)
     if known:
-        return Losses(loss, known[-1], known[-1].get("last"))
+        first_bad = _first_bad(events[: begins[-1]] if begins else [], known[-1])
+        return Losses(loss, first_bad, first_bad.get("last"))
     good, bad = None, None
     for data in reported:
         if is_finite(data["loss"]):
@@ -167,6 +169,20 @@ def losses(case: Case) -> Losses | None:
     if bad is None and is_finite(loss):
         good = case.status.progress
     return Losses(loss, bad, good)
+
+
+def _first_bad(before: Sequence[Event], change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where the loss became what it was from the first step of an attempt on: in an attempt `before`, if one tells.
+
+    A checkpoint that was saved after the loss had become NaN carries it into the attempts that go on from it.
+    """
+    for event in reversed(before):
+        if "last" in change or "step" not in change:
+            break
+        one = event.data
+        if event.kind == "loss" and one["rank"] == change["rank"] and one.get("step", math.inf) <= change["step"]:
+            change = one
+    return change
 
 
 def is_finite(loss: object) -> bool:
