@@ -152,7 +152,7 @@ BREAKING = (
     Fault("a cluster without name service", "name-unknown", ("kube-dns",), job={"nodes": 2, "launcher": "plain"},
           before=scene.stopped_program("coredns"), breaks=True),
     Fault("JobSet's webhook does not answer", "webhook-unreachable", ("jobset",),
-          job={"kubernetes": {"via": "jobset"}}, between=scene.stopped_program("jobset"), breaks=True, ends=True),
+          job={"kubernetes": {"via": "jobset"}}, between=scene.stopped_program("jobset"), breaks=True),
     Fault("an API server that answers nothing", "cluster-unreachable", (), act=scene.silent_api, breaks=True),
     Fault("an API server that is gone", "cluster-unreachable", (), act=scene.dead_api, breaks=True),
     Fault("a machine whose power is cut", "node-lost", ("does not answer",), job={"nodes": 2, "launcher": "plain"},

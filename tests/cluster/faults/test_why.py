@@ -31,6 +31,7 @@ WAITS = (
     "queue-pending",
     "machine-coming",
     "machines-pending",
+    "run-not-followed",
 )
 """What is said of a run until its cluster has said more."""
 

@@ -173,9 +173,11 @@ def not_followed(case: Case) -> Iterator[Verdict]:
     if not condition or case.status.phase.is_terminal:
         return
     message, since = str(condition["message"]), f"the last that is known of the run: it was {case.status.phase}"
+    if case.seen.cluster is not None and (found := meaning_of(message)):
+        yield _meant(case, found, "the cluster", (message,), 106)
     yield Verdict("run-not-followed", f"the run's supervisor cannot follow it: {message}", None, (message, since),
                   "pods go on without it, and it tries again every few seconds; see: windlass check --on "
-                  f"{case.status.target}", 108)  # fmt: skip
+                  f"{case.status.target}", 30)  # fmt: skip
 
 
 def lines_missing(case: Case) -> Iterator[Verdict]:
