@@ -162,6 +162,5 @@ def test_the_command_says_it_in_json(world: World, tmp_path: Path) -> None:
         "checkpoint_missing",
         "not_seen",
         "restarts",
-        "checkpoint_missing",
     }
     assert (said["verdict"], said["rank"], said["phase"]) == ("exception", 2, "failed"), done.stdout.decode()
