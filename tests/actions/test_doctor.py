@@ -118,3 +118,16 @@ def test_a_look_that_breaks_does_not_end_the_others(edge: Edge, monkeypatch: pyt
     assert found["memory"].level == "warn"
     assert "an odd machine" in found["memory"].found
     assert "git" in found
+
+
+def test_a_home_of_another_user_is_a_failure_as_it_is_for_every_command(edge: Edge) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a folder to another user")
+    Store(edge.home).close()
+    assert one(doctor._home(edge)).level == "ok"
+    for foreign in (edge.home / "runs", edge.home):
+        os.chown(foreign, 65534, -1)
+        check = one(doctor._home(edge))
+        assert (check.level, "WINDLASS_HOME" in check.fix) == ("fail", True)
+        assert f"{foreign} belongs to user" in check.found
+        os.chown(foreign, 0, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import socket
 import struct
@@ -17,6 +18,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from tests.cli.conftest import Call
 from tests.cli.test_json import hold
+from tests.faults.failing_disk import failing_reads
 
 from windlass.cli.checkpoints import checkpoints
 from windlass.cli.main import cli
@@ -194,6 +196,14 @@ def test_prune_leaves_what_it_cannot_read_and_what_others_have_saved(windlass: C
     shown = windlass("checkpoints", run_id, "prune").out
     assert "step-00000006-a1f3c1 is unknown-format: not removed" in shown
     assert "step-00000040-a1f3c1 is unreadable: not removed" in shown
+
+
+def test_size_and_age_of_a_checkpoint_that_cannot_be_looked_at_are_not_shown(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 20)
+    with failing_reads(write(folder, 30), errno.EIO):
+        (row,) = [line for line in windlass("checkpoints", run_id).out.splitlines() if "unreadable" in line]
+    assert row.split()[:7] == ["step-00000030-a1f3c1", "30", "–", "–", "–", "–", "unreadable:"]
 
 
 def make_unreadable(place: Path) -> None:

@@ -206,6 +206,7 @@ def test_a_restarted_run_says_why_from_which_step_and_what_is_left() -> None:
 def test_a_resumed_run_says_so() -> None:
     stopped = replace(HUNG[0], reason="stop", phase=Phase.STOPPED)
     assert "attempt   2 by a resume, from step 120" in shown(training(attempts=(stopped, HUNG[1])))
+    assert "attempt   2 by a resume" in shown(training(attempts=(HUNG[0], replace(HUNG[1], is_resume=True))))
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.LOST, Phase.FAILED])

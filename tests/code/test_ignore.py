@@ -18,7 +18,8 @@ NAMES = ("a", "b", "ab", "a.c", "b.log", "foo", "a b", "é")
 ATOMS = (
     *NAMES, "sub", "*", "?", "**", "***", "*.c", "*.log", "a*", "*o*", "fo?", "??", "foo**", "**a", "a.**", "[ab]",
     "[!a]", "[^a]*", "[a-c]*", "[]a]", "[a-", "[a", "[!]", "[--a]", "[a-\\c]", "[\\]]", "[[:alpha:]]", "[[:alpha:]b.]*",
-    "[[:foo:]]", "[[:]", "[[:b]", "\\a", "a\\", "a\\ ", "a ", "#a", "\\#a", "\\!a", "é*", "?é", "[é]", " ",
+    "[[:foo:]]", "[[:]", "[[:b]", "*a*b*", "*.*", "a*o*o",
+    "\\a", "a\\", "a\\ ", "a ", "#a", "\\#a", "\\!a", "é*", "?é", "[é]", " ",
 )  # fmt: skip
 
 patterns = st.builds(
@@ -86,3 +87,10 @@ def test_a_rule_knows_the_line_that_it_is_from() -> None:
     [first, second] = parse(b"# data\n*.bin\n\n!/keep.bin  \n", b"/x", "sub/.gitignore")
     assert (first.source, first.pattern, first.keeps) == ("sub/.gitignore:2", "*.bin", False)
     assert (second.source, second.pattern, second.keeps) == ("sub/.gitignore:4", "!/keep.bin", True)
+
+
+@pytest.mark.parametrize("line", ["a*" * 30 + "b", "x/" + "*a" * 30 + "/b", "**/" + "a*" * 30 + "b"])
+def test_many_stars_are_not_tried_in_every_way(line: str) -> None:
+    """A plain translation to a regular expression takes longer than the universe has."""
+    (rule,) = parse(line.encode(), b"/r", "x")
+    assert not rule.matches(b"/r/x/" + b"a" * 200, is_folder=False)

@@ -51,6 +51,15 @@ def test_a_changed_byte_gives_another_digest(folder: Path) -> None:
     assert pack(folder, LIMIT, {}).digest != before
 
 
+def test_links_that_lead_to_each_other_or_nowhere_are_kept_as_links(folder: Path) -> None:
+    for name, target in {"a": "b", "b": "a", "self": "self", "nowhere": "gone"}.items():
+        (folder / name).symlink_to(target)
+    with tarfile.open(fileobj=io.BytesIO(pack(folder, LIMIT, {}).data)) as tar:
+        assert {entry.name for entry in tar if entry.issym()} == {
+            f"code/{name}" for name in ("a", "b", "self", "nowhere")
+        }
+
+
 def test_nothing_of_this_machine_travels(folder: Path) -> None:
     (folder / "train.py").chmod(0o700)
     with tarfile.open(fileobj=io.BytesIO(pack(folder, LIMIT, {}).data)) as tar:

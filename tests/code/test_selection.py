@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.faults.deep import deep_tree
 
 from windlass.code.selection import LeftOut, Selection, refuse_credentials, select
 from windlass.errors import UsageError
@@ -229,3 +230,8 @@ def test_a_gitignore_names_no_credentials_for_travel(tmp_path: Path, home: Path)
 
 def test_git_is_not_needed() -> None:
     assert shutil.which("git", path="") is None  # what the tests without PATH stand on
+
+
+def test_folders_that_are_nested_too_deeply_are_refused_in_words(tmp_path: Path) -> None:
+    with deep_tree(tmp_path), pytest.raises(UsageError, match="nested too deeply"):
+        select(tmp_path, {})

@@ -257,8 +257,12 @@ def test_a_resumed_run_goes_on_and_the_gap_was_idle() -> None:
     )  # fmt: skip
     assert (status.phases[Phase.IDLE], status.resume_from) == (100, "step-00000020-a1")
     assert (status.attempts[0].phase, status.attempts[0].reason) == (Phase.STOPPED, "stop")
-    told += [(104, "attempt", attempt(2)), (105, "checkpoint", {"action": "saved", "step": 30, "name": "x"})]
+    told += [
+        (104, "attempt", attempt(2, reason="resume")),
+        (105, "checkpoint", {"action": "saved", "step": 30, "name": "x"}),
+    ]
     assert story(*told).resume_from is None
+    assert [one.is_resume for one in story(*told).attempts] == [False, True]
     told += [(110, "end", {"phase": "succeeded", "exit_code": 0})]
     assert sum(story(*told).phases.values()) == 110
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.faults.deep import deep_tree
 from tests.faults.failing_disk import failing_reads
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -302,3 +303,15 @@ def test_what_cannot_be_read_at_all_is_an_error_with_its_path(tmp_path: Path) ->
         choose(request, 0.0, pauses.append)
     assert raised.value.errno == errno.EIO
     assert pauses == list(PAUSES)
+
+
+def test_what_a_pattern_matches_may_hold_any_tree(tmp_path: Path) -> None:
+    """A broad pattern finds folders that are no checkpoints: it must not end the supervisor."""
+    folder = tmp_path / "checkpoints"
+    request = wish(folder, "*")
+    (folder / "tree").mkdir()
+    (folder / "tree" / "loop").symlink_to("loop")
+    (folder / "tree" / "up").symlink_to("..")
+    saved(folder / "model-1.pt", at=2e9)
+    with deep_tree(folder / "tree"):
+        assert choose(request, 0).path == str(folder / "model-1.pt")

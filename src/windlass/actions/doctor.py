@@ -15,6 +15,8 @@ from typing import Final
 
 from windlass.actions.edge import Edge
 from windlass.engines.checking import Check
+from windlass.errors import StoreError
+from windlass.runs.private import refuse_foreign
 
 MIN_PYTHON: Final = (3, 11)
 GIB: Final = 1 << 30
@@ -75,6 +77,12 @@ def _home(edge: Edge) -> Iterator[Check]:
         fix = f"make {there} writable, or set WINDLASS_HOME to a folder that is"
         yield Check("home", "fail", f"{home} cannot be written: {error.strerror}", fix)
         return
+    if there == home:
+        try:
+            refuse_foreign(home)
+        except StoreError as error:
+            yield Check("home", "fail", error.message, error.hint)
+            return
     free = shutil.disk_usage(there).free
     found = f"{home}, {_size(free)} free"
     if free < NO_HOME_BYTES:

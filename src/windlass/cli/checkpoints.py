@@ -224,10 +224,16 @@ def list_lines(seen: Checkpoints, now: float, paint: Paint) -> list[str]:
     head = [paint(title, dim=True) for title in ("NAME", "STEP", "EPOCH", "RANKS", "SIZE", "AGE", "STATE")]
     rows = [
         [one.name, number(one.step), str(one.epoch) if one.complete else "–", str(one.world_size or "–"),
-         size(one.bytes), duration(now - one.created_at), _state(one, paint)]
+         "–" if _is_unseen(one) else size(one.bytes), "–" if _is_unseen(one) else duration(now - one.created_at),
+         _state(one, paint)]
         for one in seen.found
     ]  # fmt: skip
     return table([head, *rows])
+
+
+def _is_unseen(found: Found) -> bool:
+    """Whether not even its size and age could be read."""
+    return not found.created_at
 
 
 def _state(found: Found, paint: Paint) -> str:

@@ -309,14 +309,15 @@ def attempt_words(status: Status, plan: Mapping[str, Any], start: Start | None =
 def attempt_word(status: Status) -> str:
     """`3 after a hang`: the newest attempt, and why it was begun."""
     number = str(len(status.attempts))
-    if len(status.attempts) < 2 or (reason := _begun_by(status.attempts[-2])) is None:
+    if len(status.attempts) < 2 or (reason := _begun_by(*status.attempts[-2:])) is None:
         return number
     return f"{number} {WHY.get(reason, '')}".rstrip()
 
 
-def _begun_by(before: Attempt) -> str | None:
+def _begun_by(before: Attempt, newest: Attempt) -> str | None:
     """Why the attempt after `before` was begun: one that had ended its run was followed by a resume alone."""
-    return "resume" if before.reason in ("stop", "timeout", "same-step-twice") else before.reason
+    ended_run = before.reason in ("stop", "timeout", "same-step-twice")
+    return "resume" if newest.is_resume or ended_run else before.reason
 
 
 def saved_words(status: Status, now: float) -> str:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
+_ANY, _FOLDERS, _REST = b"[^/]*", b"(?:.*/)?", b".*"
+_STARS: Final = (_ANY, _FOLDERS, _REST)
 _CLASSES: Final = {
     "alnum": string.ascii_letters + string.digits,
     "alpha": string.ascii_letters,
@@ -107,7 +109,8 @@ def _translated(pattern: bytes, *, is_path: bool) -> bytes | None:
     # git compares what stands before the first special character by itself, and `**` right after it counts as one at
     # the start of the pattern: `foo**/bar` matches foo/x/bar.
     start = first.start() if first is not None else len(pattern)
-    out, at = b"", 0
+    pieces: list[bytes] = []
+    at = 0
     while at < len(pattern):
         letter = pattern[at : at + 1]
         if letter == b"*":
@@ -125,7 +128,22 @@ def _translated(pattern: bytes, *, is_path: bool) -> bytes | None:
             if at == len(pattern):
                 return None
             piece, at = re.escape(pattern[at : at + 1]), at + 1
-        out += piece
+        pieces.append(piece)
+    return _joined(pieces)
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    """One expression. What stands between two stars is matched once, where it is first found: as good as any other
+    place, and a name is not tried in the exponentially many ways that several stars can share it."""
+    out, is_open = b"", False
+    last_star = max((at for at, piece in enumerate(pieces) if piece in _STARS), default=-1)
+    for at, piece in enumerate(pieces):
+        if piece in _STARS and is_open:
+            out, is_open = out + b")", False
+        if piece == _ANY and at < last_star:
+            out, is_open = out + b"(?>[^/]*?", True
+        else:
+            out += piece
     return out
 
 
@@ -137,10 +155,10 @@ def _stars(pattern: bytes, at: int, start: int, *, is_path: bool) -> tuple[bytes
     rest = pattern[end:]
     begins = at == start or pattern[at - 1 : at] == b"/"
     if end - at == 1 or not is_path or not begins or (rest and not rest.startswith((b"/", b"\\/"))):
-        return b"[^/]*", end
+        return _ANY, end
     if rest.startswith(b"/"):
-        return b"(?:.*/)?", end + 1
-    return b".*", end
+        return _FOLDERS, end + 1
+    return _REST, end
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[set[int], int] | None:

@@ -93,9 +93,10 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
     found = path.lstat()
     entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
     if stat.S_ISLNK(found.st_mode):
-        if not path.resolve().is_relative_to(folder.resolve()):
+        target = os.path.realpath(path)  # Path.resolve() fails for links that lead to each other
+        if not Path(target).is_relative_to(folder.resolve()):
             raise UsageError(f"{path} is a link that leads out of {folder}", "copy what it leads to, or ignore it")
-        entry.type, entry.linkname = tarfile.SYMTYPE, os.path.relpath(path.resolve(), path.parent.resolve())
+        entry.type, entry.linkname = tarfile.SYMTYPE, os.path.relpath(target, path.parent.resolve())
         archive.addfile(entry)
         return
     try:

@@ -75,7 +75,10 @@ def select(folder: Path, environ: Mapping[str, str]) -> Selection:
     found = Selection()
     root = root_of(folder)
     above = [excluded_by(root), *rules_above(folder, GIT)] if root is not None and root != folder else []
-    _walk(found, folder, folder, [user_rules(folder, environ), *above], rules_above(folder, OWN))
+    try:
+        _walk(found, folder, folder, [user_rules(folder, environ), *above], rules_above(folder, OWN))
+    except RecursionError as error:
+        raise UsageError(f"folders in {folder} are nested too deeply to travel", f"ignore them in {OWN}") from error
     found.files.sort(key=lambda file: file.name)
     return found
 

@@ -23,9 +23,8 @@ def prepare(home: Path) -> None:
     mode: what is ours in it is closed instead.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_foreign(home)
     about = home.stat()
-    if about.st_uid not in (os.geteuid(), 0):  # its owner could put another record in place of ours
-        raise _foreign(home, about.st_uid)
     if about.st_uid == os.geteuid() and about.st_mode & OTHERS and _is_ours_alone(home):
         home.chmod(0o700)
     with contextlib.suppress(FileExistsError):
@@ -34,6 +33,17 @@ def prepare(home: Path) -> None:
         os.close(os.open(home / RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for name in (RECORD, "runs", *BESIDE_RECORD, *FOLDERS):
         _close_to_others(home / name)
+
+
+def refuse_foreign(home: Path) -> None:
+    """Raise StoreError if the home or what must lie in it belongs to another user. Changes nothing."""
+    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # they could put another record in place of ours
+        raise _foreign(home, owner)
+    for name in (RECORD, "runs", *BESIDE_RECORD, *FOLDERS):
+        with contextlib.suppress(FileNotFoundError):
+            about = (home / name).lstat()
+            if about.st_uid != os.geteuid() and not stat.S_ISLNK(about.st_mode):
+                raise _foreign(home / name, about.st_uid)
 
 
 def _close_to_others(path: Path) -> None:

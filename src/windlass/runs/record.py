@@ -83,6 +83,8 @@ class Attempt:
     """The step of the checkpoint from which it went on; None where none was restored."""
     members: tuple[int, ...] = ()
     """The nodes that took part, by the numbers that they keep for the whole run; empty in older records."""
+    is_resume: bool = False
+    """Whether it was begun by `windlass resume`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,14 @@ def _on_phase(status: Status, event: Event) -> Status:
 def _on_attempt(status: Status, event: Event) -> Status:
     data = event.data
     nodes, members = data.get("nodes", ()), tuple(data.get("members", ()))
-    attempt = Attempt(data["number"], data["world_size"], Phase.STARTING, event.time, members=members)
+    attempt = Attempt(
+        data["number"],
+        data["world_size"],
+        Phase.STARTING,
+        event.time,
+        members=members,
+        is_resume=data.get("reason") == "resume",
+    )
     ranks = tuple(
         RankState(rank, node)
         for node, ranks_of_node in zip(members or range(len(nodes)), nodes, strict=False)

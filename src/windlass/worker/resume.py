@@ -310,9 +310,18 @@ def _problem_within(folder: str, name: str) -> str:
 def _files(path: str) -> Iterator[str]:
     if not os.path.isdir(path):
         yield path
-    for folder, _, names in os.walk(path):
-        for name in names:
-            yield os.path.join(folder, name)
+    waiting = [path]  # os.walk calls itself for each level until Python 3.12: a pattern may match any tree
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                entries = list(found)
+        except OSError:
+            continue  # it was removed meanwhile, or is not ours to look into
+        for entry in entries:
+            if not os.path.isdir(entry.path):
+                yield entry.path
+            elif not entry.is_symlink():
+                waiting.append(entry.path)
 
 
 def _sizes(path: str) -> Iterator[int]:
