@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+import torch
+from tests.faults.failing_disk import failing_reads
 from tests.faults.read_errors import build as build_library
 from tests.train.checkpoint.saved import build, flip, make
 from tests.train.checkpoint.test_files import change, newest
@@ -117,6 +119,16 @@ def test_without_descriptors_for_good_a_restore_fails_and_names_the_folder(folde
     assert "windlass resume --from NAME" in str(raised.value)
     assert clock.now == pytest.approx(60)
     assert steps(folder) == [3, 2, 1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_folder_whose_file_system_fails_is_named_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0.1")
+    (tmp_path / "saved").mkdir()
+    with failing_reads(tmp_path / "saved", number), pytest.raises(UnreadableCheckpoint, match="saved cannot be read"):
+        Checkpoint(folder=tmp_path / "saved", model=torch.nn.Linear(2, 2))
 
 
 def test_an_older_one_is_taken_in_place_of_a_newer_format(

@@ -199,6 +199,8 @@ def _go_on(folder: Path, number: int, requests: Sequence[Mapping[str, Any]]) -> 
         changed, found = resume.go_on(requests, since, number)
     except ValueError as error:
         raise OSError(str(error)) from error
+    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:  # a defect: the run fails, and is not lost
+        raise OSError(f"checkpoint.find: internal error: {type(error).__name__}: {error}") from error
     return [{**changed[0], "found": found, "since": since}, *changed[1:]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -20,9 +21,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from windlass.train.checkpoint import agreement, buckets, files, rng
 from windlass.train.checkpoint.beside import CopyBeside, is_wanted
-from windlass.train.checkpoint.faults import Fault
+from windlass.train.checkpoint.faults import Fault, Problem, described
 from windlass.train.checkpoint.parts import ModulePart, make_parts
-from windlass.train.checkpoint.restore import Loader, Refused, choose, choose_only, list_together
+from windlass.train.checkpoint.restore import Loader, Refused, choose, choose_only, list_together, unreadable
 from windlass.train.checkpoint.retry import Retry, seconds_of
 from windlass.train.checkpoint.saving import Copier, Snapshot
 from windlass.train.checkpoint.settings import settle
@@ -93,7 +94,7 @@ class Checkpoint:
         self._folder = str(Path(self._settings.folder).absolute())
         self._stop_asked = False
         self._retry = Retry(seconds_of(self._environ), gives_up=lambda: self._stop_asked)
-        self._retry.call(lambda: Path(self._folder).mkdir(parents=True, exist_ok=True), self._folder)
+        self._make_folder()
         given = self._environ.get("WINDLASS_ATTEMPT", "")
         self._attempt = int(given) if given.isdigit() else 0
         self._world = agreement.join(self._folder, self._attempt or 1, self._environ)
@@ -449,6 +450,15 @@ class Checkpoint:
         raise Preempted
 
     # -- restoring ----------------------------------------------------------------------------------------------------
+
+    def _make_folder(self) -> None:
+        """Make the folder if it is not there. Raises UnreadableCheckpoint where its file system fails, OSError."""
+        try:
+            self._retry.call(lambda: Path(self._folder).mkdir(parents=True, exist_ok=True), self._folder)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ESTALE):
+                raise
+            raise unreadable(self._folder, [Problem(Fault.UNREADABLE, described(error, self._folder))]) from error
 
     def restore(self) -> int:
         """Go on from the newest verified checkpoint; gives how many steps are done, 0 where there is none.
