@@ -170,7 +170,7 @@ KUBECONFIG = "apiVersion: v1\nkind: Config\nusers:\n- name: me\n  user:\n    tok
 HELD = {
     ".env": "A=1", ".env.production": "A=1", "deploy/prod.env": "A=1", "tls.pem": "x", "TLS.KEY": "x", "a.p12": "x",
     "a.pfx": "x", "id_rsa": "x", "keys/id_ed25519": "x", "deploy_key": KEY, ".netrc": "x", ".git-credentials": "x",
-    ".pypirc": "x", ".npmrc": "//registry.npmjs.org/:_authToken=npm_abc\n", "credentials": "x",
+    ".pypirc": "x", ".npmrc": "//registry.example/:_authToken=npm_abc\n", "credentials": "x",
     "gcp/credentials.json": "{}", "project-1f2e.json": '{"type": "service_account", "private_key": "x"}',
     ".aws/config": "x", ".kube/config": "x", "kubeconfig": "x", "lab.yaml": KUBECONFIG, "lab": KUBECONFIG,
     "lab.conf": KUBECONFIG, ".docker/config.json": "{}",
