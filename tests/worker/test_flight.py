@@ -88,16 +88,22 @@ def test_a_file_that_is_half_written_is_as_none(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import sys, types
+import os, pickle, sys, time, types
 sys.path.insert(0, sys.argv[1])
 import torch, torch.distributed as dist
 from windlass.worker.flight import Flight
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(3):
     dist.all_reduce(torch.ones(2, 3))
+dump = lambda: torch._C._distributed_c10d._dump_fr_trace(includeStackTraces=False)
+give_up = time.monotonic() + 60
+while not all(entry["retired"] for entry in pickle.loads(dump())["entries"]):  # a thread of torch marks them
+    assert time.monotonic() < give_up, pickle.loads(dump())
+    time.sleep(0.01)
 Flight(sys.argv[2] + "/rank-0", dist.distributed_c10d).write("asked")
-pickled = torch._C._distributed_c10d._dump_fr_trace(includeStackTraces=False)
-open(sys.argv[2] + "/nccl-trace-rank-0", "wb").write(pickled)
+with open(sys.argv[2] + "/nccl-trace-rank-0", "wb") as file:
+    file.write(dump())
+os._exit(0)  # gloo's threads may abort an interpreter that ends
 """
 
 
