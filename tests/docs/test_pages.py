@@ -89,7 +89,7 @@ def shown_commands(page: Path) -> Iterator[tuple[list[str], str]]:
 def refusal(words: list[str]) -> str:
     """What the command line says against these words; empty if they are a command with options that exist."""
     try:
-        top = click.Context(cli, info_name="windlass")
+        top = click.Context(cli, info_name="windlass", **cli.context_settings)  # a command keeps its names of help
         name, command, rest = cli.resolve_command(top, words[1:])
         assert command is not None
         command.make_context(name, rest, parent=top)
