@@ -168,7 +168,7 @@ class Reporter:
             pass
 
     def _follow_loss(self, step: Any, loss: Any, *, is_due: bool, for_windlass: bool) -> bool:
-        """Whether a line is to be written: it is due, or the loss is no longer finite; then the one before is told."""
+        """Whether to write a line: it is due, or the loss is no longer finite; then the one before is written too."""
         unsaid, self._unsaid_loss = self._unsaid_loss, None
         if type(loss) not in (int, float):
             return is_due

@@ -108,7 +108,7 @@ class Node:
         """When it is looked next whether the ranks have met; 0 once that is settled."""
         self.looks = 0
         self.marks_at = 0.0
-        """When the marks are to be read next, by the monotonic clock."""
+        """When to read the ranks' marks next, by the monotonic clock."""
         self.evidence = Evidence()
         self.listeners: list[dict[str, Any]] = []
         """Who listened on which port when a rank found its port in use."""

@@ -95,7 +95,7 @@ class ProgressOfNodes:
         """The lowest node that has told a step: the run's progress is that of its lowest rank that tells any."""
 
     def begin(self) -> None:
-        """A new attempt: its nodes have told nothing yet, and its first step is to be in the history."""
+        """A new attempt: its nodes have reported nothing, and its first progress becomes an event."""
         self._newest.clear()
         self._next_event_at = 0.0
         self._rates.clear()

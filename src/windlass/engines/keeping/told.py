@@ -78,7 +78,7 @@ class Told:
             yield event
 
     def take_end(self, failures: list[dict[str, Any]]) -> None:
-        """Its last word: how its ranks failed, of which there may be none."""
+        """Take the node's `end` event: how its ranks failed; empty where none did."""
         self.ended, self.failures = True, failures
 
     def last_words(self) -> str:

@@ -70,7 +70,7 @@ class Health:
                 known.error, known.connected_at = error, None
 
     def crashed(self, what: str, error: BaseException) -> None:
-        """A thread ran into an error that nothing provides for: a defect, of which the record gets the place."""
+        """Record an unexpected error of a thread, with the place in the code: it is a defect of Windlass."""
         words = f"internal error, tried again: {_words_of(error)}"
         self.failed(what, WindlassError(words))
         with self._lock:

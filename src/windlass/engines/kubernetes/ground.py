@@ -229,7 +229,7 @@ class ClusterGround:
         return self.room.missing()
 
     def clear(self, record: Recording) -> None:
-        """See `Ground`. All that there is to do asks the cluster: that it is to be done is noted on this machine."""
+        """See `Ground`. A run that is still to be cleaned up in its cluster is marked by a file on this machine."""
         with contextlib.suppress(OSError):
             (self._run_dir / UNFINISHED).touch()
 

@@ -59,7 +59,7 @@ class Intake:
         """What said so was not the pod's own process: the attempt goes on. Raises OSError, as `put`."""
         with self._lock:
             if self._is_broken:
-                raise OSError("the log is to be read anew")
+                raise OSError("the log must be read again from its cursor")
             self._guarded(self._mirror.retract)
 
     def _take(self) -> bool:

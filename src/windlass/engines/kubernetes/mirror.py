@@ -229,7 +229,7 @@ _WHY_MISSING: Final = "the kubelet rotated the log of the pod before a superviso
 
 
 class _Batch:
-    """What is to be written into the files of a node, all at once."""
+    """Collects lines for the files of one node, and appends them in one write each."""
 
     def __init__(self, names: Mapping[str, str], indexes: Mapping[str, str], lengths: Mapping[str, int]) -> None:
         self._names = names
