@@ -10,6 +10,8 @@ UV_VERSION := 0.13.8
 TEST_HOME := $(CURDIR)/.cache/test-home
 # The number of the cluster that `make cluster-up` makes: several may run side by side.
 BED ?= 0
+# No test is run again to make it pass: one that fails now and then is a defect of the test or a race of ours.
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 timed = @start=$$SECONDS; trap 'echo "make $@: exit $$?, $$((SECONDS - start)) s"' EXIT;
 
 .PHONY: help
@@ -28,16 +30,24 @@ demo: ## train on real handwritten digits, 2 nodes × 2 ranks, on this machine
 	$(timed) $(MAKE) --no-print-directory setup; WINDLASS_BIN=$(BIN)/windlass bash tools/demo.sh
 
 .PHONY: test
-test: ## the tests a person waits for (at most 10 minutes on 2 cores)
-	$(timed) $(MAKE) --no-print-directory setup lint; bash tools/tests.sh -m "not slow and not cluster"
+test: ## lint, and the tests a person waits for (at most 5 minutes on 2 cores)
+	$(timed) $(MAKE) --no-print-directory setup lint; $(PYTEST) -m "not slow and not cluster"
+
+.PHONY: server-build
+server-build: setup ## build the S3 server of the tests into the cache of this machine (once; 3 minutes, needs Go)
+	@$(BIN)/python -m tests.servers
 
 .PHONY: test-slow
-test-slow: setup ## the tests that take minutes each; CONTRACT=whole: with all cases of the contract in every way
-	$(timed) bash tools/tests.sh -m "slow and not cluster" --durations=15
+test-slow: server-build ## the slower tests of this machine; CONTRACT=whole: with all cases of the contract in every way
+	$(timed) $(PYTEST) -m "slow and not cluster" --durations=15
+
+.PHONY: cluster-build
+cluster-build: setup ## build the programs of that cluster into the cache of this machine (once; 10 minutes)
+	@bash tools/apt.sh cluster && $(BIN)/python -m tests.cluster.bed build
 
 .PHONY: cluster-up
-cluster-up: setup ## bring up a real Kubernetes cluster of two nodes here (root; built from source the first time: 10 minutes)
-	@bash tools/apt.sh cluster && $(BIN)/python -m tests.cluster.bed up --index $(BED)
+cluster-up: cluster-build ## bring up a real Kubernetes cluster of two nodes here (root)
+	@$(BIN)/python -m tests.cluster.bed up --index $(BED)
 
 .PHONY: cluster-down
 cluster-down: setup ## end that cluster and leave nothing of it
@@ -45,17 +55,23 @@ cluster-down: setup ## end that cluster and leave nothing of it
 
 .PHONY: test-cluster
 test-cluster: setup ## the tests on a real cluster: one of its own, or yours by KUBECONFIG and WINDLASS_TEST_CONTEXT
-	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build; }; \
-	  RUN_AGAIN=6 bash tools/tests.sh tests/cluster -m "cluster and not operators" --durations=15
+	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || $(MAKE) --no-print-directory cluster-build; \
+	  $(PYTEST) tests/cluster -m "cluster and not operators" --durations=15
 
 .PHONY: test-operators
 test-operators: setup ## the tests on a cluster with Kubeflow's operators, Kueue and Karpenter (an hour)
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build-operators; }; \
-	  CONTRACT=whole RUN_AGAIN=6 bash tools/tests.sh tests/cluster -m "cluster and operators" --durations=15
+	  CONTRACT=whole $(PYTEST) tests/cluster -m "cluster and operators" --durations=15
 
 .PHONY: chaos
 chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again
 	$(timed) CHAOS_SEEDS=200 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_chaos.py -n $(if $(SEED),0 -s,2) --dist worksteal
+
+.PHONY: chaos-cluster
+chaos-cluster: setup ## strike 100 runs that a real cluster supervises, three at a time (root, 2 hours); `make chaos-cluster SEED=n` plays one again
+	$(timed) $(MAKE) --no-print-directory cluster-build; \
+	  WINDLASS_TEST_BED=$(BED) CHAOS_SEEDS=100 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/cluster/test_chaos_inside.py \
+	    -n $(if $(SEED),0 -s,3) --dist worksteal
 
 .PHONY: horovod
 horovod: setup ## build Horovod for example 04 into .cache/horovod-env (3 to 9 minutes, once; needs Open MPI)
@@ -84,9 +100,22 @@ docs: setup ## build the documentation into site/, refusing broken links
 size: setup ## installed size and package count of the core (at most 12 packages, 30 MB)
 	@$(BIN)/python tools/size.py
 
+# Those on a cluster bring up one of their own (root).
+BENCH_HELPERS := $(addprefix bench/,common.py fake_pods.py onbed.py spawn.py stage_peers.py supervised.py)
+BENCH_CLUSTER := $(addprefix bench/,scale.py submit.py workloads.py)
+BENCH := $(filter-out $(BENCH_HELPERS),$(wildcard bench/*.py))
+
 .PHONY: bench
-bench: setup ## every figure that the docs claim, beside its peer's
-	@for file in $(filter-out bench/common.py bench/onbed.py,$(wildcard bench/*.py)); do $(BIN)/python $$file; done
+bench: setup ## every figure that the docs claim, beside its peer's (hours)
+	@for file in $(BENCH); do $(BIN)/python $$file || exit 1; done
+
+.PHONY: bench-smoke
+bench-smoke: setup ## every benchmark on this machine once, at its smallest sizes and without peers (a minute)
+	$(timed) for file in $(filter-out $(BENCH_CLUSTER),$(BENCH)); do $(BIN)/python $$file --smoke || exit 1; done
+
+.PHONY: bench-smoke-cluster
+bench-smoke-cluster: setup ## the same of the benchmarks on a cluster (root; 4 minutes)
+	$(timed) for file in $(BENCH_CLUSTER); do $(BIN)/python $$file --smoke || exit 1; done
 
 .PHONY: lock
 lock: setup ## resolve the dependencies anew into requirements.lock

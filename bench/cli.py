@@ -1,47 +1,66 @@
 """Start-up of the command line beside torchx: `--help`, `plan`, `ps` and `status` with 10,000 runs in the record.
 
-.venv/bin/python bench/cli.py [RUNS]
+.venv/bin/python bench/cli.py [RUNS] [--smoke]
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from common import BIN, ROOT, Cost, fresh_home, in_turn, machine, measure, median, peers, spread, table
+from common import BIN, ROOT, Cost, fresh_home, in_turn, machine, measure, median, peers, spread, start, table
 
-from windlass.runs.record import Phase, Status
+from windlass.runs.events import Event
+from windlass.runs.record import fold
 from windlass.runs.store import Store, _dump
 
 NUM_RECORDS = 10_000
+SMOKE_RECORDS = 50
+PEER = "torchx --help"
+POLICY = {"max_restarts": 0, "grace_seconds": 30}
+PLAN = json.dumps({"engine": "local", "num_nodes": 1, "procs_per_node": 1, "policy": POLICY, "steps": []})
 
 
-def fill(home: Path) -> None:
-    """Ten thousand ended runs, by the statements that the store itself uses."""
+def fill(home: Path, num_records: int) -> None:
+    """So many ended runs with their events, by the statements that the store itself uses."""
     Store(home).close()
     now = time.time()
-    plan = json.dumps({"engine": "local"})
-    rows = []
-    for number in range(NUM_RECORDS):
+    runs, rows = [], []
+    for number in range(num_records):
         began = now - 60 * number
-        status = Status(f"digits-{number:05}", "digits", "local", Phase.SUCCEEDED, began, began + 9.0, "/tmp/x", 0,
-                        began + 9.0, (), {Phase.STARTING: 2.0, Phase.TRAINING: 7.0})  # fmt: skip
-        rows.append((status.id, began, began + 9.0, status.phase.value, _dump(status), plan))
+        history = events(f"digits-{number:05}", began)
+        status = fold(history)
+        runs.append((status.id, began, status.ended_at, status.phase.value, _dump(status), PLAN))
+        rows += [(status.id, event.seq, event.time, event.kind, json.dumps(event.data)) for event in history]
     with sqlite3.connect(home / "record.db") as db:
-        db.executemany("INSERT INTO runs (id, created_at, ended_at, phase, status, plan) VALUES (?,?,?,?,?,?)", rows)
+        db.executemany("INSERT INTO runs (id, created_at, ended_at, phase, status, plan) VALUES (?,?,?,?,?,?)", runs)
+        db.executemany("INSERT INTO events (run_id, seq, time, kind, data) VALUES (?,?,?,?,?)", rows)
     db.close()
 
 
-def main(runs: int) -> None:
+def events(run_id: str, began: float) -> list[Event]:
+    """The events of a short run that succeeded."""
+    told: list[tuple[float, str, dict[str, Any]]] = [
+        (0.0, "created", {"id": run_id, "name": "digits", "target": "local", "output_dir": "/tmp/x", "restarts": 0}),
+        (0.1, "attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"}),
+        (0.2, "rank", {"rank": 0, "pid": 7}),
+        (2.0, "phase", {"phase": "training"}),
+        (3.0, "progress", {"step": 10, "total": 100, "loss": 0.5}),
+        (8.9, "rank", {"rank": 0, "exit_code": 0}),
+        (9.0, "end", {"phase": "succeeded", "exit_code": 0}),
+    ]
+    return [Event(seq, began + after, kind, data) for seq, (after, kind, data) in enumerate(told, 1)]
+
+
+def main(runs: int, smoke: bool) -> None:
+    """Print wall seconds and peak memory of each command, and their ratios to torchx."""
     windlass = BIN / "windlass"
-    torchx = peers("torchx==0.7.0") / "torchx"
     job = ROOT / "examples" / "01-digits" / "job.yaml"
     commands: dict[str, list[str | Path]] = {
-        "torchx --help": [torchx, "--help"],
         "python -c pass": [BIN / "python", "-c", "pass"],
         "windlass --help": [windlass, "--help"],
         "windlass plan": [windlass, "plan", job],
@@ -50,25 +69,26 @@ def main(runs: int) -> None:
         "windlass ps --all -o json": [windlass, "ps", "--all", "-o", "json"],
         "windlass status": [windlass, "status"],
     }
+    if not smoke:
+        commands = {PEER: [peers("torchx==0.7.0") / "torchx", "--help"], **commands}
     with fresh_home() as home:
-        fill(home)
+        fill(home, SMOKE_RECORDS if smoke else NUM_RECORDS)
         results = in_turn({name: partial(measure, words) for name, words in commands.items()}, runs)
     costs = {name: [cost for cost in found if isinstance(cost, Cost)] for name, found in results.items()}
-    peer = costs["torchx --help"]
+    base = costs.get(PEER) or next(iter(costs.values()))
     rows = [
         [
             name,
             spread([cost.wall_seconds for cost in found]),
-            f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in peer]):.2f}",
+            f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in base]):.2f}",
             f"{median([cost.peak_mb for cost in found]):.1f}",
-            f"{median([c.peak_mb for c in found]) / median([c.peak_mb for c in peer]):.2f}",
+            f"{median([c.peak_mb for c in found]) / median([c.peak_mb for c in base]):.2f}",
         ]
         for name, found in costs.items()
     ]
-    table(
-        f"Command line, medians of {runs} ({machine()})", ["command", "wall s", "× torchx", "peak MB", "× torchx"], rows
-    )
+    ratio = f"× {'python' if smoke else 'torchx'}"
+    table(f"Command line, medians of {runs} ({machine()})", ["command", "wall s", ratio, "peak MB", ratio], rows)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7)
+    start(main, runs=7)

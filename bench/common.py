@@ -1,7 +1,12 @@
-"""What all benchmarks share: commands timed as whole processes, in turn, and a table with ratios to the peer."""
+"""What all benchmarks share: commands timed as whole processes, in turn, and a table with ratios to the peer.
+
+Each benchmark is called as `.venv/bin/python bench/NAME.py [RUNS] [--smoke]`. With `--smoke` it runs once, at its
+smallest sizes and without peers that have to be installed, and fails unless it prints figures; CI does that.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -31,12 +36,14 @@ class Cost:
 
 
 def measure(command: Sequence[str | Path], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Cost:
-    """Run a command to its end, its output thrown away. Raises CalledProcessError if it fails."""
+    """Run a command to its end, its output thrown away. Raises CalledProcessError if it fails.
+
+    It may keep its byte code, as an installed program does, also where the environment says otherwise.
+    """
     words = [str(word) for word in command]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     spawn = [str(BIN / "python"), "-I", "-S", str(ROOT / "bench" / "spawn.py"), *words]
-    answer = subprocess.run(
-        spawn, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run(spawn, cwd=cwd, env={**environ, **(env or {})}, capture_output=True, text=True, check=True)
     code, wall, cpu, peak = answer.stdout.split()
     if int(code):
         raise subprocess.CalledProcessError(int(code), words)
@@ -64,8 +71,36 @@ def spread(values: Sequence[float]) -> str:
     return f"{median(values):.3g} ({min(values):.3g}–{max(values):.3g})"
 
 
+def start(main: Callable[[int, bool], None], runs: int) -> None:
+    """Call `main` with the number of runs and whether this is a smoke test, as the command line says."""
+    text = main.__globals__["__doc__"]
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("runs", nargs="?", type=int, default=runs, metavar="RUNS", help=f"trials of each ({runs})")
+    add_smoke(parser)
+    given = parser.parse_args()
+    main(1 if given.smoke else given.runs, given.smoke)
+    if given.smoke:
+        require_figures()
+
+
+def add_smoke(parser: argparse.ArgumentParser) -> None:
+    """Add `--smoke` to a command line that has more options than `start` knows."""
+    parser.add_argument("--smoke", action="store_true", help="once, at the smallest sizes; checks that figures come")
+
+
+def require_figures() -> None:
+    """Exit with 1 if no table was printed, or one with a row without a figure: the end of a smoke test."""
+    if not (_PRINTED and all(any(letter.isdigit() for letter in row) for row in _PRINTED)):
+        sys.exit("smoke test: a figure is missing")
+
+
+_PRINTED: list[str] = []
+"""The rows of all tables so far, without their first column."""
+
+
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under a title, columns aligned."""
+    _PRINTED.extend(" ".join(map(str, row[1:])) for row in rows)
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     print(f"\n{title}")
@@ -107,7 +142,7 @@ def fresh_home() -> Iterator[Path]:
     try:
         yield home
     finally:
-        from windlass.engines.local.warm import WarmPool
+        from windlass.engines.local.warm_pool import WarmPool
 
         WarmPool(home).stop()
         if before is None:
@@ -117,9 +152,9 @@ def fresh_home() -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def peers(*packages: str) -> Path:
+def peers(*packages: str, env: str = "bench-env") -> Path:
     """The `bin` folder of an environment that has these packages, made once; it sees this project's torch."""
-    folder = CACHE / "bench-env"
+    folder = CACHE / env
     stamp = folder / "packages.json"
     wanted = sorted(packages)
     have = json.loads(stamp.read_text()) if stamp.is_file() else []

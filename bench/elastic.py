@@ -6,7 +6,7 @@ settings that still let a node in again (keep-alive 1 s × 3, last call 3 s) and
 defaults it is 46 s. Ours with networks (root) also has a node cut off without a reset, which torchrun's agents do not
 notice: its ranks wait for the time limit of the collective, 30 minutes by default.
 
-    python bench/elastic.py [--runs 3] [--only own torchrun]
+    python bench/elastic.py [--runs 3] [--only own torchrun] [--smoke]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, report
+from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, report, require_figures
 
 from windlass.engines.local import netns
 from windlass.worker import process
@@ -170,7 +170,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[], help="ways whose name contains one of these words")
+    add_smoke(parser)
     chosen = parser.parse_args()
+    if chosen.smoke:
+        chosen.runs, chosen.only = 1, ["windlass, agent own"]
     ways: dict[str, Callable[[Path], float]] = {
         "torchrun --nnodes 1:3": torchrun,
         "windlass, agent own": partial(windlass, agent="own", cut=False),
@@ -185,6 +188,8 @@ def main() -> None:
     with fresh_home():
         results = in_turn(wanted, chosen.runs)
     report(results, peer="torchrun --nnodes 1:3", title="3 nodes, one is lost", figure="loss to next step")
+    if chosen.smoke:
+        require_figures()
 
 
 if __name__ == "__main__":

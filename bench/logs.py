@@ -1,6 +1,6 @@
 """Log throughput: a million lines over 8 ranks, ours beside `torchrun --log-dir`; then reading them back merged.
 
-    .venv/bin/python bench/logs.py [RUNS]
+    .venv/bin/python bench/logs.py [RUNS] [--smoke]
 
 The ranks run no torch: what is measured is the way of a line from a rank to its file. torchrun gives each rank a file
 as its standard output, the cheapest way there is; ours goes through a pipe, is stamped with its time, and is looked at
@@ -13,21 +13,22 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from common import BIN, fresh_home, in_turn, machine, median, table
+from common import BIN, fresh_home, in_turn, machine, median, start, table
 
 from windlass.worker.process import adopt_orphans
 
 RANKS = 8
 LINES_PER_RANK = 125_000
-SCRIPT = f"""
+SMOKE_LINES_PER_RANK = 2_000
+PEER = "torchrun --log-dir"
+SCRIPT = """
 import json, os, sys, time
 began = time.time()
-for number in range({LINES_PER_RANK}):
+for number in range(NUM_LINES):
     sys.stdout.write("rank %s line %d of the long story of a training run\\n" % (os.environ["RANK"], number))
     if number % 100 == 0: sys.stdout.flush()
 sys.stdout.flush()
@@ -55,12 +56,12 @@ def run(command: list[str], stamps: Path, env: dict[str, str]) -> tuple[float, f
     return writing_seconds(stamps), cpu
 
 
-def ours(script: Path) -> tuple[float, float]:
+def ours(script: Path, num_lines: int) -> tuple[float, float]:
     with fresh_home(), tempfile.TemporaryDirectory() as stamps:
         command = [str(BIN / "windlass"), "run", "-q", str(script), "--procs-per-node", str(RANKS)]
         found = run(command, Path(stamps), {})
         check = subprocess.run([str(BIN / "windlass"), "logs"], check=True, capture_output=True)
-        assert check.stdout.count(b"\n") == RANKS * LINES_PER_RANK
+        assert check.stdout.count(b"\n") == RANKS * num_lines
         return found
 
 
@@ -90,24 +91,26 @@ def reading(script: Path) -> list[list[object]]:
         return rows
 
 
-def main(runs: int) -> None:
+def main(runs: int, smoke: bool) -> None:
+    """Print lines a second of each launcher, then the seconds that reading them back takes."""
+    num_lines = SMOKE_LINES_PER_RANK if smoke else LINES_PER_RANK
     adopt_orphans()  # a supervisor outlives its command; as our child its CPU time is counted too
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "talk.py"
-        script.write_text(SCRIPT)
-        results = in_turn({"torchrun --log-dir": lambda: torchrun(script), "windlass": lambda: ours(script)}, runs)
+        script.write_text(SCRIPT.replace("NUM_LINES", str(num_lines)))
+        results = in_turn({PEER: lambda: torchrun(script), "windlass": lambda: ours(script, num_lines)}, runs)
         pairs = {name: [pair for pair in found if isinstance(pair, tuple)] for name, found in results.items()}
-        peer = median([seconds for seconds, _ in pairs["torchrun --log-dir"]])
+        peer = median([seconds for seconds, _ in pairs[PEER]])
         rows = []
         for name, found in pairs.items():
             seconds = median([pair[0] for pair in found])
-            rate = RANKS * LINES_PER_RANK / seconds
+            rate = RANKS * num_lines / seconds
             rows.append([name, f"{seconds:.2f}", f"{rate:,.0f}", f"{peer / seconds:.2f}",
                          f"{median([pair[1] for pair in found]):.1f}"])  # fmt: skip
         header = ["launcher", "writing s", "lines/s", "× torchrun", "CPU s"]
-        table(f"A million lines over {RANKS} ranks, medians of {runs} ({machine()})", header, rows)
+        table(f"{RANKS * num_lines:,} lines over {RANKS} ranks, medians of {runs} ({machine()})", header, rows)
         table("Reading them back (`windlass logs`)", ["what", "s"], reading(script))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    start(main, runs=3)

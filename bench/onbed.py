@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.bed.cluster import Bed
 
@@ -17,9 +17,11 @@ def make_namespace(bed: Bed, name: str) -> None:
     bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
 
 
-def aim(bed: Bed, namespace: str, folder: Path) -> KubernetesTarget:
+def aim(bed: Bed, namespace: str, folder: Path, supervisor: str = "auto") -> KubernetesTarget:
     """Have commands in a folder, and this process, reach the bed; gives the target."""
     os.environ["KUBECONFIG"] = bed.kubeconfig
-    target = {"context": bed.context, "namespace": namespace, "image": bed.image, "python": bed.python}
-    (folder / "targets.yaml").write_text(json.dumps({"bed": {"kind": "kubernetes", **target}}))
+    target: dict[str, Any] = {"context": bed.context, "namespace": namespace, "image": bed.image, "python": bed.python,
+                              "supervisor": supervisor}  # fmt: skip
+    lines = [f"  {field}: {value}\n" for field, value in {"kind": "kubernetes", **target}.items()]
+    (folder / "targets.yaml").write_text("".join(["bed:\n", *lines]))
     return KubernetesTarget(name="bed", **target)

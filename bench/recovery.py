@@ -5,7 +5,7 @@ stops when rank 0 of the next attempt has completed a step. torchrun runs with T
 without which a restart now and then hangs. All ways run in turn, so that a slow minute slows all of them. The script
 reports its steps: one that gets no further from restart to restart has to wait ever longer for the next.
 
-    python bench/recovery.py [--runs 5] [--kills 100] [--only warm torchrun]
+    python bench/recovery.py [--runs 5] [--kills 100] [--only warm torchrun] [--smoke]
 
 With `--kills`, one warm run is killed so many times, and what did not recover within 30 s is counted.
 """
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, report, spread
+from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, report, require_figures, spread
 
 SCRIPT = """
 import os
@@ -183,7 +183,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kills", type=int, default=0, help="kill one warm run so many times, and nothing else")
     parser.add_argument("--only", nargs="*", default=[], help="ways whose name contains one of these words")
+    add_smoke(parser)
     chosen = parser.parse_args()
+    if chosen.smoke:
+        chosen.runs, chosen.only = 1, ["warm"]
     print(f"recovery: {machine()}, medians of {chosen.runs} (least–greatest), seconds")
     with fresh_home():
         if chosen.kills:
@@ -193,6 +196,8 @@ def main() -> None:
         wanted = [way for way in ways if not chosen.only or any(word in way for word in chosen.only)]
         results = in_turn({way: partial(trial, way) for way in wanted}, chosen.runs)
     report(results, peer="torchrun", title="2 ranks, one killed by signal 9", figure="kill to next step")
+    if chosen.smoke:
+        require_figures()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""`ps` and `status` of 1,000 runs of 8 pods that another machine started, beside `kubectl get pods` of all of them.
+"""Many runs, and runs of many pods, on a cluster: what commands and supervisors take.
 
-    .venv/bin/python bench/scale.py [RUNS [TIMES]]
+    .venv/bin/python bench/scale.py [RUNS [TIMES]] [--smoke]
+
+- the supervisor of a run of 1,000 pods, in its own pod, at rest;
+- 200 runs that are supervised in the cluster, and that nothing follows: what is left on this machine;
+- `ps` and `status` of 1,000 runs of 8 pods that another machine started, beside `kubectl get` of the same.
 
 The objects are those that the engine makes, in a test bed of this machine, with the status that kubelets would write;
-but no scheduler, controller or kubelet has anything to do with them. Needs root, as the bed does.
+but no scheduler, controller or kubelet has anything to do with the pods. Their connections to the supervisor are made
+by one program, of the real protocol code. Needs root, as the bed does.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -19,18 +25,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import BIN, Cost, fresh_home, in_turn, machine, measure, median, spread, table
+from common import BIN, Cost, add_smoke, fresh_home, in_turn, machine, measure, median, require_figures, spread, table
 from onbed import aim, make_namespace
+from supervised import many_pods, many_runs, prepared
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone
 
 from windlass.engines.kubernetes import layout, manifests
-from windlass.engines.kubernetes.client import Client
-from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.spec.job import Job
 
 NUM_RUNS = 1000
 NUM_PODS = 8
+MANY_PODS = 1000
+MANY_RUNS = 200
+REST_SECONDS = 60.0
 SENDERS = 24
 NAMESPACE = "wl-bench-scale"
 BENCH = "windlass.dev/bench"
@@ -73,7 +83,7 @@ def running(name: str) -> Object:
             for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
         ],
         "containerStatuses": [{
-            "name": WAYS["job"].container, "ready": True, "started": True, "restartCount": 0,
+            "name": WORKLOADS["job"].container, "ready": True, "started": True, "restartCount": 0,
             "image": "localhost/base:1",
             "imageID": "localhost/base@sha256:" + "0" * 64, "containerID": f"containerd://{name:0>64}",
             "state": {"running": {"startedAt": at}},
@@ -111,6 +121,7 @@ def commands(bed: Bed, num_runs: int) -> dict[str, list[str | Path]]:
     every, one = ["-l", layout.RUN_LABEL], ["-l", layout.selector(run_id(num_runs // 2))]
     windlass = BIN / "windlass"
     return {
+        "kubectl get jobs": [*kubectl[:-1], "jobs", *every],
         "kubectl get pods": [*kubectl, *every],
         "windlass ps": [windlass, "ps", "--on", "bed"],
         "windlass ps -o json": [windlass, "ps", "--on", "bed", "-o", "json"],
@@ -119,30 +130,45 @@ def commands(bed: Bed, num_runs: int) -> dict[str, list[str | Path]]:
     }
 
 
-def main(num_runs: int, times: int) -> None:
-    with alone() as bed, filled(bed, num_runs), fresh_home() as home:
-        aim(bed, NAMESPACE, home)
-        words = commands(bed, num_runs)
-        results = in_turn({name: partial(measure, command, cwd=home) for name, command in words.items()}, times)
+def main(num_runs: int, times: int, num_pods: int, num_supervised: int, rest_seconds: float) -> None:
+    with alone() as bed:
+        with fresh_home() as home, prepared(bed, home):
+            many_pods(bed, home, num_pods, running, rest_seconds)
+            many_runs(bed, home, num_supervised)
+        with filled(bed, num_runs), fresh_home() as home:
+            aim(bed, NAMESPACE, home)
+            words = commands(bed, num_runs)
+            results = in_turn({name: partial(measure, command, cwd=home) for name, command in words.items()}, times)
     costs = {name: [cost for cost in found if isinstance(cost, Cost)] for name, found in results.items()}
     print_table(costs, num_runs, times)
 
 
 def print_table(costs: dict[str, list[Cost]], num_runs: int, times: int) -> None:
-    rows, peer = [], costs["kubectl get pods"]
+    rows, jobs = [], costs["kubectl get jobs"]
+    peer = jobs
     for name, found in costs.items():
         peer = found if name.startswith("kubectl") and "json" not in name else peer
         rows.append([
             name, spread([cost.wall_seconds for cost in found]),
             f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in peer]):.2f}",
+            f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in jobs]):.2f}",
             f"{median([c.cpu_seconds for c in found]):.2f}",
             f"{median([c.peak_mb for c in found]):.0f}",
             f"{median([c.peak_mb for c in found]) / median([c.peak_mb for c in peer]):.2f}",
         ])  # fmt: skip
-    header = ["command", "wall s", "× kubectl", "CPU s", "peak MB", "× kubectl"]
+    header = ["command", "wall s", "× kubectl", "× get jobs", "CPU s", "peak MB", "× kubectl"]
     title = f"{num_runs:,} runs × {NUM_PODS} pods, medians of {times} ({machine()})"
     table(title, header, rows)
 
 
 if __name__ == "__main__":
-    main(*(int(given or default) for given, default in zip([*sys.argv[1:3], "", ""], (NUM_RUNS, 7), strict=False)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("runs", nargs="?", type=int, default=NUM_RUNS)
+    parser.add_argument("times", nargs="?", type=int, default=7)
+    add_smoke(parser)
+    given = parser.parse_args()
+    if given.smoke:
+        main(10, 1, 20, 2, 3.0)
+        require_figures()
+    else:
+        main(given.runs, given.times, MANY_PODS, MANY_RUNS, REST_SECONDS)

@@ -3,7 +3,7 @@
 Two or four ranks train a small convolutional network by DDP over gloo. The clock starts before the command does; rank 0
 prints the time of its first optimizer step. All ways run in turn, so that a slow minute slows all of them.
 
-    python bench/start.py [--runs 5] [--ranks 2 4] [--only warm torchrun]
+    python bench/start.py [--runs 5] [--ranks 2 4] [--only warm torchrun] [--smoke]
     python bench/start.py --kubeflow    # the Kubeflow SDK's local back end alone: one rank, minutes, gigabytes
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, median, peers, spread, table
+from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, median, peers, require_figures, spread, table
 
 SCRIPT = """
 import os
@@ -106,9 +106,8 @@ def timed(
     return Trial(float(found[1]) - began, gone)
 
 
-def ways(ranks: int, folder: Path, home: Path) -> dict[str, Callable[[], object]]:
-    """Every way to start this script with so many ranks."""
-    others = peers("torchx", "accelerate")
+def ways(ranks: int, folder: Path, home: Path, others: Path) -> dict[str, Callable[[], object]]:
+    """Every way to start this script with so many ranks; `others` is the `bin` folder of torchx and accelerate."""
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     mpi = {**own, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "OMPI_ALLOW_RUN_AS_ROOT": "1",
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # fmt: skip
@@ -153,7 +152,10 @@ def main() -> None:
     parser.add_argument(
         "--kubeflow", action="store_true", help="the Kubeflow SDK's local back end, which takes minutes"
     )
+    add_smoke(parser)
     chosen = parser.parse_args()
+    if chosen.smoke:
+        chosen.runs, chosen.ranks, chosen.only = 1, [2], ["windlass, warm"]
     print(f"start: {machine()}, medians of {chosen.runs} (least–greatest), seconds")
     if chosen.kubeflow:
         kubeflow(chosen.runs)
@@ -162,10 +164,13 @@ def main() -> None:
         with fresh_home() as home, tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "train.py").write_text(SCRIPT)
-            trials = ways(ranks, folder, home)
+            trials = ways(ranks, folder, home, BIN if chosen.smoke else peers("torchx", "accelerate"))
             if chosen.only:
                 trials = {name: run for name, run in trials.items() if any(word in name for word in chosen.only)}
             report(ranks, in_turn(trials, chosen.runs))
+    if chosen.smoke:
+        require_figures()
+        return
     print("\nThe Kubeflow SDK's local back end is not among them: it installs torch for every job and starts one\n"
           "rank. See --kubeflow.")  # fmt: skip
 

@@ -3,7 +3,7 @@
 Two ranks train a convolutional network by DDP over gloo; each prints the median time of its steps and its memory:
 resident (pages in RAM, shared ones counted in full) and proportional (shared pages divided by those who share them).
 
-    python bench/steady.py [--runs 5]
+    python bench/steady.py [--runs 5] [--smoke]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, report_columns
+from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, report_columns, require_figures
 
 SCRIPT = """
 import json
@@ -77,7 +77,9 @@ def timed(command: list[str], folder: Path, env: Mapping[str, str]) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
+    add_smoke(parser)
+    given = parser.parse_args()
+    runs = 1 if given.smoke else given.runs
     print(f"steady: {machine()}, 2 ranks, medians of {runs} (least–greatest)")
     with fresh_home(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -89,8 +91,12 @@ def main() -> None:
             "windlass, warm": lambda: timed(run, folder, {"OMP_NUM_THREADS": "1"}),
             "windlass, cold": lambda: timed([*run, "--cold"], folder, {"OMP_NUM_THREADS": "1"}),
         }
+        if given.smoke:
+            trials = {"windlass, warm": trials["windlass, warm"]}
         results = in_turn(trials, runs)
     report_columns(results, peer="torchrun", title="steady state, ratios to torchrun", columns=COLUMNS)
+    if given.smoke:
+        require_figures()
 
 
 if __name__ == "__main__":

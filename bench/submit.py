@@ -1,13 +1,10 @@
 """From a command to an object that the cluster has accepted, and from an edited line to its first output in a pod.
 
-    .venv/bin/python bench/submit.py [TIMES]
+    .venv/bin/python bench/submit.py [TIMES] [--smoke]
 
 The peer is kubectl with the manifests that Windlass makes, ready in a file: it neither packs code, nor asks what the
 cluster has, nor has the objects tried before any is made, nor keeps the run. The cluster is a test bed of this machine,
 so this needs root. In the first part pods find no machine: nothing but the submission is at work.
-
-A command on a cluster leaves a process behind that has done the imports, and the next is a fork of it (decision 0013):
-`windlass run` is such a next one, `windlass run, the first` has none.
 
 The third part submits a TrainJob and has the Kubeflow SDK as its peer, which says by a script what the job is. Its
 runtime is in the cluster beforehand; Windlass brings the run's own.
@@ -16,32 +13,31 @@ runtime is in the cluster beforehand; Windlass brings the run's own.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import BIN, ROOT, fresh_home, in_turn, machine, measure, peers, report, report_columns, table
+from common import BIN, ROOT, fresh_home, in_turn, machine, measure, peers, report, report_columns, start, table
 from onbed import aim, make_namespace
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone, operating
-from tests.cluster.labs import plan_on
+from tests.cluster.harnesses import plan_on
 from tools import size
 
-from windlass.engines.ahead import SWITCH
-from windlass.engines.kubernetes.ground import ClusterGround
-from windlass.runs.record import Phase, Status
+from windlass.engines.kubernetes.backend import KubernetesBackend
+from windlass.runs.history import History
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 from windlass.spec.job import Job
 
 NAMESPACE = "wl-bench-submit"
-WINDLASS, FIRST, KUBECTL = "windlass run", "windlass run, the first", "kubectl apply"
+WINDLASS, KUBECTL = "windlass run", "kubectl apply"
 PEER = KUBECTL
 SDK = "Kubeflow SDK"
 NOWHERE = {"resources": {"instance": "none-such"}}
@@ -81,6 +77,7 @@ class Record:
             id=run_id, name="bench", target="bed", created_at=now, phase=Phase.STARTING, phase_since=now, output_dir=""
         )
         self.writer = self
+        self.history = History()
 
     def events(self) -> list[Any]:
         return []
@@ -108,10 +105,10 @@ class Bench:
         """A file with the objects of a run of the job."""
         run_id = f"bench-k{self.number:04}"
         plan = plan_on(self.target, self.bed.kubeconfig, job, self.home, self.home, run_id)
-        ground = ClusterGround(plan, self.home)
-        ground.close()
-        ground.client = catcher = Catcher()  # type: ignore[assignment]
-        ground.begin(Record(run_id), ground.lay())  # type: ignore[arg-type]
+        backend = KubernetesBackend(plan, self.home)
+        backend.close()
+        backend.client = catcher = Catcher()  # type: ignore[assignment]
+        backend.create_first(Record(run_id), backend.create_shared())  # type: ignore[arg-type]
         path = self.home / f"{run_id}.json"
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": catcher.made}))
         return path
@@ -134,16 +131,9 @@ class Bench:
 
     # -- trials -------------------------------------------------------------------------------------------------------
 
-    def warm(self) -> None:
-        """Have a process that has done the imports, as any command on a cluster leaves one."""
-        subprocess.run([BIN / "windlass", "ps", "--on", "bed"], cwd=self.home, check=True, capture_output=True)
-        while not list(Path(os.environ["WINDLASS_HOME"]).glob("warm/*.ready")):
-            time.sleep(0.1)
-
-    def accepted_windlass(self, *, alone: bool = False) -> float:
+    def accepted_windlass(self) -> float:
         self.job(nodes=2, launcher="plain", **NOWHERE)
-        environ = {**os.environ, **({SWITCH: "0"} if alone else {})}
-        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home, env=environ)
+        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home)
         assert self.jobs() == 1, "the command has ended, and there is no Job"
         self.clear()
         return cost.wall_seconds
@@ -155,10 +145,9 @@ class Bench:
         self.clear()
         return cost.wall_seconds
 
-    def trained_windlass(self, *, alone: bool = False) -> dict[str, float]:
+    def trained_windlass(self) -> dict[str, float]:
         self.job(nodes=2, launcher="plain", **{**NOWHERE, "kubernetes": {"via": "trainjob"}})
-        environ = {SWITCH: "0"} if alone else {}
-        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home, env=environ)
+        cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home)
         assert self._trainjobs() == 1
         self.clear()
         return {"s": cost.wall_seconds, "mb": cost.peak_mb}
@@ -224,27 +213,27 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
     yield from process.stdout
 
 
-def main(times: int) -> None:
+def main(times: int, smoke: bool) -> None:
     with alone() as bed, fresh_home() as home:
         make_namespace(bed, NAMESPACE)
         bench = Bench(bed, home)
-        bench.warm()
-        first = partial(bench.accepted_windlass, alone=True)
-        accepted = in_turn({KUBECTL: bench.accepted_kubectl, WINDLASS: bench.accepted_windlass, FIRST: first}, times)
-        with operating(bed, "trainer"):
-            bed.apply(bench.runtime(), namespace=NAMESPACE)
-            sdk: dict[str, Callable[[], object]] = {
-                SDK: bench.trained_sdk,
-                WINDLASS: bench.trained_windlass,
-                FIRST: partial(bench.trained_windlass, alone=True),
-            }
-            trained = in_turn(sdk, times)
-        edited = in_turn({KUBECTL: partial(bench.edited_kubectl), WINDLASS: bench.edited_windlass}, times)
+        accepted = in_turn({KUBECTL: bench.accepted_kubectl, WINDLASS: bench.accepted_windlass}, times)
+        edited = in_turn({KUBECTL: bench.edited_kubectl, WINDLASS: bench.edited_windlass}, times)
+        trained = {} if smoke else by_operator(bench, times)
     report(accepted, peer=PEER, title=f"from the command to a Job that is accepted ({machine()})", figure="s")
     report(edited, peer=PEER, title="from an edited line to its output (kubectl: delete, apply, logs -f)", figure="s")
+    if smoke:
+        return
     report_columns(trained, peer=SDK, title="from the command to a TrainJob that is accepted",
                    columns={"s": "s", "mb": "peak MB of the command"})  # fmt: skip
     print_sizes()
+
+
+def by_operator(bench: Bench, times: int) -> dict[str, Any]:
+    """The figures of a TrainJob."""
+    with operating(bench.bed, "trainer"):
+        bench.bed.apply(bench.runtime(), namespace=NAMESPACE)
+        return in_turn({SDK: bench.trained_sdk, WINDLASS: bench.trained_windlass}, times)
 
 
 def print_sizes() -> None:
@@ -259,4 +248,4 @@ def print_sizes() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    start(main, runs=5)

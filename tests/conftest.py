@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.engines import matrix
-from tests.faults.machine import Machine, machine_in
+from tests.helpers.machine import Machine, machine_in
 
-from windlass.engines.ahead import SWITCH
-
-# A busy machine is slow, not wrong: examples have no time limit of their own.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine is slow, not wrong: examples have no time limit of their own. They differ from session to session.
+settings.register_profile("patient", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 # In the background of a script, or under nohup, these are ignored, and so they would be by all that the tests start.
@@ -25,12 +24,9 @@ for number, action in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)
 
-# A home of its own for each test would be as many processes with all imports; those who mean them begin them.
-os.environ[SWITCH] = "0"
-
 for module in ("placement", "exits", "logs", "life", "interpreter", "mpi"):
     pytest.register_assert_rewrite(f"tests.engines.cases.{module}")
-pytest.register_assert_rewrite("tests.engines.lab")
+pytest.register_assert_rewrite("tests.engines.harness")
 
 
 @pytest.fixture
@@ -40,13 +36,36 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
+@contextlib.contextmanager
+def _without_its_name() -> Iterator[None]:
+    """Hides the test's name, so that processes of two tests have equal environments and may share a warm process."""
+    name = os.environ.pop("PYTEST_CURRENT_TEST", None)
+    try:
+        yield
+    finally:
+        if name is not None:
+            os.environ["PYTEST_CURRENT_TEST"] = name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    with _without_its_name():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    with _without_its_name():
+        return (yield)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): a case of the contract for ways that can do this")
-    config.addinivalue_line("markers", "essential: a case of the contract that variants of a way run too")
+    config.addinivalue_line("markers", "differs(*aspects): a case for variants that differ in these")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the contract that make no sense for a way, or are not essential for a variant of one."""
+    """Leave out the cases of the contract that make no sense for a way, or say nothing new of a variant of one."""
     left_out = [item for item in items if _lacks(item) or _is_repeated(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -61,14 +80,15 @@ def _lacks(item: pytest.Item) -> bool:
 def _is_repeated(item: pytest.Item) -> bool:
     """Whether a case of the contract says nothing new of a variant; `CONTRACT=whole` runs these too."""
     way = getattr(getattr(item, "cls", None), "way", None)
-    if way is None or not way.is_variant or os.environ.get("CONTRACT") == "whole":
+    if way is None or way.is_whole or os.environ.get("CONTRACT") == "whole":
         return False
     name = getattr(item, "originalname", item.name)
-    return hasattr(matrix.contract(), name) and item.get_closest_marker("essential") is None
+    aspects = {aspect for marker in item.iter_markers("differs") for aspect in marker.args}
+    return hasattr(matrix.contract(), name) and not aspects & way.differs_in
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Cases × ways: passed, failed, or – where a case makes no sense for a way (`Can` in tests/engines/lab.py)."""
+    """Cases × ways: passed, failed, or – where a case makes no sense for a way (`Can` in tests/engines/harness.py)."""
     stats = {outcome: terminalreporter.stats.get(outcome, []) for outcome in matrix.MARKS}
     found = [one for outcome, reports in stats.items() for one in matrix.results(reports, outcome)]
     if not found:

@@ -19,17 +19,21 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from windlass.actions import runs
-from windlass.actions.edge import Edge
 from windlass.actions.jobs import read_job
-from windlass.cli.follow import Follower
-from windlass.cli.hands import Hands
+from windlass.cli.follow import Follower, PlainView
+from windlass.cli.formatting import painter
+from windlass.cli.interrupts import Interrupts
 from windlass.cli.live import panel
 from windlass.cli.logs import terminal_lines
-from windlass.cli.statustext import advance_of, summary_lines
-from windlass.cli.words import painter
+from windlass.cli.statustext import summary_lines
+from windlass.engines import engine_class
+from windlass.runs.context import Context
+from windlass.runs.events import Event
 from windlass.runs.ledger import fold_ledger
 from windlass.runs.logs import LogBlock
-from windlass.runs.record import Event, Phase, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.views.run import advance_of, run_of, summary_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "live.svg"
@@ -72,7 +76,7 @@ font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asia
 """
 
 
-class Album:
+class Album(PlainView):
     """A view that keeps the lines and the status of the moment when enough of the run is over."""
 
     def __init__(self) -> None:
@@ -88,8 +92,8 @@ class Album:
     def state(self, status: Status, rate: float | None) -> None:
         """Keep the first status that is far enough."""
         now = time.time()
-        advance = advance_of(status, now, rate)
-        far = advance is not None and (advance.share or 0) >= SHARE and advance.left_seconds is not None
+        advance = advance_of(summary_of(status, now, is_here=True), now, rate)
+        far = (advance.share or 0) >= SHARE and advance.left_seconds is not None
         if self.middle is None and status.phase is Phase.TRAINING and far:
             self.middle = (status, rate, now, self.lines[-LOG_LINES:])
 
@@ -99,25 +103,17 @@ class Album:
     def note(self, text: str) -> None:
         """Not in the picture."""
 
-    def stale(self, why: str) -> None:
-        """Not in the picture."""
-
-    def ask(self, question: str) -> None:
-        """Nobody is asked."""
-
-    def close(self) -> None:
-        """Nothing was opened."""
-
 
 def run_example(home: Path) -> tuple[Album, Status, dict[str, Any], list[Event]]:
     """The example, run as `windlass run` runs it, with its records below `home`."""
     environ = {name: value for name, value in os.environ.items() if name not in ("WINDLASS_HOME", "XDG_DATA_HOME")}
-    edge = Edge(environ | {"HOME": str(home)}, EXAMPLE, token=lambda: "7f3k2")
-    plan = runs.make_plan(read_job("job.yaml", (), {}, edge), "local", edge)
+    context = Context(environ | {"HOME": str(home)}, EXAMPLE, token=lambda: "7f3k2")
+    plan = runs.make_plan(read_job("job.yaml", (), {}, context), "local", context)
     album = Album()
-    with edge.store() as store, Hands(can_ask=False) as hands:
-        runs.submit(plan, store)
-        status = Follower(plan.run_id, store, album, hands, show_logs=True).run()
+    with context.store() as store, Interrupts(can_ask=False) as interrupts:
+        engine = engine_class(plan.engine).connect(store)
+        engine.submit(plan)
+        status = Follower(plan.run_id, engine, album, interrupts, show_logs=True).run()
         return album, status, store.plan(plan.run_id), store.events(plan.run_id)
 
 
@@ -131,12 +127,14 @@ def draw(album: Album, status: Status, plan: dict[str, Any], events: list[Event]
     for line in lines:
         console.print(Text.from_ansi(line), no_wrap=True, overflow="ellipsis", crop=True)
     seen = [event for event in events if event.time <= now]
-    console.print(panel(middle, plan, fold_ledger(seen, now), now, rate=rate, hint="Ctrl-C: detach or stop"))
+    run = run_of(middle, plan, fold_ledger(seen, now), now, is_here=True)
+    console.print(panel(run, now, rate=rate, hint="Ctrl-C: detach or stop", width=WIDTH))
     console.print(Text("… and when it has ended:", style="dim"))
     for line in album.lines[-2:]:
         console.print(Text.from_ansi(line), no_wrap=True, overflow="ellipsis", crop=True)
     os.environ["FORCE_COLOR"] = "1"
-    for line in summary_lines(status, fold_ledger(events, time.time()), time.time(), painter(sys.stdout)):
+    ended = run_of(status, plan, fold_ledger(events, time.time()), time.time(), is_here=True)
+    for line in summary_lines(ended, time.time(), painter(sys.stdout)):
         console.print(Text.from_ansi(line), no_wrap=True, overflow="ellipsis", crop=True)
     return console.export_svg(title="windlass", theme=THEME, code_format=SVG, unique_id="live")
 

@@ -34,19 +34,20 @@ if TYPE_CHECKING:
         WindlassError,
     )
     from windlass.plan.plan import Plan
-    from windlass.runs.cost import Cost
-    from windlass.runs.ledger import Ledger
+    from windlass.runs.events import Event
+    from windlass.runs.ledger import Cost, Ledger
     from windlass.runs.logs import LogLine
-    from windlass.runs.record import Event, Phase, Status
+    from windlass.runs.phase import Phase
+    from windlass.runs.record import Status
     from windlass.spec.job import Job
 
 _HOMES = {
-    "Cost": "windlass.runs.cost",
-    "Event": "windlass.runs.record",
+    "Cost": "windlass.runs.ledger",
+    "Event": "windlass.runs.events",
     "Job": "windlass.spec.job",
     "Ledger": "windlass.runs.ledger",
     "LogLine": "windlass.runs.logs",
-    "Phase": "windlass.runs.record",
+    "Phase": "windlass.runs.phase",
     "Plan": "windlass.plan.plan",
     "Run": "windlass.actions.api",
     "Status": "windlass.runs.record",

@@ -1,6 +1,6 @@
 """Every error that Windlass raises, as one tree.
 
-    WindlassError                   1    a failure of ours, and the root of all others
+    WindlassError                   1    an internal error, and the root of all others
     ├── UsageError                  2    a command line, a name or an option that cannot be
     │   ├── JobFileError            2    a job file, targets file or job object with problems in it
     │   └── PlanError               2    a good job that this target cannot run; names the targets which can
@@ -9,6 +9,7 @@
     │   ├── StoreTooNew             1    written by a newer Windlass; nothing is touched
     │   └── StoreFull               1    no space left where the record lives
     ├── EngineError                 1    a target refused or broke
+    ├── StorageError                1    a folder or an object store refused or broke
     ├── NoSuchRun                   102  no run has this id, or several have this prefix
     └── RunEnded                         what `wait` and `run` raise for a run that did not succeed
         ├── RunFailed               100
@@ -20,7 +21,7 @@ The number is the exit code of the command. A person sees `message` and `hint`; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -99,6 +100,10 @@ class EngineError(WindlassError):
     """A target refused the request, or broke."""
 
 
+class StorageError(WindlassError):
+    """A folder or an object store refused a request, or broke."""
+
+
 class NoSuchRun(WindlassError):
     """No run has this id, or more than one has this prefix."""
 
@@ -125,3 +130,12 @@ class RunStopped(RunEnded):
     """The run was stopped by a person."""
 
     exit_code = 103
+
+
+def near(word: str, choices: Iterable[str]) -> str:
+    """`did you mean nodes?`; empty if no choice is similar."""
+    import difflib  # most commands fail without a misspelled name
+
+    by_folded = {choice.lower(): choice for choice in choices}
+    hits = difflib.get_close_matches(word[:80].lower(), by_folded, n=1, cutoff=0.6)
+    return f"did you mean {by_folded[hits[0]]}?" if hits else ""

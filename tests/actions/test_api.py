@@ -10,25 +10,25 @@ from pathlib import Path
 import pytest
 
 import windlass
-from windlass.actions.edge import Edge
 from windlass.engines.fake import FakeEngine, FakeRank
-from windlass.runs.record import Phase
+from windlass.runs.context import Context
+from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 
 
 @pytest.fixture
-def edge(tmp_path: Path) -> Edge:
+def context(tmp_path: Path) -> Context:
     import os
 
-    return Edge({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
+    return Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
 
 
 def job(*command: str, **fields: object) -> windlass.Job:
     return windlass.Job.model_validate({"name": "words", "command": list(command), **fields})
 
 
-def test_a_run_is_followed_event_by_event_and_ends_with_its_status(edge: Edge) -> None:
-    run = windlass.run(job("bash", "-c", "echo hello"), edge=edge)
+def test_a_run_is_followed_event_by_event_and_ends_with_its_status(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "echo hello"), context=context)
     kinds = [event.kind for event in run.events()]
     assert kinds[0] == "created"
     assert kinds[-1] == "end"
@@ -37,10 +37,10 @@ def test_a_run_is_followed_event_by_event_and_ends_with_its_status(edge: Edge) -
     assert run.output_dir.is_dir()
 
 
-def test_awaiting_a_run_lets_other_tasks_go_on(edge: Edge) -> None:
+def test_awaiting_a_run_lets_other_tasks_go_on(context: Context) -> None:
     async def both() -> tuple[windlass.Status, windlass.Status]:
-        first = windlass.run(job("sleep", "0.2"), edge=edge)
-        second = windlass.run(job("sleep", "0.2"), edge=edge)
+        first = windlass.run(job("sleep", "0.2"), context=context)
+        second = windlass.run(job("sleep", "0.2"), context=context)
         return await asyncio.gather(_wait(first), _wait(second))
 
     async def _wait(run: windlass.Run) -> windlass.Status:
@@ -49,15 +49,15 @@ def test_awaiting_a_run_lets_other_tasks_go_on(edge: Edge) -> None:
     assert {status.phase for status in asyncio.run(both())} == {Phase.SUCCEEDED}
 
 
-def test_a_failed_run_raises_its_first_cause_unless_told_not_to(edge: Edge) -> None:
-    run = windlass.run(job("bash", "-c", "echo no luck; exit 3", nodes=2), edge=edge)
+def test_a_failed_run_raises_its_first_cause_unless_told_not_to(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "echo no luck; exit 3", nodes=2), context=context)
     with pytest.raises(windlass.RunFailed, match=r"rank [01]: exit code 3"):
         run.wait()
     assert run.wait(check=False).exit_code == 3
 
 
-def test_a_run_that_goes_on_is_not_finished_and_can_be_stopped_and_removed(edge: Edge) -> None:
-    run = windlass.run(job("sleep", "60"), edge=edge)
+def test_a_run_that_goes_on_is_not_finished_and_can_be_stopped_and_removed(context: Context) -> None:
+    run = windlass.run(job("sleep", "60"), context=context)
     with pytest.raises(windlass.RunNotFinished):
         run.wait(timeout=0.2)
     with pytest.raises(windlass.UsageError, match="has not ended"):
@@ -70,41 +70,41 @@ def test_a_run_that_goes_on_is_not_finished_and_can_be_stopped_and_removed(edge:
         _ = run.status
 
 
-def test_a_run_is_got_again_by_a_prefix_and_listed(edge: Edge) -> None:
-    run = windlass.run({"name": "words", "command": ["true"]}, edge=edge)
+def test_a_run_is_got_again_by_a_prefix_and_listed(context: Context) -> None:
+    run = windlass.run({"name": "words", "command": ["true"]}, context=context)
     run.wait()
-    assert windlass.get(run.id[:7], edge=edge).id == run.id
-    assert [status.id for status in windlass.list_runs(edge=edge)] == [run.id]
+    assert windlass.get(run.id[:7], context=context).id == run.id
+    assert [status.id for status in windlass.list_runs(context=context)] == [run.id]
 
 
-def test_a_job_file_is_run_by_its_path(edge: Edge) -> None:
-    (edge.cwd / "job.yaml").write_text("name: words\ncommand: [pwd]\n")
-    run = windlass.run("job.yaml", edge=edge)
+def test_a_job_file_is_run_by_its_path(context: Context) -> None:
+    (context.cwd / "job.yaml").write_text("name: words\ncommand: [pwd]\n")
+    run = windlass.run("job.yaml", context=context)
     run.wait()
-    assert [line.text for line in run.logs()] == [str(edge.cwd)]
+    assert [line.text for line in run.logs()] == [str(context.cwd)]
 
 
-def test_a_plan_touches_nothing(edge: Edge) -> None:
-    plan = windlass.make_plan(job("true", nodes=2), edge=edge)
+def test_a_plan_touches_nothing(context: Context) -> None:
+    plan = windlass.make_plan(job("true", nodes=2), context=context)
     assert plan.world_size == 2
-    assert list(edge.cwd.iterdir()) == []
+    assert list(context.cwd.iterdir()) == []
 
 
-def test_following_the_logs_gives_lines_as_they_come(edge: Edge) -> None:
-    run = windlass.run(job("bash", "-c", "echo one; sleep 0.3; echo two"), edge=edge)
+def test_following_the_logs_gives_lines_as_they_come(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "echo one; sleep 0.3; echo two"), context=context)
     assert [line.text for line in run.logs(follow=True)] == ["one", "two"]
 
 
-def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(edge: Edge) -> None:
+def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context: Context) -> None:
     def play(rank: FakeRank) -> int:
         rank.print(f"rank {rank.rank}")
         return 0
 
-    with Store(edge.home) as store:
-        run = windlass.run(job("anything", nodes=3), on=FakeEngine(store, play), edge=edge)
+    with Store(context.home) as store:
+        run = windlass.run(job("anything", nodes=3), on=FakeEngine(store, play), context=context)
         assert run.wait().phase is Phase.SUCCEEDED
         assert sorted(line.text for line in run.logs()) == ["rank 0", "rank 1", "rank 2"]
-    assert windlass.get(edge=edge).status.phase is Phase.SUCCEEDED
+    assert windlass.get(context=context).status.phase is Phase.SUCCEEDED
 
 
 def test_what_is_public_is_pinned() -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from windlass.actions import checkpoints as actions
 from windlass.errors import UsageError, WindlassError
-from windlass.runs.record import Phase, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 from windlass.train.checkpoint import files
-from windlass.worker import checkpointlist
+from windlass.worker import checkpoint_list
 
 STATUS = Status("digits-7f3k2", "digits", "lab", Phase.TRAINING, 0.0, 0.0, "/windlass/results/output")
 THERE = Path("/windlass/results/checkpoints")
@@ -35,7 +36,7 @@ def saved(folder: Path, name: str, step: int) -> None:
 
 def listing(folder: Path) -> Any:
     """What the program prints, given to an interpreter as text, as to that of a pod."""
-    text = Path(checkpointlist.__file__).read_text()
+    text = Path(checkpoint_list.__file__).read_text()
     done = subprocess.run([sys.executable, "-I", "-S", "-c", text, str(folder)], capture_output=True, check=True)
     return json.loads(done.stdout)
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from windlass.actions.edge import Edge
 from windlass.actions.jobs import read_job
 from windlass.actions.runs import make_plan
-from windlass.errors import UsageError
+from windlass.actions.targets import find_address, find_target
+from windlass.errors import JobFileError, UsageError
 from windlass.plan.plan import Plan
+from windlass.runs.context import Context
+from windlass.spec.address import ClusterAddress
 
 KUBECONFIG = """
 apiVersion: v1
@@ -28,7 +30,7 @@ slow: {kind: local, python: /no/such/python}
 
 
 @pytest.fixture
-def edge(tmp_path: Path) -> Edge:
+def context(tmp_path: Path) -> Context:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
     folder = tmp_path / "job"  # a kubeconfig among the code that travels would be refused
     folder.mkdir()
@@ -39,19 +41,19 @@ def edge(tmp_path: Path) -> Edge:
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "WINDLASS_HOME": str(tmp_path / "home"),
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
     }  # fmt: skip
-    return Edge(environ, folder)
+    return Context(environ, folder)
 
 
-def planned(on: str, edge: Edge) -> Plan:
-    return make_plan(read_job(str(edge.cwd / "job.yaml"), (), {}, edge), on, edge)
+def planned(on: str, context: Context) -> Plan:
+    return make_plan(read_job(str(context.cwd / "job.yaml"), (), {}, context), on, context)
 
 
 def passed_over(plan: Plan) -> list[str]:
     return [note.message for note in plan.notes if note.code == "target-passed-over"]
 
 
-def test_the_first_that_can_run_the_job_takes_it(edge: Edge) -> None:
-    made = planned("away, unknown,local", edge)
+def test_the_first_that_can_run_the_job_takes_it(context: Context) -> None:
+    made = planned("away, unknown,local", context)
     assert made.target == "local"
     assert not any(note.blocks for note in made.notes)
     away, unknown = passed_over(made)
@@ -60,17 +62,29 @@ def test_the_first_that_can_run_the_job_takes_it(edge: Edge) -> None:
     assert "no context 'no-such-context'" in unknown
 
 
-def test_those_after_it_are_not_asked(edge: Edge) -> None:
-    assert passed_over(planned("local,away", edge)) == []
+def test_those_after_it_are_not_asked(context: Context) -> None:
+    assert passed_over(planned("local,away", context)) == []
 
 
-def test_where_none_can_the_first_says_why_and_so_do_the_others(edge: Edge) -> None:
-    made = planned("away,unknown", edge)
+def test_where_none_can_the_first_says_why_and_so_do_the_others(context: Context) -> None:
+    made = planned("away,unknown", context)
     assert made.target == "away"
     assert any(note.blocks for note in made.notes)
     assert len(passed_over(made)) == 1
 
 
-def test_a_name_that_is_no_target_is_refused_before_anything_is_asked(edge: Edge) -> None:
+def test_a_name_that_is_no_target_is_refused_before_anything_is_asked(context: Context) -> None:
     with pytest.raises(UsageError, match="no target is called 'lokal'"):
-        planned("local,lokal", edge)
+        planned("local,lokal", context)
+
+
+def test_commands_on_existing_runs_read_of_a_cluster_only_how_it_is_reached(context: Context) -> None:
+    assert find_address("away", context) == ClusterAddress("away", "away", "default")
+    assert find_address("slow", context) == find_target("slow", context)
+    with pytest.raises(UsageError, match="no target is called 'moon'"):
+        find_address("moon", context)
+    (context.cwd / "targets.yaml").write_text(f"{TARGETS}broken: {{kind: kubernetes}}\n")
+    assert find_address("away", context) == ClusterAddress("away", "away", "default")
+    for name in ("broken", "slow"):
+        with pytest.raises(JobFileError, match=r"broken\.context"):
+            find_address(name, context)

@@ -23,11 +23,13 @@ from tests.chaos.plans import (
     Case,
     Strike,
 )
-from tests.faults.disk import fill, small_disk
-from tests.faults.failing_disk import failing_reads
-from tests.faults.machine import Machine, kill, until
+from tests.helpers.disk import fill, small_disk
+from tests.helpers.failing_disk import failing_reads
+from tests.helpers.machine import Machine, kill
+from tests.helpers.until import passed, until
 
-from windlass.runs.record import Event, Phase
+from windlass.runs.events import Event
+from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 
 LOOK_SECONDS = 0.4
@@ -36,6 +38,19 @@ PATIENCE_SECONDS = 200.0
 DISK_KIB = 640
 """Room for some checkpoints of this network."""
 TRAIN = Path(__file__).with_name("train.py")
+
+
+def steps_in(marks: Path) -> dict[int, list[int]]:
+    """By attempt, from what the ranks wrote down: the step that it was restored at, then the highest that any made."""
+    found: dict[int, list[int]] = {}
+    for path in marks.glob("rank-*"):
+        for line in path.read_text().splitlines():
+            attempt, *words = line.split()
+            steps = found.setdefault(int(attempt), [0, 0])
+            if words[0] == "restored":
+                steps[0] = int(words[1])
+            steps[1] = max(steps[1], int(words[-1]))
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +147,7 @@ class Play:
     def _moment_of(self, strike: Strike) -> bool:
         """Wait for it; False where the run is over before."""
         if strike.after_steps is None:
-            time.sleep(strike.after_seconds)
+            passed(strike.after_seconds)
             return not self._look()
         goal = self._front() + strike.after_steps
         until(lambda: self._look() or self._newest_step() >= goal, "no progress", PATIENCE_SECONDS)
@@ -173,15 +188,7 @@ class Play:
 
     def steps(self) -> dict[int, list[int]]:
         """By attempt: the step that it was restored at, then the highest that any rank made."""
-        found: dict[int, list[int]] = {}
-        for path in self.marks.glob("rank-*"):
-            for line in path.read_text().splitlines():
-                attempt, *words = line.split()
-                steps = found.setdefault(int(attempt), [0, 0])
-                if words[0] == "restored":
-                    steps[0] = int(words[1])
-                steps[1] = max(steps[1], int(words[-1]))
-        return dict(sorted(found.items()))
+        return steps_in(self.marks)
 
     def _newest_step(self) -> int:
         return list(self.steps().values() or [[0, 0]])[-1][1]
@@ -262,7 +269,7 @@ class Play:
         victims = []
         if strike.detail < 0.5:
             victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
-            time.sleep(strike.detail)
+            passed(strike.detail)
         # The last steps may have been made before: then nobody has looked for space.
         came_due = begun // EVERY_STEPS < (self._newest_step() - 1) // EVERY_STEPS
         filler.unlink()
@@ -280,7 +287,7 @@ class Play:
         victims = []
         if strike.detail < 0.5:
             victims = [f"{pid}" for pid in ranks[:1] if kill(pid)]
-            time.sleep(2 * strike.detail)
+            passed(2 * strike.detail)
         filler.unlink()
         self.struck.append(Struck(strike, attempt, " ".join(victims), self._unfinished()))
 
@@ -297,7 +304,7 @@ class Play:
                 kill(pid)
             give_up = time.monotonic() + (READ_ERROR_SECONDS if once else READ_ERROR_SECONDS * strike.which)
             while time.monotonic() < give_up and not self._look() and not (once and disk.num_failed):
-                time.sleep(0.02)
+                passed(0.02)
             num_failed = disk.num_failed
         vanished = tuple(path.name for path in found if not (path / "manifest.json").exists())
         expected = (step_of(found[0]) if found else 0) if held else None
@@ -323,7 +330,7 @@ class Play:
         kind = "node" if strike.detail < 0.5 else "rank"
         until(lambda: self._pids(kind) or not self._alive() & set(new[:-1]), f"no {kind} starts", PATIENCE_SECONDS)
         victims = [f"{pid}" for pid in sorted(self._pids(kind) - {held})[:1] if kill(pid)]
-        time.sleep(0.2 + strike.which)  # the supervisor has noticed by then
+        passed(0.2 + strike.which)  # the supervisor has noticed by then
         kill(held, signal.SIGCONT)
         (held_node,) = set(range(self.case.nodes)) - set(started) if len(started) == 1 else (None,)
         with Store(self.machine.home) as store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -12,12 +11,13 @@ from typing import Any
 import pytest
 from tests.chaos.harness import Play
 from tests.chaos.plans import DAMAGES, FULL_STORES, KINDS, NOTICES, Case, case_of
-from tests.faults.disk import small_disk
-from tests.faults.machine import Machine, machine_in
+from tests.helpers.disk import small_disk
+from tests.helpers.machine import Machine, machine_in
+from tests.helpers.once import once
 
 NUM_SEEDS = 20
-QUICK_SEEDS = 6
-"""So many of them are run by `make test`; `make test-slow` runs the others, and `make chaos` 200."""
+QUICK_SEEDS = {1}
+"""These are run by `make test`; `make test-slow` runs the others, and `make chaos` 200."""
 STORE_KIB = 24 << 10
 """Of the disk under the records of cases that fill it: room for all of them, and little to fill."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def chosen_seeds() -> list[Any]:
     if one := os.environ.get("CHAOS_SEED"):
         return [int(one)]
     seeds = range(int(os.environ.get("CHAOS_SEEDS") or NUM_SEEDS))
-    return [pytest.param(seed, marks=[pytest.mark.slow] if seed >= QUICK_SEEDS else []) for seed in seeds]
+    return [pytest.param(seed, marks=[pytest.mark.slow] if seed not in QUICK_SEEDS else []) for seed in seeds]
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +50,16 @@ def small_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]
 
 
 def undisturbed(world_size: int, machine: Machine, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
-    """The digest of a run of so many ranks that nobody disturbed; computed once, for all test processes."""
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / f"undisturbed-{world_size}"
-    with shared.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not shared.exists():
-            play = Play(Case(-world_size, 1, world_size, ()), machine, tmp_path / "undisturbed")
-            play.play()
-            assert play.problems == []
-            assert list(play.steps()) == [1]
-            shared.write_text(play.digest())
-        return shared.read_text()
+    """The digest of a run of so many ranks without faults; computed once, for all test processes."""
+
+    def digest() -> str:
+        play = Play(Case(-world_size, 1, world_size, ()), machine, tmp_path / "undisturbed")
+        play.play()
+        assert play.problems == []
+        assert list(play.steps()) == [1]
+        return play.digest()
+
+    return once(tmp_path_factory, f"undisturbed-{world_size}", digest)
 
 
 def test_seeds_meet_every_kind_of_fault() -> None:

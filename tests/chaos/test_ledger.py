@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from tests.faults.machine import Machine, kill, until
+from tests.helpers.machine import Machine, kill
+from tests.helpers.spans import spans
+from tests.helpers.until import passed, until
 
-from windlass.runs.ledger import Restart, fold_ledger, restarts, spans
+from windlass.runs.ledger import Restart, fold_ledger, restarts
 from windlass.runs.store import Store
-from windlass.runs.tally import Spent
+from windlass.runs.time_accounting import Spent
 
 STEPS = 170
 KILLS = (20, 50, 80)
@@ -161,10 +162,10 @@ def test_after_a_power_cut_the_time_until_somebody_looks_is_idle(machine: Machin
     machine.write("train.py", "import time\nwhile True:\n    print('trains', flush=True)\n    time.sleep(0.02)\n")
     machine.windlass("run", "--detach", "train.py")
     until(lambda: machine.status()["phase"] == "training", "never trained")
-    time.sleep(1.0)
+    passed(1.0)
     machine.kill_all()
     machine.empty()
-    time.sleep(2.0)
+    passed(2.0)
     status = machine.ended()
     seconds = status["ledger"]["seconds"]
     assert status["phase"] == "lost"

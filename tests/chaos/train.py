@@ -1,9 +1,9 @@
 """Trains a small network on handwritten digits for the chaos tests; every rank writes down each step that it has made.
 
-    train.py MARKS --every 20 [--epochs 6] [--checkpoints FOLDER]
+    train.py [MARKS] --every 20 [--epochs 6] [--pause 0.004] [--checkpoints FOLDER]
 
-`MARKS/rank-K` gets a line `ATTEMPT restored STEP` and then `ATTEMPT STEP` for each step; at the end rank 0 writes the
-digest of the weights to `MARKS/digest`.
+MARKS is the folder of the run's results where it is left out. `MARKS/rank-K` gets a line `ATTEMPT restored STEP` and
+then `ATTEMPT STEP` for each step; at the end rank 0 writes the digest of the weights to `MARKS/digest`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ PAUSE_SECONDS = 0.004
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("marks", type=Path)
+    parser.add_argument("marks", type=Path, nargs="?", default=os.environ.get("WINDLASS_OUTPUT_DIR"))
     parser.add_argument("--every", type=int, required=True, help="steps between checkpoints")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=PAUSE_SECONDS)
     parser.add_argument("--checkpoints", type=Path, help="default: where Windlass says")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -80,7 +81,7 @@ def train(args: argparse.Namespace) -> nn.Module:
             optimizer.step()
             scheduler.step()
             os.write(ledger, f"{attempt} {saved.steps + 1}\n".encode())
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(args.pause)
     saved.close()
     return network
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,26 @@ from typing import Any
 import pytest
 
 from windlass.actions import runs
+from windlass.actions.jobs import ReadyJob
 from windlass.cli.main import main
+from windlass.runs.context import Context
+from windlass.runs.events import entry_of
 from windlass.runs.record import Status
 from windlass.runs.store import Store
+from windlass.spec.job import Job
 
 WINDLASS = (sys.executable, "-c", "from windlass.cli.main import main; main()")
 """The command as another process, whatever is installed."""
+
+
+REPORT = (
+    "import sys\n"
+    "before = set(sys.modules)\n"
+    "from windlass.cli.main import main\n"
+    "try: main({words!r})\n"
+    "except SystemExit: pass\n"
+    "print('\\n' + 'LOADED', *sorted(set(sys.modules) - before))\n"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +53,13 @@ class Result:
 Call = Callable[..., Result]
 
 
+def loaded_by(*words: str, environ: Mapping[str, str]) -> set[str]:
+    """Modules that a command imports."""
+    code = REPORT.format(words=list(words))
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    return set(done.stdout[done.stdout.rindex("LOADED") :].split()[1:])
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty record, a working folder `work` and an environment without colours or terminals."""
@@ -52,9 +75,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         with Store(home) as store:
             unfinished = store.statuses(unfinished=True)
             for status in unfinished:
-                runs.stop(status.id, store, now=True)
+                runs.engine_for(status.id, store).stop(status.id, now=True)
             for status in unfinished:
-                runs.wait(status.id, store, timeout=100)
+                runs.engine_for(status.id, store).wait(status.id, 100)
 
 
 @pytest.fixture
@@ -79,12 +102,38 @@ def environ(home: Path) -> Mapping[str, str]:
 
 
 @pytest.fixture
+def recorded(home: Path) -> Callable[..., str]:
+    """Records a run of one rank on this machine as ended, without any process; gives its id."""
+
+    def record(job: Job, exit_code: int = 1) -> str:
+        plan = runs.make_plan(ReadyJob(job, Path.cwd(), "job"), "local", Context(os.environ, Path.cwd()))
+        with Store(home) as store:
+            writer = store.create(plan.run_id, name=plan.name, target=plan.target, output_dir=plan.output_dir,
+                                  plan=plan.to_text(), time=time.time(), restarts=0)  # fmt: skip
+            events: list[tuple[str, dict[str, Any]]] = [
+                ("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"}),
+                ("rank", {"rank": 0, "exit_code": exit_code}),
+                *([("cause", {"rank": 0, "exit_code": exit_code, "summary": "failed"})] if exit_code else []),
+                ("end", {"phase": "failed" if exit_code else "succeeded", "exit_code": exit_code}),
+            ]
+            for kind, data in events:
+                writer.append(entry_of(kind, data))
+            writer.close()
+            for folder in ("attempt-1", "output", "checkpoints"):
+                (store.run_dir(plan.run_id) / folder).mkdir()
+        return plan.run_id
+
+    return record
+
+
+@pytest.fixture
 def ended(home: Path) -> Callable[..., Status]:
     """Waits for the end of a run; gives its status."""
 
     def wait(run: str | None = None, timeout: float = 100) -> Status:
         with Store(home) as store:
-            status = runs.wait(run, store, timeout=timeout)
+            engine, run_id = runs.find(run, store)
+            status = engine.wait(run_id, timeout)
         assert status.phase.is_terminal
         return status
 

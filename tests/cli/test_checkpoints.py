@@ -18,12 +18,12 @@ import pytest
 from click.shell_completion import ShellComplete
 from tests.cli.conftest import Call
 from tests.cli.test_json import hold
-from tests.faults.failing_disk import failing_reads
+from tests.helpers.failing_disk import failing_reads
 
 from windlass.cli.checkpoints import checkpoints
+from windlass.cli.formatting import size
 from windlass.cli.main import cli
-from windlass.cli.words import size
-from windlass.runs.record import Status
+from windlass.spec.job import Job
 from windlass.train.checkpoint.files import seal
 
 
@@ -70,15 +70,14 @@ Failed = Callable[..., tuple[str, Path]]
 
 
 @pytest.fixture
-def failed(windlass: Call, ended: Callable[..., Status], home: Path) -> Failed:
+def failed(recorded: Callable[..., str], home: Path) -> Failed:
     """Gives a run that has ended (by failing, unless told otherwise) and its checkpoint folder."""
 
-    def run(program: str = "false") -> tuple[str, Path]:
-        windlass("run", "-q", "--python", sys.executable, "--", program)
-        run_id = ended().id
+    def record(exit_code: int = 1, **fields: Any) -> tuple[str, Path]:
+        run_id = recorded(Job(name="failed", command=["false"], python=sys.executable, **fields), exit_code)
         return run_id, home / "runs" / run_id / "checkpoints"
 
-    return run
+    return record
 
 
 def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: Failed) -> None:
@@ -99,7 +98,7 @@ def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: F
     assert {one["step"]: one["state"] for one in result.json["checkpoints"]} == {
         30: "unfinished", 20: "complete", 10: "complete", 5: "damaged"
     }  # fmt: skip
-    assert "and 1 other thing" in shown.err
+    assert "and 1 other entry" in shown.err
 
 
 def test_none_is_no_failure(windlass: Call, failed: Failed) -> None:
@@ -253,10 +252,8 @@ def test_prune_of_damaged_ones_alone_removes_nothing(windlass: Call, failed: Fai
     assert (folder / "step-00000020-a1f3c1").exists()
 
 
-def test_prune_by_default_keeps_as_many_as_the_job_says(windlass: Call, home: Path) -> None:
-    windlass("run", "-q", "--set", "checkpoint.keep=2", "--", "false")
-    run_id = windlass("ps", "-q").out.strip()
-    folder = home / "runs" / run_id / "checkpoints"
+def test_prune_by_default_keeps_as_many_as_the_job_says(windlass: Call, failed: Failed) -> None:
+    _, folder = failed(checkpoint={"keep": 2})
     for step in (10, 20, 30):
         write(folder, step)
     assert windlass("checkpoints", "prune", "-o", "json").json["removed"] == ["step-00000010-a1f3c1"]
@@ -335,7 +332,7 @@ def test_nothing_is_removed_where_one_of_several_is_refused(windlass: Call, fail
 
 
 def test_a_run_that_succeeded_is_removed_with_its_checkpoints(windlass: Call, failed: Failed) -> None:
-    run_id, folder = failed("true")
+    run_id, folder = failed(exit_code=0)
     write(folder, 10)
     assert windlass("rm", run_id).code == 0
 

@@ -13,12 +13,14 @@ from tests.cli.test_views import plain
 from tests.engines.kubernetes.test_plan import FACTS, TARGET, planned
 
 from windlass.cli.cost import cost_lines
-from windlass.cli.words import money
-from windlass.runs.cost import Cost, cost_of
-from windlass.runs.ledger import Ledger
-from windlass.runs.record import Phase, Status
+from windlass.cli.formatting import money
+from windlass.runs.events import entry_of
+from windlass.runs.ledger import Cost, Ledger, cost_of
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 from windlass.runs.store import Store
-from windlass.runs.tally import Spent
+from windlass.runs.time_accounting import Spent
+from windlass.views.reports import CostReport
 
 GPU_TARGET = TARGET.model_copy(update={"name": "gpus"})
 PRICED = "local: {kind: local, price_per_hour: 36, currency: EUR}\n"  # a cent a second
@@ -76,8 +78,8 @@ def ran_on_cluster(home: Path, **fields: Any) -> None:
     with Store(home) as store:
         writer = store.create(made.run_id, name=made.name, target=made.target, output_dir=made.output_dir,
                               plan=made.to_text(), time=1000.0)  # fmt: skip
-        writer.note("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}, at=1000.0)
-        writer.note("end", {"phase": "succeeded", "exit_code": 0}, at=4600.0)
+        writer.note(entry_of("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}), at=1000.0)
+        writer.note(entry_of("end", {"phase": "succeeded", "exit_code": 0}), at=4600.0)
         writer.close()
 
 
@@ -125,8 +127,8 @@ def test_what_was_wasted_is_told_with_its_share() -> None:
     status = Status("d-1", "d", "aws", Phase.FAILED, 0.0, 0.0, "/o", ended_at=100.0)
     ledger = Ledger({Spent.TRAINING: 75.0, Spent.HUNG: 25.0}, {}, 100.0, 1, 0)
     cost = Cost(36.0, "USD", "target aws", {Spent.TRAINING: 0.75, Spent.HUNG: 0.25})
-    text = "\n".join(cost_lines(status, ledger, cost, plain))
-    assert "0.25 USD (25%) went on time that was redone, hung or idle" in text
+    text = "\n".join(cost_lines(CostReport(status.id, status.phase, ledger, cost), plain, {}))
+    assert "0.25 USD (25%) was spent on time that was redone, hung or idle" in text
     assert "1.00 USD" in text
 
 
@@ -136,7 +138,7 @@ def test_time_without_a_supervisor_is_not_priced_and_said_to_be_not() -> None:
     cost = cost_of(ledger, {"per_node_hour": 36.0, "currency": "USD", "source": "target aws"})
     assert cost is not None
     assert cost.total == pytest.approx(1.0)
-    text = "\n".join(cost_lines(status, ledger, cost, plain))
+    text = "\n".join(cost_lines(CostReport(status.id, status.phase, ledger, cost), plain, {}))
     assert "1h00m without a supervisor are not priced: whether nodes were held is not known" in text
 
 

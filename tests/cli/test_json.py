@@ -11,25 +11,26 @@ import jsonschema
 import pytest
 from tests.cli.conftest import Call
 
-from windlass.cli.make import PRINTED
-from windlass.cli.schemas import SCHEMAS
 from windlass.runs.record import Status
+from windlass.views.schema import PRINTED, schema_of
 
 BOOM = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('no')\ntime.sleep(90)\n"
 
 
 def hold(what: str, data: Any) -> None:
-    jsonschema.Draft202012Validator(SCHEMAS[what]).validate(data)
+    jsonschema.Draft202012Validator(schema_of(what)).validate(data)
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", PRINTED)
 def test_schemas_are_schemas_and_are_printed(name: str, windlass: Call) -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
-    assert windlass("schema", "--printed-by", name).json == SCHEMAS[name]
+    jsonschema.Draft202012Validator.check_schema(schema_of(name))
+    assert windlass("schema", "--printed-by", name).json == schema_of(name)
 
 
-def test_every_schema_can_be_asked_for() -> None:
-    assert set(PRINTED) == set(SCHEMAS)
+def test_a_schema_that_is_not_there_is_refused_with_the_names_of_those_that_are(windlass: Call) -> None:
+    refused = windlass("schema", "--printed-by", "nothing")
+    assert refused.code == 2
+    assert ", ".join(PRINTED) in refused.err
 
 
 def test_output_of_a_run_is_as_its_schemas_say(windlass: Call, ended: Callable[..., Status]) -> None:

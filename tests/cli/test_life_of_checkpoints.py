@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.faults.machine import Machine, until
+from tests.helpers.machine import Machine
+from tests.helpers.until import until
 
 SCRIPT = """
 import os, time
@@ -58,7 +59,7 @@ def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Mach
 
     stopped = machine.windlass("stop")
     (one,) = ask(machine, "checkpoints")["checkpoints"]
-    assert "left      a checkpoint of step" in stopped.stdout
+    assert "checkpoint  step " in stopped.stdout
     assert f"windlass resume {run}" in stopped.stdout
     assert (one["complete"], one["world_size"]) == (True, 2)
     assert machine.status()["checkpoint"]["step"] == one["step"]
@@ -85,7 +86,7 @@ def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Mach
     assert status["ledger"]["steps_redone"] == 0
     assert "redone" not in status["ledger"]["seconds"]
     assert status["ledger"]["seconds"]["idle"] > 0
-    assert f"goes on from step {one['step']}" in machine.windlass("events").stdout
+    assert f"continues from step {one['step']}" in machine.windlass("events").stdout
 
     ask(machine, "checkpoints", "export", "end.pt")
     last, end = (torch.load(path, weights_only=True)

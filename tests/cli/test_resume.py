@@ -11,26 +11,27 @@ from tests.cli.test_checkpoints import flip, write
 from tests.cli.test_json import hold
 
 from windlass.runs.record import Status
+from windlass.spec.job import Job
 
 SCRIPT = """
-import os, pathlib, sys
+import os
 print("world", os.environ["WORLD_SIZE"], "attempt", os.environ["WINDLASS_ATTEMPT"])
 print("from", os.environ.get("WINDLASS_RESUME_FROM", "wherever it was"))
-if not pathlib.Path("mended").exists():
-    raise ValueError("broken")
 """
 
 
 @pytest.fixture
-def broken(windlass: Call, home: Path) -> str:
+def broken(recorded: Callable[..., str]) -> str:
     """A run that has failed, whose reason to fail is gone."""
     Path("train.py").write_text(SCRIPT)
+    return recorded(Job(name="train", run="train.py"))
+
+
+def test_a_resumed_run_is_followed_to_its_end(windlass: Call) -> None:
+    Path("train.py").write_text(SCRIPT + "raise ValueError('broken')\n")
     assert windlass("run", "-q", "train.py").code == 100
-    Path("mended").touch()
-    return windlass("ps", "-q").out.strip()
-
-
-def test_a_resumed_run_is_followed_to_its_end(windlass: Call, broken: str) -> None:
+    Path("train.py").write_text(SCRIPT)
+    broken = windlass("ps", "-q").out.strip()
     result = windlass("resume", broken)
     assert result.code == 0, result.err
     assert "attempt 2" in result.out

@@ -9,11 +9,11 @@ from pathlib import Path
 import pexpect
 import pytest
 from tests.cli.conftest import WINDLASS
-from tests.cli.test_ahead import SCRIPT, Ahead, switched_on
-from tests.faults.machine import until
+from tests.helpers.until import until
 
-from windlass.engines.local.warm import WarmPool
-from windlass.runs.record import Phase, Status
+from windlass.engines.local.warm_pool import WarmPool
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 
 STEPS = (
     'for i in $(seq 1 {steps}); do echo "::windlass {{\\"step\\": $i, \\"total\\": {steps}, \\"loss\\": 0.5}}"; '
@@ -23,26 +23,22 @@ ASKED = r"\[d\]etach, the run goes on · \[s\]top it · \[c\]ontinue"
 Start = Callable[..., "pexpect.spawn[str]"]
 
 
-@pytest.fixture(params=["here", pytest.param("by a fork", marks=pytest.mark.slow)])
-def terminal(environ: Mapping[str, str], request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Starts a command on a terminal of 30 × 100, done by itself or by a fork of a process that has imported ahead."""
+@pytest.fixture
+def terminal(environ: Mapping[str, str]) -> Iterator[Start]:
+    """Starts a command on a terminal of 30 × 100."""
     started: list[pexpect.spawn[str]] = []
-    ahead = Ahead(Path(environ["WINDLASS_HOME"]), Path.cwd(), switched_on(environ))
-    if by_fork := request.param == "by a fork":
-        ahead.begin()
 
     def start(*words: str, **more: str) -> pexpect.spawn[str]:
-        env = {**ahead.env, "TERM": "xterm-256color", **more}
-        program, *arguments = [*(SCRIPT if by_fork else list(WINDLASS)), *words]
+        env = {**environ, "TERM": "xterm-256color", **more}
+        program, *arguments = [*WINDLASS, *words]
         child = pexpect.spawn(program, arguments, env=env, dimensions=(30, 100), encoding="utf-8", timeout=100)
         started.append(child)
         return child
 
     yield start
-    assert ahead.forks == (len(started) if by_fork else 0)
     for child in started:
         child.close(force=True)
-    WarmPool(ahead.home).stop()
+    WarmPool(Path(environ["WINDLASS_HOME"])).stop()
 
 
 def run_steps(steps: int = 4000, before: str = "") -> tuple[str, ...]:
@@ -65,10 +61,10 @@ def finish(child: pexpect.spawn[str]) -> tuple[int | None, str]:
 def test_the_panel_shows_phase_progress_rate_time_left_ranks_and_output(terminal: Start) -> None:
     child = terminal(*run_steps())
     child.expect(r"steps-\w+.*training.*\d+\.\ds")
-    child.expect(r"━")
+    child.expect(r"[█░]")
     child.expect(r"\d+%.*\d+/4\S?000.* left")
     child.expect(r"loss 0\.5.*steps/s")
-    child.expect(r"1 node × 1 rank on local.*1 of 1 alive")
+    child.expect(r"1 node × 1 rank on local.*1 of 1 running")
     child.expect(r"output.*~/home/runs/steps-\w+/output")
     child.expect("Ctrl-C: detach or stop")
     enough()
@@ -118,7 +114,7 @@ def test_d_detaches_with_0_and_the_run_goes_on(terminal: Start, ended: Callable[
     code, rest = finish(child)
     enough()
     assert code == 0
-    assert "goes on" in rest
+    assert "runs in the background" in rest
     assert "windlass logs -f steps-" in rest
     assert ended().phase is Phase.SUCCEEDED
 
@@ -153,12 +149,13 @@ def test_a_second_ctrl_c_stops_with_grace_and_a_third_kills(terminal: Start) -> 
     child.sendintr()
     child.expect(ASKED)
     child.sendintr()
-    child.expect("Ctrl-C once more kills without grace")
+    child.expect("Ctrl-C again kills without a grace period")
     child.expect("saving")
     child.sendintr()
     code, rest = finish(child)
     assert code == 103
-    assert "saved" not in rest
+    assert "] saved" not in rest
+    assert "0m saved" not in rest
 
 
 def test_a_failure_leaves_its_cause_on_the_terminal(terminal: Start) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.engines.kubernetes.api import config_of
 
-from windlass.cli.schemas import SCHEMAS
+from windlass.views.schema import schema_of
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,6 @@ def job(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Path("train.py").write_text("print(1)\n")
     Path("job.yaml").write_text("name: digits\nrun: train.py\n")
     Path("targets.yaml").write_text("lab: {kind: kubernetes, context: lab, namespace: a, image: 'x:1'}\n")
-    monkeypatch.setenv("WINDLASS_WARM_COMMANDS", "0")
     monkeypatch.setenv("KUBECONFIG", str(home.parent / "kubeconfig"))
     with socket.socket() as held:  # bound and not listening
         held.bind(("127.0.0.1", 0))
@@ -51,7 +50,7 @@ def test_a_run_on_this_machine_sends_nothing_and_refuses_nothing(windlass: Call)
 
 def test_what_travels_is_told_to_programs_too(windlass: Call) -> None:
     found = json.loads(windlass("plan", "job.yaml", "--on", "lab", "-o", "json").out)
-    jsonschema.Draft202012Validator(SCHEMAS["plan"]).validate(found)
+    jsonschema.Draft202012Validator(schema_of("plan")).validate(found)
     [code] = [step["request"] for step in found["steps"] if step["kind"] == "code"]
     assert [one["name"] for one in code["files"]] == ["job.yaml", "targets.yaml", "train.py"]
     assert code["files"][2]["bytes"] == 9

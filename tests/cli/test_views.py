@@ -9,22 +9,26 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.test_plan import planned
-from tests.engines.test_local import plan_local
+from tests.engines.local.planning import plan_local
 
 from windlass.cli import eventtext, plantext, statustext
 from windlass.cli.follow import Pace, PlainView
-from windlass.cli.hands import AFTER_INTERRUPT, AFTER_KEY, Wish
+from windlass.cli.interrupts import AFTER_INTERRUPT, AFTER_KEY, Choice
 from windlass.cli.logs import terminal_lines
-from windlass.cli.render import _table_of_runs
+from windlass.cli.render import run_rows
 from windlass.cli.whytext import restart_words, why_lines
 from windlass.diagnose.verdict import Diagnosis, Verdict
 from windlass.plan.plan import Note, Plan, Step
+from windlass.runs.events import Event, RootCause
 from windlass.runs.ledger import Ledger, Restart
 from windlass.runs.logs import LogBlock
-from windlass.runs.record import Attempt, Event, Phase, RankState, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import Attempt, RankState, Status
 from windlass.runs.start import Origin, Start
-from windlass.runs.tally import Spent
+from windlass.runs.time_accounting import Spent
 from windlass.spec.job import Job
+from windlass.views.reports import why_of
+from windlass.views.run import Run, advance_of, run_of
 
 
 def plain(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
@@ -62,48 +66,53 @@ LEDGER = Ledger({Spent.QUEUED: 1.0, Spent.STARTING: 9.0, Spent.TRAINING: 10.0}, 
 FAILED = {"phase": Phase.FAILED, "ended_at": 130.0, "exit_code": 1, "cause": CAUSE}
 
 
-def shown(status: Status, now: float = 120.0, verbose: int = 0) -> str:
-    plan = {"policy": {"max_restarts": 3}}
-    return "\n".join(statustext.status_lines(status, plan, LEDGER, now, plain, verbose=verbose))
+PLAN = {"policy": {"max_restarts": 3}, "num_nodes": 1, "procs_per_node": 2}
+
+
+def viewed(status: Status, now: float = 120.0, ledger: Ledger = LEDGER) -> Run:
+    return run_of(status, PLAN, ledger, now, is_here=True)
+
+
+def shown(status: Status, now: float = 120.0, verbose: int = 0, ledger: Ledger = LEDGER) -> str:
+    return "\n".join(statustext.status_lines(viewed(status, now, ledger), now, plain, verbose=verbose))
+
+
+def summed(status: Status, now: float, ledger: Ledger = LEDGER) -> str:
+    return "\n".join(statustext.summary_lines(viewed(status, now, ledger), now, plain))
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
 
 
 def test_time_left_comes_from_the_rate_since_training_began() -> None:
-    advance = statustext.advance_of(training(), 120.0)
-    assert advance is not None
+    advance = advance_of(viewed(training()), 120.0)
     assert advance.share == 0.25
     assert advance.left_seconds == pytest.approx(30.0)  # 100 steps in 10 s, 300 to go
 
 
 def test_the_scripts_own_rate_wins_over_ours() -> None:
     status = training(progress={"step": 100, "total": 400, "rate": 100.0})
-    advance = statustext.advance_of(status, 120.0, rate=1.0)
-    assert advance is not None
+    advance = advance_of(viewed(status), 120.0, rate=1.0)
     assert advance.left_seconds == 3.0
 
 
 def test_a_script_that_tells_the_time_left_is_taken_at_its_word_where_no_rate_is_known() -> None:
     status = training(progress={"percent": 25.0, "eta_seconds": 90.0})
-    advance = statustext.advance_of(status, 120.0)
-    assert advance is not None
+    advance = advance_of(viewed(status), 120.0)
     assert (advance.share, advance.left_seconds) == (0.25, 90.0)
 
 
 def test_a_resumed_run_has_no_time_left_before_its_rate_is_measured() -> None:
     attempts = (Attempt(1, 2, Phase.FAILED, 101.0, 105.0), Attempt(2, 2, Phase.TRAINING, 106.0))
     status = training(attempts=attempts)
-    advance = statustext.advance_of(status, 120.0)
-    measured = statustext.advance_of(status, 120.0, rate=10.0)
-    assert advance is not None
+    advance = advance_of(viewed(status), 120.0)
+    measured = advance_of(viewed(status), 120.0, rate=10.0)
     assert advance.left_seconds is None
-    assert measured is not None
     assert measured.left_seconds == pytest.approx(30.0)
 
 
 def test_a_run_whose_script_says_nothing_has_no_bar() -> None:
-    assert statustext.advance_of(training(progress={}), 120.0) is None
+    assert statustext.advance_lines(viewed(training(progress={})), 120.0) == []
     assert "progress" not in shown(training(progress={}))
 
 
@@ -118,13 +127,6 @@ def test_odd_progress_breaks_nothing(progress: dict[str, Any]) -> None:
     assert "\x1b" not in text
 
 
-def test_shares_of_the_time_sum_to_the_whole() -> None:
-    shares = statustext.time_shares(LEDGER)
-    assert sum(share for _, _, share in shares) == pytest.approx(1.0)
-    assert sum(seconds for _, seconds, _ in shares) == pytest.approx(20.0)
-    assert [spent for spent, _, _ in shares] == [Spent.QUEUED, Spent.STARTING, Spent.TRAINING]
-
-
 def test_what_was_wasted_is_shown_however_little_it_was_and_what_it_cost_the_run() -> None:
     ledger = Ledger({Spent.TRAINING: 996.0, Spent.REDONE: 3.0, Spent.HUNG: 1.0}, {}, 1000.0, 2, 12)
     assert statustext.time_line(ledger) == "training 16m36s (100%), redone 3.0s (0%), hung 1.0s (0%)"
@@ -137,15 +139,15 @@ def test_a_quiet_run_is_shown_without_a_word_on_goodput() -> None:
 
 def test_status_says_attempt_ranks_time_output_and_what_next() -> None:
     text = shown(training())
-    for word in ("digits-7f3k2", "training", "attempt   1, 3 restarts left", "25%", "100/400", "loss 0.5", "10 steps/s",
-                 "30s left", "starting", "s3://bucket/digits", "windlass logs -f digits-7f3k2"):  # fmt: skip
+    for word in ("training", "attempt     1, 3 restarts left", "25%", "100/400", "loss 0.5", "10 steps/s", "30s left",
+                 "starting", "s3://bucket/digits", "windlass logs -f digits-7f3k2"):  # fmt: skip
         assert word in text
 
 
 def test_failure_shows_the_first_cause_with_its_traceback_and_names_the_victims() -> None:
     text = shown(training(**FAILED))
     assert "rank 2 failed first (exit code 1): ValueError: bad" in text
-    assert "ranks 0–1, 3 are victims" in text
+    assert "ranks 0–1, 3 failed because rank 2 failed" in text
     assert "Traceback (most recent call last)" in text
     assert "ValueError: bad" in text.splitlines()[-3]
     assert "\x1b" not in text
@@ -160,19 +162,18 @@ def test_a_long_traceback_is_cut_in_the_middle_and_whole_with_verbose() -> None:
 def test_many_ranks_are_shown_as_groups() -> None:
     ranks = [RankState(rank, rank // 8, 100 + rank) for rank in range(512)]
     ranks[5] = replace(ranks[5], exit_code=-9)
-    lines = statustext.rank_rows(ranks, plain, [], 5)
+    lines = statustext.rank_rows(ranks, plain, RootCause("", rank=5))
     assert len(lines) == 3
     assert "0–4, 6–511" in lines[1]
     assert "SIGKILL" in lines[2]
-    assert "first cause" in lines[2]
+    assert "root cause" in lines[2]
 
 
 def test_ranks_in_one_line() -> None:
-    assert statustext.ranks_line([RankState(0, 0, 1), RankState(1, 0, 2)]) == "2 of 2 alive"
-    assert (
-        statustext.ranks_line([RankState(0, 0, 1, 0), RankState(1, 0, 2, 3)]) == "1 of 2 done, 1 ended by exit code 3"
-    )
-    assert statustext.ranks_line([RankState(0, 0), RankState(1, 0)]) == "0 of 2 alive, 2 starting"
+    assert statustext.ranks_line([RankState(0, 0, 1), RankState(1, 0, 2)]) == "2 of 2 running"
+    failed = [RankState(0, 0, 1, 0), RankState(1, 0, 2, 3)]
+    assert statustext.ranks_line(failed) == "1 of 2 done, 1 failed with exit code 3"
+    assert statustext.ranks_line([RankState(0, 0), RankState(1, 0)]) == "0 of 2 running, 2 starting"
     lost = [RankState(0, 0, 1, 0), RankState(1, 0, 2)]
     assert statustext.ranks_line(lost, over=True) == "1 of 2 done, 1 gone"
 
@@ -186,7 +187,7 @@ def test_a_cause_without_a_rank_is_shown_too() -> None:
 def test_summary_has_duration_time_output_and_next_command() -> None:
     done = training(phase=Phase.SUCCEEDED, ended_at=160.0)
     ledger = Ledger({Spent.STARTING: 20.0, Spent.TRAINING: 40.0}, {}, 60.0, 1, 0)
-    text = "\n".join(statustext.summary_lines(done, ledger, 999.0, plain))
+    text = summed(done, 999.0, ledger)
     assert "digits-7f3k2 succeeded after 1m00s" in text
     assert "starting 20s (33%), training 40s (67%)" in text
     assert "s3://bucket/digits" in text
@@ -194,54 +195,56 @@ def test_summary_has_duration_time_output_and_next_command() -> None:
 
 
 SAVED = {"action": "saved", "step": 120, "name": "step-00000120-a2f3c1", "bytes": 5 << 20, "at": 108.0}
+RESTARTED = replace(LEDGER, start=Start(Origin.CHECKPOINT, 120))
 HUNG = (Attempt(1, 2, Phase.FAILED, 101.0, 105.0, "hang"), Attempt(2, 2, Phase.TRAINING, 106.0, restored_step=120))
 
 
 def test_a_restarted_run_says_why_from_which_step_and_what_is_left() -> None:
-    text = shown(training(attempts=HUNG, restarts_left=1, checkpoint=SAVED))
-    assert "attempt   2 after a hang, from step 120, 1 restart left" in text
-    assert "saved     step 120, 12s ago, 5.0 MiB (step-00000120-a2f3c1)" in text
+    text = shown(training(attempts=HUNG, restarts_left=1, checkpoint=SAVED), ledger=RESTARTED)
+    assert "attempt     2 after a hang, from step 120, 1 restart left" in text
+    assert "checkpoint  step 120, 12s ago, 5.0 MiB (step-00000120-a2f3c1)" in text
 
 
 def test_a_resumed_run_says_so() -> None:
     stopped = replace(HUNG[0], reason="stop", phase=Phase.STOPPED)
-    assert "attempt   2 by a resume, from step 120" in shown(training(attempts=(stopped, HUNG[1])))
-    assert "attempt   2 by a resume" in shown(training(attempts=(HUNG[0], replace(HUNG[1], is_resume=True))))
+    text = shown(training(attempts=(stopped, HUNG[1])), ledger=RESTARTED)
+    assert "attempt     2 by a resume, from step 120" in text
+    assert "attempt     2 by a resume" in shown(training(attempts=(HUNG[0], replace(HUNG[1], is_resume=True))))
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.LOST, Phase.FAILED])
 def test_an_unfinished_run_says_what_it_left_and_how_to_go_on(phase: Phase) -> None:
     status = training(phase=phase, ended_at=130.0, checkpoint=SAVED)
-    text = "\n".join(statustext.summary_lines(status, LEDGER, 130.0, plain))
-    assert "left      a checkpoint of step 120" in text
+    text = summed(status, 130.0)
+    assert "checkpoint  step 120, 22s ago" in text
     assert "windlass resume digits-7f3k2" in text
-    assert "goes on from step 120" in text
+    assert "continue from step 120" in text
 
 
 def test_a_stopped_run_without_a_checkpoint_says_that_too() -> None:
-    text = "\n".join(statustext.summary_lines(training(phase=Phase.STOPPED, ended_at=130.0), LEDGER, 130.0, plain))
-    assert "no checkpoint that the script has told of" in text
-    assert "starts it again" in text
+    text = summed(training(phase=Phase.STOPPED, ended_at=130.0), 130.0)
+    assert "checkpoint  none saved" in text
+    assert "start again" in text
 
 
 def test_a_status_after_time_without_a_supervisor_says_that_it_is_being_read() -> None:
     ledger = Ledger({Spent.TRAINING: 10.0, Spent.UNOBSERVED: 7200.0}, {}, 7210.0, 1, 0)
-    live = "\n".join(statustext.status_lines(training(), {}, ledger, 7310.0, plain))
-    assert "no supervisor for 2h00m until now; what the nodes did meanwhile is being read" in live
+    live = shown(training(), 7310.0, ledger=ledger)
+    assert "no supervisor for 2h00m; reading what the nodes reported meanwhile" in live
     assert re.search(r"unobserved +2h00m", live)
     ended = training(phase=Phase.SUCCEEDED, ended_at=7310.0)
-    assert "being read" not in "\n".join(statustext.status_lines(ended, {}, ledger, 7310.0, plain))
+    assert "reading what" not in shown(ended, 7310.0, ledger=ledger)
 
 
 def test_a_run_that_succeeded_speaks_of_no_resume() -> None:
     done = training(phase=Phase.SUCCEEDED, ended_at=130.0, checkpoint=SAVED)
-    assert "resume" not in "\n".join(statustext.summary_lines(done, LEDGER, 130.0, plain))
+    assert "resume" not in summed(done, 130.0)
 
 
 def test_ps_has_columns_for_checkpoints_and_attempts_only_where_there_are_any() -> None:
-    quiet = _table_of_runs([training()], 120.0)
-    busy = _table_of_runs([training(attempts=HUNG, checkpoint=SAVED), training()], 120.0)
-    assert "SAVED" not in quiet[0]
+    quiet = run_rows([viewed(training())], 120.0, plain)
+    busy = run_rows([viewed(training(attempts=HUNG, checkpoint=SAVED)), viewed(training())], 120.0, plain)
+    assert "CHECKPOINT" not in quiet[0]
     assert "ATTEMPT" not in quiet[0]
     assert "step 120" in busy[1]
     assert busy[1].endswith("2 after a hang")
@@ -279,10 +282,10 @@ def test_a_restart_is_told_with_its_reason_and_price(changes: dict[str, Any], sa
 def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
     diagnosis = Diagnosis(Verdict("none", "all is well"))
     many = [restart(attempt=number) for number in range(2, 42)]
-    lines = why_lines(training(), diagnosis, many, plain)
+    lines = why_lines(why_of(training(), diagnosis, many), plain)
     assert len(lines) == 2 + 9
     assert "… 32 more" in lines[6]
-    assert len(why_lines(training(), diagnosis, many, plain, verbose=1)) == 2 + 40
+    assert len(why_lines(why_of(training(), diagnosis, many), plain, verbose=1)) == 2 + 40
 
 
 # -- where results are -------------------------------------------------------------------------------------------------
@@ -310,13 +313,13 @@ def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
 EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("created", {"id": "d-1", "name": "d", "target": "local", "output_dir": "/o"}, "d-1 begins on local"),
     ("attempt", {"number": 2, "world_size": 4, "nodes": [[0, 1], [2, 3]]}, "attempt 2 starts 4 ranks on 2 nodes"),
-    ("node", {"node": 1, "pid": 7, "start_ticks": 1}, "node 1 is up (process 7)"),
-    ("rank", {"rank": 3, "pid": 9}, "rank 3 is alive (process 9)"),
+    ("node", {"node": 1, "pid": 7, "start_ticks": 1}, "node 1 started (process 7)"),
+    ("rank", {"rank": 3, "pid": 9}, "rank 3 started (process 9)"),
     ("rank", {"rank": 3, "exit_code": 0}, "rank 3 is done"),
     ("rank", {"rank": 3, "exit_code": -9}, "rank 3 ended: SIGKILL"),
     ("phase", {"phase": "training"}, "now training"),
     ("progress", {"step": 5, "total": 1000, "loss": 0.25}, "step 5 of 1,000, loss 0.25"),
-    ("cause", CAUSE, "first cause: rank 2 failed first"),
+    ("cause", CAUSE, "root cause: rank 2 failed first"),
     ("attempt", {"number": 3, "world_size": 1, "nodes": [[0]], "reason": "node-loss"}, "after the loss of a node"),
     ("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "reason": "first"}, "starts 1 rank on 1 node"),
     ("attempt-end", {"phase": "failed"}, "the attempt failed; another one follows"),
@@ -334,10 +337,10 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     (
         "checkpoint",
         {"action": "saved", "step": 1200, "name": "s", "bytes": 1 << 20, "seconds": 0.5, "blocked_seconds": 0.04},
-        "checkpoint of step 1,200 saved (s): 1.0 MiB in 500ms, training was held for 40ms",
+        "checkpoint of step 1,200 saved (s): 1.0 MiB in 500ms, training paused for 40ms",
     ),
-    ("checkpoint", {"action": "restored", "step": 40, "name": "s"}, "goes on from step 40 (s)"),
-    ("checkpoint", {"action": "restored", "name": "checkpoint-40"}, "goes on from checkpoint-40"),
+    ("checkpoint", {"action": "restored", "step": 40, "name": "s"}, "continues from step 40 (s)"),
+    ("checkpoint", {"action": "restored", "name": "checkpoint-40"}, "continues from checkpoint-40"),
     ("checkpoint", {"action": "refused", "name": "s", "reason": "cut \x1b[2J short"}, "checkpoint s refused: cut"),
     ("checkpoint", {"action": "failed", "step": 4, "reason": "disk full"}, "step 4 could not be saved: disk full"),
     ("checkpoint", {"action": "skipped", "step": 4, "reason": "busy"}, "checkpoint of step 4 skipped: busy"),
@@ -349,15 +352,15 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     (
         "checkpoint",
         {"action": "missing", "find": "c-*", "folder": "/r", "near": [], "entries": 0, "at_end": True},
-        "warning: nothing matches c-* in /r: there is nothing in it; a restart begins at step 0",
+        "warning: nothing matches c-* in /r: the folder is empty; a restart begins at step 0",
     ),
     (
         "checkpoint",
         {"action": "missing", "find": "c-*", "folder": "/r", "near": ["c-1"], "entries": 1, "older": 1},
         "warning: nothing matches c-* in /r: 1 match there, but older than this run; training begins at step 0",
     ),
-    ("caught-up", {"step": 57}, "step 57 is reached again"),
-    ("first-step", {"rank": 0, "step": 7001, "every": 1}, "first step that was reported: 7,001"),
+    ("caught-up", {"step": 57}, "caught up with step 57"),
+    ("first-step", {"rank": 0, "step": 7001, "every": 1}, "first step reported: 7,001"),
     (
         "loss",
         {"rank": 0, "loss": "nan", "step": 61, "last": {"loss": 0.25, "step": 60}},
@@ -370,17 +373,17 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
         "the script resumed by itself: Resuming training from out",
     ),
     ("hang-end", {"since": 1.0, "at": 6.0, "seconds": 5.0}, "output again, after 5.0s without"),
-    ("notice", {"source": "imds", "action": "terminate", "time": "8:22"}, "the machine will be taken away at 8:22"),
-    ("notice", {"source": "sigterm", "action": "terminate"}, "a node was sent SIGTERM from outside"),
-    ("notice", {"source": "queue", "action": "evict"}, "the queue takes all pods back"),
+    ("notice", {"source": "imds", "action": "terminate", "time": "8:22"}, "the instance will be terminated at 8:22"),
+    ("notice", {"source": "sigterm", "action": "terminate"}, "a node received SIGTERM"),
+    ("notice", {"source": "queue", "action": "evict"}, "the queue evicts all pods"),
     (
         "queue",
         {"state": "waiting", "queue": "team-a", "reason": "WaitingForQuota", "message": "500m more needed"},
-        "queue team-a lets the attempt wait: WaitingForQuota: 500m more needed",
+        "queue team-a has not admitted the attempt: WaitingForQuota: 500m more needed",
     ),
     ("queue", {"state": "admitted", "queue": "team-a", "reason": "Admitted"}, "queue team-a has admitted the attempt"),
     ("queue", {"state": "evicted", "reason": "Preempted", "by": "Job b"}, "evicted the attempt: Preempted; for Job b"),
-    ("machine", {"name": "gpus-7x2kq", "state": "asked", "pool": "gpus"}, "machine gpus-7x2kq of gpus is asked for"),
+    ("machine", {"name": "gpus-7x2kq", "state": "asked", "pool": "gpus"}, "node gpus-7x2kq of gpus is requested"),
     (
         "machine",
         {
@@ -394,10 +397,10 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
             "reason": "NodeNotReady",
             "message": "no network",
         },
-        "machine g5.12xlarge (spot, a) of gpus is in the cluster: ip-7: NodeNotReady: no network",
+        "node g5.12xlarge (spot, a) of gpus has joined the cluster: ip-7: NodeNotReady: no network",
     ),
-    ("machine", {"name": "gpus-7x2kq", "state": "gone", "left": 0}, "it was the last that was made for the run"),
-    ("machine", {"name": "gpus-7x2kq", "state": "kept"}, "is still there, and is not looked at any more"),
+    ("machine", {"name": "gpus-7x2kq", "state": "gone", "left": 0}, "it was the last one provisioned for the run"),
+    ("machine", {"name": "gpus-7x2kq", "state": "kept"}, "still exists; its deletion is no longer watched"),
     ("lost-node", {"node": 2, "why": "no heartbeat"}, "node 2 is lost: no heartbeat"),
     (
         "not-started",
@@ -408,9 +411,15 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("resume", {"reason": "asked", "nodes": 2, "from": "step-4"}, "the run is resumed on 2 nodes from step-4"),
     ("resume", {"reason": "asked"}, "the run is resumed"),
     ("end", {"phase": "failed", "exit_code": 1, "reason": "same-step-twice"}, "the same step failed twice"),
-    ("stop", {"reason": "asked", "now": True}, "stop: asked by a person, without grace"),
-    ("adopted", {"observed_until": 1.0}, "new keeper"),
-    ("observed", {"node": 1}, "node 1 is seen to run"),
+    ("stop", {"reason": "asked", "now": True}, "stop: requested by the user, without a grace period"),
+    ("adopted", {"observed_until": 1.0}, "supervisor restarted"),
+    ("observed", {"node": 1}, "node 1 is running"),
+    ("pods", {"attempt": 2, "made_for": 1}, "attempt 2 runs in the pods of attempt 1"),
+    (
+        "pods",
+        {"attempt": 3, "made_for": 1, "pods": [[1, 0], [3, 0], [2, 0]]},
+        "attempt 3 runs in the pods of attempt 1, 1 of 3 pods is new",
+    ),
     ("warning", {"message": "slow disk"}, "warning: slow disk"),
     ("end", {"phase": "failed", "exit_code": 3}, "ended: failed (exit code 3)"),
     ("unheard-of", {"some": "thing"}, "unheard-of some thing"),
@@ -443,9 +452,7 @@ def plan(num_nodes: int = 2, **changes: Any) -> Plan:
 
 def test_what_a_pod_reports_as_its_loss_cannot_move_the_cursor_of_the_live_view() -> None:
     status = replace(training(), progress={"step": 1, "loss": "\x1b[2J", "epoch": "\x1b[1;1H"})
-    advance = statustext.advance_of(status, 120.0)
-    assert advance is not None
-    assert "\x1b" not in "".join(advance.facts)
+    assert "\x1b" not in "".join(statustext.advance_lines(viewed(status), 120.0))
 
 
 def test_plan_shows_each_node_with_its_ranks_and_the_command_as_a_shell_takes_it() -> None:
@@ -509,17 +516,17 @@ def test_each_line_of_a_block_has_its_rank_in_front() -> None:
 
 
 def test_ctrl_c_asks_then_stops_then_kills_then_leaves() -> None:
-    wish, seen = Wish.WATCH, []
+    choice, seen = Choice.WATCH, []
     for _ in range(4):
-        wish = AFTER_INTERRUPT[wish]
-        seen.append(wish)
-    assert seen == [Wish.ASK, Wish.STOP, Wish.KILL, Wish.LEAVE]
+        choice = AFTER_INTERRUPT[choice]
+        seen.append(choice)
+    assert seen == [Choice.ASK, Choice.STOP, Choice.KILL, Choice.LEAVE]
 
 
 def test_enter_and_escape_go_on_watching() -> None:
-    assert {AFTER_KEY[key] for key in ("c", "\n", "\x1b")} == {Wish.WATCH}
-    assert AFTER_KEY["d"] is Wish.LEAVE
-    assert AFTER_KEY["s"] is Wish.STOP
+    assert {AFTER_KEY[key] for key in ("c", "\n", "\x1b")} == {Choice.WATCH}
+    assert AFTER_KEY["d"] is Choice.LEAVE
+    assert AFTER_KEY["s"] is Choice.STOP
 
 
 def test_pace_is_measured_over_the_last_half_minute() -> None:
@@ -536,12 +543,12 @@ def test_progress_in_a_pipe_is_a_line_every_ten_seconds(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    view = PlainView("digits-7f3k2", "1 node × 2 ranks")
+    view = PlainView("digits-7f3k2", viewed, "1 node × 2 ranks")
     for _ in range(250):
         clock[0] += 0.1
         view.state(training(), 10.0)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["digits-7f3k2: 100/400 (25%), loss 0.5, 10 steps/s, 30s left"] * 2
+    assert lines == ["digits-7f3k2: 25%, 100/400, 30s left, loss 0.5, 10 steps/s"] * 2
 
 
 def test_pace_begins_anew_when_steps_do() -> None:

@@ -1,6 +1,7 @@
 """What the tests on a cluster are given: a shared one, one to break, and a namespace in either.
 
-`KUBECONFIG` and `WINDLASS_TEST_CONTEXT` name a cluster that somebody keeps; without them tests bring up their own.
+`KUBECONFIG` and `WINDLASS_TEST_CONTEXT` name an existing cluster; without them tests bring up their own, which is bed 0
+unless `WINDLASS_TEST_BED` is the index of another one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def cluster() -> Iterator[Cluster]:
     if CONTEXT:
         yield _foreign(CONTEXT)
         return
-    with borrowed() as bed:
+    with borrowed(int(os.environ.get("WINDLASS_TEST_BED", "0"))) as bed:
         yield bed
 
 
@@ -51,7 +52,7 @@ def bed(cluster: Cluster) -> Bed:
 
 @pytest.fixture(scope="session")
 def ours_to_break() -> None:
-    """Leave out a test that breaks its cluster, where somebody's cluster is under test."""
+    """Skip a test that breaks its cluster on an existing cluster."""
     if CONTEXT:
         pytest.skip("breaks its cluster; WINDLASS_TEST_CONTEXT names one that is not ours to break")
 

@@ -16,9 +16,9 @@ from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 
-from windlass.actions import clusters
-from windlass.actions.edge import here
 from windlass.actions.targets import find_target
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.runs.context import here
 from windlass.spec.targets import KubernetesTarget
 
 __all__ = ["home", "windlass"]
@@ -54,7 +54,7 @@ def test_a_cluster_that_is_well_passes_every_check(bed: Bed, namespace: str, che
     assert "on 2 of 2 nodes: 1 × NVIDIA-A10G, 1 × Tesla-T4; 1 × g4dn.xlarge, 1 × g5.xlarge" in found["gpus"]
     assert found["pod security"].startswith("restricted is enforced")
     assert (result.code, result.json["ok"], result.json["missing"], result.json["network"]) == (0, True, [], None)
-    assert "All is well." in check(bed, namespace).out
+    assert "All checks passed." in check(bed, namespace).out
 
 
 def test_a_job_is_checked_with_the_cluster(bed: Bed, namespace: str, check: Check) -> None:
@@ -98,7 +98,7 @@ def test_a_login_without_any_right_is_told_so_in_one_message(bed: Bed, namespace
     result = check(bed, namespace, "-o", "json", context="bed-nobody")
     failed = [one for one in result.json["checks"] if one["level"] == "fail"]
     assert result.code == 2
-    assert [one["found"] for one in failed] == [f"none of the 27 that are needed in namespace {namespace}"]
+    assert [one["found"] for one in failed] == [f"none of the 35 that are needed in namespace {namespace}"]
 
 
 def test_an_expired_login_is_told_so_alone(bed: Bed, namespace: str, check: Check) -> None:
@@ -179,8 +179,8 @@ def test_dns_that_is_down_is_named(lone_bed: Bed, lone_namespace: str, check: Ch
 @pytest.mark.timeout(600)
 def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
     assert check(lone_bed, lone_namespace).code == 0  # and the targets file is there
-    edge = here()
-    target = find_target("bed", edge)
+    context = here()
+    target = find_target("bed", context)
     assert isinstance(target, KubernetesTarget)
 
     def told(text: str) -> None:
@@ -188,7 +188,8 @@ def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, chec
             lone_bed.cut_network("node2")
 
     try:
-        report = clusters.try_network(clusters.look(target, edge), target, edge, told)
+        engine = KubernetesEngine
+        report = engine.check_network(engine.check(target, context), target, context, told)
     finally:
         lone_bed.mend_network("node2")
     seen = {one.name: one for one in report.checks}

@@ -10,12 +10,18 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.labs import ADDED, CAN, OPERATORS, claimed, lab_on
+from tests.cluster.harnesses import ADDED, CAN, OPERATORS, claimed, harness_on, set_up
 from tests.engines.contract import Contract
-from tests.engines.lab import Lab, Way
+from tests.engines.harness import Aspect, Can, Harness, Way
 
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.plan.plan import Plan
+
+OF_A_KIND = frozenset({Aspect.START, Aspect.MEETING, Aspect.OBJECTS})
+"""What a kind of workload has of its own; the programs in its pods are those of a Job."""
+OF_A_MACHINE = frozenset({Aspect.ENDS, Aspect.SIGNALS, Aspect.OUTPUT})
+"""What a supervisor on the user's machine does otherwise than one in the cluster: it runs commands in pods, and keeps
+their output."""
 
 
 @pytest.mark.timeout(900)
@@ -25,24 +31,29 @@ class OnCluster(Contract):
     via: str
     fields: ClassVar[dict[str, Any]] = {}
     """Of all jobs of this way, beside it."""
+    is_inside: ClassVar[bool] = False
+    """Whether supervisors run in the namespace."""
 
     @pytest.fixture(scope="class")
     @classmethod
-    def lab(
+    def harness(
         cls, cluster: Cluster, operator: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory
-    ) -> Iterator[Lab]:
+    ) -> Iterator[Harness]:
         if cls.via in OPERATORS:
             operator(OPERATORS[cls.via])
-        with cluster.namespace(f"contract-{cls.via}") as namespace:
+        name = f"contract-{cls.via}" + ("-inside" if cls.is_inside else "")
+        with cluster.namespace(name) as namespace:
+            if cls.is_inside:
+                set_up(cluster, namespace)
             here = {"via": cls.via, **claimed(cluster, namespace)}
-            lab = lab_on(cluster, namespace, tmp_path_factory.mktemp("home"), kubernetes=here, **cls.fields)
-            yield lab
-            lab.close()
+            harness = harness_on(cluster, namespace, tmp_path_factory.mktemp("home"), kubernetes=here, **cls.fields)
+            yield harness
+            harness.close()
 
 
-def way(via: str) -> Way:
+def way(via: str, differs_in: frozenset[Aspect] = OF_A_KIND, can: frozenset[Can] = CAN) -> Way:
     """What a way can is asked before there is a cluster; it is the fixture's way that makes plans."""
-    return Way(f"kubernetes {via}", KubernetesEngine, lambda *_: _never(), CAN, {}, adds=ADDED, is_variant=via != "job")
+    return Way(f"kubernetes {via}", KubernetesEngine, lambda *_: _never(), can, {}, adds=ADDED, differs_in=differs_in)
 
 
 def _never() -> Plan:
@@ -51,7 +62,15 @@ def _never() -> Plan:
 
 class TestJob(OnCluster):
     via = "job"
-    way = way("job")
+    way = way("job", OF_A_MACHINE)
+
+
+class TestInside(OnCluster):
+    """The supervisor of each run is a pod of its namespace."""
+
+    via = "job"
+    way = way("job, supervised inside", frozenset(Aspect), CAN - {Can.EVERY_LINE})
+    is_inside = True
 
 
 class TestJobset(OnCluster):

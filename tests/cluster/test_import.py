@@ -16,9 +16,9 @@ from tests.cluster import operated
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.objects import claim
-from tests.spec.importing.shapes import FILES, fields, form_of, imported
+from tests.importers.shapes import FILES, fields, form_of, imported
 
-from windlass.spec.importing import import_text
+from windlass.importers.convert import import_text
 from windlass.spec.job import Job
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -153,7 +153,7 @@ def test_a_written_run_that_fails_is_seen_to_have_failed(user: User) -> None:
     (user.folder / "job.yaml").write_text(json.dumps(job))
     written = user.windlass("plan", "--on", "bed", "-o", "manifest-json")
     assert written.returncode == 0, written.stderr
-    assert "restarts: 2, and nobody is there" in written.stderr
+    assert "restarts: 2, and no supervisor starts" in written.stderr
     user.cluster.kubectl("apply", "-f", "-", stdin=written.stdout)
 
     def phase() -> str:

@@ -13,16 +13,16 @@ from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.bed.operators import OLD_TRAINER
 from tests.cluster.bed.sharing import operating
-from tests.cluster.labs import OPERATORS, lab_on, opened, pods
-from tests.engines.lab import Lab, Run
+from tests.cluster.harnesses import OPERATORS, harness_on, opened, pods
+from tests.engines.harness import Harness, Run
 
 from windlass.diagnose.diagnose import diagnose
-from windlass.engines.kubernetes.checks import checks
-from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.facts import dry_run
 from windlass.engines.kubernetes.observe import observe
-from windlass.engines.kubernetes.survey import survey
-from windlass.runs.record import Phase
+from windlass.engines.kubernetes.preflight.checks import checks
+from windlass.engines.kubernetes.preflight.survey import survey
+from windlass.runs.phase import Phase
 from windlass.spec.targets import KubernetesTarget
 
 SCRIPT = """
@@ -65,7 +65,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def hold(cluster: Cluster, namespace: str, name: str, priority: str | None = None) -> None:
-    """Have a Job of somebody else in the queue that takes most of the room, as soon as it is admitted."""
+    """Submit another Job to the queue that takes most of the quota, once admitted."""
     job = operated.queued_job(cluster, name, "narrow", objects.SLEEP, "800m")
     if priority is not None:
         job["spec"]["template"]["spec"]["priorityClassName"] = priority
@@ -97,9 +97,9 @@ def makers(cluster: Cluster, namespace: str, run: Run, via: str) -> list[str]:
     return cluster.kubectl("get", via, "-n", namespace, *words).split()
 
 
-def start(lab: Lab, tmp_path: Path, *, waits: str = "", **fields: Any) -> Run:
+def start(harness: Harness, tmp_path: Path, *, waits: str = "", **fields: Any) -> Run:
     shape = {"nodes": 2, "launcher": "plain", "resources": {"cpus": 0.4}, "queue": "narrow", "env": {"WAITS": waits}}
-    return lab.start("script.py", base=script(tmp_path), **{**shape, **fields})
+    return harness.start("script.py", base=script(tmp_path), **{**shape, **fields})
 
 
 @pytest.mark.parametrize("via", WAYS)
@@ -109,10 +109,10 @@ def test_a_run_waits_its_turn_and_says_for_whom(
     has(operator, via)
     hold(cluster, namespace, "other")
     admitted(cluster, namespace, "other")
-    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as lab:
-        run = start(lab, tmp_path, launcher="mpi" if via == "mpijob" else "plain")
+    with opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as harness:
+        run = start(harness, tmp_path, launcher="mpi" if via == "mpijob" else "plain")
         run.until(waits_in_queue)
-        verdict = diagnose(observe(lab.store, run.status)).verdict
+        verdict = diagnose(observe(harness.store, run.status)).verdict
         assert verdict.code == "queue-quota", verdict
         evidence = "\n".join(verdict.evidence)
         assert f"it is number 1 of 1 that wait in ClusterQueue {namespace}" in evidence
@@ -133,8 +133,8 @@ def test_a_run_that_must_make_room_was_preempted_and_waits_again(
 ) -> None:
     has(operator, via)
     again = {"max": 3, "on": ["preemption"]}
-    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts=again)) as lab:
-        run = start(lab, tmp_path, waits="1", launcher="mpi" if via == "mpijob" else "plain")
+    with opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts=again)) as harness:
+        run = start(harness, tmp_path, waits="1", launcher="mpi" if via == "mpijob" else "plain")
         run.until(lambda run: all(f"attempt 1 of rank {rank}" in run.text() for rank in (0, 1)))
         hold(cluster, namespace, "urgent", narrow)
         run.until(lambda run: len(run.status.attempts) == 2 and waits_in_queue(run))
@@ -144,7 +144,7 @@ def test_a_run_that_must_make_room_was_preempted_and_waits_again(
         assert (evicted["reason"], evicted["by"]) == ("Preempted", "Job urgent")
         assert [event for event in run.events if event.kind in ("lost-node", "cause")] == []
         assert makers(cluster, namespace, run, via) == [f"{run.id}-2"]
-        verdict = diagnose(observe(lab.store, run.status)).verdict
+        verdict = diagnose(observe(harness.store, run.status)).verdict
         assert verdict.code == "queue-quota", verdict
         assert "attempt 1 was evicted: Preempted, for Job urgent" in verdict.evidence
         cluster.kubectl("delete", "job", "urgent", "-n", namespace, "--wait=false")
@@ -169,26 +169,26 @@ def test_a_trainjob_runs_where_the_flavor_of_its_quota_is_by_the_trainer_that_ku
     with operating(lone_bed, OLD_TRAINER.name), operating(lone_bed, "kueue"):
         lone_bed.apply(*operated.queue("narrow", lone_namespace, "1"), namespace=lone_namespace)
         run_where_the_flavor_is(lone_bed, lone_namespace, tmp_path, "trainjob")
-        with opened(lab_on(lone_bed, lone_namespace, tmp_path / "plan", kubernetes={"via": "trainjob"})) as lab:
-            notes = lab.plan("leave", "0", queue="narrow").notes
+        with opened(harness_on(lone_bed, lone_namespace, tmp_path / "plan", kubernetes={"via": "trainjob"})) as harness:
+            notes = harness.plan("leave", "0", queue="narrow").notes
             assert [note.blocks for note in notes if note.code == "queue-flavor"] == [False]
 
 
 def run_where_the_flavor_is(cluster: Cluster, namespace: str, tmp_path: Path, via: str) -> None:
     where = nodes(cluster)[-1]
     cluster.apply(operated.flavor(namespace, {"kubernetes.io/hostname": where}), namespace=namespace)
-    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as lab:
-        run = start(lab, tmp_path, waits="1", launcher="mpi" if via == "mpijob" else "plain")
+    with opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as harness:
+        run = start(harness, tmp_path, waits="1", launcher="mpi" if via == "mpijob" else "plain")
         run.until(lambda run: all(f"attempt 1 of rank {rank}" in run.text() for rank in (0, 1)))
         assert {pod["spec"]["nodeName"] for pod in pods(cluster, namespace, run, 1)} == {where}
-        lab.engine.stop(run.id)
+        harness.engine.stop(run.id)
 
 
 def test_a_run_without_restarts_ends_when_its_queue_is_drained_and_does_not_wake_up(
     cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
 ) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = start(lab, tmp_path, waits="1")
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = start(harness, tmp_path, waits="1")
         run.until(lambda run: "attempt 1 of rank 0" in run.text())
         policy = json.dumps({"spec": {"stopPolicy": "HoldAndDrain"}})
         cluster.kubectl("patch", "localqueue", "narrow", "-n", namespace, "--type", "merge", "-p", policy)
@@ -196,7 +196,7 @@ def test_a_run_without_restarts_ends_when_its_queue_is_drained_and_does_not_wake
         assert (status.phase, status.attempts[-1].reason) == (Phase.STOPPED, "preemption")
         gone = f"Job {run.id}-1 to be gone"
         wait_for(lambda: not makers(cluster, namespace, run, "job"), gone, PATIENCE_SECONDS)
-        verdict = diagnose(observe(lab.store, run.status)).verdict
+        verdict = diagnose(observe(harness.store, run.status)).verdict
         assert verdict.code == "queue-drained", verdict
 
 
@@ -205,22 +205,24 @@ def test_pods_that_were_put_out_before_they_ran_are_no_lost_machines(
 ) -> None:
     image = {"image": "registry.invalid/trainer:1"}
     again = {"max": 3, "on": ["preemption"]}
-    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts=again, **image)) as lab:
-        run = start(lab, tmp_path)
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts=again, **image)) as harness:
+        run = start(harness, tmp_path)
         run.until(lambda run: run.status.phase is Phase.PULLING)
         hold(cluster, namespace, "urgent", narrow)
         run.until(lambda run: len(run.status.attempts) == 2 and waits_in_queue(run))
         assert run.status.attempts[0].reason == "preemption"
         assert [event for event in run.events if event.kind in ("lost-node", "cause")] == []
-        lab.engine.stop(run.id)
+        harness.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
 
 
 def test_a_plan_knows_the_queues_of_the_namespace(
     cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
 ) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        made = {name: lab.plan("script.py", base=script(tmp_path / name), queue=name) for name in ("narow", "narrow")}
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        made = {
+            name: harness.plan("script.py", base=script(tmp_path / name), queue=name) for name in ("narow", "narrow")
+        }
         [note] = [note for note in made["narow"].notes if note.code.startswith("queue")]
         assert (note.code, note.blocks) == ("queue-missing", True)
         assert "did you mean narrow?" in note.message

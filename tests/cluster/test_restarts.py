@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.labs import lab_on, opened, pods
-from tests.engines.lab import Run
+from tests.cluster.harnesses import harness_on, opened, pods
+from tests.engines.harness import Run
 
-from windlass.engines.keeping.keeper import keeper_pid
-from windlass.runs.record import Phase
+from windlass.runs.phase import Phase
+from windlass.supervise.process import supervisor_pid
 
 SCRIPT = """
 import os, time
@@ -45,9 +45,11 @@ def names(cluster: Cluster, namespace: str, run: Run) -> set[str]:
 def test_a_rank_that_fails_is_restarted_with_all_others_in_the_same_pods(
     cluster: Cluster, namespace: str, tmp_path: Path, via: str, launcher: str
 ) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts={"max": 3})) as lab:
+    with opened(
+        harness_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via}, restarts={"max": 3})
+    ) as harness:
         fields = {"nodes": 2, "launcher": launcher, "env": {"BREAKS": "12", "WAITS": ""}}
-        run = lab.start("script.py", base=script(tmp_path), **fields)
+        run = harness.start("script.py", base=script(tmp_path), **fields)
         run.until(lambda run: "broken 1" in run.text())
         before = names(cluster, namespace, run)
         status = run.wait()
@@ -61,8 +63,8 @@ def test_a_rank_that_fails_is_restarted_with_all_others_in_the_same_pods(
 
 
 def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as lab:
-        run = lab.start(
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as harness:
+        run = harness.start(
             "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"}
         )
         run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
@@ -75,8 +77,8 @@ def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp
 
 
 def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})) as lab:
-        run = lab.start(
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})) as harness:
+        run = harness.start(
             "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "12", "WAITS": ""}
         )
         assert run.wait().phase is Phase.FAILED
@@ -84,39 +86,39 @@ def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace:
         cluster.kubectl("wait", "pod", "-n", namespace, *words)  # they would stay for a minute
 
 
-def test_a_new_keeper_follows_an_attempt_in_the_pods_of_another(
+def test_a_new_supervisor_follows_an_attempt_in_the_pods_of_another(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as lab:
-        run = lab.start(
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as harness:
+        run = harness.start(
             "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"}
         )
         run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
-        keeper = keeper_pid(run.dir)
-        assert keeper is not None
-        os.kill(keeper, signal.SIGKILL)
-        run.until(lambda run: run.status and keeper_pid(run.dir) not in (None, keeper))
-        lab.engine.stop(run.id)
+        supervisor = supervisor_pid(run.dir)
+        assert supervisor is not None
+        os.kill(supervisor, signal.SIGKILL)
+        run.until(lambda run: run.status and supervisor_pid(run.dir) not in (None, supervisor))
+        harness.engine.stop(run.id)
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.STOPPED, 2)
         for rank in (0, 1):
             assert [line.text for line in run.lines(attempt=2, ranks=[rank])] == [f"attempt 2 of rank {rank}"]
 
 
-def test_a_pod_that_starts_its_ranks_itself_imports_ahead_while_it_stays(
+def test_the_ranks_of_every_attempt_in_a_pod_are_forks_of_its_first_process(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     job = script(tmp_path)
     (job / "script.py").write_text("import torch\n" + SCRIPT)
-    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as lab:
-        run = lab.start("script.py", base=job, procs_per_node=2, env={"BREAKS": "12", "WAITS": ""})
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as harness:
+        run = harness.start("script.py", base=job, procs_per_node=2, env={"BREAKS": "12", "WAITS": ""})
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
         events = [
             [json.loads(line) for line in (run.dir / f"attempt-{number}" / "node-0.events").read_text().splitlines()]
             for number in (1, 2, 3)
         ]
         assert [[one["start"] for one in told if one["kind"] == "node"] for told in events] == [
-            ["cold"],
+            ["warm"],
             ["warm"],
             ["warm"],
         ]

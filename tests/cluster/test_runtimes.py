@@ -12,14 +12,14 @@ from tests.cluster import objects
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.images import USER
 from tests.cluster.bed.operators import OLD_TRAINER
-from tests.cluster.labs import OPERATORS, digest, lab_on, opened, pods
+from tests.cluster.harnesses import OPERATORS, digest, harness_on, opened, pods
 from tests.cluster.test_restarts import names, script
 from tests.cluster.test_training import DIGITS, LOCAL, SHAPE, accuracy, results, succeeded
-from tests.engines.lab import Lab, Run
+from tests.engines.harness import Harness, Run
 
-from windlass.engines.kubernetes.runtimes import KINDS
-from windlass.engines.kubernetes.ways.runtimes import API, STEP
-from windlass.runs.record import Phase
+from windlass.engines.kubernetes.workloads.runtime_catalog import KINDS
+from windlass.engines.kubernetes.workloads.runtimes import API, STEP
+from windlass.runs.phase import Phase
 
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 Operator = Callable[[str], None]
@@ -72,12 +72,12 @@ def test_digits_on_runtimes_of_the_cluster_end_as_they_do_on_this_machine(
     with (
         standing(cluster, namespace, KINDS[0]) as one,
         standing(cluster, namespace, KINDS[1]) as other,
-        opened(lab_on(cluster, namespace, tmp_path / "home")) as lab,
-        opened(Lab(LOCAL, tmp_path / "local")) as local,
+        opened(harness_on(cluster, namespace, tmp_path / "home")) as harness,
+        opened(Harness(LOCAL, tmp_path / "local")) as local,
     ):
         words, named = ("train.py", "--epochs", "5"), dict(zip(KINDS, (one, other), strict=True))
         runs = {
-            kind: lab.start(*words, base=DIGITS, **SHAPE, **results(cluster, runtime=name))
+            kind: harness.start(*words, base=DIGITS, **SHAPE, **results(cluster, runtime=name))
             for kind, name in named.items()
         }
         at_home = succeeded(local.start(*words, base=DIGITS, **SHAPE))
@@ -102,10 +102,12 @@ def test_restarts_are_the_runs_own_though_the_runtime_restarts_containers_too(
     operator(OPERATORS["trainjob"])
     with (
         standing(cluster, namespace, "ClusterTrainingRuntime") as name,
-        opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"runtime": name}, restarts={"max": 3})) as lab,
+        opened(
+            harness_on(cluster, namespace, tmp_path / "home", kubernetes={"runtime": name}, restarts={"max": 3})
+        ) as harness,
     ):
         fields = {"nodes": 2, "launcher": "plain", "env": {"BREAKS": "1", "WAITS": "2"}}
-        run = lab.start("script.py", base=script(tmp_path), **fields)
+        run = harness.start("script.py", base=script(tmp_path), **fields)
         run.until(lambda run: "attempt 2 of rank 1" in run.text() and "attempt 2 of rank 0" in run.text())
         assert len(names(cluster, namespace, run)) == 2
         lost = pods(cluster, namespace, run, 1)[0]["metadata"]["name"]
@@ -124,9 +126,9 @@ def test_a_container_that_the_runtime_has_started_again_is_not_trained_in(
     operator(OPERATORS["trainjob"])
     with (
         standing(cluster, namespace, "ClusterTrainingRuntime") as name,
-        opened(lab_on(cluster, namespace, tmp_path / "home", kubernetes={"runtime": name})) as lab,
+        opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes={"runtime": name})) as harness,
     ):
-        run = lab.start("script.py", base=script(tmp_path), nodes=2, env={"BREAKS": "1", "WAITS": ""})
+        run = harness.start("script.py", base=script(tmp_path), nodes=2, env={"BREAKS": "1", "WAITS": ""})
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.FAILED, 1)
         assert "broken 1" in str(status.cause)
@@ -138,8 +140,13 @@ def test_a_runtime_that_is_not_there_is_refused_with_one_that_is_near(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     operator(OPERATORS["trainjob"])
-    with standing(cluster, namespace, "TrainingRuntime"), opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        [note] = [note for note in lab.plan("leave", "0", kubernetes={"runtime": "of-the-tea"}).notes if note.blocks]
+    with (
+        standing(cluster, namespace, "TrainingRuntime"),
+        opened(harness_on(cluster, namespace, tmp_path / "home")) as harness,
+    ):
+        [note] = [
+            note for note in harness.plan("leave", "0", kubernetes={"runtime": "of-the-tea"}).notes if note.blocks
+        ]
         assert note.message.endswith("of-the-tea for this namespace (did you mean of-the-team?)")
 
 
@@ -153,11 +160,11 @@ def test_digits_on_a_runtime_of_trainer_2_1_which_is_changed_by_other_words(
     try:
         with (
             standing(lone_bed, lone_namespace, KINDS[0]) as name,
-            opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab,
-            opened(Lab(LOCAL, tmp_path / "local")) as local,
+            opened(harness_on(lone_bed, lone_namespace, tmp_path / "home")) as harness,
+            opened(Harness(LOCAL, tmp_path / "local")) as local,
         ):
             words = ("train.py", "--epochs", "5")
-            run = lab.start(*words, base=DIGITS, **SHAPE, **results(lone_bed, runtime=name))
+            run = harness.start(*words, base=DIGITS, **SHAPE, **results(lone_bed, runtime=name))
             assert accuracy(succeeded(run)) == accuracy(succeeded(local.start(*words, base=DIGITS, **SHAPE)))
             assert changed_by(lone_bed, lone_namespace, run) == ["podTemplateOverrides"]
     finally:

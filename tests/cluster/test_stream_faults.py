@@ -2,104 +2,50 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import resource
-import select
 import signal
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from tests.cli.conftest import WINDLASS, Call, home, windlass
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.labs import lab_on, opened
-from tests.cluster.test_inside import submit, write_targets
-from tests.faults import machine
+from tests.cluster.harnesses import harness_on, opened
+from tests.cluster.proxy import Proxy, behind, proxied
+from tests.cluster.test_exec_copy import submit, write_targets
+from tests.helpers.until import until as until_in_bound
 
-from windlass.engines.keeping.keeper import keeper_pid
 from windlass.runs.logs import RunLogs
-from windlass.runs.record import Phase
+from windlass.runs.phase import Phase
 from windlass.runs.store import Store
+from windlass.supervise.process import supervisor_pid
 
 __all__ = ["home", "windlass"]
 
 PATIENCE_SECONDS = 300.0
-CUT_BYTES = 6000
 NUM_PODS = 70
 NUM_LINES = 150_000
 MAX_FILES = 256
-until = functools.partial(machine.until, seconds=PATIENCE_SECONDS)
+until = functools.partial(until_in_bound, seconds=PATIENCE_SECONDS)
 pytestmark = pytest.mark.timeout(1200)
-
-
-class Proxy:
-    """Passes connections on to the API server; while `is_cutting`, each is cut after some bytes of the answer."""
-
-    def __init__(self, server: str) -> None:
-        parts = urlsplit(server)
-        self._to = (str(parts.hostname), parts.port or 443)
-        self.is_cutting = False
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError), client, socket.create_connection(self._to, 10) as server:
-            sent = 0
-            while True:
-                ready, _, _ = select.select([client, server], [], [], 0.5)
-                for source in ready:
-                    data = source.recv(4096)
-                    if not data:
-                        return
-                    if source is client:
-                        server.sendall(data)
-                        continue
-                    if self.is_cutting and sent + len(data) > CUT_BYTES:
-                        client.sendall(data[: max(0, CUT_BYTES - sent)])
-                        return
-                    sent += len(data)
-                    client.sendall(data)
 
 
 @pytest.fixture
 def proxy(cluster: Cluster) -> Iterator[Proxy]:
-    view = json.loads(cluster.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
-    found = Proxy(view["clusters"][0]["cluster"]["server"])
-    yield found
-    found.close()
+    with proxied(cluster) as found:
+        yield found
 
 
 @pytest.fixture
 def behind_proxy(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> Cluster:
     """The same cluster, by way of the proxy."""
-    view = json.loads(cluster.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
-    found = view["clusters"][0]["cluster"]
-    host = urlsplit(found["server"]).hostname
-    found |= {"server": f"https://127.0.0.1:{proxy.port}", "tls-server-name": host}
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(view))
-    return replace(cluster, kubeconfig=str(path))
+    return behind(cluster, proxy, tmp_path / "kubeconfig")
 
 
 def pods(cluster: Cluster, namespace: str, run: str) -> list[str]:
@@ -188,8 +134,8 @@ def test_a_script_that_writes_to_the_stream_of_its_pod_ends_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path, code: int, restarts: int
 ) -> None:
     (tmp_path / "script.py").write_text(WRITES)
-    with opened(lab_on(cluster, namespace, tmp_path / "home", restarts={"max": restarts})) as lab:
-        run = lab.start("script.py", base=tmp_path, launcher="plain", env={"CODE": str(code)})
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": restarts})) as harness:
+        run = harness.start("script.py", base=tmp_path, launcher="plain", env={"CODE": str(code)})
         run.until(lambda run: "line 20\n" in run.text())
         assert run.status.phase is Phase.TRAINING
         assert [one["status"]["phase"] for one in items(cluster, namespace, run.id)] == ["Running"]
@@ -225,12 +171,12 @@ def test_lines_that_were_rotated_away_while_no_supervisor_lived_are_counted(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     (tmp_path / "script.py").write_text(FLOODS)
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = lab.start("script.py", base=tmp_path, launcher="plain")
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = harness.start("script.py", base=tmp_path, launcher="plain")
         run.until(lambda run: "ready\n" in run.text())
-        keeper = keeper_pid(run.dir)
-        assert keeper is not None
-        os.kill(keeper, signal.SIGKILL)
+        supervisor = supervisor_pid(run.dir)
+        assert supervisor is not None
+        os.kill(supervisor, signal.SIGKILL)
         until(lambda: [one["status"]["phase"] for one in items(cluster, namespace, run.id)] == ["Succeeded"])
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED
@@ -240,7 +186,7 @@ def test_lines_that_were_rotated_away_while_no_supervisor_lived_are_counted(
         [said] = [line for line in lines if line.startswith("[windlass] ")]
         num_missing = int(said.split()[1].replace(",", ""))
         assert abs(num_missing + there - NUM_LINES) <= 1, "of one line, a part may be there"
-        assert sum(one.num_lines for one in status.dropped) >= num_missing
+        assert sum(one.lines for one in status.dropped) >= num_missing
 
 
 WAITS = """
@@ -271,9 +217,9 @@ def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
     with Store(home) as store:
         run_dir = store.run_dir(run)
         until(lambda: text(store, run).count("ready\n") == NUM_PODS, seconds=900)
-        keeper = keeper_pid(run_dir)
-        assert keeper is not None
-        process = Path(f"/proc/{keeper}")
+        supervisor = supervisor_pid(run_dir)
+        assert supervisor is not None
+        process = Path(f"/proc/{supervisor}")
         assert f"Max open files            {MAX_FILES}" in (process / "limits").read_text()
         num_files, num_threads = (len(list((process / kind).iterdir())) for kind in ("fd", "task"))
         memory = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS"))

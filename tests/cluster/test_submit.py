@@ -8,17 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.bed import users
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.faults.machine import until
-
-from windlass.engines.ahead import SWITCH
-from windlass.engines.local.warm import WarmPool
+from tests.helpers.until import until
 
 WINDLASS = Path(sys.executable).with_name("windlass")
 NUM_KILLS = 15
@@ -45,20 +42,9 @@ class User:
         asked = {"name": "case", "run": "script.py", "code": "code", "kubernetes": {"via": "job"}, **(job or {})}
         (self.folder / "job.yaml").write_text(json.dumps(asked))
 
-    def import_ahead(self) -> None:
-        """Have commands done by forks from now on."""
-        self.env.pop(SWITCH, None)
-        assert self.windlass("ps", "--on", "bed").returncode == 0  # leaves the process behind
-        until(lambda: list(self.home.glob("warm/*.ready")), "it does not get ready")
-
     @property
     def home(self) -> Path:
         return self.folder / "home"
-
-    def forks(self) -> dict[str, Any]:
-        """What is known of the process that forks."""
-        (about,) = WarmPool(self.home).show()
-        return about
 
     def start(self) -> subprocess.Popen[str]:
         words = [str(WINDLASS), "run", "job.yaml", "--on", "bed", "--detach"]
@@ -83,10 +69,8 @@ class User:
 
 
 @pytest.fixture
-def user(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[User]:
-    made = User(cluster, namespace, tmp_path / "user")
-    yield made
-    WarmPool(made.home).stop()
+def user(cluster: Cluster, namespace: str, tmp_path: Path) -> User:
+    return User(cluster, namespace, tmp_path / "user")
 
 
 def large_code(user: User) -> None:
@@ -171,13 +155,10 @@ def test_a_field_that_the_clusters_jobset_lacks_is_refused_before_anything_is_ma
         lone_bed.kubectl(*words, stdin=f'{{"spec": {whole}}}')
 
 
-@pytest.mark.parametrize("by_fork", [False, True], ids=["by itself", "by a fork"])
 def test_a_submission_that_is_killed_at_any_moment_is_gone_on_with_by_the_next_command_or_never_was(
-    user: User, cluster: Cluster, by_fork: bool
+    user: User, cluster: Cluster
 ) -> None:
     user.write()
-    if by_fork:
-        user.import_ahead()
     began = time.monotonic()
     first = user.start()
     first.communicate()
@@ -199,24 +180,3 @@ def test_a_submission_that_is_killed_at_any_moment_is_gone_on_with_by_the_next_c
         assert run["phase"] == "succeeded", user.windlass("why", run["id"]).stdout
         assert user.windlass("rm", run["id"]).returncode == 0
     until(lambda: user.made() == set(), lambda: f"not removed: {user.made()}")  # what is owned goes a moment later
-    assert not by_fork or user.forks()["forks"] > NUM_KILLS
-
-
-def test_a_keeper_that_was_forked_keeps_its_run_though_all_others_are_gone(user: User) -> None:
-    (user.folder / "code" / "script.py").write_text("import time\ntime.sleep(5)\nprint('hello', flush=True)\n")
-    user.write()
-    user.import_ahead()
-    done = user.windlass("run", "job.yaml", "--on", "bed", "--detach", "-o", "json", "-q")
-    assert done.returncode == 0, done.stderr
-    run_id = json.loads(done.stdout)["id"]
-    said = user.home / "runs" / run_id / "supervisor.pid"
-    until(said.exists, "no keeper says who it is")
-    keeper, warm = int(said.read_text().split()[0]), user.forks()
-    assert f"PPid:\t{warm['pid']}\n" in Path(f"/proc/{keeper}/status").read_text()
-    assert run_id in Path(f"/proc/{keeper}/cmdline").read_text()
-    WarmPool(user.home).stop()
-    until(lambda: user.runs()[0]["phase"] in ("succeeded", "failed", "lost"), "it does not end")
-    assert user.runs()[0]["phase"] == "succeeded"
-    assert "hello" in user.windlass("logs", run_id).stdout
-    log = said.with_name("supervisor.log")
-    assert not log.exists() or log.read_text() == ""

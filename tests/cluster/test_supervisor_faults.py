@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.labs import CAN, PATIENCE_SECONDS, lab_on, opened, plan_on, pods
+from tests.cluster.harnesses import CAN, PATIENCE_SECONDS, harness_on, opened, plan_on, pods
+from tests.engines.harness import Harness, Run, Way
 from tests.engines.kubernetes.test_supervision import PLUGIN
-from tests.engines.lab import Lab, Run, Way
 
 from windlass.actions.why import why
-from windlass.engines.keeping.keeper import keeper_pid
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.runs.record import Phase
+from windlass.runs.events import entry_of
+from windlass.runs.phase import Phase
 from windlass.spec.targets import KubernetesTarget
+from windlass.supervise.process import supervisor_pid
 from windlass.worker import process
 
 WINDLASS = Path(sys.executable).with_name("windlass")
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.timeout(600)
 
 def supervisor(run: Run) -> int:
     """The process that supervises a run, once there is one."""
-    return int(wait_for(lambda: keeper_pid(run.dir), "a supervisor", 60))
+    return int(wait_for(lambda: supervisor_pid(run.dir), "a supervisor", 60))
 
 
 def end(pid: int, number: signal.Signals) -> None:
@@ -45,7 +46,7 @@ def end(pid: int, number: signal.Signals) -> None:
 
 def raw(run: Run) -> Any:
     """The record as it is: no command looks, so that no supervisor is started."""
-    return run.lab.store.status(run.id)
+    return run.harness.store.status(run.id)
 
 
 def kinds(run: Run, *wanted: str) -> list[str]:
@@ -66,8 +67,8 @@ def succeeded_at_once(cluster: Cluster, namespace: str, run: Run) -> None:
 
 
 def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = lab.start("sleep", "15").until_ready()
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "15").until_ready()
         end(supervisor(run), signal.SIGTERM)
         found = raw(run)
         assert found.phase is Phase.TRAINING
@@ -77,8 +78,8 @@ def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespa
 
 
 def test_six_killed_supervisors_of_one_attempt_lose_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = lab.start("sleep", "30").until_ready()
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "30").until_ready()
         for number in range(NUM_KILLS):
             end(supervisor(run), signal.SIGKILL)
             run.until(lambda run, number=number: run.status and kinds(run, "adopted") == ["adopted"] * (number + 1))  # type: ignore[misc]
@@ -101,13 +102,13 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
     target = KubernetesTarget(name="bed", context=bed.context, namespace=namespace, image=bed.image, python=bed.python)
     way = Way("login", KubernetesEngine, functools.partial(plan_on, target, str(config)), CAN, {},
               patience_seconds=PATIENCE_SECONDS)  # fmt: skip
-    with opened(Lab(way, tmp_path / "home")) as lab:
-        run = lab.start("sleep", "40").until_ready()
+    with opened(Harness(way, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "40").until_ready()
         says.write_text('{"error": "the SSO session has expired"}')
         end(supervisor(run), signal.SIGKILL)
         run.until(lambda run: (run.status.condition or {}).get("type") == "LoginFailed", 60)
         assert "the SSO session has expired" in raw(run).condition["message"]
-        verdict = why(run.id, lab.store)[1].verdict
+        verdict = why(run.id, harness.engine).verdict
         assert "the SSO session has expired" in verdict.summary
         assert any("cannot log in to the cluster" in line for line in verdict.evidence)
         assert phases(bed, namespace, run) == ["Running"]
@@ -119,8 +120,8 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
 def test_an_api_server_that_dies_between_the_end_of_a_pod_and_that_of_its_run_costs_no_end(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
-    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
-        run = lab.start("sleep", "5").until_ready()
+    with opened(harness_on(lone_bed, lone_namespace, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "5").until_ready()
         pid = supervisor(run)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -138,8 +139,8 @@ def test_an_api_server_that_dies_between_the_end_of_a_pod_and_that_of_its_run_co
 def test_pods_end_at_their_deadline_while_no_supervisor_watches(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = lab.start("sleep", "600", timeout="1h", grace="1s", restarts=3).until_ready()
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "600", timeout="1h", grace="1s", restarts=3).until_ready()
         end(supervisor(run), signal.SIGKILL)
         [pod] = pods(cluster, namespace, run, 1)
         assert pod["spec"]["activeDeadlineSeconds"] > 3600
@@ -149,7 +150,7 @@ def test_pods_end_at_their_deadline_while_no_supervisor_watches(
         status = run.wait()
         assert (status.phase, status.exit_code, len(status.attempts)) == (Phase.FAILED, 124, 1)
         assert status.attempts[0].reason == "timeout"
-        assert why(run.id, lab.store)[1].verdict.code == "timeout"
+        assert why(run.id, harness.engine).verdict.code == "timeout"
 
 
 @pytest.mark.usefixtures("ours_to_break")
@@ -157,8 +158,8 @@ def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     """The other machine is another name of this one, with a copy of the home."""
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = lab.start("sleep", "30").until_ready()
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "30").until_ready()
         supervisor(run)
         other = tmp_path / "other"
         shutil.copytree(tmp_path / "home", other)
@@ -170,22 +171,22 @@ def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
         condition = json.loads(done.stdout)["condition"]
         assert condition["type"] == "SupervisedElsewhere", done.stdout
         assert f"process {supervisor(run)} on {os.uname().nodename}" in condition["message"]
-        assert keeper_pid(other / "runs" / run.id) is None
+        assert supervisor_pid(other / "runs" / run.id) is None
         succeeded_at_once(cluster, namespace, run)
 
 
 def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = lab.start("sleep", "600", grace="1s").until_ready()
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "600", grace="1s").until_ready()
         end(supervisor(run), signal.SIGKILL)
-        writer = lab.store.writer(run.id)
+        writer = harness.store.writer(run.id)
         assert writer is not None
-        writer.append("end", {"phase": "lost"})
+        writer.append(entry_of("end", {"phase": "lost"}))
         writer.close()
         assert (run.status.condition or {}).get("type") == "PodsStillRunning"
-        env = {**os.environ, "WINDLASS_HOME": str(lab.home)}
+        env = {**os.environ, "WINDLASS_HOME": str(harness.home)}
         done = subprocess.run([WINDLASS, "stop", run.id], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "pods that still ran were deleted" in done.stdout

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,20 +17,20 @@ import pytest
 from tests.cluster.bed import host
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.labs import digest, lab_on, opened, pods
-from tests.engines.lab import SCRIPTS, Can, Lab, Run, Way
-from tests.engines.test_local import plan_local
+from tests.cluster.harnesses import digest, harness_on, opened, pods
+from tests.engines.harness import SCRIPTS, Can, Harness, Run, Way
+from tests.engines.local.planning import plan_local
 
-from windlass.actions import inside
+from windlass.actions import exec_copy
 from windlass.engines.local.engine import LocalEngine
-from windlass.runs.record import Phase
+from windlass.runs.phase import Phase
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = EXAMPLES / "01-digits"
-ELASTIC = Path(__file__).parents[1] / "elastic"
+ELASTIC = Path(__file__).parents[1] / "engines" / "local" / "elastic"
 RESUMABLE = EXAMPLES / "08-resumable-digits"
 SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
-LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"local": {"start": "cold"}})
+LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 LOST_SECONDS = 5
 """How long pods stay on a silent machine; the cluster takes 10 s to call it so."""
 EPOCHS = "10"
@@ -69,8 +70,13 @@ def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accu
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     words = ("train.py", "--epochs", "5")
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab, opened(Lab(LOCAL, tmp_path / "local")) as local:
-        runs = {via: lab.start(*words, base=DIGITS, **SHAPE, **results(cluster, via=via)) for via in ("job", "jobset")}
+    with (
+        opened(harness_on(cluster, namespace, tmp_path / "home")) as harness,
+        opened(Harness(LOCAL, tmp_path / "local")) as local,
+    ):
+        runs = {
+            via: harness.start(*words, base=DIGITS, **SHAPE, **results(cluster, via=via)) for via in ("job", "jobset")
+        }
         at_home = local.start(*words, base=DIGITS, **SHAPE)
         for run in (*runs.values(), at_home):
             succeeded(run)
@@ -86,17 +92,38 @@ def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accu
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the weights of a resumable run that nothing happens to; a bed is on this machine, and so is it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with opened(Lab(LOCAL, folder / "home")) as lab:
-        return digest(succeeded(resumable(lab)), "model.safetensors", folder)
+    with opened(Harness(LOCAL, folder / "home")) as harness:
+        return digest(succeeded(resumable(harness)), "model.safetensors", folder)
 
 
-def resumable(lab: Lab, **kept: Any) -> Run:
+@pytest.fixture(scope="module")
+def unhurried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the resumable digits, with `slow.py`: the first two attempts do not end before they are struck."""
+    folder = tmp_path_factory.mktemp("unhurried") / "code"
+    shutil.copytree(RESUMABLE, folder)
+    (folder / "slow.py").write_text(SLOW)
+    return folder
+
+
+SLOW = """
+import os, runpy, sys, time
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 2:
+    register_optimizer_step_post_hook(lambda *_: time.sleep(0.1))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def resumable(harness: Harness, *words: str, base: Path = RESUMABLE, **kept: Any) -> Run:
     """The digits with two ranks on each of two nodes, which save often and may lose anything."""
     fields = {
         "restarts": {"max": 10, "on": ["failure", "preemption", "node-loss"]},
         "checkpoint": {"every": "20 steps"},
     }
-    return lab.start("train.py", "--epochs", EPOCHS, base=RESUMABLE, grace=10, **SHAPE, **fields, **kept)
+    words = (*words, "train.py", "--epochs", EPOCHS)
+    return harness.start(*words, base=base, grace=10, **SHAPE, **fields, **kept)
 
 
 def until_saved(run: Run, attempt: int) -> None:
@@ -122,10 +149,10 @@ def went_on(run: Run, reasons: list[str]) -> None:
 
 
 def test_killed_pods_resume_from_the_claim_with_the_same_weights(
-    bed: Bed, namespace: str, tmp_path: Path, undisturbed: str
+    bed: Bed, namespace: str, tmp_path: Path, undisturbed: str, unhurried: Path
 ) -> None:
-    with opened(lab_on(bed, namespace, tmp_path / "home")) as lab:
-        run = resumable(lab, **results(bed, lost_after=LOST_SECONDS, via="job"))
+    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
+        run = resumable(harness, "slow.py", base=unhurried, **results(bed, lost_after=LOST_SECONDS, via="job"))
         until_saved(run, 1)
         name = pods(bed, namespace, run, 1)[1]["metadata"]["name"]
         bed.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
@@ -148,10 +175,10 @@ def kill_processes(bed: Bed, pod: dict[str, Any]) -> None:
 
 
 def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weights(
-    lone_bed: Bed, lone_namespace: str, tmp_path: Path, undisturbed: str
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path, undisturbed: str, unhurried: Path
 ) -> None:
-    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
-        run = resumable(lab, **results(lone_bed, lost_after=LOST_SECONDS, via="jobset"))
+    with opened(harness_on(lone_bed, lone_namespace, tmp_path / "home")) as harness:
+        run = resumable(harness, "slow.py", base=unhurried, **results(lone_bed, lost_after=LOST_SECONDS, via="jobset"))
         until_saved(run, 1)
         lone_bed.kubectl("drain", "node2", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
         until_saved(run, 2)
@@ -162,8 +189,8 @@ def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weig
             succeeded(run)
         finally:
             lone_bed.start_node("node1")
-        assert {pod["spec"]["nodeName"] for pod in pods(lone_bed, lone_namespace, run, 3)} == {"node2"}
         went_on(run, ["preemption", "node-loss"])
+        assert {pod["spec"]["nodeName"] for pod in pods(lone_bed, lone_namespace, run, 3)} == {"node2"}
         assert "DeletionByTaintManager" in told(run, "lost-node")[-1]["why"]
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
 
@@ -178,8 +205,8 @@ def it_shrinks_and_grows(bed: Bed, namespace: str, folder: Path, via: str) -> Ru
     """Each node takes all GPUs of a machine: there is room for two only while both machines are there."""
     fields = {"nodes": {"min": 1, "max": 2}, "checkpoint": {"every": "20 steps"}, "resources": {"gpus": 2}}
     kept = results(bed, lost_after=LOST_SECONDS, via=via)
-    with opened(lab_on(bed, namespace, folder / "home")) as lab:
-        run = lab.start("train.py", base=ELASTIC, procs_per_node=1, grace=10, restarts=0, **fields, **kept)
+    with opened(harness_on(bed, namespace, folder / "home")) as harness:
+        run = harness.start("train.py", base=ELASTIC, procs_per_node=1, grace=10, restarts=0, **fields, **kept)
         until_saved(run, 1)
         assert [one["members"] for one in told(run, "attempt")] == [[0, 1]]
         [lost] = [pod["spec"]["nodeName"] for pod in pods(bed, namespace, run, 1)[1:]]
@@ -196,9 +223,9 @@ def it_shrinks_and_grows(bed: Bed, namespace: str, folder: Path, via: str) -> Ru
         assert room(bed, namespace, run) == []
         enough = folder / "enough"
         enough.touch()
-        inside.copy(str(enough), f"{run.id}:output/enough", lab.store, folder)
+        exec_copy.copy(str(enough), f"{run.id}:output/enough", harness.store, folder)
         succeeded(run)
-        inside.copy(f"{run.id}:output", str(folder / "output"), lab.store, folder)
+        exec_copy.copy(f"{run.id}:output", str(folder / "output"), harness.store, folder)
         assert_exact(folder / "output", run)
         return run
 
@@ -229,8 +256,10 @@ def assert_exact(output: Path, run: Run) -> None:
 
 def test_twenty_runs_at_once_all_end_right(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     small = {"memory": "128MiB", "cpus": 0.1}
-    with opened(lab_on(cluster, namespace, tmp_path / "home", resources=small, kubernetes={"via": "job"})) as lab:
-        runs = [lab.start("environment") for _ in range(NUM_RUNS)]
+    with opened(
+        harness_on(cluster, namespace, tmp_path / "home", resources=small, kubernetes={"via": "job"})
+    ) as harness:
+        runs = [harness.start("environment") for _ in range(NUM_RUNS)]
         for run in runs:
             succeeded(run)
             [env] = run.json_of_ranks().values()
@@ -240,8 +269,8 @@ def test_twenty_runs_at_once_all_end_right(cluster: Cluster, namespace: str, tmp
 def test_an_api_server_that_is_killed_and_restarted_changes_nothing(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
-    with opened(lab_on(lone_bed, lone_namespace, tmp_path / "home")) as lab:
-        run = lab.start("count.py", str(NUM_LINES), base=SCRIPTS, restarts=3, **SHAPE)
+    with opened(harness_on(lone_bed, lone_namespace, tmp_path / "home")) as harness:
+        run = harness.start("count.py", str(NUM_LINES), base=SCRIPTS, restarts=3, **SHAPE)
         run.until(lambda run: len({line.rank for line in run.lines() if line.text.startswith("line 100 ")}) == 4)
         lone_bed.kill_api_server()
         time.sleep(OUTAGE_SECONDS)

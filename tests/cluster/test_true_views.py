@@ -7,11 +7,12 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cli.conftest import Call, Result, ended, home, windlass
+from tests.cli.conftest import Call, ended, home, windlass
 from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.test_elsewhere import Elsewhere, elsewhere
-from tests.cluster.test_inside import WAY_SECONDS, submit, targets, until
+from tests.cluster.test_discovery import Elsewhere, elsewhere
+from tests.cluster.test_exec_copy import WAY_SECONDS, submit, targets
+from tests.helpers.until import until
 
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -56,7 +57,7 @@ def test_the_first_answer_without_a_supervisor_is_true_and_a_success_outlives_it
     ended: Callable[..., Status],
 ) -> None:  # fmt: skip
     run = submit(windlass, UNTIL_TOLD, "--set", "kubernetes.via=job", "--set", "kubernetes.ttl=5")
-    until(lambda: Result(0 if "waits" in windlass("logs", run).out else 1, "", "waits"))
+    until(lambda: "waits" in windlass("logs", run).out, "waits", WAY_SECONDS)
     kill_supervisor(home, run)
     pod = cluster.kubectl("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run}", "-o", "name").strip()
     cluster.kubectl("exec", "-n", namespace, pod, "--", "touch", "/tmp/go")

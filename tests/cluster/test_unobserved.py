@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.labs import lab_on, opened
+from tests.cluster.harnesses import harness_on, opened
 
-from windlass.engines.keeping.keeper import keeper_pid
 from windlass.runs.ledger import fold_ledger
-from windlass.runs.record import Phase
-from windlass.runs.tally import Spent
+from windlass.runs.phase import Phase
+from windlass.runs.time_accounting import Spent
+from windlass.supervise.process import supervisor_pid
 
 SCRIPT = """
 import time
@@ -31,11 +31,11 @@ def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
 ) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "script.py").write_text(SCRIPT)
-    with opened(lab_on(cluster, namespace, tmp_path / "home")) as lab:
-        run = lab.start("script.py", base=tmp_path / "job").until(lambda run: run.events[-1].kind == "progress")
-        keeper = keeper_pid(run.dir)
-        assert keeper is not None
-        os.kill(keeper, signal.SIGKILL)
+    with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
+        run = harness.start("script.py", base=tmp_path / "job").until(lambda run: run.events[-1].kind == "progress")
+        supervisor = supervisor_pid(run.dir)
+        assert supervisor is not None
+        os.kill(supervisor, signal.SIGKILL)
         killed_at = run.events[-1].time
         words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", "-l", f"windlass.dev/run={run.id}")
         cluster.kubectl("wait", "pod", "-n", namespace, *words)

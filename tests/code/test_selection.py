@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.faults.deep import deep_tree
+from tests.helpers.deep import deep_tree
 
 from windlass.code.selection import LeftOut, Selection, refuse_credentials, select
 from windlass.errors import UsageError

@@ -20,7 +20,7 @@ from tests.diagnose.test_rules import (
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.flights import find
 from windlass.diagnose.observations import RankSeen
-from windlass.runs.record import Phase
+from windlass.runs.phase import Phase
 
 IN_SYNC = stack(("/venv/site-packages/torch/cuda/__init__.py", 1, "synchronize"), ("/job/train.py", 9, "main"))
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.diagnose.test_rules import failed
 
-from windlass.worker.blame import first_cause, is_victim
-from windlass.worker.traces import exception_line, traceback_of, unstyled, with_error_file
+from windlass.worker.protocol import RankFailure
+from windlass.worker.root_cause import first_cause, is_victim
+from windlass.worker.tracebacks import exception_line, traceback_of, unstyled, with_error_file
 
 RESET = (
     "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer "
@@ -146,9 +147,8 @@ def test_the_childs_own_error_is_the_verdict(text: str) -> None:
     verdict = failed(text, facts={}).verdict
     assert (verdict.code, verdict.summary) == ("exception", "the script raised ValueError: boom")
     assert verdict.fix.startswith("see train.py:8")
-    failure = {"rank": 0, "exit_code": 1, "at": 9.0, "tail": text, "traceback_at": None, "ended_by_us": False}
-    assert not is_victim(failure)
-    cause = first_cause([failure])
+    assert not is_victim(1, text)
+    cause = first_cause([RankFailure(0, 1, 9.0, text)])
     assert cause is not None
     assert cause["summary"] == "ValueError: boom"
 
@@ -187,9 +187,9 @@ def test_an_error_that_was_handled_long_before_is_not_the_cause() -> None:
 
 def test_a_rank_of_its_own_that_lost_its_connection_is_a_victim_whatever_it_handled_before() -> None:
     tail = trace("ValueError: handled") + trace(RESET)
-    assert is_victim({"exit_code": 1, "tail": tail})
-    assert not is_victim({"exit_code": 1, "tail": trace("torch.distributed.DistNetworkError: The server socket has "
-                          "failed to listen on any local network address. port: 29500, name: EADDRINUSE")})  # fmt: skip
+    assert is_victim(1, tail)
+    assert not is_victim(1, trace("torch.distributed.DistNetworkError: The server socket has failed to listen on any "
+                                  "local network address. port: 29500, name: EADDRINUSE"))  # fmt: skip
 
 
 def test_colours_hide_nothing() -> None:

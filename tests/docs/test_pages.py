@@ -66,6 +66,13 @@ def test_job_files_in_pages_parse(page: Path) -> None:
             parse_job(text, where)
 
 
+def test_the_site_names_every_page() -> None:
+    """`make docs` refuses a page that is missing, and runs later."""
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")]
+    assert [page for page in pages if f" {page}\n" not in navigation] == []
+
+
 def test_the_pages_show_job_files() -> None:
     assert sum(is_job_file(text) for page in PAGES for text, _ in blocks(page, r"yaml|yaml .*")) >= 5
 

@@ -20,6 +20,7 @@ COLUMNS = (
     "fake",
     "local cold",
     "local warm",
+    "kubernetes job, supervised inside",
     *(f"kubernetes {way}" for way in ("job", "jobset", "trainjob", "pytorchjob", "mpijob")),
 )
 """Ways of the page."""
@@ -39,7 +40,7 @@ The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in
 `make test-slow`, `make test-cluster` and `make test-operators` print the part of it that they run.
 
 CI runs all cases on the fake engine, on this machine (warm) and on Kubernetes by Jobs. Other ways share their
-supervisor, logs and record with one of these, so CI runs the cases in which they may differ (`essential` in
+supervisor, logs and record with one of these, so CI runs the cases in which they differ (`differs` in
 `tests/engines/cases/`); `CONTRACT=whole make test-slow` and `make test-operators` run all.
 """
 
@@ -67,7 +68,7 @@ def left_out(nodeids: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 def _class(path: str, owner: str) -> Any:
     """The class of a way, if this is one."""
-    if not path.startswith(("tests/engines/test_", "tests/cluster/test_contract")) or not owner.startswith("Test"):
+    if not path.startswith(("tests/engines/", "tests/cluster/test_contract")) or not owner.startswith("Test"):
         return None
     found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), owner, None)
     return found if isinstance(found, type) and issubclass(found, contract()) else None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from windlass.spec.parse import parse_job
 
@@ -77,3 +79,35 @@ def test_plain_pipeline_counts_every_page_once(tmp_path: Path) -> None:
     counted = sum(int(line.split()[0]) for path in counts.values() for line in path.read_text().splitlines())
     texts = (EXAMPLES / "02-plain").glob("logbook/*.txt")
     assert counted == sum(len(re.findall(r"[A-Za-z]+", text.read_text())) for text in texts)
+
+
+@pytest.mark.slow
+def test_saved_weights_have_the_same_loss_and_accuracy_on_any_number_of_ranks(tmp_path: Path) -> None:
+    trained = run_example("01-digits", tmp_path / "home")
+    weights = torch.load(outputs(tmp_path / "home")["model.pt"], weights_only=True)
+    torch.save(weights, tmp_path / "model.pt")
+    torch.save({f"module.{name}": value for name, value in weights.items()}, tmp_path / "of-ddp.pt")
+    found = []
+    for ranks, name, batch in ((1, "model.pt", 360), (1, "of-ddp.pt", 7), (3, "model.pt", 50), (4, "of-ddp.pt", 32)):
+        script = str(EXAMPLES / "09-evaluate" / "evaluate.py")
+        words = ["--standalone", "--nproc-per-node", str(ranks), script, "--weights", name, "--batch-size", str(batch)]
+        command = [str(Path(sys.executable).with_name("torchrun")), *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+        [figures] = re.findall(r"^test loss ([\d.]+), accuracy ([\d.]+) % of 360 images$", done.stdout, re.MULTILINE)
+        found.append([float(figure) for figure in figures])
+    loss, percent = found[0]
+    assert [one[1] for one in found] == [percent] * 4
+    assert [one[0] for one in found] == pytest.approx([loss] * 4, abs=1e-5)
+    assert percent == pytest.approx(accuracy(trained, 4), abs=0.05)
+
+
+@pytest.mark.slow
+def test_an_evaluation_reads_the_weights_as_its_data(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "09-evaluate", tmp_path / "job", ignore=shutil.ignore_patterns("weights"))
+    run_example("01-digits", tmp_path / "home")
+    (tmp_path / "job" / "weights").mkdir()
+    shutil.copy(outputs(tmp_path / "home")["model.pt"], tmp_path / "job" / "weights")
+    done = run_example(str(tmp_path / "job"), tmp_path / "home")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"test loss [\d.]+, accuracy 9[\d.]+ % of 360 images", done.stdout), done.stdout

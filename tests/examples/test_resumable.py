@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.faults.machine import Machine, kill, until
+from tests.helpers.machine import Machine, kill
+from tests.helpers.until import until
 
-from windlass.runs.record import Event
+from windlass.runs.events import Event
 from windlass.runs.store import Store
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "08-resumable-digits"

@@ -12,7 +12,7 @@ from tests.faults.scene import (
     FIXED_PORT,
     SHARED_PORT,
     Fault,
-    end_keeper,
+    end_supervisor,
     freeze,
     has_gpu,
     has_module,
@@ -67,6 +67,7 @@ FAULTS = (
         ("KeyError: 'weights'", "train.py:7"),
         TWO,
         needs=no_torch,
+        slow=True,
     ),
     Fault(
         "an exception in a rank whose exit handlers wait for the others",
@@ -167,7 +168,7 @@ FAULTS = (
         ("--epoks",),
         {"run": "train.py --epoks 3"},
     ),
-    Fault("sys.exit(3) without a word", "import sys\nsys.exit(3)\n", "exit-without-a-word", 0, ("exit code 3",)),
+    Fault("sys.exit(3) without a word", "import sys\nsys.exit(3)\n", "exit-without-output", 0, ("exit code 3",)),
     Fault(
         "an exit code after some words",
         "import sys\nprint('vocabulary of 12 words, 50 needed')\nsys.exit(4)\n",
@@ -225,6 +226,7 @@ FAULTS = (
         0,
         ("does not fit",),
         needs=no_torch,
+        slow=True,
     ),
     Fault(
         "a full disk",
@@ -246,6 +248,7 @@ FAULTS = (
         {"outputs": "results"},
         needs=lambda: no_mounts() or no_torch(),
         around=small_disk,
+        slow=True,
     ),
     Fault(
         "shared memory that is full",
@@ -253,7 +256,7 @@ FAULTS = (
         "shm-full",
         0,
         ("/dev/shm", "fewer DataLoader workers"),
-        {"local": {"start": "cold"}},
+        {"start": "cold"},
         needs=no_mounts,
         wrap=SMALL_SHM,
     ),
@@ -264,7 +267,7 @@ FAULTS = (
         "shm-full",
         0,
         ("/dev/shm",),
-        {"local": {"start": "cold"}},
+        {"start": "cold"},
         needs=no_mounts,
         wrap=SMALL_SHM,
     ),
@@ -364,7 +367,15 @@ FAULTS = (
     Fault("kill -9 of everything", READY_AND_WAIT, "lost", None, ("killed",), act=kill_everything),
     # -- beginnings --
     Fault(
-        "a port that somebody took between plan and start",
+        "a data set whose folder is not there",
+        READY_AND_WAIT,
+        "data-not-staged",
+        None,
+        ("/nowhere/set: there is no such folder", "windlass resume"),
+        {"data": [{"name": "digits", "source": "file:///nowhere/set"}]},
+    ),
+    Fault(
+        "a port that another program took between plan and start",
         READY_AND_WAIT,
         "port-taken",
         None,
@@ -373,7 +384,7 @@ FAULTS = (
         around=port_held,
     ),
     Fault(
-        "a port that the script wants and somebody has",
+        "a port that the script needs and another program has",
         f"import socket\nserver = socket.socket()\nserver.bind(('0.0.0.0', {FIXED_PORT}))\n",
         "port-taken",
         0,
@@ -458,6 +469,7 @@ FAULTS = (
         ("Double", "Float"),
         {**TWO, "env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
         needs=no_torch,
+        slow=True,  # its variable means a warm process of its own, which imports torch
     ),
     Fault(
         "ranks that call different collectives",
@@ -578,7 +590,7 @@ FAULTS = (
         needs=lambda: no_torch() or has_gpu(),
     ),
     # -- ends from outside, and silence --
-    Fault("a person who stops it", READY_AND_WAIT, "stopped", None, ("a person",), act=stop),
+    Fault("a stop by the user", READY_AND_WAIT, "stopped", None, ("stopped by the user",), act=stop),
     Fault(
         "the same batch that fails again after each restart",
         "print('::windlass {\"step\": 3}', flush=True)\nraise ValueError('label 11 of 10')\n",
@@ -587,7 +599,7 @@ FAULTS = (
         ("ValueError: label 11 of 10", "step 3", "attempt 2", "train.py:2"),
         {"restarts": 5},
     ),
-    Fault("a machine that goes down", READY_AND_WAIT, "stopped", None, ("from outside",), act=end_keeper),
+    Fault("a machine that goes down", READY_AND_WAIT, "stopped", None, ("from outside",), act=end_supervisor),
     Fault(
         "the time limit",
         "import itertools, time\nfor step in itertools.count():\n    print('step', step, flush=True)\n"
@@ -724,4 +736,4 @@ def table() -> str:
     return "\n".join(["| what is wrong | verdict | rank |", "|---|---|---|", *rows]) + "\n\n" + HEALTHY_HEAD + healthy
 
 
-HEALTHY_HEAD = "In these runs it finds nothing:\n\n"
+HEALTHY_HEAD = "In these runs `why` finds nothing wrong:\n\n"

@@ -8,13 +8,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ports import quiet_port
+from tests.helpers.ports import quiet_port
+from tests.helpers.until import passed, until
 
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
@@ -37,13 +37,12 @@ class Scene:
     def pid(self, rank: int) -> int:
         """Of a rank, whose log may have been read before the record of its start was written."""
         assert self.status is not None
-        give_up = time.monotonic() + 100.0
-        while True:
-            for state in self.status().ranks:
-                if state.rank == rank and state.pid:
-                    return state.pid
-            assert time.monotonic() < give_up, f"no process of rank {rank} is known"
-            time.sleep(0.02)
+        status = self.status
+        (pid,) = until(
+            lambda: [state.pid for state in status().ranks if state.rank == rank and state.pid],
+            f"no process of rank {rank} is known",
+        )
+        return pid
 
     def node_pid(self, node: int) -> int:
         import json
@@ -52,10 +51,7 @@ class Scene:
         return int(json.loads(line)["pid"])
 
     def wait_for(self, text: str, times: int = 1, seconds: float = 100.0) -> None:
-        give_up = time.monotonic() + seconds
-        while self.log().count(text) < times:
-            assert time.monotonic() < give_up, f"no '{text}' in:\n{self.log()}"
-            time.sleep(0.02)
+        until(lambda: self.log().count(text) >= times, lambda: f"no '{text}' in:\n{self.log()}", seconds)
 
 
 Act = Callable[[Scene], None]
@@ -67,7 +63,7 @@ class Fault:
     """One row."""
 
     name: str
-    """What is wrong, as a person would say it."""
+    """What is wrong, in words of a user."""
     script: str
     verdict: str
     """The code that is expected."""
@@ -162,28 +158,31 @@ def stop_at_hang(scene: Scene) -> None:
     """A person who waits until the stacks are in the record, and then stops it."""
     scene.wait_for("ready", 2)
     before = scene.hangs()  # a slow start may have been one already
-    give_up = time.monotonic() + 20  # or this is the one, if nobody looked for so long
-    while scene.hangs() == before and time.monotonic() < give_up:
-        time.sleep(0.05)
+    with contextlib.suppress(AssertionError):  # or that was the one, if this test was not scheduled for so long
+        until(lambda: scene.hangs() > before, seconds=20)
     stop(scene)
 
 
 def kill_everything(scene: Scene) -> None:
     scene.wait_for("ready")
-    node, keeper, rank = scene.node_pid(0), int((scene.run_dir / "supervisor.pid").read_text().split()[0]), scene.pid(0)
-    for pid in (keeper, node, rank):
+    node, supervisor, rank = (
+        scene.node_pid(0),
+        int((scene.run_dir / "supervisor.pid").read_text().split()[0]),
+        scene.pid(0),
+    )
+    for pid in (supervisor, node, rank):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def end_keeper(scene: Scene) -> None:
+def end_supervisor(scene: Scene) -> None:
     scene.wait_for("ready")
     os.kill(int((scene.run_dir / "supervisor.pid").read_text().split()[0]), signal.SIGTERM)
 
 
 def freeze(scene: Scene) -> None:
     scene.wait_for("ready", 2)
-    time.sleep(0.2)
+    passed(0.2)
     os.kill(scene.pid(1), signal.SIGSTOP)
     stop_at_hang(scene)
 

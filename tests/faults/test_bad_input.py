@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.faults.disk import fill, small_disk
-from tests.faults.machine import Machine, machine_in
+from tests.helpers.disk import fill, small_disk
+from tests.helpers.machine import Done, Machine, machine_in
 
+from windlass.cli.main import main
+from windlass.runs.events import entry_of
 from windlass.runs.store import VERSION, Store
 
 GOOD = "name: digits\nrun: train.py\n"
@@ -124,7 +126,7 @@ def three_runs(machine: Machine) -> Iterator[None]:
     with Store(machine.home) as store:
         for number, run_id in enumerate(["digits-aaaaa", "digits-aabbb", "mnist-ccccc"]):
             writer = store.create(run_id, name="n", target="local", output_dir="/o", plan=PLAN, time=number)
-            writer.append("end", {"phase": "succeeded", "exit_code": 0}, at=number + 1)
+            writer.append(entry_of("end", {"phase": "succeeded", "exit_code": 0}), at=number + 1)
             writer.close()
     yield
 
@@ -133,7 +135,7 @@ def three_runs(machine: Machine) -> Iterator[None]:
 def run_of_another_engine(machine: Machine) -> Iterator[None]:
     with Store(machine.home) as store:
         writer = store.create("a-1", name="n", target="moon", output_dir="/o", plan='{"engine":"moon"}', time=1.0)
-        writer.append("end", {"phase": "succeeded", "exit_code": 0}, at=2.0)
+        writer.append(entry_of("end", {"phase": "succeeded", "exit_code": 0}), at=2.0)
         writer.close()
     yield
 
@@ -194,7 +196,7 @@ ROWS: dict[str, Row] = {
     "the home of nobody": Row(("run", "~nosuchuser/job.yaml"), says=("~nosuchuser",)),
     "a name that is no text": Row(("run", "\udcff.yaml"), says=("yaml",)),
     "an empty name": Row(("run", ""), says=()),
-    "an empty command line": Row(("run", "--"), says=("nothing stands after --",)),
+    "an empty command line": Row(("run", "--"), says=("no command follows --",)),
     # sizes and names
     "0 nodes": Row(("run", "--nodes", "0"), says=("nodes", "at least 1", "0")),
     "−1 nodes": Row(("run", "--nodes", "-1"), says=("nodes", "at least 1", "-1")),
@@ -322,13 +324,29 @@ def set_up(row: Row, machine: Machine) -> Iterator[None]:
         yield
 
 
+def windlass_here(machine: Machine, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> Done:
+    """`windlass WORDS` as `Machine.windlass` calls it, in this process: a command takes milliseconds then."""
+    capfd.readouterr()
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(machine.folder):
+        for variable in os.environ:
+            patch.delenv(variable)
+        for variable, value in machine.environ.items():
+            patch.setenv(variable, value)
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+    sys.stdout.flush()
+    return Done(words, int(ended.value.code or 0), *capfd.readouterr())
+
+
 @pytest.mark.parametrize("name", ROWS, ids=[re.sub(r"[^\w]+", "-", name) for name in ROWS])
-def test_bad_input_gets_one_message_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_bad_input_gets_one_message_and_leaves_nothing(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     row = ROWS[name]
     with machine_in(tmp_path) as machine, set_up(row, machine):
         runs_before = snapshot(machine.home / "runs")
         job_before = {} if row.world is unreadable_job_file else snapshot(machine.folder)
-        done = machine.windlass(*row.words)
+        done = windlass_here(machine, row.words, capfd)
 
         assert done.returncode == row.code, done.stderr
         assert done.stdout == ""

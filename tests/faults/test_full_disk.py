@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.disk import fill, small_disk
-from tests.faults.machine import Machine, kill, machine_in, until
+from tests.helpers.disk import fill, small_disk
+from tests.helpers.machine import Machine, kill, machine_in
+from tests.helpers.until import until
 
 NUM_RANKS = 4
 SPEAKS = """
@@ -153,7 +154,7 @@ def test_a_stop_is_not_waited_for_without_end_where_even_the_reserves_are_gone(m
     for reserve in [machine.home / "reserve", *machine.home.glob("runs/*/attempt-1/*.reserve")]:
         reserve.unlink()
     fill(machine.home)  # as another program would take what is given back
-    assert "disk under the record is full" in machine.windlass("status").stdout
+    assert "full: the ends of runs are recorded" in machine.windlass("status").stdout
     began_at = time.monotonic()
     done = machine.windlass("stop", "--now")
     assert time.monotonic() - began_at < 60
@@ -171,8 +172,8 @@ def test_a_supervisor_killed_on_a_full_disk_loses_nothing(machine: Machine) -> N
     (marks / "wait").touch()
     filler = fill(machine.home)
     (marks / "go").touch()
-    (keeper,) = machine.supervisors()
-    kill(keeper.pid)
+    (supervisor,) = machine.supervisors()
+    kill(supervisor.pid)
     until(lambda: not machine.supervisors(), "the supervisor lives")
     (marks / "wait").unlink()
     until(lambda: not machine.ranks(), "the ranks have not ended")

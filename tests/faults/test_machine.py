@@ -6,7 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from tests.faults.machine import Machine, until
+from tests.helpers.machine import Machine
+from tests.helpers.until import until
 
 SCRIPT = """
 import os, time

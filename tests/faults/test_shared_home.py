@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.machine import WINDLASS, Done, Machine, kill, machine_in, until
+from tests.helpers.machine import WINDLASS, Done, Machine, kill, machine_in
+from tests.helpers.until import until
 
 from windlass.runs.store import Store
 
@@ -32,8 +33,7 @@ def other(machine: Machine, *words: str) -> Done:
     boot = machine.write("boot_id", "6c1f0f0e-0000-4000-8000-000000000000\n")
     script = f"hostname {OTHER} && mount --bind '{boot}' /proc/sys/kernel/random/boot_id && exec \"$@\""
     command = ["unshare", "--mount", "--uts", "sh", "-c", script, "sh", str(WINDLASS), *words]
-    environ = {**machine.environ, "WINDLASS_WARM_COMMANDS": "0"}
-    return subprocess.run(command, cwd=machine.folder, env=environ, capture_output=True, text=True, timeout=100,
+    return subprocess.run(command, cwd=machine.folder, env=machine.environ, capture_output=True, text=True, timeout=100,
                           check=False)  # fmt: skip
 
 
@@ -58,17 +58,17 @@ def test_a_run_of_another_machine_is_shown_and_left_to_it(machine: Machine) -> N
     for words in (("resume", run), ("rm", "--force", run), ("exec", run, "--", "true")):
         refused = other(machine, *words)
         assert refused.returncode == 2, (words, refused.stdout, refused.stderr)
-        assert re.search(rf"(kept by|runs on) {re.escape(here)}\b", refused.stderr), (words, refused.stderr)
+        assert re.search(rf"(supervised on|runs on) {re.escape(here)}\b", refused.stderr), (words, refused.stderr)
 
     # Even if its supervisor is gone, another machine neither takes the run up nor takes its ranks for lost.
-    (keeper,) = machine.supervisors()
-    kill(keeper.pid)
+    (supervisor,) = machine.supervisors()
+    kill(supervisor.pid)
     until(lambda: not machine.supervisors(), "the supervisor lives")
     before = machine.home.joinpath("runs", run, "attempt-1", "node-0.events").read_bytes()
     shown = other(machine, "status")
     assert ("training" in shown.stdout, "shown as recorded" in shown.stdout) == (True, True), shown.stdout
     assert other(machine, "why").returncode == 0
-    assert {process.pid for process in machine.processes()} == pids - {keeper.pid}
+    assert {process.pid for process in machine.processes()} == pids - {supervisor.pid}
     assert machine.home.joinpath("runs", run, "attempt-1", "node-0.events").read_bytes() == before
 
     # It is here that it is taken up again, and its new supervisor acts on a stop that was requested elsewhere.

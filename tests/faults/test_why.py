@@ -19,10 +19,12 @@ from tests.faults.faults import FAULTS, HEALTHY, table
 from tests.faults.scene import Fault, Scene
 
 from windlass.actions import runs
-from windlass.actions.edge import Edge
 from windlass.actions.jobs import ReadyJob
 from windlass.actions.why import why
-from windlass.engines.local.warm import WarmPool
+from windlass.diagnose.verdict import Diagnosis
+from windlass.engines import engine_class
+from windlass.engines.local.warm_pool import WarmPool
+from windlass.runs.context import Context
 from windlass.runs.logs import RunLogs
 from windlass.spec.parse import job_from_mapping
 
@@ -66,7 +68,7 @@ def params(rows: tuple[Fault, ...]) -> list[Any]:
     ]
 
 
-def play(row: Fault, world: World, folder: Path) -> dict[str, Any]:
+def play(row: Fault, world: World, folder: Path) -> Diagnosis:
     """Run a row to its end; gives the verdict as `why -o json` prints it."""
     for name, text in {"train.py": row.script, **row.files}.items():
         path = folder / name
@@ -80,9 +82,9 @@ def play(row: Fault, world: World, folder: Path) -> dict[str, Any]:
     fields = {"name": "fault", "run": "train.py", "python": sys.executable, "grace": "2s", **row.job}
     fields = {name: value for name, value in fields.items() if value is not None}
     os.environ.pop("PYTEST_CURRENT_TEST", None)  # it differs from row to row, and so would the warm processes
-    edge = Edge({**os.environ, "WINDLASS_HOME": str(world.home)}, folder)
-    with edge.store() as store:
-        made = runs.make_plan(ReadyJob(job_from_mapping(fields), folder, "job"), "local", edge)
+    context = Context({**os.environ, "WINDLASS_HOME": str(world.home)}, folder)
+    with context.store() as store:
+        made = runs.make_plan(ReadyJob(job_from_mapping(fields), folder, "job"), "local", context)
         scene = Scene(folder, made, run_dir=store.run_dir(made.run_id))
         with row.around(scene) if row.around else nullcontext():
             if row.between:
@@ -90,23 +92,24 @@ def play(row: Fault, world: World, folder: Path) -> dict[str, Any]:
             if row.wrap:
                 (folder / "job.yaml").write_text(json.dumps(fields))
                 command = [*row.wrap, str(WINDLASS), "run", "-q", "-o", "json"]
-                done = subprocess.run(command, cwd=folder, env=dict(edge.environ), capture_output=True, check=False)
+                done = subprocess.run(command, cwd=folder, env=dict(context.environ), capture_output=True, check=False)
                 run_id = json.loads(done.stdout)["id"]
             else:
-                run_id = runs.submit(made, store).id
-            scene.status = lambda: runs.status(run_id, store)
-            scene.stop = lambda: (runs.stop(run_id, store), None)[1]
+                run_id = engine_class(made.engine).connect(store).submit(made).id
+            engine = runs.engine_for(run_id, store)
+            scene.status = lambda: engine.status(run_id)
+            scene.stop = lambda: engine.stop(run_id)
             scene.hangs = lambda: sum(event.kind == "hang" for event in store.events(run_id))
             scene.log = lambda: "\n".join(line.text for line in RunLogs(store.run_dir(run_id)).read())
             if row.act:
                 row.act(scene)
-            status = runs.wait(run_id, store, timeout=PATIENCE_SECONDS)
+            status = engine.wait(run_id, PATIENCE_SECONDS)
             assert status.phase.is_terminal, f"{status}\n{scene.log()}"
         began = time.perf_counter()
-        _, diagnosis = why(run_id, store)
+        diagnosis = why(run_id, engine)
         seconds = time.perf_counter() - began
     world.rows.append((row.name, row.verdict, diagnosis.verdict.code, seconds))
-    return diagnosis.to_json()
+    return diagnosis
 
 
 @pytest.mark.parametrize("row", params(FAULTS))
@@ -114,12 +117,13 @@ def test_a_fault_is_named(row: Fault, world: World, tmp_path: Path) -> None:
     if reason := row.needs():
         pytest.skip(reason)
     found = play(row, world, tmp_path)
-    assert found["verdict"] == row.verdict, json.dumps(found, indent=1)
-    assert row.rank is None or found["rank"] == row.rank, json.dumps(found, indent=1)
-    said = "\n".join([found["summary"], *found["evidence"], found["fix"]])
+    verdict = found.verdict
+    assert verdict.code == row.verdict, found
+    assert row.rank is None or verdict.rank == row.rank, found
+    said = "\n".join([verdict.summary, *verdict.evidence, verdict.fix])
     assert [word for word in row.words if word not in said] == [], said
-    assert found["summary"]
-    assert found["fix"]
+    assert verdict.summary
+    assert verdict.fix
 
 
 @pytest.mark.parametrize("row", params(HEALTHY))
@@ -127,8 +131,8 @@ def test_nothing_is_found_where_nothing_is_wrong(row: Fault, world: World, tmp_p
     if reason := row.needs():
         pytest.skip(reason)
     found = play(row, world, tmp_path)
-    assert found["verdict"] == "none", json.dumps(found, indent=1)
-    assert found["others"] == []
+    assert found.verdict.code == "none", found
+    assert found.others == ()
 
 
 def test_the_page_shows_the_rows() -> None:
@@ -138,8 +142,10 @@ def test_the_page_shows_the_rows() -> None:
 
 def test_the_page_names_every_verdict() -> None:
     page = (ROOT / "docs" / "concepts" / "why.md").read_text()
-    sources = (ROOT / "src" / "windlass" / "diagnose").rglob("*.py")
-    codes = {code for path in sources for code in re.findall(r'(?:Verdict|Known)\(\s*"([a-z-]+)"', path.read_text())}
+    sources = (ROOT / "src" / "windlass").rglob("diagnose/**/*.py")
+    codes = {
+        code for path in sources for code in re.findall(r'(?:Verdict|Known|of_first)\(\s*"([a-z-]+)"', path.read_text())
+    }
     assert len(codes) > 40
     assert sorted(code for code in codes if f"`{code}`" not in page) == []
 
@@ -160,6 +166,7 @@ def test_the_command_says_it_in_json(world: World, tmp_path: Path) -> None:
         "fix",
         "others",
         "checkpoint_missing",
+        "data_differences",
         "not_seen",
         "restarts",
     }

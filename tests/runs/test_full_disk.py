@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.disk import fill, small_disk
-from tests.faults.machine import until
+from tests.helpers.disk import fill, small_disk
+from tests.helpers.until import until
 
 from windlass.errors import StoreFull
-from windlass.runs.record import Dropped, Phase, Status, fold
+from windlass.runs.events import entry_of
+from windlass.runs.phase import Phase
+from windlass.runs.record import Dropped, Status, fold
+from windlass.runs.stop_request import StopRequest, clear_stop_request, read_stop_request, write_stop_request
 from windlass.runs.store import MAX_EARLY, RunWriter, Store, _dump, _load
-from windlass.runs.wish import Wish, forget_wish, read_wish, write_wish
 from windlass.worker.logfile import LogFile
 from windlass.worker.reserve import MARGIN_BYTES, Reserve
 
@@ -38,12 +40,12 @@ def test_the_end_is_written_on_a_full_disk_with_all_that_was_delayed_before_it(d
     with Store(disk / "home") as store, contextlib.closing(begin(store)) as writer:
         fill(disk)
         for number in range(200):
-            writer.note("warning", {"message": f"{number} {'x' * 500}"})
-            writer.note("progress", {"step": number})
+            writer.note(entry_of("warning", {"message": f"{number} {'x' * 500}"}))
+            writer.note(entry_of("progress", {"step": number}))
             writer.set_progress({"step": number})
         assert len(recorded(store)[1]) < 100  # they wait: the space is not for them
         assert (store.home / "reserve").exists()
-        writer.note("end", {"phase": "succeeded", "exit_code": 0})
+        writer.note(entry_of("end", {"phase": "succeeded", "exit_code": 0}))
         assert recorded(store) == (writer.status, ["created", *["warning"] * 200, "end"])  # progress is not kept
         assert not (store.home / "reserve").exists()
 
@@ -55,14 +57,14 @@ def test_after_the_reserve_is_released_what_can_wait_leaves_the_space_to_other_r
         training = stack.enter_context(contextlib.closing(begin(other, "b-1")))
         fill(disk)
         while (store.home / "reserve").exists():
-            ending.note("stop")
-        ending.note("end", {"phase": "stopped"})
+            ending.note(entry_of("stop", {}))
+        ending.note(entry_of("end", {"phase": "stopped"}))
         before = recorded(other, "b-1")
         for number in range(300):
-            training.note("checkpoint", {"action": "saved", "step": number, "name": "x" * 100})
+            training.note(entry_of("checkpoint", {"action": "saved", "step": number, "name": "x" * 100}))
             training.set_progress({"step": number})
         assert recorded(other, "b-1") == before
-        training.note("end", {"phase": "failed", "exit_code": 1})
+        training.note(entry_of("end", {"phase": "failed", "exit_code": 1}))
         assert recorded(other, "b-1")[0].phase is Phase.FAILED
 
 
@@ -70,8 +72,8 @@ def test_once_there_is_room_the_reserve_is_made_again(disk: Path) -> None:
     with Store(disk / "home") as store, contextlib.closing(begin(store)) as writer:
         filler = fill(disk)
         while (store.home / "reserve").exists():
-            writer.note("stop")
-        writer.note("warning", {"message": "waits"})
+            writer.note(entry_of("stop", {}))
+        writer.note(entry_of("warning", {"message": "waits"}))
         filler.unlink()
 
         def caught_up() -> bool:
@@ -79,19 +81,19 @@ def test_once_there_is_room_the_reserve_is_made_again(disk: Path) -> None:
                 writer.catch_up()
             return (store.home / "reserve").exists()
 
-        until(caught_up, "no reserve", seconds=10)
+        until(caught_up, "no reserve")
         assert recorded(store)[1][-1] == "warning"
         assert (store.home / "reserve").stat().st_blocks * 512 >= store.reserve.size_bytes
 
 
 def test_exit_codes_and_dropped_lines_are_recorded_early_but_not_without_bound(disk: Path) -> None:
     with Store(disk / "home") as store, contextlib.closing(begin(store)) as writer:
-        writer.note("attempt", {"number": 1, "world_size": 40, "nodes": [list(range(40))]})
+        writer.note(entry_of("attempt", {"number": 1, "world_size": 40, "nodes": [list(range(40))]}))
         fill(disk)
         for number in range(200):  # what room SQLite's files still have goes first
-            writer.note("warning", {"message": "x" * 500 + str(number)})
+            writer.note(entry_of("warning", {"message": "x" * 500 + str(number)}))
         for rank in range(40):
-            writer.note("rank", {"rank": rank, "exit_code": 0})
+            writer.note(entry_of("rank", {"rank": rank, "exit_code": 0}))
         known = [state for state in store.status("a-1").ranks if state.exit_code == 0]
         assert len(known) == MAX_EARLY
 
@@ -128,11 +130,11 @@ def test_without_a_reserve_a_full_disk_is_named_as_the_reason(disk: Path) -> Non
 @pytest.mark.parametrize("now", [False, True])
 def test_a_stop_needs_no_space(disk: Path, now: bool) -> None:
     fill(disk)
-    assert read_wish(disk) is None
-    write_wish(disk, Wish(now=now))
-    assert read_wish(disk) == Wish(now=now)
-    forget_wish(disk)
-    assert read_wish(disk) is None
+    assert read_stop_request(disk) is None
+    write_stop_request(disk, StopRequest(now=now))
+    assert read_stop_request(disk) == StopRequest(now=now)
+    clear_stop_request(disk)
+    assert read_stop_request(disk) is None
 
 
 def test_a_log_leaves_the_last_space_to_the_record_and_counts_what_it_lacks(disk: Path) -> None:
@@ -140,8 +142,7 @@ def test_a_log_leaves_the_last_space_to_the_record_and_counts_what_it_lacks(disk
     assert reserve.make()
     log = LogFile(str(disk), 0, None, reserve)
     written = 0
-    give_up = time.monotonic() + 10
-    while log.dropped_lines < 50 and time.monotonic() < give_up:
+    while log.dropped_lines < 50:  # the disk has room for 300
         log.keep(b"x" * 9999 + b"\n", time.time_ns())
         written += 10_000
     assert 490_000 < log.dropped_bytes <= 500_000  # of the line that met the end of the disk a part was kept
@@ -158,7 +159,7 @@ def test_a_log_leaves_the_last_space_to_the_record_and_counts_what_it_lacks(disk
         log.keep(b"z\n", time.time_ns())
         return (disk / "rank-0.log").stat().st_size > 0
 
-    until(kept, "the log is not written again", seconds=10)
+    until(kept, "the log is not written again")
     log.close()
 
 
@@ -181,10 +182,10 @@ def test_a_reserve_is_made_only_with_room_besides(disk: Path) -> None:
 def test_what_logs_lack_is_counted_by_attempt_and_rank_and_stored(tmp_path: Path) -> None:
     with Store(tmp_path) as store, contextlib.closing(begin(store)) as writer:
         for attempt in (1, 2):
-            writer.note("attempt", {"number": attempt, "world_size": 1, "nodes": [[0]]})
+            writer.note(entry_of("attempt", {"number": attempt, "world_size": 1, "nodes": [[0]]}))
             for lines in (1, 5):
                 data = {"message": "rank 0: …", "dropped": {"rank": 0, "bytes": 10 * lines, "lines": lines}}
-                writer.note("warning", data)
+                writer.note(entry_of("warning", data))
         assert store.status("a-1").dropped == (Dropped(1, 0, 50, 5), Dropped(2, 0, 50, 5))
         older = _dump(writer.status).replace(',"dropped":[[1,0,50,5,"disk-full"],[2,0,50,5,"disk-full"]]', "")
         assert _load(older).dropped == ()

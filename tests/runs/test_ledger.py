@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.spans import spans
 
-from windlass.runs.ledger import Restart, fold_ledger, ledger_of, ledger_to_json, restarts, spans
-from windlass.runs.record import TERMINAL, Event, Phase, fold
+from windlass.runs.events import Event
+from windlass.runs.ledger import Restart, fold_ledger, ledger_of, restarts
+from windlass.runs.phase import TERMINAL, Phase
+from windlass.runs.record import fold
 from windlass.runs.start import Origin, Start
-from windlass.runs.tally import MICRO, Spent, Tally
+from windlass.runs.time_accounting import MICRO, Spent, Tally
+from windlass.views.serialise import to_json
 
 BORN = 1_700_000_000.0
 BIRTH = Event(1, BORN, "created", {"id": "a-1", "name": "a", "target": "local", "output_dir": "/o"})
@@ -61,6 +65,15 @@ def test_machines_that_are_made_are_held_and_the_time_after_the_end_is_nobodys()
     ]  # fmt: skip
     assert spent(story) == {"queued": 3.0, "provisioning": 6.0, "starting": 1.0, "training": 10.0}
     assert fold_ledger(told(story), BORN + 1000).node_seconds[Spent.PROVISIONING] == 6.0
+
+
+def test_spares_are_held_as_long_as_nodes_are() -> None:
+    story: Story = [
+        (0, "attempt", attempt(nodes=2)), (1, "phase", {"phase": "queued"}), (4, "phase", {"phase": "training"}),
+        *end(14),
+    ]  # fmt: skip
+    held = fold_ledger(told(story), BORN + 1000, num_spares=1).node_seconds
+    assert (held[Spent.TRAINING], held.get(Spent.QUEUED)) == (30.0, None)
 
 
 def test_a_run_that_goes_on_is_counted_up_to_now() -> None:
@@ -269,7 +282,7 @@ def test_where_an_attempt_went_on(name: str) -> None:
     assert (ledger.start, ledger.steps_redone, ledger.unknown_starts) == (start, redone or 0, int(redone is None))
     is_below = start.origin is Origin.UNKNOWN or (start.step is not None and start.step < 7075)
     assert (Spent.REDONE in ledger.seconds) == is_below
-    assert json.loads(json.dumps(restart.to_json()))["start"]["origin"] == start.origin
+    assert json.loads(json.dumps(to_json(restart)))["start"]["origin"] == start.origin
 
 
 def test_an_attempt_of_which_nothing_tells_where_it_went_on_is_not_said_to_have_redone_anything_while_it_goes_on() -> (
@@ -460,7 +473,7 @@ def test_restarts_tell_why_how_long_and_what_was_redone() -> None:
         Restart(2, "failure", 2.0, 1.0, 2, 10, 6, 4, Start(Origin.CHECKPOINT, 6)),
         Restart(3, "resume", 10.0, None, None, 10, None, None),
     ]  # fmt: skip
-    assert json.loads(json.dumps(restarts(told(story))[0].to_json()))["steps_redone"] == 4
+    assert json.loads(json.dumps(to_json(restarts(told(story))[0])))["steps_redone"] == 4
 
 
 def test_an_old_record_tells_its_restarts_too() -> None:
@@ -560,7 +573,7 @@ def test_a_ledger_that_was_asked_before_is_the_same(events: list[Event], now: fl
 @given(histories(), times)
 def test_every_ledger_is_json(events: list[Event], now: float) -> None:
     ledger = fold_ledger(events, now)
-    data = json.loads(json.dumps(ledger_to_json(ledger), allow_nan=False))
+    data = json.loads(json.dumps(to_json(ledger), allow_nan=False))
     assert data["attempts"] == ledger.attempts
     assert data["seconds"] == {str(name): seconds for name, seconds in ledger.seconds.items()}
 

@@ -95,7 +95,7 @@ def test_a_line_has_the_time_of_its_newline(tmp_path: Path) -> None:
 def test_a_run_without_logs_has_no_lines(tmp_path: Path) -> None:
     logs = RunLogs(tmp_path / "nothing")
     assert (logs.attempts(), logs.ranks(1), list(logs.read()), list(logs.read(tail=3))) == ([], [], [], [])
-    assert list(logs.follow(is_over=lambda: True)) == []
+    assert list(logs.read(is_over=lambda: True)) == []
     Writer(tmp_path, 0)
     assert list(RunLogs(tmp_path).read()) == []
     assert list(RunLogs(tmp_path).read(tail=1)) == []
@@ -166,17 +166,12 @@ def test_carriage_returns_stay_where_they_are(tmp_path: Path) -> None:
     assert [line.data for line in RunLogs(tmp_path).read(tail=1)] == [b"next\r"]
 
 
-def test_structured_lines_are_hidden_unless_asked_for(tmp_path: Path) -> None:
+def test_structured_lines_are_left_out(tmp_path: Path) -> None:
     data = b"a\n" + REPORT + b"b ::windlass c\n\n" + REPORT
     Writer(tmp_path, 0).write(data, 1).write(REPORT, 2).write(REPORT.rstrip(), 3)
     logs = RunLogs(tmp_path)
     assert [line.data for line in logs.read()] == [b"a", b"b ::windlass c", b""]
     assert [line.data for line in logs.read(tail=2)] == [b"b ::windlass c", b""]
-    assert len(list(logs.read(structured=True))) == 7
-    assert len(list(logs.read(structured=True, tail=5))) == 5
-    out = io.BytesIO()
-    assert logs.copy_raw(0, 1, out) == len(out.getvalue())
-    assert out.getvalue() == b"a\nb ::windlass c\n\n"
 
 
 def test_a_bar_in_front_of_a_structured_line_is_shown_without_it(tmp_path: Path) -> None:
@@ -232,15 +227,6 @@ def test_a_block_is_prefixed_line_by_line_and_gets_no_newline() -> None:
     assert LogBlock(1, 1, 3, b"a\nb").num_lines == 2
 
 
-def test_a_raw_copy_is_the_log_byte_for_byte(tmp_path: Path) -> None:
-    data = os.urandom(3 << 20).replace(b"::windlass ", b"") + b"\n" * 3 + b"x" * (2 << 20)
-    Writer(tmp_path, 4).write(data, 1)
-    out = io.BytesIO()
-    assert RunLogs(tmp_path).copy_raw(4, 1, out) == len(data)
-    assert out.getvalue() == data
-    assert RunLogs(tmp_path).copy_raw(5, 1, out) == 0
-
-
 def test_a_huge_line_in_small_records_costs_linear_time(tmp_path: Path) -> None:
     size, record = 100 << 20, 64 << 10
     writer = Writer(tmp_path, 0).write(b"x" * size, None)
@@ -288,13 +274,13 @@ def _model_of_rank(rank_number: int, attempt: int, rank: _Rank) -> list[LogLine]
     return lines
 
 
-def _model(run: list[list[_Rank]], *, structured: bool, since_ns: int | None, tail: int | None) -> list[LogLine]:
+def _model(run: list[list[_Rank]], *, since_ns: int | None, tail: int | None) -> list[LogLine]:
     lines: list[LogLine] = []
     for attempt, ranks in enumerate(run, start=1):
         of_attempt = [line for number, rank in enumerate(ranks) for line in _model_of_rank(number, attempt, rank)]
         lines += sorted(of_attempt, key=lambda line: line.time_ns)
     lines = [line for line in lines if since_ns is None or line.time_ns >= since_ns]
-    lines = [line for line in lines if structured or not line.data.startswith(b"::windlass ")]
+    lines = [line for line in lines if not line.data.startswith(b"::windlass ")]
     return lines if tail is None else lines[max(0, len(lines) - tail) :]
 
 
@@ -309,26 +295,24 @@ def _write(run_dir: Path, run: list[list[_Rank]]) -> None:
             writer.write(beyond, None).tear(torn).changed_at(1000)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(
     run=_RUN,
-    structured=st.booleans(),
     since_ns=st.one_of(st.none(), st.integers(0, 24)),
     tail=st.one_of(st.none(), st.integers(0, 20)),
 )
 def test_reading_is_a_stable_sort_of_all_lines(
     tmp_path_factory: pytest.TempPathFactory,
     run: list[list[_Rank]],
-    structured: bool,
     since_ns: int | None,
     tail: int | None,
 ) -> None:
     run_dir = tmp_path_factory.mktemp("run")
     _write(run_dir, run)
-    expected = _model(run, structured=structured, since_ns=since_ns, tail=tail)
+    expected = _model(run, since_ns=since_ns, tail=tail)
     logs = RunLogs(run_dir)
-    assert list(logs.read(structured=structured, since_ns=since_ns, tail=tail)) == expected
-    followed = logs.follow(is_over=lambda: True, structured=structured, since_ns=since_ns, tail=tail)
+    assert list(logs.read(since_ns=since_ns, tail=tail)) == expected
+    followed = logs.read(is_over=lambda: True, since_ns=since_ns, tail=tail)
     assert list(followed) == expected
 
 
@@ -350,7 +334,7 @@ def _steps_as_over(steps: list[Callable[[], object]]) -> Callable[[], bool]:
     return is_over
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(steps=st.lists(_STEP, max_size=15), tail=st.one_of(st.none(), st.just(10_000)))
 def test_following_loses_and_doubles_nothing(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, bytes, bool]], tail: int | None
@@ -372,12 +356,16 @@ def test_following_loses_and_doubles_nothing(
         todo.append(act)
     found: dict[tuple[int, int], bytes] = {}
     order = []
-    for line in RunLogs(run_dir).follow(is_over=_steps_as_over(todo), poll_seconds=0, structured=True, tail=tail):
+    for line in RunLogs(run_dir).read(is_over=_steps_as_over(todo), poll_seconds=0, tail=tail):
         key = (line.attempt, line.rank)
         found[key] = found.get(key, b"") + line.data + (b"\n" if line.newline else b"")
         order.append(line.attempt)
-    assert found == written
+    assert found == {key: shown for key, data in written.items() if (shown := _without_structured(data))}
     assert order == sorted(order)
+
+
+def _without_structured(data: bytes) -> bytes:
+    return b"".join(line for line in io.BytesIO(data) if not line.startswith(b"::windlass "))
 
 
 def test_following_holds_an_unended_line_back_until_the_run_is_over(tmp_path: Path) -> None:
@@ -388,14 +376,14 @@ def test_following_holds_an_unended_line_back_until_the_run_is_over(tmp_path: Pa
         lambda: writer.write(b" model\nready", 2),
         lambda: seen.append("-"),
     ]
-    for line in RunLogs(tmp_path).follow(is_over=_steps_as_over(steps), poll_seconds=0):
+    for line in RunLogs(tmp_path).read(is_over=_steps_as_over(steps), poll_seconds=0):
         seen.append(f"{line.text} {line.newline}")
     assert seen == ["-", "loading model True", "-", "ready False"]
 
 
 def test_following_one_attempt_ends_when_the_next_one_begins(tmp_path: Path) -> None:
     Writer(tmp_path, 0).write(b"a\nb", 1)
-    follow = RunLogs(tmp_path).follow(
+    follow = RunLogs(tmp_path).read(
         is_over=_steps_as_over([lambda: None, lambda: Writer(tmp_path, 0, 2).write(b"c\n", 2), lambda: None]),
         attempt=1,
         poll_seconds=0,
@@ -406,7 +394,7 @@ def test_following_one_attempt_ends_when_the_next_one_begins(tmp_path: Path) -> 
 def test_following_with_tail_begins_with_the_last_lines_and_goes_on(tmp_path: Path) -> None:
     writer = Writer(tmp_path, 0).write(b"a\nb\nc\n", 1)
     steps: list[Callable[[], object]] = [lambda: None, lambda: writer.write(b"d\n", 2)]
-    follow = RunLogs(tmp_path).follow(is_over=_steps_as_over(steps), tail=1, poll_seconds=0)
+    follow = RunLogs(tmp_path).read(is_over=_steps_as_over(steps), tail=1, poll_seconds=0)
     assert texts(follow) == ["0:c", "0:d"]
 
 
@@ -425,7 +413,7 @@ def test_following_four_writers_loses_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     found: dict[int, list[bytes]] = {}
-    for line in RunLogs(tmp_path).follow(is_over=lambda: len(done) == 4, poll_seconds=0.001):
+    for line in RunLogs(tmp_path).read(is_over=lambda: len(done) == 4, poll_seconds=0.001):
         found.setdefault(line.rank, []).append(line.data)
     for thread in threads:
         thread.join()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.runs.test_full_disk import begin
 
+from windlass.runs.events import Machine, entry_of
 from windlass.runs.filesystem import is_network, is_on_network, kind_of
-from windlass.runs.machine import VARIABLE, Machine, machine_of, this_machine
+from windlass.runs.machine import VARIABLE, this_machine
 from windlass.runs.store import Store, _dump, _load
 
 HERE = Machine("aaaa", "node-1", "boot-1")
@@ -45,8 +46,7 @@ def test_nodes_that_boot_one_image_differ_by_host_name_and_none_shows_its_machin
     assert named.id != here.id
     assert named.keeps(Machine("cccc", "node-7", "boot-7"))  # that machine is gone, and this one acts for it
     assert not named.keeps(here)
-    assert machine_of(here.to_json()) == here
-    assert machine_of(None) is None
+    assert Machine.from_json(here.to_json()) == here
 
 
 def test_a_run_is_recorded_with_its_machine_and_an_older_one_without(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_a_run_is_recorded_with_its_machine_and_an_older_one_without(tmp_path: P
             older = _load(_dump(status).replace('"machine":', '"other":'))
             assert older.machine is None
             assert elsewhere.host_elsewhere(older) is None
-        writer.append("end", {"phase": "stopped"})
-        writer.append("resume", {"machine": other.to_json()})
+        writer.append(entry_of("end", {"phase": "stopped"}))
+        writer.append(entry_of("resume", {"machine": other.to_json()}))
         assert store.host_elsewhere(store.status("a-1")) == "node-2"
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.runs.test_full_disk import begin
 
 from windlass.errors import StoreError
+from windlass.runs.events import entry_of
 from windlass.runs.store import Store
 
 
@@ -39,7 +40,7 @@ def exposed(home: Path) -> list[Path]:
 
 def test_a_new_home_and_all_in_it_is_closed_to_others(tmp_path: Path) -> None:
     with Store(tmp_path / "home") as store, contextlib.closing(begin(store)) as writer:
-        writer.note("end", {"phase": "succeeded", "exit_code": 0})
+        writer.note(entry_of("end", {"phase": "succeeded", "exit_code": 0}))
         assert not others_may(store.home)
         assert {"record.db", "record.db-wal", "record.db-shm", "runs", "reserve"} <= {
             path.name for path in store.home.iterdir()

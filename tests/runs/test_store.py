@@ -21,11 +21,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.faults.disk import fill, small_disk
+from tests.helpers.disk import fill, small_disk
+from tests.helpers.until import until
 from tests.runs.test_record import KINDS, times
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
-from windlass.runs.record import Phase, fold
+from windlass.runs.events import entry_of
+from windlass.runs.phase import Phase
+from windlass.runs.record import fold
 from windlass.runs.store import VERSION, RunWriter, Store, default_home
 
 BIRTH = 1_700_000_000.0
@@ -46,6 +49,7 @@ def python(code: str, *words: object) -> Iterator[subprocess.Popen[str]]:
     """Another process that runs `code`; ended with the block."""
     preamble = (
         "import os, sys, time\nfrom pathlib import Path\n"
+        "from windlass.runs.events import Warned\n"
         "from windlass.runs.store import Store\nfrom windlass.errors import *\n"
         "def begin(store, run_id):\n"
         "    return store.create(run_id, name='digits', target='local', output_dir='/o', plan='{}', time=time.time())\n"
@@ -72,7 +76,7 @@ def test_what_is_created_is_read(store: Store) -> None:
     assert (store.home / "record.db").stat().st_mode & 0o077 == 0 or store.home.stat().st_mode & 0o077 == 0
 
 
-appendable = st.sampled_from(sorted(set(KINDS) - {"created"})).flatmap(
+appendable = st.sampled_from(sorted(set(KINDS) - {"created", "from-the-future"})).flatmap(
     lambda kind: st.tuples(st.just(kind), KINDS[kind], times)
 )
 
@@ -85,7 +89,7 @@ def test_the_stored_status_is_the_fold_of_the_stored_events(
     run_id = f"digits-{store.count()}"
     with contextlib.closing(begin(store, run_id)) as writer:
         for kind, data, at in events:
-            writer.append(kind, data, at=at)
+            writer.append(entry_of(kind, data), at=at)
         stored = store.events(run_id)
         assert [(event.kind, event.data, event.time) for event in stored[1:]] == events
         assert [event.seq for event in stored] == list(range(1, len(events) + 2))
@@ -97,18 +101,27 @@ def test_the_stored_status_is_the_fold_of_the_stored_events(
 def test_events_are_read_from_where_the_reader_was(store: Store) -> None:
     with contextlib.closing(begin(store, "a-1")) as writer:
         for number in range(5):
-            writer.append("warning", {"message": str(number)})
+            writer.append(entry_of("warning", {"message": str(number)}))
     assert [event.seq for event in store.events("a-1", after=4)] == [5, 6]
     assert store.events("a-1", after=6) == []
 
 
 def test_the_newest_progress_is_read_with_the_status_and_costs_no_event(store: Store) -> None:
     with contextlib.closing(begin(store, "a-1")) as writer:
-        writer.append("progress", {"step": 1, "loss": 0.5})
+        writer.append(entry_of("progress", {"step": 1, "loss": 0.5}))
         store.set_progress("a-1", {"step": 7})
     assert store.status("a-1").progress == {"step": 7, "loss": 0.5}
     assert store.status("a-1", with_progress=False).progress == {"step": 1, "loss": 0.5}
     assert len(store.events("a-1")) == 2
+
+
+def test_progress_that_is_copied_late_does_not_replace_newer(store: Store) -> None:
+    begin(store, "a-1").close()
+    for at in (2.0, 3.0, 1.0):
+        store.copy_progress("a-1", {"step": int(at), "at": at})
+    assert store.status("a-1").progress == {"step": 3, "at": 3.0}
+    store.copy_progress("a-1", {"step": 4})
+    assert store.status("a-1").progress["step"] == 3
 
 
 def test_a_deleted_run_leaves_nothing(store: Store) -> None:
@@ -125,7 +138,7 @@ def test_a_deleted_run_leaves_nothing(store: Store) -> None:
 
 def test_an_id_is_taken_once(store: Store) -> None:
     with contextlib.closing(begin(store, "a-1")) as writer:
-        writer.append("warning", {"message": "the first"})
+        writer.append(entry_of("warning", {"message": "the first"}))
         with pytest.raises(StoreError):
             begin(store, "a-1")
     assert [event.kind for event in store.events("a-1")] == ["created", "warning"]
@@ -227,8 +240,10 @@ def test_a_status_of_an_older_version_is_read_and_goes_on(store: Store) -> None:
     assert (attempt.ended_at, attempt.reason, attempt.restored_step, attempt.members) == (BIRTH + 9, None, None, ())
     writer = store.writer("a-1")
     assert writer is not None
-    writer.append("attempt", {"number": 2, "world_size": 2, "nodes": [[0, 1]], "members": [0], "reason": "failure"})
-    writer.append("checkpoint", {"action": "saved", "step": 20, "name": "step-00000020-a2"})
+    writer.append(
+        entry_of("attempt", {"number": 2, "world_size": 2, "nodes": [[0, 1]], "members": [0], "reason": "failure"})
+    )
+    writer.append(entry_of("checkpoint", {"action": "saved", "step": 20, "name": "step-00000020-a2"}))
     writer.close()
     assert store.status("a-1") == writer.status
     assert store.status("a-1").attempts[1].members == (0,)
@@ -236,8 +251,8 @@ def test_a_status_of_an_older_version_is_read_and_goes_on(store: Store) -> None:
 
 def test_a_plan_is_replaced_together_with_the_event_that_says_so(store: Store) -> None:
     writer = begin(store, "a-1")
-    writer.append("end", {"phase": "stopped", "exit_code": 0})
-    writer.append("resume", {"reason": "asked", "nodes": 4}, plan='{"engine":"local","num_nodes":4}')
+    writer.append(entry_of("end", {"phase": "stopped", "exit_code": 0}))
+    writer.append(entry_of("resume", {"reason": "asked", "nodes": 4}), plan='{"engine":"local","num_nodes":4}')
     writer.close()
     assert store.plan("a-1")["num_nodes"] == 4
     assert store.status("a-1").ended_at is None
@@ -250,7 +265,7 @@ def test_a_newer_file_is_left_as_it_is(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "record.db")) as db:
         db.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(StoreTooNew, match=rf"version {VERSION + 1}; this Windlass knows up to {VERSION}"):
+    with pytest.raises(StoreTooNew, match=rf"version {VERSION + 1}; this Windlass reads versions up to {VERSION}"):
         Store(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -278,7 +293,7 @@ APPEND = (
     "with Store(Path(sys.argv[1])) as store:\n"
     "    writer = begin(store, sys.argv[2])\n"
     "    for number in range(int(sys.argv[3])):\n"
-    "        writer.append('warning', {'message': str(number)})\n"
+    "        writer.append(Warned(str(number)))\n"
     "        store.set_progress(sys.argv[2], {'step': number})\n"
     "print('done')\n"
 )
@@ -325,10 +340,7 @@ def test_two_processes_write_two_runs_while_many_read(tmp_path: Path) -> None:
 
 def test_a_killed_writer_leaves_whole_events(tmp_path: Path) -> None:
     with python(APPEND, tmp_path, "a-1", 1_000_000) as writer, Store(tmp_path) as store:
-        deadline = time.monotonic() + 100
-        while not store.count() or store.status("a-1").last_seq < 50:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: store.count() and store.status("a-1").last_seq >= 50)
         writer.kill()
         writer.wait()
         events = store.events("a-1")
@@ -337,7 +349,7 @@ def test_a_killed_writer_leaves_whole_events(tmp_path: Path) -> None:
         heir = store.writer("a-1")
         assert heir is not None
         with contextlib.closing(heir):
-            assert heir.append("adopted").last_seq == len(events) + 1
+            assert heir.append(entry_of("adopted", {})).last_seq == len(events) + 1
 
 
 HOLD = "writer = begin(Store(Path(sys.argv[1])), 'a-1')\n"
@@ -372,10 +384,7 @@ def test_a_child_that_inherits_the_lock_keeps_the_run(store: Store) -> None:
             assert store.is_held("a-1")
         finally:
             os.kill(child, signal.SIGKILL)
-        deadline = time.monotonic() + 100
-        while store.is_held("a-1"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not store.is_held("a-1"))
 
 
 def test_those_who_only_look_do_not_stand_in_a_writers_way(store: Store) -> None:
@@ -493,7 +502,7 @@ def several_begin_with(prefix: str, store: Store) -> None:
 def writer_of(store: Store, run_id: str) -> None:
     writer = store.writer(run_id)
     assert writer is not None
-    writer.append("warning", {"message": "found by its key"})
+    writer.append(entry_of("warning", {"message": "found by its key"}))
     writer.close()
 
 
@@ -562,7 +571,7 @@ def test_a_full_disk_refuses_a_new_run_and_leaves_nothing_of_it(disk: Path) -> N
 
 def append_for_ever(writer: RunWriter) -> None:
     while True:
-        writer.append("warning", {"message": "x" * 10_000})
+        writer.append(entry_of("warning", {"message": "x" * 10_000}))
 
 
 def test_a_full_disk_refuses_an_event_whole_and_the_writer_goes_on_once_there_is_space(disk: Path) -> None:
@@ -573,10 +582,10 @@ def test_a_full_disk_refuses_an_event_whole_and_the_writer_goes_on_once_there_is
         before = writer.status
         for _ in range(3):  # refused again and again, and always for the same reason
             with pytest.raises(StoreFull):
-                writer.append("warning", {"message": "y" * 10_000})
+                writer.append(entry_of("warning", {"message": "y" * 10_000}))
         assert writer.status == before == store.status("a-1") == fold(store.events("a-1"))
         filler.unlink()
-        writer.append("end", {"phase": "succeeded", "exit_code": 0})
+        writer.append(entry_of("end", {"phase": "succeeded", "exit_code": 0}))
         assert store.status("a-1") == fold(store.events("a-1"))
         assert store.status("a-1").phase is Phase.SUCCEEDED
 
@@ -589,7 +598,7 @@ def test_a_limit_on_file_sizes_is_a_store_error_and_nothing_is_half_written(tmp_
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
         "try:\n"
         "    while True:\n"
-        "        writer.append('warning', {'message': 'x' * 5000})\n"
+        "        writer.append(Warned('x' * 5000))\n"
         "except StoreError as error:\n"
         "    print(type(error).__name__, error.message)\n"
     )
@@ -673,9 +682,11 @@ def test_a_damaged_record_is_a_store_error_that_names_it(tmp_path: Path, damage:
 
 def test_a_status_that_was_stored_reads_back_equal(store: Store) -> None:
     with contextlib.closing(begin(store, "a-1")) as writer:
-        writer.append("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}, at=BIRTH + 1)
-        writer.append("cause", {"rank": 1, "summary": "x", "traceback": "é\n\udcff", "victims": [0]}, at=BIRTH + 2)
-        writer.append("end", {"phase": "failed", "exit_code": 1}, at=BIRTH + 3)
+        writer.append(entry_of("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}), at=BIRTH + 1)
+        writer.append(
+            entry_of("cause", {"rank": 1, "summary": "x", "traceback": "é\n\udcff", "victims": [0]}), at=BIRTH + 2
+        )
+        writer.append(entry_of("end", {"phase": "failed", "exit_code": 1}), at=BIRTH + 3)
         again = store.status("a-1")
         assert again == writer.status == replace(again)
         assert json.loads(json.dumps(again.cause)) == writer.status.cause

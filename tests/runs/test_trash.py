@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.faults.disk import fill, small_disk
+from tests.helpers.disk import fill, small_disk
 from tests.runs.test_full_disk import begin
 
 from windlass.actions.runs import statuses
+from windlass.runs.events import entry_of
 from windlass.runs.store import Store
 
 STEPS = {"renaming": "rename", "forgetting": "DELETE FROM runs", "committing": "COMMIT", "removing": "rmtree"}
@@ -37,7 +38,7 @@ def fill_run(home: Path) -> None:
     with Store(home) as store:
         for run_id in ("a-1", "b-1"):
             writer = begin(store, run_id)
-            writer.append("end", {"phase": "stopped"})
+            writer.append(entry_of("end", {"phase": "stopped"}))
             writer.close()
         folder = store.run_dir("a-1") / "attempt-1"
         folder.mkdir()

@@ -90,6 +90,7 @@ _fields = st.fixed_dictionaries(
         "priority": labels,
         "python": lines,
         "warm": st.lists(st.sampled_from(["torch", "numpy", "a.b"]), unique=True),
+        "start": st.sampled_from(["warm", "cold"]),
         "volumes": st.lists(
             st.fixed_dictionaries({"claim": labels, "path": names.map("/{}".format)}),
             max_size=2,

@@ -9,13 +9,13 @@ from windlass.spec.parse import parse_job
 
 
 @given(jobs)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_dumped_job_reads_back_equal(job: Job) -> None:
     assert parse_job(dump_job(job)) == job
 
 
 @given(jobs)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_job_survives_json(job: Job) -> None:
     assert Job.model_validate(job.model_dump(mode="json")) == job
     assert Job.model_validate_json(job.model_dump_json()) == job

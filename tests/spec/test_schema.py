@@ -31,7 +31,7 @@ def test_the_schema_takes_the_job_that_uses_every_field() -> None:
 
 
 @given(mappings)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_the_schema_takes_every_job_that_the_parser_takes(mapping: dict[str, Any]) -> None:
     if refusal(lambda: job_from_mapping(mapping)) is None:
         JOBS.validate(mapping)

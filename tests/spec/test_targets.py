@@ -69,12 +69,12 @@ g: {kind: local, env: {MY_TOKEN: hunter2}}
         "and begins with a letter (try d)",
         "targets.yaml:5: D.name: not a field (the name is the key, D)",
         "targets.yaml:8: e.kind: given twice, first in line 7 (leave one out)",
-        "targets.yaml:9: f.kind: is needed, and not there (write for example f: {kind: kubernetes})",
+        "targets.yaml:9: f.kind: required field missing (write for example f: {kind: kubernetes})",
         "targets.yaml:10: g.env.MY_TOKEN: looks like a secret, which a job file does not hold "
         "(use secrets: with a name the target knows)",
     ]
 
 
 def test_a_kubernetes_target_needs_a_context() -> None:
-    with pytest.raises(JobFileError, match="context: is needed"):
+    with pytest.raises(JobFileError, match="context: required field missing"):
         KubernetesTarget(name="lab")  # type: ignore[call-arg]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.machine import Machine, machine_in
+from tests.helpers.machine import Machine, machine_in
 
 pytestmark = pytest.mark.timeout(600)
 SCRIPT = Path(__file__).with_name("scripts") / "exact.py"
@@ -105,7 +105,8 @@ def test_three_ranks_sum_their_gradients_in_the_same_order_after_a_kill(
     assert restored == [7, 14]
 
 
-@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 2])
 def test_so_they_do_after_the_very_first_steps(
     every: int, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

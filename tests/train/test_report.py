@@ -45,15 +45,7 @@ class Bench:
 
     def report(self, step: Any = None, **arguments: Any) -> list[dict[str, Any]]:
         """Reports, and gives what came out of it."""
-        take = arguments.pop
-        total, epoch, loss, samples = (
-            take("total", None),
-            take("epoch", None),
-            take("loss", None),
-            take("samples", None),
-        )
-        phase, message = take("phase", None), take("message", None)
-        self.reporter.report(step, total, epoch, loss, samples, phase, message, arguments)
+        self.reporter.report(step, **arguments)
         try:
             data = os.read(self.read_fd, 1 << 16)
         except BlockingIOError:

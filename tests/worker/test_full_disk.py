@@ -8,18 +8,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.faults.disk import fill, small_disk
-from tests.faults.machine import until
+from tests.helpers.disk import fill, small_disk
+from tests.helpers.until import until
+
+from windlass.worker.protocol import NodeSpec, RankSpec
 
 NODE = """
 import json, sys
 from windlass.worker.node import Node
-from windlass.worker.start import ColdStart
+from windlass.worker.protocol import NodeSpec
+from windlass.worker.rank_start import ColdStart
 
-spec, is_echoed = json.loads(sys.argv[1]), sys.argv[2] == "echoed"
+spec, is_echoed = NodeSpec.from_json(json.loads(sys.argv[1])), sys.argv[2] == "echoed"
 
 def echo(tag, data):
     sys.stdout.write(json.dumps([tag, data.decode()]) + "\\n")
@@ -38,14 +40,15 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def start(disk: Path, tmp_path: Path, how: str) -> subprocess.Popen[str]:
-    rank: dict[str, Any] = {"rank": 0, "argv": [sys.executable, "-c", SPEAKS, str(tmp_path / "spoke")], "env": {}}
-    spec = {"node": 0, "folder": str(disk), "events": str(disk / "node-0.events"), "cwd": "/", "env": {},
-            "grace_seconds": 1, "worker_python": sys.executable, "ranks": [rank]}  # fmt: skip
-    return subprocess.Popen([sys.executable, "-c", NODE, json.dumps(spec), how], stdout=subprocess.PIPE, text=True)
+    rank = RankSpec(0, 0, (sys.executable, "-c", SPEAKS, str(tmp_path / "spoke")), {})
+    spec = NodeSpec(0, "", sys.executable, "/", {}, (rank,), 1.0, folder=str(disk))
+    return subprocess.Popen(
+        [sys.executable, "-c", NODE, json.dumps(spec.to_json()), how], stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_what_is_echoed_is_complete_and_waits_for_no_space(disk: Path, tmp_path: Path) -> None:
-    out, _ = start(disk, tmp_path, "echoed").communicate(timeout=60)
+    out, _ = start(disk, tmp_path, "echoed").communicate(timeout=100)
     said = [json.loads(line) for line in out.splitlines()]
     assert sum(len(text) for tag, text in said if tag == "0") == 1000 * 100
     events = [json.loads(text) for tag, text in said if tag == "n"]
@@ -55,11 +58,11 @@ def test_what_is_echoed_is_complete_and_waits_for_no_space(disk: Path, tmp_path:
 
 def test_a_node_that_cannot_write_its_end_is_ended_by_a_stop_without_grace(disk: Path, tmp_path: Path) -> None:
     node = start(disk, tmp_path, "written")
-    until((tmp_path / "spoke").exists, "the rank has not ended", seconds=60)
-    until(lambda: not children(node.pid), "the rank is there", seconds=60)
+    until((tmp_path / "spoke").exists, "the rank has not ended")
+    until(lambda: not children(node.pid), "the rank is there")
     assert node.poll() is None  # it waits for space, to say how its rank ended
     node.send_signal(signal.SIGUSR1)
-    node.communicate(timeout=60)
+    node.communicate(timeout=100)
     assert node.returncode == 0
     assert (disk / "node-0.events").read_text() == ""
 

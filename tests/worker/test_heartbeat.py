@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.clock import Clock
-from tests.ports import quiet_port
+from tests.helpers.clock import Clock
+from tests.helpers.ports import quiet_port
 
 from windlass.worker.heartbeat import Heartbeat
+from windlass.worker.protocol import HeartbeatSpec
 
 ADDRESSES = {0: "127.0.0.1", 1: "127.0.0.2", 2: "127.0.0.3"}
 
@@ -33,9 +34,8 @@ def start(clock: Clock, port: int) -> Iterator[Callable[..., Heartbeat]]:
 
     def start(node: int, attempt: str = "run.1", **changes: Any) -> Heartbeat:
         peers = {str(other): address for other, address in ADDRESSES.items() if other != node}
-        spec = {"id": attempt, "node": node, "address": ADDRESSES[node], "port": port, "peers": peers}
-        waits = {"interval_seconds": 0.5, "patience_seconds": 3.0, "start_patience_seconds": 30.0}
-        made.append(Heartbeat({**spec, **waits, **changes}, clock))
+        spec = HeartbeatSpec(attempt, node, ADDRESSES[node], peers, port)
+        made.append(Heartbeat(spec.replace(**changes), clock))
         return made[-1]
 
     yield start

@@ -5,49 +5,51 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.failing_disk import failing_reads
+from tests.helpers.failing_disk import failing_reads
+from tests.helpers.until import passed
 
-from windlass.worker import pod, staying
+from windlass.worker import pod_node, pod_reuse
+from windlass.worker.pod_log import PodLog
+from windlass.worker.protocol import NodeSpec
 
-ENV = {"MASTER_ADDR": "first.of.nobody.invalid", "WINDLASS_ATTEMPT": "2"}
+SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.of.nobody.invalid"}, (), 1.0, attempt=2)
 
 
 @pytest.fixture
-def outlet() -> Iterator[pod.Outlet]:
+def outlet() -> Iterator[PodLog]:
     """One that nobody reads."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
-    yield pod.Outlet(descriptor)
+    yield PodLog(descriptor)
     os.close(descriptor)
 
 
-def waiting(folder: Path, outlet: pod.Outlet) -> threading.Thread:
+def waiting(folder: Path, outlet: PodLog) -> threading.Thread:
     """A pod that waits for the first one's name."""
-    thread = threading.Thread(target=pod._wait_for_name, args=(ENV, str(folder), outlet), daemon=True)
+    thread = threading.Thread(target=pod_node._wait_for_name, args=(SPEC, str(folder), outlet), daemon=True)
     thread.start()
     return thread
 
 
-def test_a_pod_waits_no_longer_for_the_name_of_one_that_has_done_its_part(tmp_path: Path, outlet: pod.Outlet) -> None:
+def test_a_pod_waits_no_longer_for_the_name_of_one_that_has_done_its_part(tmp_path: Path, outlet: PodLog) -> None:
     thread = waiting(tmp_path, outlet)
-    time.sleep(0.5)
+    passed(0.5)
     assert thread.is_alive()
-    (tmp_path / f"{staying.FIRST_ENDED}2").touch()
-    thread.join(20)
+    (tmp_path / f"{pod_reuse.FIRST_ENDED}2").touch()
+    thread.join(100)
     assert not thread.is_alive()
 
 
 def test_the_end_of_the_first_pod_counts_for_its_own_attempt(
-    tmp_path: Path, outlet: pod.Outlet, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, outlet: PodLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod, "NAME_SECONDS", 1.0)
-    (tmp_path / f"{staying.FIRST_ENDED}1").touch()
+    monkeypatch.setattr(pod_node, "NAME_SECONDS", 1.0)
+    (tmp_path / f"{pod_reuse.FIRST_ENDED}1").touch()
     with pytest.raises(OSError, match=r"the name first\.of\.nobody\.invalid is not known after 1 s"):
-        pod._wait_for_name(ENV, str(tmp_path), outlet)
+        pod_node._wait_for_name(SPEC, str(tmp_path), outlet)
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
@@ -57,6 +59,6 @@ def test_a_claim_that_fails_to_be_read_for_a_while_is_left_to_the_ranks(
     env = {"WINDLASS_OUTPUT_DIR": str(tmp_path / "out"), "WINDLASS_CHECKPOINT_DIR": str(tmp_path / "claim")}
     (tmp_path / "claim").mkdir()
     with failing_reads(tmp_path / "claim", number):
-        pod.make_folders(env)
+        pod_node.make_folders(env)
     assert "the folder of checkpoints cannot be made" in capfd.readouterr().err
     assert (tmp_path / "out").is_dir()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from windlass.worker import beginning, losses, progress, trainlogs
+from windlass.worker import loss_tracking, progress, training_start, trainlogs
 from windlass.worker.progress import Recogniser
 from windlass.worker.trainlogs import recognise
 
@@ -299,7 +299,7 @@ _BITS = st.sampled_from(
 _HOSTILE = st.lists(st.one_of(_BITS, st.binary(max_size=8)), max_size=60).map(b"".join)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=200)
 @given(chunks=st.lists(_HOSTILE, max_size=4))
 def test_nothing_that_is_fed_raises_or_leaves_json(chunks: list[bytes]) -> None:
     recogniser = Recogniser()
@@ -348,7 +348,7 @@ def test_a_flood_is_read_faster_than_it_can_be_written() -> None:
     assert 320 * len(chunk) / (time.process_time() - begin) > 10e6
 
 
-@pytest.mark.parametrize("module", [progress, trainlogs, beginning, losses])
+@pytest.mark.parametrize("module", [progress, trainlogs, training_start, loss_tracking])
 def test_a_worker_reads_progress_with_the_standard_library_alone(module: ModuleType) -> None:
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"), feature_version=(3, 9))
     imported = {

@@ -7,26 +7,27 @@ import json
 import os
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.faults.deep import deep_tree
-from tests.faults.failing_disk import failing_reads
+from tests.helpers.deep import deep_tree
+from tests.helpers.failing_disk import failing_reads
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from windlass.worker.resume import PAUSES, candidates, choose, go_on, problem_of, step_of
+from windlass.worker.protocol import NodeSpec, RankSpec, ResumeSpec
+from windlass.worker.resume import PAUSES, add_resume_arguments, candidates, choose, problem_of, step_of
 
 STATE = {"model": {"weight": torch.arange(24.0).reshape(4, 6)}, "step": 7}
 
 
-def wish(folder: Path, find: str = "model-*.pt", **more: Any) -> dict[str, Any]:
+def spec_of(folder: Path, find: str = "model-*.pt", **more: Any) -> ResumeSpec:
     code = folder.parent / "code"
     code.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
-    request = {"find": find, "words": ["--resume", "{path}"], "folder": str(folder), "code": str(code)}
-    return {**request, "own": [str(folder)], **more}
+    return ResumeSpec(find, ("--resume", "{path}"), str(folder), str(code), own=(str(folder),), **more)
 
 
 def saved(path: Path, at: float | None = None) -> Path:
@@ -158,7 +159,7 @@ def test_the_newest_whole_one_is_taken_and_what_was_passed_over_is_told(tmp_path
     torn = folder / "model-50.pt"
     os.truncate(torn, 300)
     os.utime(torn, (4.0, 4.0))
-    choice = choose(wish(folder), since=0.0)
+    choice = choose(spec_of(folder), since=0.0)
     assert choice.words == ("--resume", str(folder / "model-1000.pt"))
     assert [(event["action"], event["name"]) for event in choice.events] == [
         ("refused", "model-50.pt"), ("restored", "model-1000.pt"),
@@ -168,10 +169,10 @@ def test_the_newest_whole_one_is_taken_and_what_was_passed_over_is_told(tmp_path
 
 def test_nothing_is_added_where_there_is_nothing_whole(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    assert choose(wish(folder), since=0.0) == (None, (), ())
+    assert choose(spec_of(folder), since=0.0) == (None, (), ())
     saved(folder / "model-1.pt")
     os.truncate(folder / "model-1.pt", 100)
-    assert choose(wish(folder), since=0.0).words == ()
+    assert choose(spec_of(folder), since=0.0).words == ()
 
 
 def test_a_link_to_the_newest_is_not_another_one(tmp_path: Path) -> None:
@@ -179,25 +180,25 @@ def test_a_link_to_the_newest_is_not_another_one(tmp_path: Path) -> None:
     saved(folder / "epoch=1-step=20.ckpt")
     (folder / "last.ckpt").symlink_to("epoch=1-step=20.ckpt")
     (folder / "gone.ckpt").symlink_to("nowhere.ckpt")
-    assert len(candidates(wish(folder, "*.ckpt"), since=0.0)) == 1
+    assert len(candidates(spec_of(folder, "*.ckpt"), since=0.0)) == 1
 
 
 def test_a_folder_in_the_pattern_is_looked_for_beside_the_code_too(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    request = wish(folder, "saved/model-*.pt")
+    request = spec_of(folder, "saved/model-*.pt")
     own = saved(folder / "saved" / "model-1.pt", at=50.0)
     old = saved(tmp_path / "code" / "saved" / "model-2.pt", at=90.0)
     assert candidates(request, since=100.0) == [str(own)]
     os.utime(old, (110.0, 110.0))
     assert candidates(request, since=100.0) == [str(old), str(own)]
     saved(tmp_path / "code" / "model-3.pt")
-    assert candidates(wish(folder, "model-*.pt"), since=0.0) == []
+    assert candidates(spec_of(folder, "model-*.pt"), since=0.0) == []
 
 
 def test_folders_may_have_any_name(tmp_path: Path) -> None:
     folder = tmp_path / "[a] {path} *"
     saved(folder / "model-1.pt")
-    assert choose(wish(folder), since=0.0).words == ("--resume", str(folder / "model-1.pt"))
+    assert choose(spec_of(folder), since=0.0).words == ("--resume", str(folder / "model-1.pt"))
 
 
 @pytest.mark.parametrize("named", ["model-1.pt", "{folder}/model-1.pt"])
@@ -205,7 +206,7 @@ def test_the_one_that_was_asked_for_is_taken_though_there_is_a_newer_one(tmp_pat
     folder = tmp_path / "checkpoints"
     saved(folder / "model-1.pt", at=1.0)
     saved(folder / "model-2.pt", at=2.0)
-    request = wish(folder, named=named.replace("{folder}", str(folder)), named_at=10.0)
+    request = spec_of(folder, named=named.replace("{folder}", str(folder)), named_at=10.0)
     assert choose(request, 0.0).path == str(folder / "model-1.pt")
 
 
@@ -213,7 +214,7 @@ def test_what_is_saved_after_one_was_asked_for_is_newer_than_that(tmp_path: Path
     folder = tmp_path / "checkpoints"
     for step, at in ((1, 1.0), (9, 9.0), (2, 12.0)):
         saved(folder / f"model-{step}.pt", at)
-    request = wish(folder, named="model-1.pt", named_at=10.0)
+    request = spec_of(folder, named="model-1.pt", named_at=10.0)
     assert choose(request, 0.0).path == str(folder / "model-2.pt")
     os.truncate(folder / "model-2.pt", 100)
     os.utime(folder / "model-2.pt", (12.0, 12.0))
@@ -224,20 +225,22 @@ def test_what_is_saved_after_one_was_asked_for_is_newer_than_that(tmp_path: Path
 def test_the_one_that_was_asked_for_must_be_whole(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     saved(folder / "model-2.pt")
-    with pytest.raises(ValueError, match=r"cannot go on from model-1\.pt: it is not there"):
-        choose(wish(folder, named="model-1.pt", named_at=float("inf")), 0.0)
+    with pytest.raises(ValueError, match=r"cannot resume from model-1\.pt: it is not there"):
+        choose(spec_of(folder, named="model-1.pt", named_at=float("inf")), 0.0)
 
 
 # -- nothing matches --------------------------------------------------------------------------------------------------
 
 
-def events_of(request: dict[str, Any], attempt: int, since: float = 0.0) -> list[dict[str, Any]]:
-    return go_on([{"resume": request, "ranks": [{"argv": ["python", "train.py"]}]}], since, attempt)[1]
+def events_of(request: ResumeSpec, attempt: int, since: float = 0.0) -> list[Mapping[str, Any]]:
+    ranks = (RankSpec(0, 0, ("python", "train.py"), {}),)
+    spec = NodeSpec(0, "train.py", "python", "/", {}, ranks, 1.0, resume=request, attempt=attempt, since=since)
+    return list(add_resume_arguments([spec])[0].found)
 
 
 def test_that_nothing_matches_is_told_from_the_second_attempt_on_with_what_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    request = wish(folder, "checkpoint-*")
+    request = spec_of(folder, "checkpoint-*")
     for name in ("chkpt-900", "chkpt-1000", "logs", "a.txt", "b.txt", "c.txt", "checkpoints-1"):
         (folder / name).mkdir()
     assert events_of(request, attempt=1) == []
@@ -252,13 +255,13 @@ def test_that_nothing_matches_is_told_from_the_second_attempt_on_with_what_is_th
     [("model-*.pt", "checkpoints"), ("runs/v_*/model-*.pt", "code/runs"), ("{tmp}/other/**/model-*.pt", "other")],
 )
 def test_it_is_told_where_it_was_looked_for(find: str, where: str, tmp_path: Path) -> None:
-    request = wish(tmp_path / "checkpoints", find.replace("{tmp}", str(tmp_path)))
+    request = spec_of(tmp_path / "checkpoints", find.replace("{tmp}", str(tmp_path)))
     [event] = events_of(request, attempt=2)
     assert (event["folder"], event["near"], event["entries"]) == (str(tmp_path / where), [], 0)
 
 
 def test_checkpoints_of_an_earlier_run_are_told_to_be_that(tmp_path: Path) -> None:
-    request = wish(tmp_path / "checkpoints", "saved/model-*.pt")
+    request = spec_of(tmp_path / "checkpoints", "saved/model-*.pt")
     saved(tmp_path / "code" / "saved" / "model-2.pt", at=90.0)
     [event] = events_of(request, attempt=2, since=100.0)
     assert (event["folder"], event["near"], event["older"]) == (str(tmp_path / "code/saved"), ["model-2.pt"], 1)
@@ -266,7 +269,7 @@ def test_checkpoints_of_an_earlier_run_are_told_to_be_that(tmp_path: Path) -> No
 
 def test_one_that_is_not_whole_is_refused_and_not_missing(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    request = wish(folder)
+    request = spec_of(folder)
     (folder / "model-1.pt").write_bytes(b"")
     assert [event["action"] for event in events_of(request, attempt=2)] == ["refused"]
 
@@ -283,7 +286,7 @@ def test_a_zip_of_anything_else_beside_is_no_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
 def test_a_folder_that_cannot_be_read_for_a_while_is_read_again(tmp_path: Path, number: int) -> None:
-    request, pauses = wish(tmp_path / "checkpoints"), list[float]()
+    request, pauses = spec_of(tmp_path / "checkpoints"), list[float]()
     newest = saved(tmp_path / "checkpoints" / "model-2.pt")
     with failing_reads(tmp_path / "checkpoints", number) as disk:
 
@@ -297,7 +300,7 @@ def test_a_folder_that_cannot_be_read_for_a_while_is_read_again(tmp_path: Path, 
 
 
 def test_what_cannot_be_read_at_all_is_an_error_with_its_path(tmp_path: Path) -> None:
-    request, pauses = wish(tmp_path / "checkpoints", "*/trainer_state.json"), list[float]()
+    request, pauses = spec_of(tmp_path / "checkpoints", "*/trainer_state.json"), list[float]()
     of_trainer(tmp_path / "checkpoints" / "checkpoint-40")
     with failing_reads(tmp_path / "checkpoints", errno.EIO), pytest.raises(OSError, match="checkpoints") as raised:
         choose(request, 0.0, pauses.append)
@@ -308,7 +311,7 @@ def test_what_cannot_be_read_at_all_is_an_error_with_its_path(tmp_path: Path) ->
 def test_what_a_pattern_matches_may_hold_any_tree(tmp_path: Path) -> None:
     """A broad pattern finds folders that are no checkpoints: it must not end the supervisor."""
     folder = tmp_path / "checkpoints"
-    request = wish(folder, "*")
+    request = spec_of(folder, "*")
     (folder / "tree").mkdir()
     (folder / "tree" / "loop").symlink_to("loop")
     (folder / "tree" / "up").symlink_to("..")

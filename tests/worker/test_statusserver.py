@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.plan.placement import STATUS_VARIABLES, known_at_start
+from windlass.plan.compose import STATUS_VARIABLES, known_at_start
 from windlass.worker.logfile import LogFile
 from windlass.worker.statusserver import (
     BODY_BYTES,
@@ -214,7 +214,7 @@ def test_a_post_may_come_in_pieces(desk: Desk) -> None:
 @given(
     data=st.binary(max_size=200), start=st.sampled_from([b"", b"POST /ranks/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\n"])
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_no_bytes_break_it(data: bytes, start: bytes) -> None:
     with contextlib.suppress(RequestError):
         split(start + data)
@@ -233,7 +233,7 @@ _JSON = st.recursive(
 
 
 @given(status=_JSON, metrics=st.lists(st.fixed_dictionaries({"name": st.text(max_size=9), "value": _JSON}), max_size=5))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_whatever_is_posted_reads_as_plain_data(status: object, metrics: object) -> None:
     for posted in (status, {"metrics": metrics}):
         with contextlib.suppress(RequestError):
@@ -259,7 +259,7 @@ def test_who_reports_elsewhere_already_is_left_alone() -> None:
 
 def test_a_bar_of_other_length_is_not_the_trainings(tmp_path: Path) -> None:
     log = LogFile(str(tmp_path), 0, None)
-    log.told({"step": 0, "total": 400})
+    log.report({"step": 0, "total": 400})
     log.keep(b" 50%|#####     | 200/400 [00:05<00:05, 40.0it/s]\r", 0)
     log.keep(b"\n 50%|#####     | 1/2 [00:00<00:00, 80.0it/s]\r", 0)
     assert log.progress == {"step": 200, "total": 400, "rate": 40, "phase": "evaluating"}

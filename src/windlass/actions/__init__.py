@@ -1,1 +1,1 @@
-"""One function for each thing a person can ask; the command line and the Python API are thin covers of these."""
+"""What the command line and the Python API do: one function for each command."""

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from windlass.actions import runs as actions
 from windlass.actions.cost import cost as find_cost
-from windlass.actions.edge import Edge, here
 from windlass.actions.jobs import ReadyJob, read_job
 from windlass.actions.why import why
+from windlass.engines import engine_class
 from windlass.errors import RunFailed, RunNotFinished, RunStopped
+from windlass.runs.context import Context, here
+from windlass.runs.events import Event
 from windlass.runs.logs import LogLine, RunLogs
-from windlass.runs.record import Event, Phase, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
     from windlass.diagnose.verdict import Diagnosis
     from windlass.engines.base import Engine
-    from windlass.engines.fake import FakeEngine
     from windlass.plan.plan import Plan
-    from windlass.runs.cost import Cost
-    from windlass.runs.ledger import Ledger
+    from windlass.runs.ledger import Cost, Ledger
     from windlass.spec.job import Job
 
 AnyJob: TypeAlias = "Job | str | Path | Mapping[str, Any]"
@@ -52,16 +54,14 @@ class Run:
 
     def events(self, *, follow: bool = True, after: int = 0) -> Iterator[Event]:
         """What happened, from event number `after` + 1 on; with `follow` until the run has ended."""
-        return actions.events(self.id, self._store, follow=follow, after=after)
+        return self._engine.events(self.id, follow=follow, after=after)
 
     def logs(
         self, *, ranks: Collection[int] | None = None, follow: bool = False, tail: int | None = None
     ) -> Iterator[LogLine]:
         """What the ranks wrote, merged in the order of time; with `follow` until the run has ended."""
-        logs = RunLogs(self._store.run_dir(self.id))
-        if not follow:
-            return logs.read(ranks=ranks, tail=tail)
-        return logs.follow(ranks=ranks, tail=tail, is_over=lambda: self.status.phase.is_terminal)
+        is_over = (lambda: self.status.phase.is_terminal) if follow else None
+        return RunLogs(self._store.run_dir(self.id)).read(ranks=ranks, tail=tail, is_over=is_over)
 
     def wait(self, timeout: float | None = None, *, check: bool = True) -> Status:
         """Block until the run has ended, at most `timeout` seconds; give its last status.
@@ -80,15 +80,17 @@ class Run:
 
     def why(self) -> Diagnosis:
         """Why the run ended as it did: a verdict with evidence and a fix, and what else speaks for something."""
-        return why(self.id, self._store)[1]
+        return why(self.id, self._engine)
 
     def ledger(self) -> Ledger:
         """Where the run's time went until now: seconds of each phase, goodput, steps that were trained again."""
-        return actions.ledger(self.id, self._store)
+        from windlass.runs.ledger import fold_ledger
+
+        return fold_ledger(self._store.events(self.id), time.time())
 
     def cost(self) -> Cost | None:
         """What the run has cost until now, by phase; None where its target has no price."""
-        return find_cost(self.id, self._store, here())[2]
+        return find_cost(self.id, self._store, here())[0].cost
 
     def stop(self, *, now: bool = False) -> Self:
         """Ask the run to end: SIGTERM, its grace period, SIGKILL; `now` leaves out the grace."""
@@ -100,8 +102,7 @@ class Run:
 
         Raises UsageError if it goes on or has succeeded, PlanError, EngineError.
         """
-        plan = None if nodes is None else actions.replanned(self._store.plan(self.id), nodes, here())
-        self._engine.resume(self.id, plan, checkpoint)
+        actions.resume(self.id, self._engine, here(), nodes=nodes, checkpoint=checkpoint)
         return self
 
     def delete(self, *, force: bool = False) -> None:
@@ -111,7 +112,7 @@ class Run:
         that did not succeed.
         """
         if not force:
-            actions.require_removable(self.status, self._store)
+            actions.require_removable(self._engine, self.id)
         self._engine.delete(self.id)
 
     def _wait_in_thread(self) -> Status:
@@ -120,40 +121,40 @@ class Run:
             return Run(self.id, actions.engine_for(self.id, store), store).wait()
 
 
-def run(job: AnyJob, on: str | FakeEngine = "local", *, edge: Edge | None = None) -> Run:
+def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = None) -> Run:
     """Start a job and return at once: `windlass.run("job.yaml").wait()`.
 
     `job` is a `Job`, the path of a job file or script, or a mapping of job fields; its paths are relative to the
-    working folder (to the file's own for a job file). `on` names a target; in the tests of your own programs it may be
-    a `windlass.engines.fake.FakeEngine`. Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
+    working folder (to the file's own for a job file). `on` names a target, or is an engine with its own planner: the
+    fake engine, in the tests of your own programs. Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
     """
-    edge = edge or here()
+    context = context or here()
     if not isinstance(on, str):
-        ready = _ready(job, edge)
-        status = on.submit(on.plan(ready.job, f"{ready.job.name}-{edge.token()}"))
+        ready = _ready(job, context)
+        status = on.submit(on.plan(ready.job, f"{ready.job.name}-{context.token()}"))
         return Run(status.id, on, on.store)
-    store = edge.store()
-    made = make_plan(job, on, edge=edge)
-    status = actions.submit(made, store)
-    return Run(status.id, actions.engine_for(status.id, store), store)
+    store = context.store()
+    made = make_plan(job, on, context=context)
+    engine = engine_class(made.engine).connect(store)
+    return Run(engine.submit(made).id, engine, store)
 
 
-def make_plan(job: AnyJob, on: str = "local", *, edge: Edge | None = None) -> Plan:
+def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
     """What `run` would do, touching nothing. Raises JobFileError, UsageError."""
-    edge = edge or here()
-    return actions.make_plan(_ready(job, edge), on, edge)
+    context = context or here()
+    return actions.make_plan(_ready(job, context), on, context)
 
 
-def get(run_id: str | None = None, *, edge: Edge | None = None) -> Run:
+def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
     """The run whose id begins with `run_id`; the newest without one. Raises NoSuchRun."""
-    store = (edge or here()).store()
-    found = store.find(run_id)
-    return Run(found, actions.engine_for(found, store), store)
+    store = (context or here()).store()
+    engine, found = actions.find(run_id, store)
+    return Run(found, engine, store)
 
 
-def list_runs(last: int | None = None, *, edge: Edge | None = None) -> list[Status]:
+def list_runs(last: int | None = None, *, context: Context | None = None) -> list[Status]:
     """All runs, newest first; the unfinished ones and the `last` newest if a number is given."""
-    with (edge or here()).store() as store:
+    with (context or here()).store() as store:
         return actions.statuses(store, last=last)
 
 
@@ -170,12 +171,12 @@ def raise_unless_succeeded(status: Status) -> None:
     raise RunFailed(f"{status.id} {status.phase}: {rank}{cause.get('summary', '')}", f"windlass logs {status.id}")
 
 
-def _ready(job: Any, edge: Edge) -> ReadyJob:
+def _ready(job: Any, context: Context) -> ReadyJob:
     from windlass.spec.job import Job
     from windlass.spec.parse import job_from_mapping
 
     if isinstance(job, Job):
-        return ReadyJob(job, edge.cwd, "job")
+        return ReadyJob(job, context.cwd, "job")
     if isinstance(job, Mapping):
-        return ReadyJob(job_from_mapping(job), edge.cwd, "job")
-    return read_job(str(job), (), {}, edge)
+        return ReadyJob(job_from_mapping(job), context.cwd, "job")
+    return read_job(str(job), (), {}, context)

@@ -1,4 +1,4 @@
-"""Lists, verifies, prunes and exports the checkpoints of a run, and says which one must not be lost."""
+"""Lists, verifies, prunes and exports the checkpoints of a run, and finds the only copy to resume from."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.actions import runs
+from windlass.engines.base import RESUMABLE, Engine
 from windlass.errors import UsageError, WindlassError
-from windlass.runs.record import Phase, Status
-from windlass.runs.store import Store
+from windlass.runs.record import Status
 from windlass.train.checkpoint import files, retention
+from windlass.train.checkpoint.chunks import export_safetensors
 from windlass.train.checkpoint.faults import BadCheckpoint, Fault, Problem, worst
 from windlass.train.checkpoint.files import Found
 from windlass.train.checkpoint.storage import is_plain_name
+from windlass.views.reports import ExportedCheckpoint
 
-VARIABLE: Final = "WINDLASS_CHECKPOINT_DIR"
 DEFAULT_KEEP: Final = 3
 """As the job file has it."""
 TENSORS: Final = ".safetensors"
 TORCH: Final = (".pt", ".pth")
-UNFINISHED: Final = frozenset({Phase.FAILED, Phase.STOPPED, Phase.LOST})
-"""Ends after which a run may be resumed."""
 PYTHON_SECONDS: Final = 600.0
 
 
@@ -38,9 +36,9 @@ class Checkpoints:
     found: tuple[Found, ...]
     """Newest first, with any fault."""
     others: int
-    """How many entries the script has put there by itself."""
+    """How many other entries the script has written there."""
     in_cluster: bool = False
-    """Whether the folder is one of pods, which commands on this machine do not reach into."""
+    """Whether the folder is in a cluster, where only its listing can be read from this machine."""
 
     @property
     def complete(self) -> list[Found]:
@@ -55,62 +53,44 @@ class Checkpoints:
         ]
         if len(near) == 1 and name:
             return near[0]
-        said = f"{self.status.id} has several checkpoints" if near else f"{self.status.id} has no checkpoint"
-        raise UsageError(f"{said} called '{name}'", f"windlass checkpoints {self.status.id} lists them")
+        which = f"{self.status.id} has several checkpoints" if near else f"{self.status.id} has no checkpoint"
+        raise UsageError(f"{which} called '{name}'", f"windlass checkpoints {self.status.id} lists them")
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What was written."""
+def look(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
+    """The checkpoints of a run. Raises NoSuchRun, WindlassError.
 
-    name: str
-    path: str
-    bytes: int
-    passed_over: Mapping[str, list[Problem]]
-    """Newer checkpoints that are not verified, and why."""
-
-
-def look(run: str | None, store: Store, *, reach: bool = True) -> Checkpoints:
-    """What is there of the run that `run` stands for, the newest without one. Raises NoSuchRun, WindlassError.
-
-    Of a run on a cluster, a pod lists the folder; without `reach` none is asked, and nothing is found.
+    The folder of a run on a cluster is listed by a pod; without `reach` no pod is asked, and nothing is found.
     """
-    status = runs.status(run, store)
-    plan = store.plan(status.id)
-    folder = folder_of(plan, store.run_dir(status.id))
-    if plan["engine"] == "kubernetes":
-        return _in_cluster(status, plan, folder) if reach else Checkpoints(status, folder, (), 0, in_cluster=True)
+    status, folder = engine.status(run_id), engine.checkpoint_dir(run_id)
+    if engine.is_remote:
+        if not reach:
+            return Checkpoints(status, folder, (), 0, in_cluster=True)
+        return listed(status, folder, engine.list_checkpoints(run_id))
     try:
         found = tuple(files.list_checkpoints(folder))
         others = len({entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")})
     except FileNotFoundError:
         return Checkpoints(status, folder, (), 0)
     except OSError as error:
-        raise WindlassError(f"{folder} cannot be read ({error.strerror or error})", "check who may read it") from error
+        raise WindlassError(f"{folder} cannot be read ({error.strerror or error})", "check its permissions") from error
     return Checkpoints(status, folder, found, others - len(found))
 
 
-def _in_cluster(status: Status, plan: Mapping[str, Any], folder: Path) -> Checkpoints:
-    from windlass.engines.kubernetes.inside import listing
-    from windlass.plan.plan import Plan
-
-    return listed(status, folder, listing(Plan.from_json(plan), status, str(folder)))
-
-
 def listed(status: Status, folder: Path, listing: Mapping[str, Any]) -> Checkpoints:
-    """The checkpoints of a folder in a cluster, from what `worker/checkpointlist.py` gives of it. Raises WindlassError.
+    """The checkpoints of a folder in a cluster, listed by `worker/checkpoint_list.py`. Raises WindlassError.
 
     The manifests are checked here, in a folder whose files have the same names and sizes, and no content.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="windlass-checkpoints-") as place:
             for name, seen in listing["checkpoints"].items():
-                if is_plain_name(name):  # what a pod sends is not trusted
+                if is_plain_name(name):  # a pod is not trusted
                     _sketch(Path(place, name), seen)
             found = [replace(one, path=str(folder / one.name)) for one in files.list_checkpoints(place)]
         return Checkpoints(status, folder, tuple(found), int(listing["others"]), in_cluster=True)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
-        raise WindlassError(f"what a pod of {status.id} lists of {folder} cannot be read ({error})",
+        raise WindlassError(f"the listing of {folder} by a pod of {status.id} cannot be read ({error})",
                             _COPY.format(status.id)) from error  # fmt: skip
 
 
@@ -134,16 +114,6 @@ def require_here(seen: Checkpoints) -> None:
     if seen.in_cluster:
         raise UsageError(f"the checkpoints of {seen.status.id} are in its cluster, in {seen.folder} of its pods",
                          _COPY.format(seen.status.id))  # fmt: skip
-
-
-def folder_of(plan: Mapping[str, Any], run_dir: Path) -> Path:
-    """Where the ranks of a recorded plan keep their checkpoints: as they are told, else in the run's own folder."""
-    for step in plan.get("steps", ()):
-        request = step.get("request", {})
-        for rank in (request, *request.get("ranks", ())):
-            if folder := rank.get("env", {}).get(VARIABLE):
-                return Path(folder)
-    return run_dir / "checkpoints"
 
 
 def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[Problem]]:
@@ -201,11 +171,13 @@ def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Map
         raise WindlassError(f"{seen.folder} cannot be changed ({error.strerror or error})") from error
 
 
-def export(seen: Checkpoints, name: str | None, path: Path, part: str, plan: Mapping[str, Any]) -> Exported:
+def export(
+    seen: Checkpoints, name: str | None, path: Path, part: str, plan: Mapping[str, Any]
+) -> tuple[ExportedCheckpoint, dict[str, list[Problem]]]:
     """Write one part of a checkpoint, by default of the newest verified one: `.safetensors`, or `.pt` for torch.load.
 
-    Raises UsageError for another ending or a name that is not there, WindlassError for a damaged checkpoint, a part
-    that is not in it, or a file that cannot be written.
+    Also gives the newer checkpoints that are not verified, and why. Raises UsageError for another ending or a name that
+    is not there, WindlassError for a damaged checkpoint, a part that is not in it, or a file that cannot be written.
     """
     require_here(seen)
     ending = path.suffix.lower()
@@ -216,13 +188,13 @@ def export(seen: Checkpoints, name: str | None, path: Path, part: str, plan: Map
     found, passed_over = _to_export(seen, name)
     try:
         if ending == TENSORS:
-            files.export_safetensors(found, path, part=part)
+            export_safetensors(found, path, part=part)
         else:
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as near:
                 tensors = Path(near) / f"part{TENSORS}"
-                files.export_safetensors(found, tensors, part=part)
+                export_safetensors(found, tensors, part=part)
                 _by_torch(tensors, path, plan)
-        return Exported(found.name, str(path), path.stat().st_size, passed_over)
+        return ExportedCheckpoint(seen.status.id, found.name, str(path), path.stat().st_size), passed_over
     except BadCheckpoint as error:
         raise WindlassError(f"{found.name} cannot be exported: {error}") from error
     except OSError as error:
@@ -236,9 +208,9 @@ def _to_export(seen: Checkpoints, name: str | None) -> tuple[Found, dict[str, li
         return found, {}
     newest, passed_over = newest_verified(seen)
     if newest is None:
-        told = "; ".join(f"{one}: {problems[0]}" for one, problems in passed_over.items())
+        why = "; ".join(f"{one}: {problems[0]}" for one, problems in passed_over.items())
         raise WindlassError(
-            f"{seen.status.id} has no verified checkpoint" + (f" ({told})" if told else ""), f"looked in {seen.folder}"
+            f"{seen.status.id} has no verified checkpoint" + (f" ({why})" if why else ""), f"looked in {seen.folder}"
         )
     return newest, passed_over
 
@@ -262,7 +234,7 @@ def _by_torch(tensors: Path, path: Path, plan: Mapping[str, Any]) -> None:
     if python is None:
         raise WindlassError("the plan of this run names no interpreter", f"export to a file ending in {TENSORS}")
     env = {**os.environ, **{name: value for name, value in node.get("env", {}).items() if name == "PYTHONPATH"}}
-    command = [python, "-m", "windlass.train.checkpoint.to_torch", str(tensors), str(path)]
+    command = [python, "-m", "windlass.train.checkpoint.export", str(tensors), str(path)]
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, errors="replace", timeout=PYTHON_SECONDS, check=False
@@ -270,12 +242,12 @@ def _by_torch(tensors: Path, path: Path, plan: Mapping[str, Any]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WindlassError(f"{python} could not write {path}: {error}") from error
     if done.returncode:
-        words = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        words = (done.stderr.strip() or "no error output").splitlines()[-1]
         raise WindlassError(f"{python} could not write {path}: {words}", f"export to a file ending in {TENSORS}")
 
 
 def to_resume_from(seen: Checkpoints, wanted: str) -> str:
-    """The checkpoint that a person names for a resume: a name in the folder of checkpoints, or an absolute path.
+    """The checkpoint that a user names for a resume: a name in the folder of checkpoints, or an absolute path.
 
     A word without a slash means a checkpoint of the run before it means a file beside the caller. One of
     `windlass.train.checkpoint` is verified; what else a script has saved it alone can judge, but a run that has ours
@@ -286,7 +258,7 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     if seen.in_cluster:  # the ranks verify what they load
         return wanted if wanted.startswith("/") else seen.one(wanted).name
     ours = any(wanted in (one.name, str(one.step)) for one in seen.found)
-    # Path's own raise for a name that is too long, or for the home of nobody.
+    # Path's own raise for a name that is too long, or for the home of an unknown user.
     if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(seen.folder / wanted):  # noqa: PTH110
         return wanted
     path = Path(os.path.abspath(os.path.expanduser(wanted)))  # noqa: PTH100, PTH111
@@ -307,21 +279,21 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
 
 def _require_verified(found: Found, seen: Checkpoints) -> None:
     if problems := files.examine(found):
-        said = "; ".join(map(str, problems))
+        why = "; ".join(map(str, problems))
         hint = f"windlass checkpoints {seen.status.id} verify shows which ones are verified"
-        raise WindlassError(f"{found.name} is {state_words(problems)}: {said}", hint)
+        raise WindlassError(f"{found.name} is {state_words(problems)}: {why}", hint)
 
 
 # -- what must not be lost --------------------------------------------------------------------------------------------
 
 
-def kept_only_here(status: Status, store: Store) -> str:
-    """What of an unfinished run would be lost with its folder, in words; empty where that is nothing to resume from."""
-    if status.phase not in UNFINISHED:
+def kept_only_here(engine: Engine, status: Status) -> str:
+    """What of an unfinished run would be lost with its folder, in words; empty where there is nothing."""
+    if engine.is_remote or status.phase not in RESUMABLE:
         return ""
-    seen = look(status.id, store, reach=False)
-    if seen.in_cluster or not seen.folder.resolve().is_relative_to(store.run_dir(status.id).resolve()):
-        return ""  # they lie elsewhere and stay
+    seen = look(engine, status.id)
+    if not seen.folder.resolve().is_relative_to(engine.store.run_dir(status.id).resolve()):
+        return ""  # they are elsewhere and stay
     verified, passed_over = newest_verified(seen)
     if verified is not None:
         return f"the only checkpoint of step {verified.step:,}"

@@ -1,61 +1,53 @@
-"""Says what a run has cost."""
+"""Finds what a run has cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from windlass.actions import runs
-from windlass.actions.edge import Edge
+from windlass.engines import engine_class
 from windlass.errors import WindlassError
+from windlass.runs.context import Context
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
-    from windlass.runs.cost import Cost
-    from windlass.runs.ledger import Ledger
-    from windlass.runs.record import Status
-
-MACHINES: Final = "machines"
-"""Kind of the step of a plan that names the pools of nodes that would be provisioned."""
-INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
+    from windlass.views.reports import CostReport
 
 
-def cost(run: str | None, store: Store, edge: Edge) -> tuple[Status, Ledger, Cost | None]:
-    """Status, ledger and cost of a run; no cost where its target has no price. Raises NoSuchRun.
+def cost(
+    run: str | None, store: Store, context: Context, on: str | None = None
+) -> tuple[CostReport, Mapping[str, Any]]:  # fmt: skip
+    """The cost of a run, and its recorded plan; no cost where its target has no price. Raises NoSuchRun.
 
     The price is that of the plan, so what a run has cost does not change with the price list; a run whose target had
     no price then is priced by what it has now.
     """
-    from windlass.runs.cost import cost_of
+    from windlass.plan.price import num_spares
+    from windlass.runs.ledger import cost_of, fold_ledger
+    from windlass.views.reports import CostReport
 
-    status = runs.status(run, store)
-    ledger = runs.ledger(status.id, store, edge.now())
-    plan = store.plan(status.id)
-    return status, ledger, cost_of(ledger, plan.get("price") or _price_now(plan, edge))
-
-
-def instance_type(plan: Mapping[str, Any]) -> str | None:
-    """The instance type that a recorded plan on a cluster asks for, or the only one that its pools provision."""
-    if asked := plan.get("job", {}).get("resources", {}).get("instance"):
-        return str(asked)
-    pools = [pool for step in plan.get("steps", ()) if step["kind"] == MACHINES for pool in step["request"]["pools"]]
-    types = {one for pool in pools for one in pool.get(INSTANCE_LABEL, ())}
-    return str(types.pop()) if len(types) == 1 and all(pool.get(INSTANCE_LABEL) for pool in pools) else None
+    engine, run_id = runs.find(run, store, on, context)
+    status, plan = engine.status(run_id), engine.plan_of(run_id)
+    if not plan:
+        raise engine.unsupported("cost")
+    ledger = fold_ledger(store.events(run_id), context.now(), num_spares(plan.get("engine", ""), plan.get("job", {})))
+    found = cost_of(ledger, plan.get("price") or _price_now(plan, context))
+    return CostReport(status.id, status.phase, ledger, found), plan
 
 
-def _price_now(plan: Mapping[str, Any], edge: Edge) -> dict[str, Any] | None:
+def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | None:
     from windlass.actions.targets import find_target
-    from windlass.plan.price import price
-    from windlass.spec.targets import KubernetesTarget, LocalTarget
+    from windlass.plan.price import num_spares, price
 
     try:
-        target = find_target(plan["target"], edge)
-    except WindlassError:  # it may be named no longer; the run is as it was
+        target = find_target(plan["target"], context)
+    except WindlassError:  # it may have been removed from targets.yaml since the run
         return None
-    if not isinstance(target, (LocalTarget, KubernetesTarget)) or target.kind != plan.get("engine", target.kind):
+    if target.kind != plan.get("engine", target.kind):
         return None
-    per_hour = target.price_per_hour
-    if isinstance(target, KubernetesTarget):
-        per_hour = target.prices.get(instance_type(plan) or "", per_hour)
+    prices = getattr(target, "prices", {})
+    per_hour = prices.get(engine_class(target.kind).instance_type(plan), getattr(target, "price_per_hour", None))
     source = f"target {target.name}, priced after the run began"
-    return price(per_hour, target.currency, plan["num_nodes"], source)
+    currency, spares = getattr(target, "currency", "USD"), num_spares(plan.get("engine", ""), plan.get("job", {}))
+    return price(per_hour, currency, plan["num_nodes"], source, spares)

@@ -1,4 +1,4 @@
-"""Turns what a person named — a job file, a script, a command line, a `Job` — into a job and the folder it is about."""
+"""Reads a job from a job file, a script or a command line, with the folder that its paths are relative to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.actions.edge import Edge
 from windlass.errors import JobFileError, Problem, UsageError
+from windlass.runs.context import Context
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -33,7 +33,7 @@ class ReadyJob:
 
 
 def read_job(
-    what: str | None, rest: Sequence[str], overrides: Mapping[str, Any], edge: Edge, *, rest_given: bool = False
+    what: str | None, rest: Sequence[str], overrides: Mapping[str, Any], context: Context, *, rest_given: bool = False
 ) -> ReadyJob:
     """The job that `what` and the arguments after `--` stand for.
 
@@ -49,20 +49,27 @@ def read_job(
     """
     if what is None and rest_given:
         if not rest:
-            raise UsageError("nothing stands after --", "give a command line: windlass run -- torchrun train.py")
+            raise UsageError("no command follows --", "give a command line: windlass run -- torchrun train.py")
         from windlass.spec.commandline import job_from_command
 
-        return _changed(ReadyJob(job_from_command(rest), edge.cwd, "command line"), overrides)
-    path = _job_file(what, edge)
+        return _changed(ReadyJob(job_from_command(rest), context.cwd, "command line"), overrides)
+    if what == "":
+        raise UsageError("the name of the job is empty", "leave it out for the job.yaml of this folder")
+    # Path's own raises for an unknown user's home.
+    path = context.cwd / os.path.expanduser(what or "")  # noqa: PTH111
     if os.path.isdir(path):  # noqa: PTH112 - Path's own raises for a name that is too long
         path = _job_file_in(path)
     if path.suffix in (".yaml", ".yml"):
-        return _changed(_read_file(path, what or path.name), overrides, rest)
+        from windlass.spec.parse import parse_job
+
+        shown = what or path.name
+        return _changed(ReadyJob(parse_job(read_text(path, shown), shown), path.parent, shown), overrides, rest)
     if not os.path.isfile(path):  # noqa: PTH113 - as above
         raise UsageError(f"{what} is neither a job file nor a script", "windlass init writes a job file for a script")
     from windlass.spec.commandline import job_from_script
 
-    base, script = (edge.cwd, str(what)) if _is_below(path, edge.cwd) else (path.parent, path.name)
+    is_below = path.resolve().is_relative_to(context.cwd.resolve())
+    base, script = (context.cwd, str(what)) if is_below else (path.parent, path.name)
     return _changed(ReadyJob(job_from_script(script, rest), base, str(what)), overrides)
 
 
@@ -85,14 +92,6 @@ def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any]) -> ReadyJ
     return _changed(ReadyJob(job, Path(base), plan["name"]), {**python, **overrides})
 
 
-def _job_file(what: str | None, edge: Edge) -> Path:
-    if what == "":
-        raise UsageError("the name of the job is empty", "leave it out for the job.yaml of this folder")
-    if what is not None:
-        return edge.cwd / os.path.expanduser(what)  # noqa: PTH111 - Path's own raises for a home of nobody
-    return _job_file_in(edge.cwd)
-
-
 def _job_file_in(folder: Path) -> Path:
     for name in JOB_FILES:
         if (folder / name).is_file():
@@ -101,14 +100,8 @@ def _job_file_in(folder: Path) -> Path:
     raise UsageError(f"there is no {JOB_FILES[0]} in {folder}", hint)
 
 
-def _read_file(path: Path, shown: str) -> ReadyJob:
-    from windlass.spec.parse import parse_job
-
-    return ReadyJob(parse_job(read_text(path, shown), shown), path.parent, shown)
-
-
 def read_text(path: Path, shown: str) -> str:
-    """The text of a file that a person wrote. Raises JobFileError: not there, no rights, too large, not UTF-8."""
+    """The text of a file that the user wrote. Raises JobFileError: not there, no rights, too large, not UTF-8."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_JOB_BYTES + 1)
@@ -152,7 +145,3 @@ def _merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
         old = merged.get(name)
         merged[name] = _merged(old if isinstance(old, dict) else {}, value) if isinstance(value, Parts) else value
     return merged
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())

@@ -1,21 +1,27 @@
-"""Says why a run ended as it did."""
+"""Finds why a run ended as it did."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windlass.actions.runs import engine_for
-from windlass.runs.record import Status
-from windlass.runs.store import Store
-
 if TYPE_CHECKING:
     from windlass.diagnose.verdict import Diagnosis
+    from windlass.engines.base import Engine
+    from windlass.views.reports import Why
 
 
-def why(run: str | None, store: Store) -> tuple[Status, Diagnosis]:
-    """The status of the run that `run` stands for (the newest without one), and why it is so. Raises NoSuchRun."""
+def why(run_id: str, engine: Engine) -> Diagnosis:
+    """The diagnosis of a run, by all that its engine can observe. Raises NoSuchRun."""
     from windlass.diagnose.diagnose import diagnose
 
-    run_id = store.find(run)
-    seen = engine_for(run_id, store).observe(run_id)
-    return seen.status, diagnose(seen)
+    return diagnose(engine.observe(run_id))
+
+
+def report(run_id: str, engine: Engine) -> Why:
+    """The same with every restart of the run, as `windlass why` shows it. Raises NoSuchRun."""
+    from windlass.runs.data import data_differences
+    from windlass.runs.ledger import restarts
+    from windlass.views.reports import why_of
+
+    status, store = engine.status(run_id), engine.store
+    return why_of(status, why(run_id, engine), restarts(store.events(run_id)), data_differences(status, store))

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from windlass.cli import options
+from windlass.cli.formatting import Paint, count, duration, number, size, table, tilde, titled, visible
 from windlass.cli.render import print_data
-from windlass.cli.words import Paint, count, duration, number, painter, size, table, tilde, visible
 from windlass.train.checkpoint.faults import Fault, worst
 from windlass.train.checkpoint.storage import ASIDE
+from windlass.views import reports
+from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
     from windlass.actions.checkpoints import Checkpoints
-    from windlass.train.checkpoint.files import Found
 
-VALUED = ("-o", "--output")
-"""Options of `list` that have a value: they may stand before the run too."""
+VALUED = ("-o", "--output", "--on")
+"""Options of all its commands that have a value: they may stand before the run too."""
 NEVER_REMOVED = (Fault.UNREADABLE, Fault.UNKNOWN_FORMAT)
 
 
@@ -46,21 +47,26 @@ class RunFirst(click.Group):
         return super().parse_args(ctx, ["--", run, command or "list", *ahead, *rest])
 
 
-def _complete_name(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    return options.checkpoint_names(_run(ctx), incomplete)
-
-
-def _complete_first(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """A run, or at once what to do with the newest."""
+def _complete_first(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of runs, and commands, which are for the newest run."""
     assert isinstance(ctx.command, click.Group)
     commands = [name for name in ctx.command.commands if name.startswith(incomplete)]
-    return [*options.run_ids(incomplete), *commands]
+    return [*options.complete_run(ctx, parameter, incomplete), *commands]
 
 
 def _run(ctx: click.Context) -> str | None:
     """The run that was named before the command; None for the newest."""
     assert ctx.parent is not None
     return ctx.parent.params.get("run") or None
+
+
+def _look(run: str | None, on: str | None) -> tuple[Checkpoints, Mapping[str, Any]]:
+    """The checkpoints of a run, and its recorded plan."""
+    from windlass.actions.checkpoints import look
+    from windlass.actions.runs import opened
+
+    with opened(run, on) as (engine, run_id):
+        return look(engine, run_id), engine.plan_of(run_id)
 
 
 @click.group(cls=RunFirst)
@@ -77,9 +83,10 @@ def checkpoints(run: str | None) -> None:
 
 
 @checkpoints.command("list")
+@options.on_cluster
 @options.output
 @click.pass_context
-def list_(ctx: click.Context, form: str) -> int:
+def list_(ctx: click.Context, on: str | None, form: str) -> int:
     """List them, newest first. Reads their manifests alone: `verify` reads every byte.
 
     \b
@@ -87,29 +94,25 @@ def list_(ctx: click.Context, form: str) -> int:
       windlass checkpoints
       windlass checkpoints digits-7f3k2 -o json
     """
-    from windlass.actions.checkpoints import look
-    from windlass.actions.edge import here
-
-    with here().store() as store:
-        seen = look(_run(ctx), store)
-    data = {"id": seen.status.id, "folder": str(seen.folder), "checkpoints": [_as_json(one) for one in seen.found]}
-    print_data(data, form, list_lines(seen, time.time(), painter(sys.stdout)) if form == "table" else "")
+    seen, _ = _look(_run(ctx), on)
+    found = tuple(view_of(reports.CheckpointView, one) for one in seen.found)
+    report = reports.CheckpointList(seen.status.id, str(seen.folder), found)
+    print_data(report, form, lambda paint: list_lines(report, time.time(), paint))
     if form == "table" and seen.others:
-        click.echo(
-            f"and {count(seen.others, 'other thing')} that the script keeps in {tilde(str(seen.folder))}", err=True
-        )
+        click.echo(f"and {count(seen.others, 'other entry', 'other entries')} in {tilde(report.folder)}", err=True)
     return 0
 
 
 @checkpoints.command()
-@click.argument("name", required=False, shell_complete=_complete_name)
+@click.argument("name", required=False, shell_complete=options.complete_checkpoint)
+@options.on_cluster
 @options.output
 @click.pass_context
-def verify(ctx: click.Context, name: str | None, form: str) -> int:
-    """Read every byte of one checkpoint, or of all, and hold it to its checksums. Ends with 1 where one is damaged.
+def verify(ctx: click.Context, name: str | None, on: str | None, form: str) -> int:
+    """Read every byte of one checkpoint, or of all, and compare checksums. Ends with 1 where one is not verified.
 
-    NAME may be the beginning of a name, or a step. What is still being written, or was never finished, is no damage.
-    What cannot be read is not verified, and no damage either; it ends with 1 too.
+    NAME may be the beginning of a name, or a step. A checkpoint whose save is still running, or was never finished, is
+    unfinished and not damaged; one that cannot be read is unreadable.
 
     \b
     Example:
@@ -117,45 +120,31 @@ def verify(ctx: click.Context, name: str | None, form: str) -> int:
       windlass checkpoints digits-7f3k2 verify step-00000120-a2f3c1
     """
     from windlass.actions import checkpoints as actions
-    from windlass.actions.edge import here
 
-    with here().store() as store:
-        seen = actions.look(_run(ctx), store)
+    seen, _ = _look(_run(ctx), on)
     found = actions.verify(seen, name)
-    told = {one: [problem.text for problem in problems] for one, problems in found.items()}
-    states = {one: worst(problems) for one, problems in found.items()}
-    data = {
-        "id": seen.status.id,
-        "ok": not any(found.values()),
-        "checkpoints": [
-            {"name": one, "state": fault.value if fault is not None else "verified", "problems": told[one]}
-            for one, fault in states.items()
-        ],
-    }
-    paint = painter(sys.stdout)
-    colours = {None: "green", Fault.DAMAGED: "red"}
-    rows = [
-        [
-            one,
-            paint(actions.state_words(found[one]), colours.get(fault, "yellow"), bold=fault is Fault.DAMAGED),
-            visible("; ".join(told[one])),
-        ]
-        for one, fault in states.items()
-    ]
-    print_data(data, form, table(rows) or f"{seen.status.id} has no checkpoint to verify")
-    return 0 if data["ok"] else 1
+    rows = tuple(
+        reports.VerifiedCheckpoint(one, fault.value if (fault := worst(problems)) else "verified",
+                                   tuple(problem.text for problem in problems))
+        for one, problems in found.items()
+    )  # fmt: skip
+    report = reports.VerifiedCheckpoints(seen.status.id, not any(found.values()), rows)
+    words = {one: actions.state_words(problems) for one, problems in found.items()}
+    print_data(report, form, lambda paint: verified_lines(report, words, paint))
+    return 0 if report.ok else 1
 
 
 @checkpoints.command()
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the newest N verified ones.")
 @click.option("--older-than", metavar="AGE", help="Remove those older than this: 12h, 7d.")
+@options.on_cluster
 @options.output
 @click.pass_context
-def prune(ctx: click.Context, keep: int | None, older_than: str | None, form: str) -> int:
-    """Remove old checkpoints of this run; the newest verified one always stays. By default the job's `keep` holds.
+def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str | None, form: str) -> int:
+    """Remove old checkpoints of this run, by default as the job's `keep` says; the newest verified one is always kept.
 
-    Damaged ones are set aside under another name, and removed once a newer one is verified. What cannot be read, has an
-    unknown format or was saved by another run is never removed.
+    Damaged ones are renamed, and removed once a newer one is verified. A checkpoint that cannot be read, has an unknown
+    format or was saved by another run is never removed.
 
     \b
     Example:
@@ -163,37 +152,35 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, form: st
       windlass checkpoints digits-7f3k2 prune --older-than 2d
     """
     from windlass.actions import checkpoints as actions
-    from windlass.actions.edge import here
 
     age = None if older_than is None else options.seconds(older_than, "--older-than", "write it as 30min, 12h or 7d")
-    with here().store() as store:
-        seen = actions.look(_run(ctx), store)
-        done = actions.prune(seen, keep, age, store.plan(seen.status.id))
-        left = actions.look(seen.status.id, store)
-    kept = [one.name for one in left.complete]
+    seen, plan = _look(_run(ctx), on)
+    done = actions.prune(seen, keep, age, plan)
+    left, _ = _look(seen.status.id, on)
+    kept = tuple(one.name for one in left.complete)
     # One that was set aside and removed at once had another name before.
     sizes = {one.name: one.bytes for one in seen.found}
     freed = sum(sizes.get(name, sizes.get(name.removesuffix(ASIDE), 0)) for name in done.removed)
-    said = [f"{name} is damaged: set aside as {name}{ASIDE}" for name in done.set_aside]
-    said += [f"{name} removed" for name in done.removed]
-    said += [f"{one.name} is {one.state}: not removed" for one in left.found if one.fault in NEVER_REMOVED]
-    said.append(f"{count(len(kept), 'checkpoint')} kept, {size(freed)} freed")
-    data = {"id": seen.status.id, "removed": done.removed, "set_aside": done.set_aside, "kept": kept,
-            "freed_bytes": freed}  # fmt: skip
-    print_data(data, form, said)
+    lines = [f"{name} is damaged: renamed to {name}{ASIDE}" for name in done.set_aside]
+    lines += [f"{name} removed" for name in done.removed]
+    lines += [f"{one.name} is {one.state}: not removed" for one in left.found if one.fault in NEVER_REMOVED]
+    lines.append(f"{count(len(kept), 'checkpoint')} kept, {size(freed)} freed")
+    report = reports.PrunedCheckpoints(seen.status.id, tuple(done.removed), tuple(done.set_aside), kept, freed)
+    print_data(report, form, lines)
     return 0
 
 
 @checkpoints.command()
-@click.argument("names", nargs=-1, required=True, metavar="[NAME] PATH", shell_complete=_complete_name)
+@click.argument("names", nargs=-1, required=True, metavar="[NAME] PATH", shell_complete=options.complete_checkpoint)
 @click.option("--part", default="model", show_default=True, help="Which of the things that were saved together.")
+@options.on_cluster
 @options.output
 @click.pass_context
-def export(ctx: click.Context, names: tuple[str, ...], part: str, form: str) -> int:
-    """Write the model of a checkpoint as one plain file; of the newest verified one, unless one is named.
+def export(ctx: click.Context, names: tuple[str, ...], part: str, on: str | None, form: str) -> int:
+    """Write the model of a checkpoint as one file; of the newest verified one, unless one is named.
 
     PATH ends in .safetensors, or in .pt for torch.load; the latter is written by the job's own interpreter. The prefix
-    that DDP puts before names is left out. A checkpoint is verified first, and a damaged one refused.
+    that DDP puts before names is left out. The checkpoint is verified first; a damaged one is refused.
 
     \b
     Example:
@@ -201,51 +188,48 @@ def export(ctx: click.Context, names: tuple[str, ...], part: str, form: str) -> 
       windlass checkpoints digits-7f3k2 export step-00000120-a2f3c1 model.pt
     """
     from windlass.actions import checkpoints as actions
-    from windlass.actions.edge import here
 
     if len(names) > 2:
         raise click.UsageError("export takes a checkpoint's name, if any, and one path", ctx)
-    with here().store() as store:
-        seen = actions.look(_run(ctx), store)
-        path = Path(names[-1]).absolute()
-        done = actions.export(seen, names[0] if len(names) == 2 else None, path, part, store.plan(seen.status.id))
-    for name, problems in done.passed_over.items():
-        said = "; ".join(map(str, problems))
-        click.echo(f"warning: {name} is newer and {actions.state_words(problems)}: {said}", err=True)
-    data = {"id": seen.status.id, "name": done.name, "path": done.path, "bytes": done.bytes}
-    print_data(data, form, f"{tilde(done.path)}: {part} of {done.name}, {size(done.bytes)}")
+    seen, plan = _look(_run(ctx), on)
+    name = names[0] if len(names) == 2 else None
+    report, passed_over = actions.export(seen, name, Path(names[-1]).absolute(), part, plan)
+    for name, problems in passed_over.items():
+        why = "; ".join(map(str, problems))
+        click.echo(f"warning: {name} is newer and {actions.state_words(problems)}: {why}", err=True)
+    print_data(report, form, f"{tilde(report.path)}: {part} of {report.name}, {size(report.bytes)}")
     return 0
 
 
-def list_lines(seen: Checkpoints, now: float, paint: Paint) -> list[str]:
+def list_lines(report: reports.CheckpointList, now: float, paint: Paint) -> list[str]:
     """What `windlass checkpoints` shows."""
-    if not seen.found:
-        return [f"{seen.status.id} has no checkpoint in {tilde(str(seen.folder))}"]
-    head = [paint(title, dim=True) for title in ("NAME", "STEP", "EPOCH", "RANKS", "SIZE", "AGE", "STATE")]
+    if not report.checkpoints:
+        return [f"{report.id} has no checkpoint in {tilde(report.folder)}"]
+    rows = []
+    for one in report.checkpoints:
+        # Of an unreadable one not even its size and age are known.
+        known = [size(one.bytes), duration(now - one.created_at)] if one.created_at else ["–", "–"]
+        epoch = str(one.epoch) if one.complete else "–"
+        rows.append([one.name, number(one.step), epoch, str(one.world_size or "–"), *known, _state(one, paint)])
+    return titled(("NAME", "STEP", "EPOCH", "RANKS", "SIZE", "AGE", "STATE"), rows, paint)
+
+
+def verified_lines(report: reports.VerifiedCheckpoints, words: Mapping[str, str], paint: Paint) -> list[str]:
+    """What `windlass checkpoints verify` shows; `words` are the states as text."""
+    colours = {"verified": "green", Fault.DAMAGED.value: "red"}
     rows = [
-        [one.name, number(one.step), str(one.epoch) if one.complete else "–", str(one.world_size or "–"),
-         "–" if _is_unseen(one) else size(one.bytes), "–" if _is_unseen(one) else duration(now - one.created_at),
-         _state(one, paint)]
-        for one in seen.found
+        [one.name, paint(words[one.name], colours.get(one.state, "yellow"), bold=one.state == Fault.DAMAGED.value),
+         visible("; ".join(one.problems))]
+        for one in report.checkpoints
     ]  # fmt: skip
-    return table([head, *rows])
+    return table(rows) or [f"{report.id} has no checkpoint to verify"]
 
 
-def _is_unseen(found: Found) -> bool:
-    """Whether not even its size and age could be read."""
-    return not found.created_at
-
-
-def _state(found: Found, paint: Paint) -> str:
+def _state(one: reports.CheckpointView, paint: Paint) -> str:
     from windlass.actions.checkpoints import STATES
 
-    if found.complete:
+    if one.complete:
         return "complete"
-    word = paint(STATES[found.fault], "red" if found.fault is Fault.DAMAGED else "yellow")
-    return word if found.fault is Fault.UNFINISHED else f"{word}: {visible(found.problem)}"
-
-
-def _as_json(found: Found) -> dict[str, Any]:
-    names = ("name", "path", "step", "epoch", "created_at", "bytes", "complete", "state", "attempt", "world_size",
-             "problem")  # fmt: skip
-    return {name: getattr(found, name) for name in names}
+    fault = Fault(one.state)
+    word = paint(STATES[fault], "red" if fault is Fault.DAMAGED else "yellow")
+    return word if fault is Fault.UNFINISHED else f"{word}: {visible(one.problem)}"

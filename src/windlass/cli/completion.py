@@ -1,4 +1,4 @@
-"""`completion`: the script that lets a shell complete commands, options and run ids."""
+"""`completion`: the shell script that completes commands, options and run ids."""
 
 from __future__ import annotations
 

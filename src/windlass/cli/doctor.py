@@ -1,8 +1,7 @@
-"""`doctor`: what of this machine would stand in a run's way, line by line as it is found."""
+"""`doctor`: checks this machine, line by line as each check is done."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from windlass.cli import options
+from windlass.cli.formatting import Paint, count, painter, visible
 from windlass.cli.render import emit, print_data
-from windlass.cli.words import Paint, count, painter, visible
 
 if TYPE_CHECKING:
-    from windlass.engines.checking import Check
+    from windlass.engines.checks import Check
 
 MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("fail", "red")}
 NAME_WIDTH = 16
@@ -23,7 +22,7 @@ NAME_WIDTH = 16
 @click.command()
 @options.output
 def doctor(form: str) -> int:
-    """Look at this machine and say what would stand in a run's way, with the fix.
+    """Check this machine for what would fail or slow down a run, and say how to fix it.
 
     Ends with 1 where something would break every run; a warning concerns some runs.
 
@@ -32,31 +31,34 @@ def doctor(form: str) -> int:
       windlass doctor
       windlass doctor -o json
     """
-    from windlass.actions.doctor import checks
-    from windlass.actions.edge import here
+    from windlass.actions.targets import DEFAULT, find_target
+    from windlass.engines import engine_class
+    from windlass.runs.context import here
+    from windlass.views.reports import DoctorReport
 
     paint = painter(sys.stdout)
     found = []
-    for check in checks(here()):
+    context = here()
+    target = find_target(DEFAULT, context)
+    for check in engine_class(DEFAULT).check(target, context).checks:
         found.append(check)
         if form == "table":
             emit(check_lines(check, paint))
             sys.stdout.flush()
-    fails = sum(check.level == "fail" for check in found)
-    data = {"ok": fails == 0, "checks": [dataclasses.asdict(check) for check in found]}
-    print_data(data, form, ["", sum_of(found)])
-    return 1 if fails else 0
+    report = DoctorReport(not any(check.level == "fail" for check in found), tuple(found))
+    print_data(report, form, ["", sum_of(found)])
+    return 0 if report.ok else 1
 
 
 def check_lines(check: Check, paint: Paint) -> list[str]:
-    """One check for a person."""
+    """One check, with its fix on a second line."""
     word, colour = MARKS[check.level]
     line = f"{paint(word, colour, bold=check.level != 'ok')}  {check.name.ljust(NAME_WIDTH)} {visible(check.found)}"
     return [line, *([f"      {' ' * NAME_WIDTH} {paint('→', dim=True)} {visible(check.fix)}"] if check.fix else [])]
 
 
 def sum_of(found: Sequence[Check]) -> str:
-    """How many of the checks are not well."""
+    """How many of the checks failed or warn."""
     levels = [check.level for check in found]
     counted = ((levels.count("fail"), "failure"), (levels.count("warn"), "warning"))
-    return ", ".join(count(many, noun) for many, noun in counted if many) or "All is well."
+    return ", ".join(count(many, noun) for many, noun in counted if many) or "All checks passed."

@@ -1,228 +1,254 @@
-"""Turns an event of a run into a sentence."""
+"""Text of events: each event of a run as one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from windlass.cli.statustext import REASONS, WHY, cause_headline, exit_words, missing_words
+from windlass.cli.formatting import Paint, brief, count, duration, in_place, number, ranks_named, size, visible
+from windlass.cli.statustext import ENDED, STARTED, cause_headline, data_words, exit_words, missing_words
 from windlass.cli.style import PHASE_COLOURS
-from windlass.cli.words import Paint, brief, count, duration, in_place, number, ranks_named, size, visible
-from windlass.runs.record import Event, machine_name
+from windlass.runs import events
+from windlass.runs.events import Entry, Event
+from windlass.runs.phase import Phase
 
-Data = Mapping[str, Any]
-
-_YELLOW: Final = frozenset({"hang", "loss", "warning", "notice", "lost-node"})
-NEWS: Final = frozenset({"notice", "queue", "machine", "lost-node", "node-back", "hang", "hang-end", "resume"})
-"""Kinds of events that everybody who follows a run is told of."""
-NEWS_OF_CHECKPOINTS: Final = frozenset({"restored", "refused", "none-verified", "failed", "missing"})
-"""What of checkpoints is news; that one was saved stands in the status."""
+_YELLOW: Final = (
+    events.HangDetected, events.LossNotFinite, events.Warned, events.PreemptionNotice, events.NodeLost,
+)  # fmt: skip
+_NEWS: Final = (
+    events.RootCause, events.PreemptionNotice, events.QueueChanged, events.NodeProvisioning, events.NodeLost,
+    events.NodeBack, events.HangDetected, events.HangEnded, events.RunResumed, events.Warned,
+)  # fmt: skip
+_BAD_CHECKPOINTS: Final = frozenset({"refused", "none-verified", "failed", "missing"})
+_NOTICES: Final = {
+    "terminate": "the instance will be terminated",
+    "stop": "the instance will be stopped",
+    "rebalance": "the instance is at elevated risk of interruption",
+}
+_QUEUE_STATES: Final = {
+    "waiting": "has not admitted the attempt",
+    "requeued": "has requeued the attempt",
+    "admitted": "has admitted the attempt",
+    "evicted": "has evicted the attempt",
+    "finished": "has finished the attempt",
+}
+_NODE_STATES: Final = {
+    "asked": "is requested",
+    "launched": "is launched",
+    "registered": "has joined the cluster",
+    "initialized": "is ready",
+    "gone": "is deleted",
+    "kept": "still exists; its deletion is no longer watched",
+}
+_STOP_REASONS: Final = {
+    "asked": "requested by the user",
+    "SIGTERM": "the machine is shutting down (SIGTERM)",
+    "elsewhere": "requested on another machine",
+    "removed": "its objects were deleted from the cluster",
+}
+_HANG_REASONS: Final = {
+    "timeout": ", time limit reached",
+    "stop": ", stop requested",
+    "failure": ", a rank reported a timeout",
+}
 
 
 def is_news(event: Event) -> bool:
-    """Whether whoever follows a run should see this event as a line."""
-    if event.kind == "checkpoint":
-        return event.data.get("action") in NEWS_OF_CHECKPOINTS
-    return event.kind in NEWS
+    """Whether a command that follows a run shows this event as a line of its own."""
+    entry = event.entry
+    if isinstance(entry, events.CheckpointChanged):
+        return entry.action == "restored" or entry.action in _BAD_CHECKPOINTS
+    return isinstance(entry, _NEWS)
 
 
-def sentence(event: Event) -> str:
-    """An event in words."""
-    say = _SENTENCES.get(event.kind)
-    return visible(say(event.data) if say is not None else f"{event.kind} {_anything(event.data)}".rstrip())
+def news(event: Event) -> str:
+    """The line: its sentence, of a root cause without the words that name it as one."""
+    return sentence(event).removeprefix("root cause: ")
+
+
+def colour_of(event: Event) -> str | None:
+    """The colour in which an event is shown."""
+    match event.entry:
+        case events.PhaseEntered(phase) | events.RunEnded(phase) if phase is not None:
+            return PHASE_COLOURS[phase]
+        case events.RootCause():
+            return "red"
+        case events.CheckpointChanged(action) if action in _BAD_CHECKPOINTS:
+            return "yellow"
+        case entry if isinstance(entry, _YELLOW):
+            return "yellow"
+    return None
 
 
 def event_line(event: Event, began_at: float, paint: Paint) -> str:
     """`+12.3s  rank 2 ended: exit code 1`; the time is since the run began."""
-    colour = PHASE_COLOURS.get(str(event.data.get("phase"))) if event.kind in ("phase", "end") else None
-    if event.kind in _YELLOW or event.data.get("action") in ("refused", "none-verified", "failed", "missing"):
-        colour = "yellow"
-    elif event.kind == "cause":
-        colour = "red"
-    return f"{paint(f'+{duration(event.time - began_at)}'.rjust(8), dim=True)}  {paint(sentence(event), colour)}"
+    at = f"+{duration(event.time - began_at)}".rjust(8)
+    return f"{paint(at, dim=True)}  {paint(sentence(event), colour_of(event))}"
 
 
-def _created(data: Data) -> str:
-    return f"{data['id']} begins on {data['target']}; results are kept {in_place(data['output_dir'])}"
+def sentence(event: Event) -> str:
+    """An event in words; one of an unknown kind as its fields."""
+    anything = ", ".join(f"{name} {value}" for name, value in event.data.items())
+    return visible(_sentence(event.entry) or f"{event.kind} {anything}".rstrip())
 
 
-def _attempt(data: Data) -> str:
-    nodes = data.get("nodes", ())
-    where = f" on {count(len(nodes), 'node')}" if nodes else ""
-    why = f" {WHY[data['reason']]}" if data.get("reason") in WHY else ""
-    return f"attempt {data['number']} starts {count(data['world_size'], 'rank')}{where}{why}"
+def _sentence(entry: Entry) -> str:
+    match entry:
+        case events.Created():
+            return f"{entry.id} begins on {entry.target}; results are kept {in_place(entry.output_dir)}"
+        case events.PhaseEntered(phase):
+            return f"now {phase}" if phase is not None else ""
+        case events.AttemptStarted():
+            where = f" on {count(len(entry.nodes), 'node')}" if entry.nodes else ""
+            why = f" {STARTED[entry.reason]}" if entry.reason in STARTED else ""
+            return f"attempt {entry.number} starts {count(entry.world_size, 'rank')}{where}{why}"
+        case events.AttemptEnded():
+            return _attempt_ended(entry)
+        case events.NetworkCreated():
+            addresses = ", ".join(f"{node.host} {node.address}" for node in entry.nodes)
+            rate = f", {entry.rate} each way" if entry.rate else ""
+            return f"network created: {addresses} on {entry.interface}{rate}"
+        case events.DataStaged(moved=moved):
+            return f"data {data_words(entry)}" + (f"; {size(moved)} fetched" if moved else "; nothing to fetch")
+        case events.NodeStarted(node, pid):
+            return f"node {node} started" + (f" (process {pid})" if pid is not None else "")
+        case events.RankChanged(rank, pid, None):
+            return f"rank {rank} started" + (f" (process {pid})" if pid is not None else "")
+        case events.RankChanged(rank, _, code):
+            return f"rank {rank} ended: {exit_words(code)}" if code else f"rank {rank} is done"
+        case events.Progress():
+            return _progress(entry)
+        case events.RootCause():
+            return f"root cause: {cause_headline(entry)}"
+        case events.CheckpointChanged():
+            return _checkpoint(entry)
+        case events.FirstStep(step):
+            return f"first step reported: {number(step)}"
+        case events.LossNotFinite():
+            return _loss(entry)
+        case events.CaughtUp(step):
+            return f"caught up with step {number(step)}: all lost steps are trained again"
+        case events.HangDetected():
+            ranks = ranks_named([rank.rank for rank in entry.ranks])
+            why = _HANG_REASONS.get(entry.reason, "")
+            return f"no output for {duration(entry.seconds)}{why}: recorded the stacks of {ranks} (windlass why)"
+        case events.HangEnded(seconds):
+            return f"output again, after {duration(seconds)} without"
+        case events.PreemptionNotice():
+            return _notice(entry)
+        case events.QueueChanged():
+            reasons = [part for part in (entry.reason, entry.message) if part and entry.state != "admitted"]
+            text = f"{entry.queue_name} {_QUEUE_STATES.get(entry.state, entry.state)}"
+            return ": ".join([text, *reasons]) + (f"; for {entry.by}" if entry.by else "")
+        case events.NodeProvisioning():
+            return _node(entry)
+        case events.NodeLost(node, why):
+            return f"node {node} is lost: {why}".rstrip(": ")
+        case events.NodeNotStarted(node, why):
+            return f"node {node} had not started: {why}".rstrip(": ")
+        case events.NodeBack(node):
+            return f"node {node} is back"
+        case events.NodeObserved(node):
+            return f"node {node} is running"
+        case events.PodsReused(attempt, made_for, pods):
+            num_new = sum(of == attempt for of, _ in pods)
+            new = f", {num_new} of {len(pods)} pods {'is' if num_new == 1 else 'are'} new" if num_new else ""
+            return f"attempt {attempt} runs in the pods of attempt {made_for}{new}" if made_for != attempt else ""
+        case events.RunResumed():
+            nodes = f" on {count(entry.nodes, 'node')}" if entry.nodes is not None else ""
+            return f"the run is resumed{nodes}" + (f" from {entry.from_}" if entry.from_ else "")
+        case events.StopRequested():
+            reason = _STOP_REASONS.get(entry.reason, entry.reason)
+            return f"stop: {reason}{', without a grace period' if entry.now else ''}"
+        case events.SupervisorRestarted(crash):
+            return "supervisor restarted" + (f": it crashed: {crash}" if crash is not None else "")
+        case events.ConditionChanged(kind, message):
+            return message or ("the run is supervised again" if kind is None else kind)
+        case events.Warned(message):
+            return f"warning: {message}"
+        case events.RunEnded(phase, code):
+            why = f": {ENDED['same-step-twice']}" if entry.reason == "same-step-twice" else ""
+            return f"ended: {phase}" + (f" ({exit_words(code)})" if code else "") + why
+    return ""
 
 
-def _attempt_end(data: Data) -> str:
-    """`the attempt failed: a rank failed, after step 57; another one follows in 2.0s; 2 restarts left`."""
-    words = [f"the attempt {'was ' if data['phase'] in ('preempted', 'stopped') else ''}{data['phase']}"]
-    if (reason := str(data.get("reason", ""))) in REASONS and reason not in ("preemption", "stop"):
-        words[0] += f": {REASONS[reason]}"
-    if data.get("step") is not None:
-        words[0] += f", at step {number(data['step'])}"
-    if data["phase"] != "stopped":
-        wait = data.get("wait_seconds")
-        words.append("another one follows" + (f" after {duration(wait)} of back-off" if wait else ""))
-    if data.get("restarts_left") is not None:
-        words.append(f"{count(data['restarts_left'], 'restart')} left")
+def _attempt_ended(entry: events.AttemptEnded) -> str:
+    """`the attempt failed: it hung, at step 57; another one follows after 2.0s of back-off; 2 restarts left`."""
+    was = "was " if entry.phase in (Phase.PREEMPTED, Phase.STOPPED) else ""
+    words = [f"the attempt {was}{entry.phase or 'ended'}"]
+    if entry.reason in ENDED and entry.reason not in ("preemption", "stop"):
+        words[0] += f": {ENDED[entry.reason]}"
+    if entry.step is not None:
+        words[0] += f", at step {number(entry.step)}"
+    if entry.phase is not Phase.STOPPED:
+        wait = f" after {duration(entry.wait_seconds)} of back-off" if entry.wait_seconds else ""
+        words.append(f"another one follows{wait}")
+    if entry.restarts_left is not None:
+        words.append(f"{count(entry.restarts_left, 'restart')} left")
     return "; ".join(words)
 
 
-def _checkpoint(data: Data) -> str:
-    action, name = data.get("action"), data.get("name")
-    step = f"step {number(data['step'])}" if data.get("step") is not None else "an unknown step"
-    called = f" ({name})" if name else ""
-    if action == "saved":
-        held = f", training was held for {brief(data['blocked_seconds'])}" if "blocked_seconds" in data else ""
-        took = f" in {brief(data['seconds'])}" if "seconds" in data else ""
-        bulk = f": {size(data['bytes'])}{took}{held}" if "bytes" in data else ""
-        return f"checkpoint of {step} saved{called}{bulk}"
-    if action == "missing":
-        return f"warning: {missing_words(data)}"
-    if action == "restored" and data.get("source") == "log":
-        return f"the script resumed by itself: {data.get('line', '')}"
-    if action == "restored":
-        return (
-            f"goes on from {step}{called}" if data.get("step") is not None else f"goes on from {name or 'a checkpoint'}"
-        )
-    why = f": {data['reason']}" if data.get("reason") else ""
-    if action == "none-verified":
-        return f"training begins at step 0: no checkpoint is verified{why}"
-    said = {"refused": f"checkpoint {name or step} refused", "failed": f"checkpoint of {step} could not be saved"}
-    return f"{said.get(str(action), f'checkpoint of {step} {action}')}{why}"
-
-
-def _adopted(data: Data) -> str:
-    why = f"it crashed: {data['crash']}" if "crash" in data else "the one before it was gone"
-    return f"the run has a new keeper: {why}"
-
-
-def _loss(data: Data) -> str:
-    """`the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step 60`."""
-    at = f" at step {number(data['step'])}" if "step" in data else ""
-    last = data.get("last")
-    if not last:
-        return f"the loss of rank {data['rank']} is {data['loss']}{at}"
-    where = f", at step {number(last['step'])}" if "step" in last else ""
-    before = f"the last finite one was {number(last['loss'])}{where}"
-    return f"the loss of rank {data['rank']} is {data['loss']}{at}; {before}"
-
-
-def _notice(data: Data) -> str:
-    if data.get("source") == "sigterm":
-        return "notice: a node was sent SIGTERM from outside"
-    if data.get("source") == "queue":
-        return "notice: the queue takes all pods back"
-    at = f" at {data['time']}" if data.get("time") else ""
-    said = {"terminate": "the machine will be taken away", "stop": "the machine will be stopped",
-            "rebalance": "the machine is likely to be taken away"}  # fmt: skip
-    return f"notice: {said.get(str(data.get('action')), data.get('action'))}{at}"
-
-
-def _queue(data: Data) -> str:
-    """`queue team-a lets the attempt wait: WaitingForQuota: insufficient unused quota for cpu …`."""
-    said = {"waiting": "lets the attempt wait", "requeued": "lets the attempt wait again", "admitted": "has admitted "
-            "the attempt", "evicted": "has evicted the attempt", "finished": "is done with the attempt"}  # fmt: skip
-    who = f"queue {data['queue']}" if data.get("queue") else "a queue of the cluster"
-    why = [data[name] for name in ("reason", "message") if data.get(name) and data["state"] != "admitted"]
-    by = f"; for {data['by']}" if data.get("by") else ""
-    return ": ".join([f"{who} {said.get(data['state'], data['state'])}", *why]) + by
-
-
-def _machine(data: Data) -> str:
-    """`machine g5.12xlarge (spot, bed-a) of gpus is registered: gpus-7x2kq: NodeNotReady`."""
-    said = {"asked": "is asked for", "launched": "is launched", "registered": "is in the cluster",
-            "initialized": "is ready", "gone": "is gone", "kept": "is still there, and is not looked at any "
-            "more"}  # fmt: skip
-    name = data.get("machine") or (data["name"] if data.get("instance_type") else "")
-    words = [f"{machine_name(data)} {said.get(data['state'], data['state'])}"]
-    words += [str(part) for part in (name, data.get("reason"), data.get("message")) if part]
-    last = "; it was the last that was made for the run" if data.get("left") == 0 and data["state"] == "gone" else ""
-    return ": ".join(words) + last
-
-
-def _resume(data: Data) -> str:
-    nodes = f" on {count(data['nodes'], 'node')}" if isinstance(data.get("nodes"), int) else ""
-    return f"the run is resumed{nodes}" + (f" from {data['from']}" if data.get("from") else "")
-
-
-def _node(data: Data) -> str:
-    return f"node {data['node']} is up (process {data['pid']})" if "pid" in data else f"node {data['node']} is up"
-
-
-def _network(data: Data) -> str:
-    addresses = ", ".join(f"{node['host']} {node['address']}" for node in data["nodes"])
-    rate = f", {data['rate']} each way" if data.get("rate") else ""
-    return f"each node has a network of its own: {addresses} on {data['interface']}{rate}"
-
-
-def _rank(data: Data) -> str:
-    if "exit_code" not in data:
-        return f"rank {data['rank']} is alive (process {data['pid']})"
-    code = data["exit_code"]
-    return f"rank {data['rank']} ended: {exit_words(code)}" if code else f"rank {data['rank']} is done"
-
-
-def _progress(data: Data) -> str:
+def _progress(entry: events.Progress) -> str:
     words = []
-    if "step" in data:
-        words.append(f"step {number(data['step'])}" + (f" of {number(data['total'])}" if data.get("total") else ""))
-    words += [f"{name} {number(data[name])}" for name in ("epoch", "loss") if name in data]
-    if "samples_per_second" in data:
-        words.append(f"{number(data['samples_per_second'])} samples/s")
-    return ", ".join(words) or _anything(data)
+    if entry.step is not None:
+        words.append(f"step {number(entry.step)}" + (f" of {number(entry.total)}" if entry.total else ""))
+    words += [f"{name} {number(value)}" for name in ("epoch", "loss") if (value := getattr(entry, name)) is not None]
+    if entry.samples_per_second is not None:
+        words.append(f"{number(entry.samples_per_second)} samples/s")
+    return ", ".join(words)
 
 
-def _hang(data: Data) -> str:
-    said = {"timeout": "time is up", "stop": "to be stopped", "failure": "a rank gave up"}.get(data["reason"], "")
-    ranks = ranks_named([rank["rank"] for rank in data["ranks"]])
-    return f"no output for {duration(data['seconds'])}{said and f', {said}'}: stacks of {ranks} taken (windlass why)"
+def _checkpoint(entry: events.CheckpointChanged) -> str:
+    step = f"step {number(entry.step)}" if entry.step is not None else "an unknown step"
+    called = f" ({entry.name})" if entry.name else ""
+    why = f": {entry.reason}" if entry.reason else ""
+    match entry.action:
+        case "saved" if entry.bytes is not None:
+            took = f" in {brief(entry.seconds)}" if entry.seconds is not None else ""
+            paused = (
+                f", training paused for {brief(entry.blocked_seconds)}" if entry.blocked_seconds is not None else ""
+            )
+            return f"checkpoint of {step} saved{called}: {size(entry.bytes)}{took}{paused}"
+        case "saved":
+            return f"checkpoint of {step} saved{called}"
+        case "missing":
+            return f"warning: {missing_words(entry)}"
+        case "restored" if entry.source == "log":
+            return f"the script resumed by itself: {entry.line}"
+        case "restored":
+            where = f"{step}{called}" if entry.step is not None else entry.name or "a checkpoint"
+            return f"continues from {where}"
+        case "none-verified":
+            return f"training begins at step 0: no checkpoint is verified{why}"
+        case "refused":
+            return f"checkpoint {entry.name or step} refused{why}"
+        case "failed":
+            return f"checkpoint of {step} could not be saved{why}"
+    return f"checkpoint of {step} {entry.action}{why}"
 
 
-def _stop(data: Data) -> str:
-    who = {"asked": "asked by a person", "SIGTERM": "asked by the machine (SIGTERM)",
-           "elsewhere": "asked on another machine", "removed": "removed from the cluster"}  # fmt: skip
-    reason = who.get(str(data.get("reason")), str(data.get("reason", "")))
-    return f"stop: {reason}{', without grace' if data.get('now') else ''}"
+def _loss(entry: events.LossNotFinite) -> str:
+    """`the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step 60`."""
+    at = f" at step {number(entry.step)}" if entry.step is not None else ""
+    text = f"the loss of rank {entry.rank} is {entry.loss}{at}"
+    if entry.last is None or entry.last.loss is None:
+        return text
+    where = f", at step {number(entry.last.step)}" if entry.last.step is not None else ""
+    return f"{text}; the last finite one was {number(entry.last.loss)}{where}"
 
 
-def _end(data: Data) -> str:
-    code = data.get("exit_code")
-    why = ": the same step failed twice in the same way" if data.get("reason") == "same-step-twice" else ""
-    return f"ended: {data['phase']}" + (f" ({exit_words(code)})" if code else "") + why
+def _notice(entry: events.PreemptionNotice) -> str:
+    if entry.source == "sigterm":
+        return "preemption notice: a node received SIGTERM"
+    if entry.source == "queue":
+        return "preemption notice: the queue evicts all pods"
+    at = f" at {entry.time}" if entry.time else ""
+    return f"preemption notice: {_NOTICES.get(entry.action, entry.action)}{at}"
 
 
-def _anything(data: Data) -> str:
-    return ", ".join(f"{name} {value}" for name, value in data.items())
-
-
-_SENTENCES: Final[Mapping[str, Callable[[Data], str]]] = {
-    "created": _created,
-    "phase": lambda data: f"now {data['phase']}",
-    "attempt": _attempt,
-    "network": _network,
-    "node": _node,
-    "rank": _rank,
-    "progress": _progress,
-    "cause": lambda data: f"first cause: {cause_headline(data)}",
-    "attempt-end": _attempt_end,
-    "checkpoint": _checkpoint,
-    "first-step": lambda data: f"first step that was reported: {number(data['step'])}",
-    "loss": _loss,
-    "caught-up": lambda data: f"step {number(data['step'])} is reached again: what was lost is made up for",
-    "hang": _hang,
-    "hang-end": lambda data: f"output again, after {duration(data['seconds'])} without",
-    "notice": _notice,
-    "queue": _queue,
-    "machine": _machine,
-    "lost-node": lambda data: f"node {data['node']} is lost: {data.get('why', '')}".rstrip(": "),
-    "not-started": lambda data: f"node {data['node']} had not started: {data.get('why', '')}".rstrip(": "),
-    "node-back": lambda data: f"node {data['node']} is back",
-    "resume": _resume,
-    "stop": _stop,
-    "adopted": _adopted,
-    "condition": lambda data: data.get("message") or "the run is supervised again",
-    "observed": lambda data: f"node {data['node']} is seen to run",
-    "warning": lambda data: f"warning: {data.get('message', '')}",
-    "end": _end,
-}
+def _node(entry: events.NodeProvisioning) -> str:
+    """`node g5.12xlarge (spot, us-east-1a) of gpus has joined the cluster: gpus-7x2kq: NodeNotReady`."""
+    name = entry.machine or (entry.name if entry.instance_type else "")
+    words = [f"{entry.title} {_NODE_STATES.get(entry.state, entry.state)}"]
+    words += [part for part in (name, entry.reason, entry.message) if part]
+    is_last = entry.left == 0 and entry.state == "gone"
+    return ": ".join(words) + ("; it was the last one provisioned for the run" if is_last else "")

@@ -11,62 +11,42 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from windlass.actions import runs
-from windlass.actions.current import Sight
-from windlass.cli.hands import QUESTION, Hands, Wish
+from windlass.cli.formatting import Paint, painter, size_of_run
+from windlass.cli.interrupts import QUESTION, Choice, Interrupts
 from windlass.cli.logs import write_blocks
-from windlass.cli.render import emit, print_status
+from windlass.cli.render import emit, print_data
 from windlass.cli.style import PHASE_COLOURS, can_draw
-from windlass.cli.words import Paint, count, duration, painter
+from windlass.engines.base import Engine
+from windlass.runs import events
+from windlass.runs.events import Event
 from windlass.runs.logs import LogBlock, RunLogs
-from windlass.runs.record import EXIT_CODES, Event, Phase, Status
-from windlass.runs.store import Store
+from windlass.runs.phase import EXIT_CODES, Phase
+from windlass.runs.record import Status
+from windlass.views.run import Run, recorded_run, run_viewer
+
+if TYPE_CHECKING:
+    from windlass.cli.live import LiveView
 
 POLL_SECONDS: Final = 0.02
 BATCH_BYTES: Final = 256 << 10
 """Logs are written when so much has come together, also while more arrives."""
 TICK_SECONDS: Final = 0.25
-"""How long a flood of logs may keep the state from being looked at."""
+"""How long a burst of logs may delay a look at the state."""
 PROGRESS_LINE_SECONDS: Final = 10.0
 PACE_SECONDS: Final = 30.0
 
 
-class View(Protocol):
-    """Where a followed run is shown."""
-
-    def logs(self, blocks: list[LogBlock]) -> None:
-        """Show what the ranks wrote."""
-
-    def state(self, status: Status, rate: float | None) -> None:
-        """Show where the run is; called at every turn."""
-
-    def event(self, event: Event) -> None:
-        """Show what has happened."""
-
-    def note(self, text: str) -> None:
-        """Say something to the person who watches."""
-
-    def stale(self, why: str) -> None:
-        """Show that the state may be old, and why; empty once it is as of now."""
-
-    def ask(self, question: str) -> None:
-        """Show a question; empty takes it away."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-
-
 class Pace:
-    """Steps a second over the last half minute, for scripts that say steps only."""
+    """Steps a second over the last half minute, for scripts that report steps only."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, progress: Mapping[str, Any]) -> float | None:
-        """Take in the newest progress; gives the rate, None while too little is known."""
+        """Take the newest progress; returns the rate, None while too little is known."""
         step, at = progress.get("step"), progress.get("at")
         if isinstance(step, int) and isinstance(at, int | float):
             if self._seen and step < self._seen[-1][1]:
@@ -84,9 +64,12 @@ class Pace:
 class PlainView:
     """Lines for a pipe, a file or a terminal that cannot move its cursor."""
 
-    def __init__(self, run_id: str, size: str, *, quiet: bool = False, verbose: int = 0) -> None:
+    def __init__(
+        self, run_id: str, make_run: Callable[[Status], Run], size: str, *, quiet: bool = False, verbose: int = 0
+    ) -> None:
         self._run_id = run_id
-        self._size = size
+        self._make_run = make_run
+        self._size = f"({size})"
         self._quiet = quiet
         self._verbose = verbose
         self._progress_at = time.monotonic()
@@ -100,51 +83,36 @@ class PlainView:
         """A line about the progress every ten seconds."""
         if time.monotonic() - self._progress_at < PROGRESS_LINE_SECONDS or status.phase.is_terminal:
             return
-        from windlass.cli.statustext import advance_of
+        from windlass.cli.statustext import advance_words
 
         self._progress_at = time.monotonic()
-        advance = advance_of(status, time.time(), rate)
-        if advance is not None:
-            share = f" ({advance.share:.0%})" if advance.share is not None else ""
-            left = (f"{duration(advance.left_seconds)} left",) if advance.left_seconds is not None else ()
-            self.note(", ".join(word for word in (f"{advance.steps}{share}".strip(), *advance.facts, *left) if word))
+        head, facts = advance_words(self._make_run(status), time.time(), rate)
+        if head or facts:
+            self.note(", ".join([*head, *facts]))
 
     def event(self, event: Event) -> None:
-        """A line for each change of phase, and for what went wrong; all events if asked for."""
-        phase = {"created": "queued", "attempt": "starting", "stop": "stopping", "attempt-end": "restarting"}.get(
-            event.kind, str(event.data.get("phase")) if event.kind == "phase" else ""
-        )
-        if self._verbose and event.kind not in ("progress", "created"):
-            from windlass.cli.eventtext import event_line
+        """A line for each change of phase and all news; with `verbose` for every event."""
+        from windlass.cli import eventtext
+        from windlass.cli.statustext import STARTED
 
-            self.note(event_line(event, event.time, self._paint).split("  ", 1)[1])
-        elif event.kind == "attempt":
-            self._attempt(event)
-        elif event.kind == "attempt-end" and event.data["phase"] != "stopped":
-            from windlass.cli.eventtext import sentence
+        match event.entry:
+            case events.Progress() | events.Created():
+                return
+            case _ if self._verbose:
+                self.note(eventtext.event_line(event, event.time, self._paint).split("  ", 1)[1])
+            case events.AttemptStarted(number, reason=reason):
+                attempt = f", attempt {number} {STARTED.get(reason or '', '')}".rstrip() if number > 1 else ""
+                self._phase(Phase.STARTING, self._size + attempt)
+            case events.AttemptEnded(phase):
+                self._phase(Phase.RESTARTING, "" if phase is Phase.STOPPED else f"({eventtext.sentence(event)})")
+            case events.PhaseEntered(phase) if phase is not None:
+                self._phase(phase, self._size if phase is Phase.TRAINING else "")
+            case events.StopRequested():
+                self._phase(Phase.STOPPING)
+            case _ if eventtext.is_news(event):
+                self.note(eventtext.news(event))
 
-            self._phase(phase, f"({sentence(event)})")
-        elif event.kind == "phase" and phase == "training":
-            self._phase(phase, f"({self._size})")
-        elif phase and event.kind != "created":
-            self._phase(phase)
-        elif event.kind in ("cause", "warning"):
-            from windlass.cli.statustext import cause_headline
-
-            self.note(cause_headline(event.data) if event.kind == "cause" else f"warning: {event.data['message']}")
-        elif event.kind not in ("progress", "created"):
-            from windlass.cli.eventtext import is_news, sentence
-
-            if is_news(event):
-                self.note(sentence(event))
-
-    def _attempt(self, event: Event) -> None:
-        from windlass.cli.statustext import WHY
-
-        number, why = event.data["number"], WHY.get(str(event.data.get("reason")), "")
-        self._phase("starting", f"({self._size})" + (f", attempt {number} {why}".rstrip() if number > 1 else ""))
-
-    def _phase(self, phase: str, more: str = "") -> None:
+    def _phase(self, phase: Phase, more: str = "") -> None:
         self.note(f"{self._paint(phase, PHASE_COLOURS[phase])} {more}".rstrip())
 
     def note(self, text: str) -> None:
@@ -157,12 +125,12 @@ class PlainView:
         self.note(why or "the cluster answers again")
 
     def ask(self, question: str) -> None:
-        """The question is a line; nothing takes it away."""
+        """The question is a line; it stays."""
         if question:
             emit([question], sys.stderr)
 
     def close(self) -> None:
-        """Nothing was changed."""
+        """There is nothing to restore."""
 
 
 class Follower:
@@ -171,9 +139,9 @@ class Follower:
     def __init__(
         self,
         run_id: str,
-        store: Store,
-        view: View,
-        hands: Hands,
+        engine: Engine,
+        view: PlainView | LiveView,
+        interrupts: Interrupts,
         *,
         show_logs: bool,
         since_seq: int = 0,
@@ -181,15 +149,15 @@ class Follower:
     ) -> None:
         """Show events with numbers above `since_seq`, and logs written after `since` (Unix seconds)."""
         self._run_id = run_id
-        self._store = store
-        self._engine = runs.engine_for(run_id, store)
+        self._engine = engine
+        self._store = engine.store
         self._view = view
-        self._hands = hands
+        self._interrupts = interrupts
         self._show_logs = show_logs
         self._seq = since_seq
         self._since_ns = None if since is None else int(since * 1e9)
         self._pace = Pace()
-        self._sight = Sight(store)
+        self._staleness = engine.staleness()
         self._stale = ""
         self._pending: list[LogBlock] = []
         self._looked_at = 0.0
@@ -197,22 +165,22 @@ class Follower:
         self.status: Status = self._engine.status(run_id)
 
     def run(self) -> Status:
-        """Follow until the run has ended or the person leaves; gives the last status seen. Raises BrokenPipeError."""
+        """Follow until the run has ended or the user leaves; returns the last status seen. Raises BrokenPipeError."""
         if not self._show_logs:
             while not self._is_over():
                 pass
             return self.status
         logs = RunLogs(self._store.run_dir(self._run_id))
         pending_bytes = 0
-        # The sleeping is done in `_is_over`, after what was read has been written.
-        for block in logs.follow_batches(is_over=self._is_over, since_ns=self._since_ns, poll_seconds=0):
+        # `_is_over` sleeps, after what was read has been written.
+        for block in logs.read_batches(is_over=self._is_over, since_ns=self._since_ns, poll_seconds=0):
             self._pending.append(block)
             pending_bytes = pending_bytes + len(block.data) if len(self._pending) > 1 else len(block.data)
             if pending_bytes >= BATCH_BYTES:
                 self._flush()
                 if time.monotonic() - self._looked_at >= TICK_SECONDS:
                     self._look(0.0)
-                    if self._hands.wish is Wish.LEAVE:
+                    if self._interrupts.choice is Choice.LEAVE:
                         return self.status
         self._flush()
         return self.status
@@ -228,41 +196,43 @@ class Follower:
             self._pending.clear()
 
     def _look(self, wait_seconds: float) -> bool:
-        """Hear the person, look at the run, show it; gives whether following is over."""
-        if self._hands.listen(wait_seconds):
-            self._obey(self._hands.wish)
+        """Read the user's keys and the state of the run, and show it; returns whether following is over."""
+        if self._interrupts.listen(wait_seconds):
+            self._obey(self._interrupts.choice)
         self.status = self._engine.status(self._run_id)
         if self.status.last_seq > self._seq:
             for event in self._store.events(self._run_id, self._seq):
                 self._seq = event.seq
                 self._show(event)
-        if (stale := self._sight.look(self.status)) != self._stale:
+        if (stale := self._staleness(self.status)) != self._stale:
             self._stale = stale
             self._view.stale(stale)
         self._view.state(self.status, self._pace.note(self.status.progress))
         self._looked_at = time.monotonic()
-        return self.status.phase.is_terminal or self._hands.wish is Wish.LEAVE
+        return self.status.phase.is_terminal or self._interrupts.choice is Choice.LEAVE
 
     def _show(self, event: Event) -> None:
-        """Show an event; a cause waits for what follows it, since the end of the run has its own words for it."""
+        """Show an event; a root cause waits for the next one, since the summary at the end of the run shows it."""
         held, self._held = self._held, None
-        if event.kind == "cause":
+        if event.kind == events.RootCause.kind:
             self._held = event
             return
-        if held is not None and event.kind != "end":
+        if held is not None and event.kind != events.RunEnded.kind:
             self._view.event(held)
         self._view.event(event)
 
-    def _obey(self, wish: Wish) -> None:
-        self._view.ask(QUESTION if wish is Wish.ASK else "")
-        if wish in (Wish.STOP, Wish.KILL):
-            self._engine.stop(self._run_id, now=wish is Wish.KILL)
-            self._view.note("killing" if wish is Wish.KILL else "stopping; Ctrl-C once more kills without grace")
+    def _obey(self, choice: Choice) -> None:
+        self._view.ask(QUESTION if choice is Choice.ASK else "")
+        if choice in (Choice.STOP, Choice.KILL):
+            self._engine.stop(self._run_id, now=choice is Choice.KILL)
+            self._view.note(
+                "killing" if choice is Choice.KILL else "stopping; Ctrl-C again kills without a grace period"
+            )
 
 
 def follow(
     run_id: str,
-    store: Store,
+    engine: Engine,
     *,
     form: str,
     quiet: bool,
@@ -270,91 +240,91 @@ def follow(
     since_seq: int = 0,
     since: float | None = None,
 ) -> int:
-    """Show a run until it ends, from event `since_seq` and time `since` on; gives the exit code of the command.
+    """Show a run until it ends, from event `since_seq` and time `since` on; returns the exit code of the command.
 
     | how it ends | code |
     |---|---|
     | the run succeeded, failed or was lost, was stopped | 0, 100, 103 |
-    | the person chose to detach | 0 |
-    | Ctrl-C (SIGINT) where nobody can be asked: the run goes on | 130 |
-    | SIGTERM, or the reader of standard output is gone: the run goes on | 101 |
+    | the user chose to detach | 0 |
+    | Ctrl-C (SIGINT) without a terminal to ask on: the run continues | 130 |
+    | SIGTERM, or the reader of standard output is gone: the run continues | 101 |
     """
-    if form != "table":
-        return _follow_silently(run_id, store, form)
+    if form != "table":  # for a program: the last state alone
+        code = watch(run_id, engine, form=form)
+        run = recorded_run(engine.status(run_id), engine.store, time.time())
+        print_data(run, form, "")
+        return EXIT_CODES[run.phase] if run.phase.is_terminal else code
     live = can_draw(sys.stdout, sys.stderr)
-    hint = "Ctrl-C: detach or stop"
     stream = sys.stdout if live else sys.stderr
+    make_run = run_viewer(run_id, engine.store)
     try:
-        # The hands come first: drawing takes a moment to load, and a Ctrl-C in it is a question too.
+        # Signals are handled first: drawing takes a moment to load, and Ctrl-C then asks too.
         with (
-            Hands(can_ask=_can_ask()) as hands,
-            contextlib.closing(_view(run_id, store, live=live, hint=hint, verbose=verbose)) as view,
-        ):
-            status = Follower(run_id, store, view, hands, show_logs=not quiet, since_seq=since_seq, since=since).run()
+            Interrupts(can_ask=_can_ask()) as interrupts,
+            contextlib.closing(_view(run_id, engine, make_run, live=live, hint="Ctrl-C: detach or stop",
+                                     verbose=verbose)) as view,
+        ):  # fmt: skip
+            status = Follower(
+                run_id, engine, view, interrupts, show_logs=not quiet, since_seq=since_seq, since=since
+            ).run()
     except BrokenPipeError:
-        # Whoever read our output has seen enough, and nobody said that the run is to end.
+        # The reader of standard output is gone, which is no request to stop the run.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        emit([_goes_on(run_id)], sys.stderr)
+        emit([_in_background(run_id)], sys.stderr)
         return 101
     if not status.phase.is_terminal:
-        emit([_goes_on(run_id)], stream)
-        return hands.exit_code
+        emit([_in_background(run_id)], stream)
+        return interrupts.exit_code
     from windlass.cli.statustext import summary_lines
 
     paint = painter(stream)
-    ledger, why = runs.ledger(run_id, store), explain(status, store, paint)
-    emit(summary_lines(status, ledger, time.time(), paint, why, verbose=verbose), stream)
+    run, why = recorded_run(status, engine.store, time.time()), explain(status, engine, paint)
+    emit(summary_lines(run, time.time(), paint, why, verbose=verbose), stream)
     return EXIT_CODES[status.phase]
 
 
-def explain(status: Status, store: Store, paint: Paint) -> list[str]:
-    """Why the run failed, as `windlass why` says it; nothing for any other end, or where a traceback says it all."""
+def explain(status: Status, engine: Engine, paint: Paint) -> list[str]:
+    """The verdict on a run that failed or was lost; nothing for other ends, or where the traceback is enough."""
     if status.phase not in (Phase.FAILED, Phase.LOST):
         return []
-    from windlass.actions.why import why
+    from windlass.actions.why import report
     from windlass.cli.whytext import verdict_lines
 
-    diagnosis = why(status.id, store)[1]
-    return [] if diagnosis.verdict.code in ("exception", "unknown") else verdict_lines(diagnosis, paint)
+    why = report(status.id, engine)
+    return [] if why.verdict in ("exception", "unknown") else verdict_lines(why, paint)
 
 
-def watch(run_id: str, store: Store, *, form: str) -> tuple[Status, int]:
-    """Show the state of a run, without its logs, until it ends or Ctrl-C; gives the last status and an exit code."""
+def watch(run_id: str, engine: Engine, *, form: str) -> int:
+    """Show the state of a run, without its logs, until it ends or Ctrl-C; returns an exit code."""
     quiet = form != "table"
     live = not quiet and can_draw(sys.stdout, sys.stderr)
-    view = _view(run_id, store, live=live, hint="Ctrl-C: leave", quiet=quiet)
-    seen = store.status(run_id).last_seq
-    with contextlib.closing(view), Hands(can_ask=False) as hands:
-        status = Follower(run_id, store, view, hands, show_logs=False, since_seq=seen).run()
-    return status, 0 if status.phase.is_terminal else hands.exit_code
+    view = _view(run_id, engine, run_viewer(run_id, engine.store), live=live, hint="Ctrl-C: leave", quiet=quiet)
+    seen = engine.status(run_id).last_seq
+    with contextlib.closing(view), Interrupts(can_ask=False) as interrupts:
+        status = Follower(run_id, engine, view, interrupts, show_logs=False, since_seq=seen).run()
+    return 0 if status.phase.is_terminal else interrupts.exit_code
 
 
-def _follow_silently(run_id: str, store: Store, form: str) -> int:
-    """For a program: nothing but the last status, as JSON or YAML."""
-    view = _view(run_id, store, live=False, quiet=True)
-    with Hands(can_ask=False) as hands:
-        status = Follower(run_id, store, view, hands, show_logs=False).run()
-    print_status(status, store.plan(run_id), runs.ledger(run_id, store), form)
-    return EXIT_CODES[status.phase] if status.phase.is_terminal else hands.exit_code
-
-
-def _view(run_id: str, store: Store, *, live: bool, hint: str = "", quiet: bool = False, verbose: int = 0) -> View:
-    plan = store.plan(run_id)
+def _view(
+    run_id: str, engine: Engine, make_run: Callable[[Status], Run], *, live: bool, hint: str, quiet: bool = False,
+    verbose: int = 0,
+) -> PlainView | LiveView:  # fmt: skip
     if live:
         from windlass.cli.live import LiveView
 
-        return LiveView(sys.stdout, plan, runs.ledgers(run_id, store), hint)
-    size = f"{count(plan['num_nodes'], 'node')} × {count(plan['procs_per_node'], 'rank')}"
-    return PlainView(run_id, size, quiet=quiet, verbose=verbose)
+        return LiveView(sys.stdout, make_run, hint)
+    plan = engine.plan_of(run_id)
+    size = size_of_run(plan["num_nodes"], plan["procs_per_node"])
+    return PlainView(run_id, make_run, size, quiet=quiet, verbose=verbose)
 
 
 def _can_ask() -> bool:
-    """Whether somebody sees a question and can answer it."""
+    """Whether a user sees a question and can answer it."""
     try:
         return sys.stdin.isatty() and sys.stderr.isatty()
     except (AttributeError, ValueError):
         return False
 
 
-def _goes_on(run_id: str) -> str:
-    return f"{run_id} goes on. Watch it: windlass logs -f {run_id}   End it: windlass stop {run_id}"
+def _in_background(run_id: str) -> str:
+    return f"{run_id} runs in the background. Follow it: windlass logs -f {run_id}   Stop it: windlass stop {run_id}"

@@ -1,8 +1,7 @@
-"""`import`: turns what was written for other systems into a job file."""
+"""`import`: turns a manifest of another system into a job file."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from windlass.cli import options
+from windlass.cli.formatting import Paint, count, painter
 from windlass.cli.render import emit, print_data
-from windlass.cli.words import Paint, count, painter
 
 if TYPE_CHECKING:
-    from windlass.spec.importing import Left
+    from windlass.importers.source import Left
 
 
 @click.command("import")
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Overwrite a job file that is there.")
 @options.output
 def import_job(file: str, torchx: bool, sky: bool, to: str | None, name: str | None, force: bool, form: str) -> int:
-    """Turn a manifest into a job file, and list each thing that a job file cannot say, with what to do instead.
+    """Turn a manifest into a job file, and list every field that has no equivalent, with what to do instead.
 
     FILE, or - for standard input, is YAML or JSON: a PyTorchJob, MPIJob (all versions), TrainJob, JobSet, Job or
     ElasticJob, with the objects beside it if they are there. Nothing is started, and no cluster is asked.
@@ -37,28 +36,23 @@ def import_job(file: str, torchx: bool, sky: bool, to: str | None, name: str | N
       kubectl get trainjob llama -o yaml | windlass import - --to -
       windlass import --sky task.yaml --to jobs/task.yaml
     """
-    from windlass.actions.edge import here
     from windlass.actions.importing import STREAM, read_foreign, write_job
+    from windlass.runs.context import here
+    from windlass.views.reports import ImportedJob
 
     if torchx and sky:
         raise click.UsageError("--torchx and --sky are two formats; name one")
-    edge = here()
-    made = read_foreign(file, edge, form="torchx" if torchx else "sky" if sky else "kubernetes", name=name)
-    written = [] if to == STREAM else [path.name for path in write_job(made, to, edge, force=force)]
+    context = here()
+    made = read_foreign(file, context, form="torchx" if torchx else "sky" if sky else "kubernetes", name=name)
+    written = [] if to == STREAM else [path.name for path in write_job(made, to, context, force=force)]
     if form == "table":
         out, err = painter(sys.stdout), painter(sys.stderr)
         emit(_file_lines(made.text, written, made.kind, out))
         sys.stdout.flush()
         emit(left_lines(made.left, file, err), sys.stderr)
         return 0
-    data = {
-        "written": written,
-        "kind": made.kind,
-        "job": made.job.model_dump(mode="json", exclude_defaults=True),
-        "text": made.text,
-        "left": [dataclasses.asdict(one) for one in made.left],
-    }
-    print_data(data, form, "")
+    job = made.job.model_dump(mode="json", exclude_defaults=True)
+    print_data(ImportedJob(tuple(written), made.kind, job, made.text, made.left), form, "")
     return 0
 
 
@@ -71,18 +65,18 @@ def _file_lines(text: str, written: list[str], kind: str, paint: Paint) -> list[
 
 
 def left_lines(left: Iterable[Left], file: str, paint: Paint) -> Iterator[str]:
-    """What did not fit, each with what to do; and the fields about which there is nothing to do."""
+    """Fields without equivalent, each with what to do; then those about which there is nothing to do."""
     left = list(left)
     lost = [one for one in left if not one.is_ours]
     ours = list(dict.fromkeys(one.field for one in left if one.is_ours))
     if lost:
-        yield paint(f"{count(len(lost), 'thing')} did not fit into a job file:", "yellow", bold=True)
+        yield paint(f"{count(len(lost), 'field')} without equivalent in a job file:", "yellow", bold=True)
     for one in lost:
         yield f"  {file}:{one.line}  {paint(one.field, bold=True)}"
         yield f"      {one.meaning}"
         yield f"      {paint('→', dim=True)} {one.instead}"
     if ours:
         yield paint(
-            f"Nothing to do about {count(len(ours), 'field')} that Windlass needs not, or does itself:", dim=True
+            f"Nothing to do about {count(len(ours), 'field')} that Windlass does not need, or handles itself:", dim=True
         )
         yield from (paint(f"  {field}", dim=True) for field in ours)

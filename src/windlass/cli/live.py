@@ -1,6 +1,6 @@
-"""Draws a followed run on a terminal: the ranks' lines scroll above a panel that says where the run is.
+"""Live view of a run on a terminal: the ranks' lines scroll above a panel with the state of the run.
 
-The panel's letters come from rich; moving the cursor is done here, so that a thousand lines of log cost one write.
+Rich renders the panel; the cursor is moved here, so that a thousand lines of log cost one write.
 """
 
 from __future__ import annotations
@@ -8,113 +8,73 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, TextIO
 
-from rich.console import Console, Group, RenderableType
+import click
+from rich.console import Console, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from windlass.cli.eventtext import is_news, sentence
+from windlass.cli.eventtext import colour_of, is_news, news, sentence
+from windlass.cli.formatting import duration, size_of_run, styled, tilde, visible
 from windlass.cli.logs import terminal_lines
 from windlass.cli.statustext import (
-    advance_of,
+    advance_lines,
     attempt_words,
-    cause_headline,
-    elapsed,
-    rank_word,
+    checkpoint_words,
+    has_failed_ranks,
+    labelled,
     ranks_line,
-    saved_words,
     time_line,
-)  # fmt: skip
+)
 from windlass.cli.style import PHASE_COLOURS
-from windlass.cli.words import count, duration, tilde, visible
-from windlass.runs.ledger import Ledger
+from windlass.runs import events
+from windlass.runs.events import Event
 from windlass.runs.logs import LogBlock
-from windlass.runs.record import Event, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.views.run import Run
 
 REDRAW_SECONDS: Final = 0.25
-LEDGER_SECONDS: Final = 1.0
-"""How old the line that says where the time went may be: it is added up from all that has happened."""
 MIN_HEIGHT: Final = 12
 """A terminal of fewer rows shows the panel's first line alone."""
+BORDER_COLUMNS: Final = 4
 
 
 def panel(
-    status: Status,
-    plan: Mapping[str, Any],
-    ledger: Ledger,
-    now: float,
-    *,
-    rate: float | None = None,
-    question: str = "",
-    hint: str = "",
-    stale: str = "",
-) -> RenderableType:
-    """The live view of a run."""
-    colour = PHASE_COLOURS[status.phase.value]
-    rows: list[RenderableType] = []
-    if (advance := advance_of(status, now, rate)) is not None:
-        head = Table.grid(padding=(0, 2), expand=True)
-        cells: list[RenderableType] = []
-        if advance.share is not None:
-            head.add_column(ratio=1)
-            head.add_column(justify="right")
-            bar = ProgressBar(total=1.0, completed=advance.share, complete_style=colour, finished_style="green")
-            cells += [bar, Text(f"{advance.share:.0%}", style="bold")]
-        for words in (
-            advance.steps,
-            f"{duration(advance.left_seconds)} left" if advance.left_seconds is not None else "",
-        ):
-            if words:
-                head.add_column(no_wrap=True)
-                cells.append(Text(words))
-        if cells:
-            head.add_row(*cells)
-            rows.append(head)
-        if advance.facts:
-            rows.append(Text("  ".join(advance.facts), no_wrap=True, overflow="ellipsis"))
-    if stale:
-        rows.append(Text(visible(stale), style="yellow"))
-    rows.append(_where(status, plan))
-    rows.append(Text.assemble(("time    ", "dim"), time_line(ledger), no_wrap=True, overflow="ellipsis"))
-    if status.checkpoint is not None:
-        saved = saved_words(status, now)
-        rows.append(Text.assemble(("saved   ", "dim"), saved, no_wrap=True, overflow="ellipsis"))
-    rows.append(Text.assemble(("output  ", "dim"), tilde(status.output_dir), no_wrap=True, overflow="ellipsis"))
-    title = Text.assemble(
-        (status.id, "bold"), "  ", (status.phase.value, colour), f"  {duration(elapsed(status, now))}"
-    )
+    run: Run, now: float, *, rate: float | None = None, question: str = "", hint: str = "", stale: str = "",
+    width: int = 80,
+) -> RenderableType:  # fmt: skip
+    """The live view of a run, for a terminal of so many columns."""
+    colour = PHASE_COLOURS[run.phase]
+    lines = advance_lines(run, now, rate, width=width - BORDER_COLUMNS, colour=colour)
+    lines += [click.style(visible(stale), fg="yellow")] if stale else []
+    lines.append(_where(run))
+    facts = {"time": time_line(run.ledger), "output": tilde(run.output_dir),
+             "checkpoint": checkpoint_words(run, now) if run.checkpoint is not None else ""}  # fmt: skip
+    lines += [line for label in ("time", "checkpoint", "output") for line in labelled(label, facts[label], styled)]
+    title = Text.assemble((run.id, "bold"), "  ", (run.phase.value, colour), f"  {duration(run.elapsed(now))}")
     under = Text(question, style="bold yellow") if question else Text(hint, style="dim")
-    return Panel(
-        Group(*rows), title=title, title_align="left", subtitle=under, subtitle_align="left", border_style=colour
-    )
+    inside = Text.from_ansi("\n".join(lines), no_wrap=True, overflow="ellipsis")
+    return Panel(inside, title=title, title_align="left", subtitle=under, subtitle_align="left", border_style=colour)
 
 
-def _where(status: Status, plan: Mapping[str, Any]) -> Text:
-    size = f"{count(plan['num_nodes'], 'node')} × {count(plan['procs_per_node'], 'rank')}"
-    words = [f"{size} on {status.target}"]
-    if attempt := attempt_words(status, plan):
-        words.append(f"attempt {attempt}")
-    text = Text("  ".join(words) + "  ", no_wrap=True, overflow="ellipsis")
-    if status.ranks:
-        bad = any(rank_word(state) not in ("alive", "starting", "done") for state in status.ranks)
-        text.append(f"ranks {ranks_line(status.ranks)}", style="red" if bad else "")
-    return text
+def _where(run: Run) -> str:
+    words = [f"{size_of_run(run.num_nodes, run.procs_per_node)} on {run.target}"]
+    words += [f"attempt {attempt}"] if (attempt := attempt_words(run)) else []
+    if run.ranks:
+        ranks = f"ranks {ranks_line(run.ranks)}"
+        words.append(click.style(ranks, fg="red") if has_failed_ranks(run.ranks) else ranks)
+    return "  ".join(words)
 
 
 class LiveView:
     """Logs above, panel below, on one terminal."""
 
-    def __init__(self, out: TextIO, plan: Mapping[str, Any], ledger: Callable[[], Ledger], hint: str = "") -> None:
+    def __init__(self, out: TextIO, make_run: Callable[[Status], Run], hint: str = "") -> None:
         self._out = out
-        self._plan = plan
-        self._make_ledger = ledger
-        """Gives where the time went until now."""
-        self._ledger: Ledger | None = None
-        self._ledger_at = 0.0
+        self._make_run = make_run
         self._hint = hint
         self._console = Console(file=out, highlight=False)
         self._height = 0
@@ -129,11 +89,11 @@ class LiveView:
         self._drawn: tuple[Any, ...] = ()
 
     def logs(self, blocks: list[LogBlock]) -> None:
-        """Let the ranks' lines scroll by above the panel."""
+        """Write the lines of the ranks above the panel."""
         self._draw("".join(terminal_lines(block) for block in blocks))
 
     def state(self, status: Status, rate: float | None) -> None:
-        """Draw the panel anew where something has changed, else four times a second."""
+        """Draw the panel again when something has changed, else four times a second."""
         self._status, self._rate = status, rate
         now = (status.phase, status.progress.get("step"), status.ranks, self._question)
         if status.phase.is_terminal:
@@ -143,34 +103,31 @@ class LiveView:
             self._draw("")
 
     def event(self, event: Event) -> None:
-        """What went wrong and is not the end stands among the logs."""
-        if event.kind == "cause":
-            self.note(f"\x1b[31m{cause_headline(event.data)}\x1b[0m")
-        elif (
-            (event.kind == "attempt-end" and event.data["phase"] != "stopped")
-            or (event.kind == "attempt" and event.data["number"] > 1)
-            or is_news(event)
-        ):
-            self.note(sentence(event))
-        elif event.kind == "warning":
-            self.note(f"\x1b[33mwarning: {visible(str(event.data['message']))}\x1b[0m")
+        """Show failures that do not end the run, and other news, among the logs."""
+        match event.entry:
+            case events.AttemptEnded(phase) if phase is not Phase.STOPPED:
+                self.note(sentence(event))
+            case events.AttemptStarted(number) if number > 1:
+                self.note(sentence(event))
+            case _ if is_news(event):
+                self.note(click.style(news(event), fg=colour_of(event)))
 
     def note(self, text: str) -> None:
         """A line above the panel."""
-        self._draw(f"\x1b[1mwindlass\x1b[0m {text}\n")
+        self._draw(f"{click.style('windlass', bold=True)} {text}\n")
 
     def stale(self, why: str) -> None:
-        """A line of the panel, for as long as it is so."""
+        """Show that the state may be old as a line of the panel."""
         self._stale = why
         self._draw("")
 
     def ask(self, question: str) -> None:
-        """The question is the lower edge of the panel."""
+        """Show the question in the lower edge of the panel."""
         self._question = question
         self._draw("")
 
     def close(self) -> None:
-        """Take the panel away."""
+        """Remove the panel."""
         self._draw("", panel=False)
 
     def _draw(self, above: str, *, panel: bool = True) -> None:
@@ -186,13 +143,9 @@ class LiveView:
 
     def _panel_lines(self) -> list[str]:
         assert self._status is not None
-        if self._ledger is None or time.monotonic() - self._ledger_at >= LEDGER_SECONDS:
-            self._ledger, self._ledger_at = self._make_ledger(), time.monotonic()
+        run = self._make_run(self._status)
         with self._console.capture() as captured:
-            drawn = panel(
-                self._status, self._plan, self._ledger, time.time(), rate=self._rate, question=self._question,
-                hint=self._hint, stale=self._stale,
-            )  # fmt: skip
-            self._console.print(drawn)
+            self._console.print(panel(run, time.time(), rate=self._rate, question=self._question, hint=self._hint,
+                                      stale=self._stale, width=self._console.width))  # fmt: skip
         lines = captured.get().splitlines()
         return lines if shutil.get_terminal_size().lines >= MIN_HEIGHT else lines[:1]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
+
+import click
 
 from windlass.cli.style import RANK_COLOURS
 from windlass.errors import UsageError
 from windlass.runs.logs import LogBlock, RunLogs
 
-_SGR_NUMBERS: Final = {"cyan": 36, "magenta": 35, "green": 32, "yellow": 33, "blue": 34, "red": 31}
 _ESCAPE = re.compile(r"\x1b\[[0-9;:]*m|\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_]|.)?")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
 
@@ -27,16 +28,11 @@ def write_logs(
 
     `terminal` says that `out` is one, with colours. Raises UsageError for a rank or attempt that is not there.
     """
-    logs = RunLogs(run_dir)
+    logs, chosen = RunLogs(run_dir), ranks or None
     if is_over is None:
         _refuse_unknown(logs, ranks, attempt)
-    plain = len(ranks) == 1
-    chosen = ranks or None
-    if is_over is None:
-        blocks = logs.read_batches(ranks=chosen, attempt=attempt, tail=tail, since_ns=since_ns)
-    else:
-        blocks = logs.follow_batches(ranks=chosen, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over)
-    write_blocks(blocks, out, plain=plain, flush=is_over is not None, terminal=terminal)
+    blocks = logs.read_batches(ranks=chosen, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over)
+    write_blocks(blocks, out, plain=len(ranks) == 1, flush=is_over is not None, terminal=terminal)
 
 
 def write_blocks(
@@ -62,8 +58,7 @@ def terminal_lines(block: LogBlock) -> str:
 
     Of a progress bar that redraws itself by carriage returns only the last state is left.
     """
-    number = _SGR_NUMBERS[RANK_COLOURS[block.rank % len(RANK_COLOURS)]]
-    prefix = f"\x1b[{number}m[{block.rank}]\x1b[0m "
+    prefix = click.style(f"[{block.rank}]", fg=RANK_COLOURS[block.rank % len(RANK_COLOURS)]) + " "
     lines = []
     for line in block.data.decode("utf-8", "replace").removesuffix("\n").split("\n"):
         if not line.isprintable():

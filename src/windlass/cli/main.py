@@ -1,60 +1,66 @@
-"""The command `windlass`: finds the subcommand, loads only its file, turns errors into one message and exit code."""
+"""The command `windlass`: imports only the subcommand's module, turns errors into a message and an exit code."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import itertools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import click
 
 import windlass
-from windlass.errors import WindlassError
+from windlass.errors import WindlassError, near
 
-# A command makes many objects while it imports and few afterwards: looking through them again and again takes a tenth
+# A command makes many objects while it imports and few afterwards: collections with the usual thresholds take a tenth
 # of its start.
 gc.set_threshold(100_000, 20, 20)
+# The end of an interpreter looks for garbage among all objects, a seventh of the time of `ps --on`.
+atexit.register(gc.freeze)
 
 
 class Entry(NamedTuple):
-    """A command that is loaded when it is called."""
+    """A command whose module is imported when it is called."""
 
     module: str
     help: str
     function: str = ""
-    """What it is called there, where that is not its name."""
+    """Its name in the module, where that differs."""
 
 
 COMMANDS: Final[dict[str, Entry]] = {
-    "init": Entry("make", "Write a job file for a script"),
+    "init": Entry("init", "Write a job file for a script"),
     "import": Entry("importing", "Write a job file for a manifest of Kubernetes, TorchX or SkyPilot", "import_job"),
-    "check": Entry("make", "Check a job file, and a cluster, and say all that is wrong"),
-    "plan": Entry("run", "Show every step that a run would take; touches nothing"),
+    "check": Entry("init", "Check a job file, and a cluster, and report every problem"),
+    "plan": Entry("run", "Show every step that a run would take; changes nothing"),
     "run": Entry("run", "Run a job and follow it"),
-    "ps": Entry("look", "List runs"),
-    "status": Entry("look", "Show one run: phase, progress, ranks, where its time went"),
-    "logs": Entry("look", "Show what the ranks wrote"),
-    "why": Entry("why", "Say why a run failed: the cause, the evidence, the fix"),
-    "cost": Entry("cost", "Say what a run has cost, and what of it was wasted"),
-    "events": Entry("look", "Show what happened to a run"),
-    "exec": Entry("inside", "Run a command where a rank of a live run is"),
-    "cp": Entry("inside", "Copy files out of a run or into it"),
+    "ps": Entry("inspect", "List runs"),
+    "status": Entry("inspect", "Show one run: phase, progress, ranks, where its time went"),
+    "logs": Entry("inspect", "Show output of the ranks"),
+    "why": Entry("why", "Explain why a run failed or is pending: cause, evidence, fix"),
+    "cost": Entry("cost", "Show what a run has cost, and how much of it was wasted"),
+    "events": Entry("inspect", "Show the events of a run"),
+    "exec": Entry("exec_copy", "Run a command beside a rank of a running job"),
+    "cp": Entry("exec_copy", "Copy files out of a run or into it"),
     "checkpoints": Entry("checkpoints", "List, verify, prune and export the checkpoints of a run"),
+    "data": Entry("data", "Copy, stage, list and verify data in folders and object stores"),
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),
-    "resume": Entry("resume", "Go on with a run that failed, was stopped or was lost"),
+    "resume": Entry("resume", "Resume a run that failed, was stopped or was lost"),
     "rm": Entry("run", "Remove ended runs with their logs and results"),
-    "warm": Entry("warm", "See and end the processes from which ranks are forked"),
-    "doctor": Entry("doctor", "Look at this machine and say what would stand in a run's way"),
-    "schema": Entry("make", "Print the JSON Schema of the job file, for editors"),
+    "warm": Entry("warm", "List and stop the processes from which ranks are forked"),
+    "target": Entry("target", "Set up a target for supervisors that run there"),
+    "doctor": Entry("doctor", "Check this machine for what would fail or slow down a run"),
+    "schema": Entry("init", "Print the JSON Schema of the job file, for editors"),
     "completion": Entry("completion", "Print the completion script for bash, zsh or fish"),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in files that are imported when they are called, not before."""
+    """A group whose commands are imported when they are called, not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order in which a newcomer meets them."""
@@ -74,10 +80,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where there is none of that name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            hint = near(args[0], COMMANDS)
+            hint = f" ({hint})" if hint else ""
             raise click.UsageError(f"'{args[0]}' is not a command{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -102,9 +106,9 @@ def cli() -> None:
     \b
     windlass run train.py --nodes 2 --procs-per-node 2     a script, as it is
     windlass run                                           the job.yaml of this folder
-    windlass logs -f                                       what the newest run says
+    windlass logs -f                                       output of the newest run
 
-    Exit codes: 0 success, 1 a failure of ours, 2 usage or a bad job file, 100 the run failed, 101 not finished,
+    Exit codes: 0 success, 1 an internal error, 2 usage or a bad job file, 100 the run failed, 101 not finished,
     102 no such run, 103 stopped.
     """
 
@@ -122,14 +126,16 @@ def main(argv: list[str] | None = None) -> None:
     except click.ClickException as error:
         code = _show_help() if arguments in ([], ["--"]) else _report_usage(error, ours)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; what is left in the buffer has nowhere to go.
+        # The reader has closed the pipe: what is left in the buffer cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
-        defect = WindlassError(f"{type(error).__name__}: {error}", "a defect of Windlass: --debug shows the trace")
-        code = _report(defect, ours, cause=error)
+        internal = WindlassError(
+            f"{type(error).__name__}: {error}", "an internal error of Windlass: --debug shows the trace"
+        )
+        code = _report(internal, ours, cause=error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -138,14 +144,11 @@ def _report(error: WindlassError, arguments: list[str], cause: Exception | None 
         import traceback
 
         traceback.print_exception(cause or error)
-    elif _wants_json(arguments):
-        _report_json(error.exit_code, error.message, error.hint, getattr(error, "problems", ()))
     else:
-        from windlass.cli.words import harmless  # a pod or an API server may have written a part of it
+        from windlass.cli.formatting import harmless  # a pod or an API server may have written a part of it
 
-        click.echo(f"{_red('error:')} {harmless(error.message)}", err=True)
-        if error.hint:
-            click.echo(f"  {harmless(error.hint)}", err=True)
+        problems = getattr(error, "problems", ())
+        _print_error(error.exit_code, error.message, error.hint or "", arguments, problems, clean=harmless)
     return error.exit_code
 
 
@@ -159,20 +162,22 @@ def _show_help() -> int:
 def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
     context = getattr(error, "ctx", None)
     hint = f"see: {context.command_path} --help" if context else "see: windlass --help"
-    if _wants_json(arguments):
-        _report_json(2, error.format_message(), hint, ())
-    else:
-        click.echo(f"{_red('error:')} {error.format_message()}\n  {hint}", err=True)
+    _print_error(2, error.format_message(), hint, arguments)
     return 2
 
 
-def _report_json(code: int, message: str, hint: str, problems: Any) -> None:
-    """The one shape of an error for machines, on standard error."""
-    import dataclasses
-    import json
+def _print_error(
+    code: int, message: str, hint: str, arguments: list[str], problems: Any = (), clean: Callable[[str], str] = str
+) -> None:
+    """An error on standard error, in the one shape for machines or as text."""
+    if _wants_json(arguments):
+        import dataclasses
+        import json
 
-    body = {"code": code, "message": message, "hint": hint, "problems": [dataclasses.asdict(p) for p in problems]}
-    click.echo(json.dumps({"error": body}), err=True)
+        body = {"code": code, "message": message, "hint": hint, "problems": [dataclasses.asdict(p) for p in problems]}
+        click.echo(json.dumps({"error": body}), err=True)
+    else:
+        click.echo(clean(f"{_red('error:')} {message}" + (f"\n  {hint}" if hint else "")), err=True)
 
 
 def _wants_json(arguments: list[str]) -> bool:

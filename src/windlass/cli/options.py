@@ -1,4 +1,4 @@
-"""Options that commands share, each written once."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def plan_output(command: Command) -> Command:
     return output(command, "manifest", "manifest-json")
 
 
+def manifest_output(command: Command) -> Command:
+    """`-o table|json|yaml|manifest`, and `--debug`."""
+    return output(command, "manifest")
+
+
 def verbose(command: Command) -> Command:
     """`-v`."""
     return click.option("-v", "--verbose", count=True, help="Show more.")(command)
@@ -37,7 +42,11 @@ def job_arguments(command: Command) -> Command:
     options = [
         click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path()),
         click.option(
-            "--on", default="local", metavar="TARGET[,…]", help="Where to run: the first that can.", show_default=True
+            "--on",
+            default="local",
+            metavar="TARGET[,…]",
+            help="Target, or the first of several that can run it.",
+            show_default=True,
         ),
         click.option("--name", help="Name of the job."),
         click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
@@ -48,7 +57,7 @@ def job_arguments(command: Command) -> Command:
         click.option("--timeout", metavar="2h", help="End the run after this time."),
         click.option("--python", metavar="PATH", help="The script's interpreter."),
         click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
-        click.option("--via", metavar="WAY", help="What makes the pods on a cluster: job, jobset, trainjob, …"),
+        click.option("--via", metavar="WAY", help="Kind of object on a cluster: job, jobset, trainjob, …"),
         click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field: --set grace=1min."),
     ]
     for option in reversed(options):
@@ -57,54 +66,57 @@ def job_arguments(command: Command) -> Command:
 
 
 def on_cluster(command: Command) -> Command:
-    """`--on TARGET`, of commands that look at runs or end them."""
-    text = "A run on this cluster, whichever machine started it."
+    """`--on TARGET`, of commands for one run."""
+    text = "A run on this cluster, started by any machine."
     return click.option("--on", metavar="TARGET", help=text)(command)
+
+
+def require_named(run: str | None, on: str | None) -> None:
+    """Raise UsageError for a command that changes the newest run of a target: that may be of another user."""
+    if on is not None and run is None:
+        raise click.UsageError("with --on, name the run")
 
 
 def run_argument(command: Command) -> Command:
     """`[RUN]`: an id, a unique prefix of one, or nothing for the newest run."""
-    return click.argument("run", required=False, shell_complete=_complete_run)(command)
+    return click.argument("run", required=False, shell_complete=complete_run)(command)
 
 
 def run_arguments(command: Command) -> Command:
     """`RUN…`: one or more of them."""
-    option = click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=_complete_run)
+    option = click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_run)
     return option(command)
 
 
-def _complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    return run_ids(incomplete)
-
-
-def run_ids(incomplete: str) -> list[str]:
-    """Runs whose ids begin so, for a line that is being typed."""
-    from windlass.actions.edge import here
+def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of runs, by their beginning."""
     from windlass.errors import WindlassError
-
-    edge = here()
-    try:
-        with edge.store() as store:
-            return [status.id for status in store.statuses(last=50) if status.id.startswith(incomplete)]
-    except WindlassError:  # a line that is being typed is no place for a message
-        return []
-
-
-def checkpoint_names(run: str | None, incomplete: str) -> list[str]:
-    """Checkpoints of a run whose names begin so, for a line that is being typed."""
-    from windlass.actions.checkpoints import look
-    from windlass.actions.edge import here
-    from windlass.errors import WindlassError
+    from windlass.runs.context import here
 
     try:
         with here().store() as store:
-            return [one.name for one in look(run or None, store, reach=False).found if one.name.startswith(incomplete)]
+            return [status.id for status in store.statuses(last=50) if status.id.startswith(incomplete)]
+    except WindlassError:  # completion prints no messages
+        return []
+
+
+def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Checkpoints, by the beginning of their names, of the run that this command or its group is given."""
+    from windlass.actions.checkpoints import look
+    from windlass.actions.runs import opened
+    from windlass.errors import WindlassError
+
+    try:
+        run = ctx.params.get("run") or (ctx.parent.params.get("run") if ctx.parent is not None else None)
+        with opened(run or None, ctx.params.get("on")) as (engine, run_id):
+            found = look(engine, run_id, reach=False).found
+        return [one.name for one in found if one.name.startswith(incomplete)]
     except WindlassError:
         return []
 
 
 def seconds(text: str, option: str, hint: str) -> float:
-    """A length of time that was given to `option`. Raises UsageError with `hint` for what is none."""
+    """Seconds of the duration given to `option`. Raises UsageError with `hint`."""
     from windlass.errors import UsageError
     from windlass.spec.units import parse_duration
 
@@ -118,13 +130,13 @@ def overrides(
     *, name: str | None, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None,
     python: str | None, cold: bool = False, via: str | None = None, settings: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
-    """Job fields from the options above. Raises UsageError for what does not read."""
+    """Job fields from the options above. Raises UsageError."""
     fields: dict[str, Any] = {}
     for setting in settings:
         path, value = _pair(setting, "--set")
         _assign(fields, f"--set {path}", path.split("."), _value(value))
     if cold:
-        _assign(fields, "--cold", ("local", "start"), "cold")
+        _assign(fields, "--cold", ("start",), "cold")
     if via is not None:
         _assign(fields, "--via", ("kubernetes", "via"), via)
     given = {"name": name, "timeout": timeout, "python": python}

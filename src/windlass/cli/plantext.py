@@ -1,4 +1,4 @@
-"""Turns a plan into what a person checks before a run: what starts where, by which command line, and what is wrong."""
+"""Text of a plan: what starts where, by which command line, and what is wrong."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.cli.words import Paint, count, duration, in_place, price, ranks_named, size, table, tilde, visible
+from windlass.cli.formatting import Paint, count, duration, in_place, price, ranks_named, size, table, tilde, visible
 from windlass.plan.plan import Note, Plan, Step
+from windlass.plan.price import num_spares
 
 NODES_SHOWN: Final = 8
 """A plan of more nodes shows the first ones; they differ in their numbers alone."""
@@ -21,6 +22,8 @@ def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
     shape = f"{count(plan.num_nodes, 'node')} × {count(plan.procs_per_node, 'rank')}"
     least = plan.policy.get("min_nodes", plan.num_nodes)
     shape += f", and with {count(least, 'node')} if others are lost" if least < plan.num_nodes else ""
+    spares = num_spares(plan.engine, plan.job)
+    shape += f", and {count(spares, 'spare')}" if spares else ""
     lines = [f"{paint(plan.name, bold=True)} on {plan.target}: {shape}", *_policy(plan, paint)]
     common = _common_environment(plan) if verbose else {}
     nodes_shown = 0
@@ -35,10 +38,12 @@ def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
     if plan.notes:
         lines += ["", *note_lines(plan.notes, paint)]
     if plan.price:
-        lines += ["", f"{price(plan.price['per_hour'], plan.price['currency'])} an hour ({plan.price['source']})"]
+        included = f", {count(spares, 'spare')} included" if spares else ""
+        per_hour = price(plan.price["per_hour"], plan.price["currency"])
+        lines += ["", f"{per_hour} an hour{included} ({plan.price['source']})"]
     blocked = sum(note.blocks for note in plan.notes)
-    stands = paint(f"{count(blocked, 'error')}: this plan cannot be run", "red", bold=True)
-    return [*lines, "", stands if blocked else f"Nothing was started. {paint('windlass run', bold=True)} does this."]
+    blocking = paint(f"{count(blocked, 'error')}: this plan cannot be run", "red", bold=True)
+    return [*lines, "", blocking if blocked else f"Nothing was started. {paint('windlass run', bold=True)} does this."]
 
 
 def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:
@@ -66,7 +71,7 @@ def _policy(plan: Plan, paint: Paint) -> list[str]:
 def _step(place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping[str, str]) -> list[str]:
     request = step.request
     ranks = request.get("ranks", ())
-    summary = step.summary.split(": ", 1)[0] if ranks else step.summary  # the command itself stands below
+    summary = step.summary.split(": ", 1)[0] if ranks else step.summary  # the command itself is shown below
     lines = [f"{paint(f'{place}.', bold=True)} {summary}"]
     if step.kind == "code" and "files" in request:
         lines += [f"   {line}" for line in _code(request, paint, verbose=verbose)]

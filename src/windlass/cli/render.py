@@ -1,29 +1,29 @@
-"""Prints plans, statuses, lists of runs and events: lines for a person, JSON or YAML for a program."""
+"""Prints views: text for a terminal, JSON or YAML for a program."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from windlass.cli.formatting import Paint, duration, harmless, painter, titled, visible
 from windlass.cli.style import PHASE_COLOURS
-from windlass.cli.words import duration, harmless, number, painter, table
-from windlass.runs.ledger import Ledger, ledger_to_json
-from windlass.runs.machine import this_machine
-from windlass.runs.record import Event, Status, status_to_json
+from windlass.views.serialise import to_json
 
 if TYPE_CHECKING:
-    from windlass.actions.current import View
-    from windlass.plan.plan import Plan
+    from windlass.runs.events import Event
+    from windlass.views.run import RunSummary
+
+NAMED = 8
+"""So many runs are named in a note on several."""
 
 
 def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
-    """Print lines that are coloured already, or not; what a terminal of an odd encoding lacks becomes `?`.
+    """Print lines that may be coloured; letters that the terminal's encoding lacks become `?`.
 
     Names and messages of clusters, pods and files stand in them: no other escape sequence reaches the terminal.
     """
@@ -33,131 +33,104 @@ def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
     click.echo(text.encode(encoding, "replace").decode(encoding), file=out, color=True)
 
 
-def print_data(data: Any, form: str, text: str | Iterable[str]) -> None:
-    """Print `data` as JSON or YAML, or else `text`."""
+def print_data(view: Any, form: str, text: str | Iterable[str] | Callable[[Paint], Iterable[str]]) -> None:
+    """Print a view, or JSON data, as JSON or YAML, or else `text`; a function is given what colours standard output."""
     if form == "json":
-        click.echo(json.dumps(data))
+        click.echo(json.dumps(to_json(view)))
     elif form == "yaml":
-        click.echo(to_yaml(data), nl=False)
-    elif text:
-        emit([text] if isinstance(text, str) else text)
+        click.echo(to_yaml(to_json(view)), nl=False)
+    elif lines := text(painter(sys.stdout)) if callable(text) else text:
+        emit([lines] if isinstance(lines, str) else lines)
 
 
 def to_yaml(data: Any) -> str:
     """JSON data as YAML."""
-    import io
+    from windlass.spec.yamlwriter import block_lines
 
-    from ruamel.yaml import YAML
-
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    out = io.StringIO()
-    yaml.dump(json.loads(json.dumps(data)), out)
-    return out.getvalue()
+    return "\n".join([*block_lines(data), ""])
 
 
-def print_plan(plan: Plan, form: str, *, verbose: int = 0) -> None:
-    """Print a plan."""
-    from windlass.cli.plantext import plan_lines
-
-    print_data(plan.to_json(), form, plan_lines(plan, painter(sys.stdout), verbose=verbose) if form == "table" else "")
+def print_item(view: Any, form: str, text: str | Iterable[str] | Callable[[Paint], Iterable[str]]) -> None:
+    """Print one of several views: as JSON one object a line, as YAML one item of a list."""
+    print_data([view] if form == "yaml" else view, form, text)
 
 
-def print_status(
-    status: Status, plan: Mapping[str, Any], ledger: Ledger, form: str, *, verbose: int = 0, view: View | None = None,
-    is_full: bool = False,
-) -> None:  # fmt: skip
-    """Print one run.
-
-    `plan` is its recorded plan's JSON; `view` says how true the status is now; `is_full` if the disk under the record
-    is full.
-    """
-    from windlass.cli.statustext import network_of, stale_lines, status_lines
-
-    now = time.time()
-    host = status.machine.host if status.machine and not this_machine(os.environ).keeps(status.machine) else ""
-    paint = painter(sys.stdout)
-    lines: list[str] = []
-    if form == "table":
-        lines = status_lines(status, plan, ledger, now, paint, verbose=verbose, host=host, is_full=is_full)
-    if view is not None and view.stale:
-        lines[1:1] = stale_lines(view.stale, view.as_of, now, paint)
-    network = network_of(plan)
-    data = {**status_to_json(status, now), **(view.to_json() if view else {}), "ledger": ledger_to_json(ledger)}
-    print_data({**data, **({"network": network} if network else {})}, form, lines)
+def print_detached(run_id: str, form: str, *, quiet: bool) -> None:
+    """Print the id of a run that nothing follows, and how to follow it."""
+    words = "runs in the background; follow it: windlass logs -f"
+    print_data({"id": run_id}, form, run_id if quiet else f"{run_id} {words} {run_id}")
 
 
-def print_statuses(views: list[View], form: str, *, hidden: int, quiet: bool) -> None:
-    """Print a list of runs; where states of some may be old, a line on standard error for each reason."""
-    now = time.time()
-    statuses = [view.status for view in views]
+def print_runs(runs: Sequence[RunSummary], form: str, *, hidden: int, quiet: bool) -> None:
+    """Print a list of runs; for states that may be old, a line on standard error for each reason."""
     if form != "table":
-        every = [{**status_to_json(view.status, now), **view.to_json()} for view in views]
-        print_data([{name: one[name] for name in one if name != "attempts"} for one in every], form, "")
-        return
-    if quiet:
-        print_data((), form, [status.id for status in statuses] if statuses else "")
-        return
-    if not statuses:
+        print_data(runs, form, "")
+    elif not runs:
         click.echo("No run yet. Start one: windlass run train.py", err=True)
-        return
-    as_of = [f"{duration(now - view.as_of)} ago" if view.stale else "now" for view in views]
-    emit(_table_of_runs(statuses, now, as_of))
-    from windlass.cli.statustext import stale_notes
+    elif quiet:
+        emit(run.id for run in runs)
+    else:
+        emit(run_rows(runs, time.time(), painter(sys.stdout)))
+        emit(stale_notes(runs), sys.stderr)
+        if hidden:
+            click.echo(f"and {hidden} older: windlass ps --all", err=True)
 
-    emit(stale_notes(views), sys.stderr)
-    if hidden:
-        click.echo(f"and {hidden} older: windlass ps --all", err=True)
+
+def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint) -> list[str]:
+    """A table of runs; columns that most runs leave empty are there only if one has them."""
+    from windlass.cli.statustext import attempt_word
+
+    columns: list[tuple[str, Callable[[RunSummary], str]]] = [
+        ("ID", lambda run: run.id),
+        ("NAME", lambda run: run.name),
+        ("TARGET", lambda run: run.target),
+        ("PHASE", lambda run: paint(run.phase, PHASE_COLOURS[run.phase])),
+        ("PROGRESS", lambda run: _progress(run, now)),
+        ("AGE", lambda run: duration(now - run.created_at)),
+        ("TIME", lambda run: duration(run.elapsed(now))),
+    ]
+    if any(run.checkpoint is not None for run in runs):
+        columns.append(("CHECKPOINT", lambda run: f"step {run.checkpoint.step or 0:,}" if run.checkpoint else "–"))
+    if any(len(run.attempts) > 1 for run in runs):
+        columns.append(("ATTEMPT", attempt_word))
+    if not all(run.is_here for run in runs):
+        columns.append(("HOST", lambda run: "here" if run.is_here else run.host or "–"))
+    if len({run.user for run in runs}) > 1:
+        columns.append(("USER", lambda run: run.user or "–"))
+    if any(run.stale for run in runs):
+        columns.append(("AS OF", lambda run: paint(f"{duration(now - (run.as_of or now))} ago", "yellow")
+                        if run.stale else "now"))  # fmt: skip
+    return titled((title for title, _ in columns), ([cell(run) for _, cell in columns] for run in runs), paint)
 
 
-def _table_of_runs(statuses: list[Status], now: float, as_of: Sequence[str] = ()) -> list[str]:
-    from windlass.cli.statustext import advance_of, attempt_word, elapsed
+def _progress(run: RunSummary, now: float) -> str:
+    from windlass.cli.statustext import advance_words
 
-    paint = painter(sys.stdout)
-    titles = ["ID", "NAME", "TARGET", "PHASE", "PROGRESS", "AGE", "TIME"]
-    # Columns of what most runs have none of are there only where one has.
-    here = this_machine(os.environ)
-    hosts = {status.id: status.machine.host for status in statuses if status.machine and not here.keeps(status.machine)}
-    restarted = any(len(status.attempts) > 1 for status in statuses)
-    saved = any(status.checkpoint is not None for status in statuses)
-    is_old = any(word != "now" for word in as_of)
-    of_some = (("SAVED", saved), ("ATTEMPT", restarted), ("HOST", bool(hosts)), ("AS OF", is_old))
-    titles += [title for title, is_there in of_some if is_there]
-    rows = [[paint(title, dim=True) for title in titles]]
-    for status, word in zip(statuses, as_of or ["now"] * len(statuses), strict=True):
-        progress = []
-        if (advance := advance_of(status, now)) is not None:
-            progress = [advance.steps] if advance.steps else []
-            if advance.share is not None and not status.phase.is_terminal:
-                progress.append(f"{advance.share:.0%}")
-            if advance.left_seconds is not None:
-                progress.append(f"{duration(advance.left_seconds)} left")
-            elif "loss" in status.progress:
-                progress.append(f"loss {number(status.progress['loss'])}")
-        rows.append([
-            status.id,
-            status.name,
-            status.target,
-            paint(status.phase.value, PHASE_COLOURS[status.phase.value]),
-            "  ".join(progress) or "–",
-            duration(now - status.created_at),
-            duration(elapsed(status, now)),
-            *([f"step {status.checkpoint['step']:,}" if status.checkpoint else "–"] if saved else []),
-            *([attempt_word(status)] if restarted else []),
-            *([hosts.get(status.id, "here")] if hosts else []),
-            *([paint(word, "yellow") if word != "now" else word] if is_old else []),
-        ])  # fmt: skip
-    return table(rows)
+    head, facts = advance_words(run, now)
+    loss = [fact for fact in facts if fact.startswith("loss ")]
+    if run.phase.is_terminal:
+        head = [word for word in head if "%" not in word]
+    return "  ".join([*head, *([] if any("left" in word for word in head) else loss)]) or "–"
+
+
+def stale_notes(runs: Sequence[RunSummary]) -> list[str]:
+    """Below a list of runs, a line for each reason for which states of some may be old."""
+    from windlass.cli.statustext import clock_time
+
+    notes = []
+    for stale in dict.fromkeys(run.stale for run in runs if run.stale):
+        found = [run for run in runs if run.stale == stale]
+        names = ", ".join(run.id for run in found[:NAMED]) + (" …" if len(found) > NAMED else "")
+        states = "state of 1 run is" if len(found) == 1 else f"states of {len(found)} runs are"
+        since = clock_time(min(run.as_of or 0.0 for run in found))
+        notes.append(f"{visible(stale)}: the {states} as of {since} ({names})")
+    return notes
 
 
 def print_event(event: Event, form: str, began_at: float) -> None:
-    """Print one event; as JSON one object a line, as YAML one item of a list."""
-    data = {"seq": event.seq, "time": event.time, "kind": event.kind, **event.data}
-    if form == "table":
-        from windlass.cli.eventtext import event_line
+    """Print one event."""
+    from windlass.cli.eventtext import event_line
 
-        emit([event_line(event, began_at, painter(sys.stdout))])
-    else:
-        print_data([data] if form == "yaml" else data, form, "")
+    data = {"seq": event.seq, "time": event.time, "kind": event.kind, **event.data}
+    print_item(data, form, lambda paint: [event_line(event, began_at, paint)])
     sys.stdout.flush()

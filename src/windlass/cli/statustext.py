@@ -1,43 +1,58 @@
-"""Turns a status into what a person wants to know: where the run is, what broke, where the time went, what next."""
+"""Text of one run: where it is, what failed, where its time went, and which command to type next."""
 
 from __future__ import annotations
 
-import os
+import signal
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
-from windlass.cli.style import PHASE_COLOURS, SPENT_COLOURS
-from windlass.cli.words import Paint, bar, count, duration, number, ranks_named, size, spans, table, tilde, visible
+from windlass.cli.formatting import (
+    Paint,
+    bar,
+    count,
+    duration,
+    number,
+    ranks_named,
+    size,
+    spans,
+    styled,
+    table,
+    tilde,
+    visible,
+    width_of,
+)
+from windlass.cli.style import SPENT_COLOURS, phase_word
+from windlass.runs import events
+from windlass.runs.data import DataDifference
 from windlass.runs.ledger import WASTED, Ledger
-from windlass.runs.record import DISK_FULL, ROTATED, Attempt, Phase, RankState, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import DISK_FULL, REMOVED, ROTATED, RankState
 from windlass.runs.start import Origin, Start
-from windlass.runs.tally import Spent
-
-if TYPE_CHECKING:
-    from windlass.actions.current import View
+from windlass.runs.time_accounting import Spent
+from windlass.views.run import Run, RunSummary, advance_of
 
 RANK_ROWS: Final = 8
 """A run of more ranks is shown as groups of ranks in the same state."""
 TRACEBACK_LINES: Final = 14
-NAMED: Final = 8
-"""So many runs are named in a note on several."""
-LABEL_WIDTH: Final = 10
-REASONS: Final = {
+VERBOSE_TRACEBACK_LINES: Final = 60
+LABEL_WIDTH: Final = 12
+DIGEST_CHARS: Final = 16
+ENDED: Final = {
     "failure": "a rank failed",
     "preemption": "it was preempted",
     "node-loss": "a node was lost",
     "hang": "it hung",
     "resize": "the number of nodes changed",
     "stop": "it was stopped",
-    "timeout": "its time was up",
+    "timeout": "it reached its time limit",
     "same-step-twice": "the same step failed twice in the same way",
     "resume": "it was resumed",
 }
-"""Why an attempt ended, as a sentence."""
-WHY: Final = {
+"""Why an attempt ended, as a clause."""
+STARTED: Final = {
     "failure": "after a failure",
     "preemption": "after a preemption",
     "node-loss": "after the loss of a node",
@@ -45,118 +60,87 @@ WHY: Final = {
     "resize": "with another number of nodes",
     "resume": "by a resume",
 }
-"""Why an attempt was begun."""
-_WHY_DROPPED: Final = {
-    DISK_FULL: "were not kept, the disk was full",
-    ROTATED: "are missing, the kubelet rotated the log before a supervisor read them",
+"""Why an attempt was started."""
+_DROPPED: Final = {
+    DISK_FULL: "not written: the disk was full",
+    ROTATED: "missing: the kubelet rotated the log before a supervisor read it",
 }
-NOT_METRICS: Final = frozenset({"rank", "at", "metrics", "message"})
+_QUIET: Final = frozenset({"done", "running", "starting", "not started"})
+"""States of a rank that are no failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """How far a run is, as far as its script said so."""
-
-    share: float | None
-    """0 to 1; None where the whole is not known."""
-    steps: str
-    """`120/400`, `step 120` or empty."""
-    facts: tuple[str, ...]
-    """`8.4 steps/s`, `1,070 samples/s`, `loss 0.231`."""
-    left_seconds: float | None
-    """Time to the last step at the present rate."""
+# -- progress ---------------------------------------------------------------------------------------------------------
 
 
-def advance_of(status: Status, now: float, rate: float | None = None) -> Advance | None:
-    """How far the run is; `rate` is in steps a second as the caller has measured it, for a script that does not say."""
-    progress = status.progress
-    step, total = _count(progress.get("step")), _count(progress.get("total"))
-    share = None
-    if step is not None and total:
-        share = min(1.0, step / total)
-    elif isinstance(percent := progress.get("percent"), int | float):
-        share = min(1.0, max(0.0, percent / 100))
-    rate = _positive(progress.get("rate")) or rate or _mean_rate(status, step, now)
-    facts = []
-    if (epoch := progress.get("epoch")) is not None:
-        facts.append(f"epoch {number(epoch)}")
-    if (loss := progress.get("loss")) is not None:
-        facts.append(f"loss {number(loss)}")
-    if rate is not None:
-        facts.append(f"{number(rate)} steps/s")
-    if (samples := _positive(progress.get("samples_per_second"))) is not None:
-        facts.append(f"{number(samples)} samples/s")
-    left = None
-    if not status.phase.is_terminal and rate and step is not None and total and step <= total:
-        left = (total - step) / rate
-    elif not status.phase.is_terminal:
-        left = _positive(progress.get("eta_seconds"))  # the script's own word for it
-    steps = ""
-    if step is not None:
-        steps = f"{step:,}/{total:,}" if total else f"step {step:,}"
-    if share is None and not steps and not facts:
-        return None
-    return Advance(share, steps, tuple(facts), left)
+def advance_words(run: RunSummary, now: float, rate: float | None = None) -> tuple[list[str], list[str]]:
+    """How far the run is, as `25%`, `100/400` and `30s left`, and what its script reports, as `loss 0.5`."""
+    advance, progress = advance_of(run, now, rate), run.progress
+    head = [] if advance.share is None else [f"{advance.share:.0%}"]
+    if advance.step is not None:
+        head.append(f"{advance.step:,}/{advance.total:,}" if advance.total else f"step {advance.step:,}")
+    if advance.left_seconds is not None:
+        head.append(f"{duration(advance.left_seconds)} left")
+    facts = [f"{name} {number(value)}" for name in ("epoch", "loss") if (value := getattr(progress, name)) is not None]
+    facts += [f"{number(advance.rate)} steps/s"] if advance.rate is not None else []
+    facts += [f"{number(progress.samples_per_second)} samples/s"] if (progress.samples_per_second or 0) > 0 else []
+    return head, facts
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+def advance_lines(
+    run: RunSummary, now: float, rate: float | None = None, *, width: int = 0, colour: str | None = None
+) -> list[str]:
+    """The same on one or two lines, with a bar; the first line fills `width` columns where that is given."""
+    head, facts = advance_words(run, now, rate)
+    if (share := advance_of(run, now).share) is not None:
+        beside = width_of("  ".join(["", f"{head[0]:>4}", *head[1:]]))
+        drawn = bar(share, width - beside) if width > beside else bar(share)
+        head = [f"{styled(drawn, colour) if colour else drawn} {head[0]:>4}", *head[1:]]
+    return [line for line in ("  ".join(head), "  ".join(facts)) if line]
 
 
-def _positive(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and value > 0 and value != float("inf") else None
+# -- time -------------------------------------------------------------------------------------------------------------
 
 
-def _mean_rate(status: Status, step: int | None, now: float) -> float | None:
-    """Steps a second since training began. A later attempt may have resumed anywhere, so only the first one tells."""
-    if not step or len(status.attempts) != 1:
-        return None
-    until = float(status.progress.get("at", now)) if status.phase is Phase.TRAINING else now
-    seconds = status.phases_at(until).get(Phase.TRAINING, 0.0)
-    return step / seconds if seconds >= 1.0 else None
-
-
-# -- parts ------------------------------------------------------------------------------------------------------------
-
-
-def phase_word(phase: Phase, paint: Paint) -> str:
-    """The phase in its colour."""
-    return paint(phase.value, PHASE_COLOURS[phase.value], bold=phase.is_terminal)
-
-
-def elapsed(status: Status, now: float) -> float:
-    """Seconds from the run's beginning to its end, or to `now`."""
-    return (now if status.ended_at is None else status.ended_at) - status.created_at
-
-
-def time_shares(ledger: Ledger) -> list[tuple[Spent, float, float]]:
-    """What time was spent on, seconds and share of the wall clock, in the order in which a run goes through them."""
-    total = ledger.wall_seconds or 1.0
-    return [(spent, seconds, seconds / total) for spent, seconds in ledger.seconds.items()]
+def _shares(ledger: Ledger) -> list[tuple[Spent, float, float]]:
+    """What the time was spent on, with its seconds and its share of all."""
+    return [(spent, seconds, seconds / (ledger.wall_seconds or 1.0)) for spent, seconds in ledger.seconds.items()]
 
 
 def time_line(ledger: Ledger) -> str:
-    """Where the time went, in one line: `starting 2.1s (17 %), training 9.8s (80 %)`; crumbs are left out."""
-    shares = time_shares(ledger)
+    """Where the time went, in one line: `starting 2.1s (17%), training 9.8s (80%)`; shares below 0.5 % are left out."""
+    shares = _shares(ledger)
     shown = [part for part in shares if part[2] >= 0.005 or part[0] in WASTED] or shares
-    return ", ".join(f"{spent.value} {duration(seconds)} ({share:.0%})" for spent, seconds, share in shown)
+    return ", ".join(f"{spent} {duration(seconds)} ({share:.0%})" for spent, seconds, share in shown)
+
+
+def spent_row(spent: Spent, cells: Sequence[str], share: float, paint: Paint) -> list[str]:
+    """A row for one thing that time or money was spent on, with a bar."""
+    return [paint(spent, SPENT_COLOURS[spent], bold=spent in WASTED), *cells, bar(share, 20).rstrip("░")]
 
 
 def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
-    """Where the time went as a table with bars; below it what that is worth, once something has befallen the run."""
-    rows = [
-        [paint(spent.value, SPENT_COLOURS[spent.value], bold=spent in WASTED), duration(seconds), f"{share:4.0%}",
-         bar(share, 20).rstrip("░")]
-        for spent, seconds, share in time_shares(ledger)
-    ]  # fmt: skip
+    """Where the time went, with bars; of a run with restarts or wasted time also its goodput."""
+    lines = table([spent_row(spent, [duration(seconds), f"{share:4.0%}"], share, paint)
+                   for spent, seconds, share in _shares(ledger)])  # fmt: skip
     if ledger.attempts <= 1 and not ledger.wasted_seconds:
-        return table(rows)
+        return lines
     words = [f"goodput {ledger.goodput:.0%}", count(ledger.attempts, "attempt")]
-    if ledger.steps_redone:
-        words.append(f"{count(ledger.steps_redone, 'step')} redone")
-    if ledger.unknown_starts:
-        words.append(f"steps redone by {count(ledger.unknown_starts, 'restart')} not known")
-    return [*table(rows), paint("  ".join(words), dim=True)]
+    words += [f"{count(ledger.steps_redone, 'step')} redone"] if ledger.steps_redone else []
+    words += [f"steps redone by {count(ledger.unknown_starts, 'restart')} not known"] if ledger.unknown_starts else []
+    return [*lines, paint("  ".join(words), dim=True)]
+
+
+# -- ranks and causes -------------------------------------------------------------------------------------------------
+
+
+def exit_words(code: int) -> str:
+    """`exit code 3`, `SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def rank_word(state: RankState, *, over: bool = False) -> str:
@@ -165,89 +149,247 @@ def rank_word(state: RankState, *, over: bool = False) -> str:
         return "done" if state.exit_code == 0 else exit_words(state.exit_code)
     if over:
         return "not started" if state.pid is None else "gone"
-    return "starting" if state.pid is None else "alive"
-
-
-def exit_words(code: int) -> str:
-    """`exit code 3`, `SIGKILL`."""
-    if code >= 0:
-        return f"exit code {code}"
-    import signal
-
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return "starting" if state.pid is None else "running"
 
 
 def ranks_line(ranks: Sequence[RankState], *, over: bool = False) -> str:
-    """`4 of 4 alive`, `3 of 4 done, 1 exit code 1`."""
+    """`4 of 4 running`, `3 of 4 done, 1 failed with exit code 1`."""
     words = Counter(rank_word(state, over=over) for state in ranks)
-    first = "alive" if words["alive"] or words["starting"] else "done"
-    rest = [
-        f"{many:,} {word}"
-        if word in ("done", "alive", "starting", "gone", "not started")
-        else f"{many:,} ended by {word}"
-        for word, many in words.items()
-        if word != first
-    ]
+    first = "running" if words["running"] or words["starting"] else "done"
+    rest = [f"{many:,} {word}" if word in _QUIET or word == "gone" else f"{many:,} failed with {word}"
+            for word, many in words.items() if word != first]  # fmt: skip
     return ", ".join([f"{words[first]:,} of {len(ranks):,} {first}", *rest])
 
 
+def has_failed_ranks(ranks: Sequence[RankState]) -> bool:
+    """Whether any rank ended with an error."""
+    return any(rank_word(state) not in _QUIET for state in ranks)
+
+
 def rank_rows(
-    ranks: Sequence[RankState], paint: Paint, victims: Sequence[int], first: int | None, *, over: bool = False
+    ranks: Sequence[RankState], paint: Paint, cause: events.RootCause | None, *, over: bool = False
 ) -> list[str]:
     """A table of the ranks, those of a large run in groups of the same state."""
 
     def word(state: RankState) -> str:
         text = rank_word(state, over=over)
-        colour = None if text in ("done", "alive", "starting", "not started") else "red"
-        note = (
-            "  ← first cause" if state.rank == first else paint("  victim", dim=True) if state.rank in victims else ""
-        )
-        return paint(text, colour) + note
+        note = ""
+        if cause is not None:
+            note = "  ← root cause" if state.rank == cause.rank else ""
+            note = note or (paint("  failed as a result", dim=True) if state.rank in cause.victims else "")
+        return paint(text, None if text in _QUIET else "red") + note
 
     if len(ranks) <= RANK_ROWS:
-        head = [paint(title, dim=True) for title in ("RANK", "NODE", "PID", "STATE")]
-        return table([head, *([str(s.rank), str(s.node), str(s.pid or "–"), word(s)] for s in ranks)])
-    groups: dict[str, list[RankState]] = {}
-    for state in ranks:
-        groups.setdefault(word(state), []).append(state)
-    head = [paint(title, dim=True) for title in ("RANKS", "NODES", "COUNT", "STATE")]
-    rows = [
-        [spans(s.rank for s in group), spans(s.node for s in group), f"{len(group):,}", text]
-        for text, group in groups.items()
-    ]
-    return table([head, *rows])
+        titles = ("RANK", "NODE", "PID", "STATE")
+        rows = [[str(one.rank), str(one.node), str(one.pid or "–"), word(one)] for one in ranks]
+    else:
+        groups: dict[str, list[RankState]] = {}
+        for state in ranks:
+            groups.setdefault(word(state), []).append(state)
+        titles = ("RANKS", "NODES", "COUNT", "STATE")
+        rows = [[spans(one.rank for one in group), spans(one.node for one in group), f"{len(group):,}", text]
+                for text, group in groups.items()]  # fmt: skip
+    return table([[paint(title, dim=True) for title in titles], *rows])
 
 
-def cause_headline(cause: Mapping[str, Any]) -> str:
-    """The first cause in one line: `rank 2 failed first (exit code 1): RuntimeError: boom`."""
-    summary = visible(str(cause.get("summary", "")).strip())
-    if "rank" not in cause:
+def cause_headline(cause: events.RootCause) -> str:
+    """The root cause in one line: `rank 2 failed first (exit code 1): RuntimeError: boom`."""
+    summary = visible(cause.summary.strip())
+    if cause.rank is None:
         return summary
-    code = cause.get("exit_code")
-    how = f" ({exit_words(code)})" if isinstance(code, int) and exit_words(code) not in summary else ""
-    return f"rank {cause['rank']} failed first{how}: {summary}"
+    code = cause.exit_code
+    how = f" ({exit_words(code)})" if code is not None and exit_words(code) not in summary else ""
+    return f"rank {cause.rank} failed first{how}: {summary}"
 
 
-def cause_lines(cause: Mapping[str, Any], paint: Paint, num_lines: int = TRACEBACK_LINES) -> list[str]:
-    """The first cause with its traceback's end and its victims."""
+def cause_lines(cause: events.RootCause, paint: Paint, *, verbose: int = 0) -> list[str]:
+    """The root cause with the end of its traceback, and the ranks that failed as a result."""
     lines = [paint(cause_headline(cause), "red", bold=True)]
-    if (node := cause.get("node_lost")) is not None:
-        lines.append(f"  node {node} was lost with all its ranks")
-    trace = [visible(line) for line in str(cause.get("traceback") or "").splitlines()]
+    if cause.node_lost is not None:
+        lines.append(f"  node {cause.node_lost} was lost with all its ranks")
+    trace = [visible(line) for line in cause.traceback.splitlines()]
+    num_lines = VERBOSE_TRACEBACK_LINES if verbose else TRACEBACK_LINES
     if len(trace) > num_lines:
         cut = len(trace) - num_lines + 1
-        trace = [
-            trace[0],
-            f"  … {count(cut, 'line')} more: windlass logs --rank {cause.get('rank')}",
-            *trace[cut + 1 :],
-        ]
+        more = f"  … {count(cut, 'line')} more: windlass logs --rank {cause.rank}"
+        trace = [trace[0], more, *trace[cut + 1 :]]
     lines += [paint(f"  │ {line}", dim=True) for line in trace]
-    if victims := cause.get("victims"):
-        verb = "is a victim" if len(victims) == 1 else "are victims"
-        lines.append(f"  {ranks_named(victims)} {verb}: read the first cause first")
+    if cause.victims:
+        because = "it" if cause.rank is None else f"rank {cause.rank}"
+        lines.append(f"  {ranks_named(cause.victims)} failed because {because} failed")
+    return lines
+
+
+# -- attempts and checkpoints -----------------------------------------------------------------------------------------
+
+
+def start_words(start: Start) -> str:
+    """Where an attempt continued: `from step 120`, `resumed by the script at step 7,000`, `start step not known`."""
+    where = f"step {start.step:,}" if start.step is not None else ""
+    match start.origin:
+        case Origin.BEGINNING:
+            return "from the beginning"
+        case Origin.UNKNOWN:
+            return "start step not known"
+        case Origin.CHECKPOINT:
+            return f"from {where or 'a checkpoint'}"
+    where = where or (f"epoch {number(start.epoch)}" if start.epoch is not None else "")
+    return "resumed by the script" + (f" at {where}" if where else "")
+
+
+def attempt_words(run: Run) -> str:
+    """`3 after a hang, from step 120, 1 restart left`; empty for a first attempt of a job without restarts."""
+    if len(run.attempts) <= 1 and not run.max_restarts:
+        return ""
+    words = [attempt_word(run)]
+    if run.ledger.start is not None:
+        words.append(start_words(run.ledger.start))
+    left = run.max_restarts if run.restarts_left is None else run.restarts_left
+    return ", ".join([*words, f"{count(left, 'restart')} left"])
+
+
+def attempt_word(run: RunSummary) -> str:
+    """`3 after a hang`: the newest attempt, and why it was started."""
+    if len(run.attempts) < 2:
+        return str(len(run.attempts))
+    before, newest = run.attempts[-2:]
+    # In records of older versions, an attempt after one that had ended the run is known to be a resume by that alone.
+    is_resume = newest.is_resume or before.reason in ("stop", "timeout", "same-step-twice")
+    why = STARTED.get("resume" if is_resume else before.reason or "", "")
+    return f"{len(run.attempts)} {why}".rstrip()
+
+
+def checkpoint_words(run: RunSummary, now: float) -> str:
+    """`step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`: the newest checkpoint; `none saved`."""
+    saved = run.checkpoint
+    if saved is None:
+        return "none saved"
+    words = [f"step {saved.step or 0:,}"]
+    words += [f"{duration(now - saved.at)} ago"] if saved.at is not None else []
+    words += [size(saved.bytes)] if saved.bytes is not None else []
+    words += [f"not verified: {visible(saved.refused)}"] if saved.refused else []
+    return ", ".join(words) + (f" ({visible(saved.name)})" if saved.name else "")
+
+
+def missing_words(missing: events.CheckpointChanged) -> str:
+    """`nothing matches checkpoint-* in /results/checkpoints: there are chkpt-100, chkpt-200 and 3 more`."""
+    rest = missing.entries - len(missing.near)
+    verb = "is" if missing.entries == 1 else "are"
+    found = f"there {verb} {', '.join(missing.near)}" + (f" and {rest} more" if rest > 0 else "")
+    if missing.older:
+        found = f"{count(missing.older, 'match', 'matches')} there, but older than this run"
+    elif not missing.near:
+        found = "the folder is empty"
+    where = "a restart begins at step 0" if missing.at_end else "training begins at step 0"
+    return visible(f"nothing matches {missing.find} in {tilde(missing.folder)}: {found}; {where}")
+
+
+def dropped_words(run: Run) -> str:
+    """`incomplete: 1.2 MiB (300 lines) of ranks 0–3 not written: the disk was full`; empty for complete logs."""
+    parts = []
+    for why, words in _DROPPED.items():
+        if dropped := [one for one in run.logs_dropped if one.why == why]:
+            amount = count(sum(one.lines for one in dropped), "line")
+            if num_bytes := sum(one.bytes for one in dropped):
+                amount = f"{size(num_bytes)} ({amount})"
+            parts.append(f"{amount} of {ranks_named(sorted({one.rank for one in dropped}))} {words}")
+    return f"incomplete: {'; '.join(parts)}" if parts else ""
+
+
+# -- whole views ------------------------------------------------------------------------------------------------------
+
+
+def labelled(
+    label: str, lines: str | Sequence[str], paint: Paint, colour: str | None = None, width: int = LABEL_WIDTH
+) -> list[str]:
+    """Lines behind a label of so many columns; none for empty text."""
+    shown = [lines] if isinstance(lines, str) else lines
+    return [
+        paint(("" if place else label).ljust(width), dim=True) + paint(line, colour)
+        for place, line in enumerate(shown)
+        if line
+    ]
+
+
+def clock_time(at: float) -> str:
+    """`14:03:22`, of an earlier day with the date, in the time zone of this machine."""
+    same_day = time.localtime(at)[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def data_words(staged: events.DataStaged) -> str:
+    """`digits: 42 files, 17.9 MB of s3://bucket/digits/, set:5f2c8a…`."""
+    what = f"{count(staged.files, 'file')}, {size(staged.bytes)} of {staged.source}, {staged.digest[:DIGEST_CHARS]}…"
+    return f"{staged.name}: {visible(what)}"
+
+
+def difference_words(one: DataDifference) -> str:
+    """`digits is not what digits-7 has read: set:5f2c8a… then`."""
+    return visible(f"{one.name} is not what {one.run} has read, which was {one.digest[:DIGEST_CHARS]}…")
+
+
+def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> list[str]:
+    """Everything that `windlass status` shows."""
+    over, span = run.phase.is_terminal, duration(run.elapsed(now))
+    head = [paint(run.id, bold=True), phase_word(run.phase, paint), f"for {span}" if over else f"{span} so far",
+            f"on {run.target}", *([exit_words(run.exit_code)] if run.exit_code else [])]  # fmt: skip
+    lines = ["  ".join(head)]
+
+    def add(label: str, text: str | Sequence[str], colour: str | None = None) -> None:
+        lines.extend(labelled(label, text, paint, colour))
+
+    if run.stale and run.as_of is not None:
+        add("as of", f"{clock_time(run.as_of)}, {duration(now - run.as_of)} ago: {visible(run.stale)}", "yellow")
+    if not run.is_here and run.host:
+        add("host", visible(run.host) + ("" if over else ": shown as recorded; commands there update it"), "yellow")
+    if run.supervisor:
+        add("supervisor", "in the cluster" + (f"; started by {visible(run.user)}" if run.user else ""))
+    if run.disk_full:
+        add("disk", "full: the ends of runs are recorded, everything else once there is space", "yellow")
+    add("attempt", attempt_words(run))
+    if (condition := run.condition) is not None:
+        since = f" (for {duration(max(0.0, now - condition.since))})" if condition.since is not None else ""
+        add("condition", visible(condition.message) + since, "yellow")
+    add("waits for", visible(run.waits_for or ""), "yellow")
+    if not over and (unobserved := run.ledger.seconds.get(Spent.UNOBSERVED)):
+        add("note", f"no supervisor for {duration(unobserved)}; reading what the nodes reported meanwhile", "yellow")
+    add("progress", advance_lines(run, now))
+    add("checkpoint", checkpoint_words(run, now) if run.checkpoint is not None else "")
+    add("warning", missing_words(run.checkpoint_missing) if run.checkpoint_missing is not None else "", "yellow")
+    add("metrics", "  ".join(f"{visible(str(name))} {number(one)}" for name, one in run.progress.metrics.items()))
+    add("message", visible(run.progress.message))
+    add("ranks", _rank_lines(run, paint, verbose=verbose))
+    add("data", [data_words(one) for one in run.data])
+    add("note", [difference_words(one) for one in run.data_differences], "yellow")
+    add("network", _network_lines(run, paint))
+    add("time", time_rows(run.ledger, paint))
+    add("output", output_words(run.output_dir))
+    add("log", dropped_words(run), "yellow")
+    if run.cause is not None:
+        add("cause" if over else "restarted", cause_lines(run.cause, paint, verbose=verbose))
+    add("next", _next_lines(run, paint))
+    return lines
+
+
+def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *, verbose: int = 0) -> list[str]:
+    """The end of `windlass run`: how the run ended, why, where the time went and where the results are.
+
+    `why` is the verdict of a diagnosis, in place of the root cause as the worker reported it.
+    """
+    lines = [f"{paint(run.id, bold=True)} {phase_word(run.phase, paint)} after {duration(run.elapsed(now))}", *why]
+    if not why and run.cause is not None and run.phase is not Phase.STOPPED:
+        lines += [f"  {line}" for line in cause_lines(run.cause, paint, verbose=verbose)]
+    keeps = run.phase is Phase.STOPPED or (run.phase is not Phase.SUCCEEDED and run.checkpoint is not None)
+    missing = run.checkpoint_missing
+    for label, text, colour in (
+        ("time", time_line(run.ledger), None),
+        ("output", output_words(run.output_dir), None),
+        ("log", dropped_words(run), "yellow"),
+        ("checkpoint", checkpoint_words(run, now) if keeps else "", None),
+        ("warning", "" if missing is None else missing_words(missing), "yellow"),
+        ("next", _next_lines(run, paint), None),
+    ):
+        lines += [f"  {line}" for line in labelled(label, text, paint, colour)]
     return lines
 
 
@@ -257,293 +399,50 @@ def output_words(output_dir: str) -> str:
     if not output_dir.startswith("/"):
         return shown
     try:
-        with os.scandir(output_dir) as entries:
-            many = sum(1 for _ in entries)
+        many = sum(1 for _ in Path(output_dir).iterdir())
     except OSError:
         return f"{shown} (not there yet)"
-    return f"{shown} ({count(many, 'entry').replace('entrys', 'entries') if many else 'empty'})"
+    return f"{shown} ({count(many, 'entry', 'entries') if many else 'empty'})"
 
 
-def next_words(status: Status) -> tuple[str, str]:
-    """A command worth typing next, and what it gives."""
-    cause = status.cause or {}
-    if not status.phase.is_terminal:
-        return f"windlass logs -f {status.id}", "what the ranks say"
-    if status.phase is Phase.SUCCEEDED:
-        return f"windlass logs {status.id}", "what the ranks said"
-    if "rank" in cause:
-        return f"windlass logs {status.id} --rank {cause['rank']} --tail 50", "its last words"
-    return f"windlass events {status.id}", "what happened, one by one"
-
-
-def start_words(start: Start) -> str:
-    """Where an attempt went on: `from step 120`, `resumed by the script at step 7,000`, `start step not known`."""
-    if start.origin is Origin.BEGINNING:
-        return "from the beginning"
-    if start.origin is Origin.UNKNOWN:
-        return "start step not known"
-    where = f"step {start.step:,}" if start.step is not None else ""
-    if start.origin is Origin.CHECKPOINT:
-        return f"from {where or 'a checkpoint'}"
-    where = where or (f"epoch {number(start.epoch)}" if start.epoch is not None else "")
-    return "resumed by the script" + (f" at {where}" if where else "")
-
-
-def attempt_words(status: Status, plan: Mapping[str, Any], start: Start | None = None) -> str:
-    """`3 after a hang, from step 120, 1 restart left`; empty for a first attempt without restarts.
-
-    `start` is where the newest attempt went on, as its ledger knows it.
-    """
-    most = int(plan.get("policy", {}).get("max_restarts", 0))
-    if len(status.attempts) <= 1 and not most:
-        return ""
-    words = [attempt_word(status)]
-    if start is not None:
-        words.append(start_words(start))
-    elif len(status.attempts) > 1 and (restored := status.attempts[-1].restored_step) is not None:
-        words.append(f"from step {restored:,}")
-    left = most if status.restarts_left is None else status.restarts_left
-    return ", ".join([*words, f"{count(left, 'restart')} left"])
-
-
-def attempt_word(status: Status) -> str:
-    """`3 after a hang`: the newest attempt, and why it was begun."""
-    number = str(len(status.attempts))
-    if len(status.attempts) < 2 or (reason := _begun_by(*status.attempts[-2:])) is None:
-        return number
-    return f"{number} {WHY.get(reason, '')}".rstrip()
-
-
-def _begun_by(before: Attempt, newest: Attempt) -> str | None:
-    """Why the attempt after `before` was begun: one that had ended its run was followed by a resume alone."""
-    ended_run = before.reason in ("stop", "timeout", "same-step-twice")
-    return "resume" if newest.is_resume or ended_run else before.reason
-
-
-def saved_words(status: Status, now: float) -> str:
-    """`step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`: the newest checkpoint."""
-    data = status.checkpoint or {}
-    at = data.get("at")
-    words = [f"step {data.get('step', 0):,}"]
-    if isinstance(at, int | float):
-        words.append(f"{duration(now - at)} ago")
-    if isinstance(data.get("bytes"), int):
-        words.append(size(data["bytes"]))
-    if data.get("refused"):
-        words.append(f"not used: {visible(str(data['refused']))}")
-    return ", ".join(words) + (f" ({visible(str(data['name']))})" if data.get("name") else "")
-
-
-def missing_words(data: Mapping[str, Any]) -> str:
-    """`nothing matches checkpoint-* in /results/checkpoints; there are chkpt-100, chkpt-200 and 3 more`."""
-    near, entries = [str(name) for name in data.get("near", ())], int(data.get("entries", 0))
-    rest = f" and {entries - len(near)} more" if entries > len(near) else ""
-    there = f"there {'is' if entries == 1 else 'are'} {', '.join(near)}{rest}" if near else "there is nothing in it"
-    if data.get("older"):
-        there = f"{count(data['older'], 'match').replace('matchs', 'matches')} there, but older than this run"
-    where = "a restart begins at step 0" if data.get("at_end") else "training begins at step 0"
-    return visible(f"nothing matches {data.get('find')} in {tilde(str(data.get('folder', '')))}: {there}; {where}")
-
-
-def left_words(status: Status) -> str:
-    """What a run that did not succeed has left to go on from."""
-    if status.checkpoint is None:
-        return "no checkpoint that the script has told of"
-    if status.checkpoint.get("refused"):
-        return "no verified checkpoint"
-    return f"a checkpoint of step {status.checkpoint.get('step', 0):,}"
-
-
-def dropped_words(status: Status) -> str:
-    """`incomplete: 1.2 MiB (300 lines) of ranks 0–3 were not kept, the disk was full`; empty for complete logs."""
-    parts = []
-    for why, words in _WHY_DROPPED.items():
-        dropped = [one for one in status.dropped if one.why == why]
-        if dropped:
-            lines = count(sum(one.num_lines for one in dropped), "line")
-            num_bytes = sum(one.num_bytes for one in dropped)
-            amount = f"{size(num_bytes)} ({lines})" if num_bytes else lines
-            parts.append(f"{amount} of {ranks_named(sorted({one.rank for one in dropped}))} {words}")
-    return f"incomplete: {'; '.join(parts)}" if parts else ""
-
-
-def resume_words(status: Status) -> tuple[str, str] | None:
-    """How to go on with a run that has ended without success, and what that does."""
-    if not status.phase.is_terminal or status.phase is Phase.SUCCEEDED:
-        return None
-    step = (status.checkpoint or {}).get("step") if not (status.checkpoint or {}).get("refused") else None
-    return f"windlass resume {status.id}", "starts it again" if step is None else f"goes on from step {step:,}"
-
-
-# -- whole views ------------------------------------------------------------------------------------------------------
-
-
-def labelled(label: str, lines: Sequence[str], paint: Paint) -> list[str]:
-    """Lines behind a label."""
-    return [
-        (paint(label.ljust(LABEL_WIDTH), dim=True) if place == 0 else " " * LABEL_WIDTH) + line
-        for place, line in enumerate(lines)
-    ]
-
-
-def advance_lines(status: Status, now: float, rate: float | None = None) -> list[str]:
-    """How far the run is, on one or two lines; none where the script said nothing."""
-    advance = advance_of(status, now, rate)
-    if advance is None:
+def _rank_lines(run: Run, paint: Paint, *, verbose: int) -> list[str]:
+    over = run.phase.is_terminal
+    if not run.ranks:
         return []
-    head = []
-    if advance.share is not None:
-        head.append(f"{bar(advance.share)} {advance.share:4.0%}")
-    if advance.steps:
-        head.append(advance.steps)
-    if advance.left_seconds is not None:
-        head.append(f"{duration(advance.left_seconds)} left")
-    return [line for line in ("  ".join(head), "  ".join(advance.facts)) if line]
+    if over and not verbose and len({rank_word(state, over=True) for state in run.ranks}) == 1:
+        return [ranks_line(run.ranks, over=True)]
+    return rank_rows(run.ranks, paint, run.cause, over=over)
 
 
-def network_of(plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The network that a recorded plan makes: interface, rate, and each node's host, address and namespace."""
-    for step in plan.get("steps", ()):
-        if step["kind"] == "network":
-            return {name: step["request"][name] for name in ("interface", "rate", "nodes")}
-    return None
-
-
-def network_lines(plan: Mapping[str, Any], phase: Phase, paint: Paint) -> list[str]:
-    """The address of each node that has a network of its own, and while it is there, the namespace to enter."""
-    network = network_of(plan)
-    if network is None:
-        return []
-    rows = []
-    for node in network["nodes"][:RANK_ROWS]:
-        enter = [] if phase.is_terminal else [paint(f"ip netns exec {node['namespace']} …", dim=True)]
-        rows.append([node["host"], node["address"], *enter])
-    hidden = len(network["nodes"]) - len(rows)
+def _network_lines(run: Run, paint: Paint) -> list[str]:
+    """The address of each node that has a network of its own, and while it exists, the namespace to enter."""
+    nodes = run.network.nodes if run.network is not None else ()
+    rows = [
+        [node.host, node.address,
+         *([] if run.phase.is_terminal else [paint(f"ip netns exec {node.namespace} …", dim=True)])]
+        for node in nodes[:RANK_ROWS]
+    ]  # fmt: skip
+    hidden = len(nodes) - len(rows)
     return [*table(rows), *([f"and {hidden} more"] if hidden else [])]
 
 
-def condition_words(status: Status, now: float) -> str:
-    """What keeps a run from being supervised, and for how long."""
-    condition = status.condition or {}
-    return f"{condition['message']} (for {duration(max(0.0, now - condition['since']))})"
-
-
-def status_lines(
-    status: Status,
-    plan: Mapping[str, Any],
-    ledger: Ledger,
-    now: float,
-    paint: Paint,
-    *,
-    verbose: int = 0,
-    rate: float | None = None,
-    host: str = "",
-    is_full: bool = False,
-) -> list[str]:
-    """Everything that `windlass status` shows.
-
-    `plan` is the recorded plan's JSON, `host` a machine other than this that keeps the run, `is_full` whether the disk
-    under the record is full.
-    """
-    went_on = "for" if status.phase.is_terminal else "so far"
-    span = duration(elapsed(status, now))
-    when = f"{went_on} {span}" if went_on == "for" else f"{span} {went_on}"
-    head = [paint(status.id, bold=True), phase_word(status.phase, paint), when, f"on {status.target}"]
-    if status.exit_code:
-        head.append(exit_words(status.exit_code))
-    lines = ["  ".join(head)]
-    if host:
-        asks = "" if status.phase.is_terminal else ": shown as recorded; only commands there check it"
-        lines += labelled("host", [paint(visible(host), "yellow") + asks], paint)
-    if is_full:
-        words = "the disk under the record is full: ends of runs are recorded, all else once there is space"
-        lines += labelled("disk", [paint(words, "yellow")], paint)
-    if words := attempt_words(status, plan, ledger.start):
-        lines += labelled("attempt", [words], paint)
-    if status.condition:
-        lines += labelled("condition", [paint(visible(condition_words(status, now)), "yellow")], paint)
-    if status.waits_for:
-        lines += labelled("waits", [paint(visible(status.waits_for), "yellow")], paint)
-    if not status.phase.is_terminal and (unobserved := ledger.seconds.get(Spent.UNOBSERVED)):
-        words = f"no supervisor for {duration(unobserved)} until now; what the nodes did meanwhile is being read"
-        lines += labelled("note", [paint(words, "yellow")], paint)
-    lines += labelled("progress", advance_lines(status, now, rate), paint)
-    if status.checkpoint is not None:
-        lines += labelled("saved", [saved_words(status, now)], paint)
-    if status.checkpoint_missing is not None:
-        lines += labelled("warning", [paint(missing_words(status.checkpoint_missing), "yellow")], paint)
-    if (metrics := status.progress.get("metrics")) and isinstance(metrics, Mapping):
-        lines += labelled("metrics", ["  ".join(f"{k} {number(v)}" for k, v in metrics.items())], paint)
-    if message := status.progress.get("message"):
-        lines += labelled("message", [visible(str(message))], paint)
-    cause = status.cause or {}
-    if status.ranks:
-        over = status.phase.is_terminal
-        shown = [ranks_line(status.ranks, over=over)]
-        if verbose or len({rank_word(state, over=over) for state in status.ranks}) > 1 or not over:
-            shown = rank_rows(status.ranks, paint, cause.get("victims", ()), cause.get("rank"), over=over)
-        lines += labelled("ranks", shown, paint)
-    lines += labelled("network", network_lines(plan, status.phase, paint), paint)
-    lines += labelled("time", time_rows(ledger, paint), paint)
-    lines += labelled("output", [output_words(status.output_dir)], paint)
-    if words := dropped_words(status):
-        lines += labelled("log", [paint(words, "yellow")], paint)
-    if status.cause is not None:
-        label = "cause" if status.phase.is_terminal else "before"
-        lines += labelled(label, cause_lines(status.cause, paint, 60 if verbose else TRACEBACK_LINES), paint)
-    return lines + labelled("next", _next_lines(status, paint), paint)
-
-
-def stale_lines(stale: str, as_of: float, now: float, paint: Paint) -> list[str]:
-    """Of a status that may not be as of now, why, and how old it is."""
-    return labelled("as of", [paint(f"{clock_time(as_of)}, {duration(now - as_of)} ago: {visible(stale)}", "yellow")],
-                    paint)  # fmt: skip
-
-
-def stale_notes(views: Sequence[View]) -> list[str]:
-    """Below a list of runs, a line for each reason for which states of some may be old."""
-    notes = []
-    for stale in dict.fromkeys(view.stale for view in views if view.stale):
-        found = [view for view in views if view.stale == stale]
-        names = ", ".join(view.status.id for view in found[:NAMED]) + (" …" if len(found) > NAMED else "")
-        of = "state of 1 run is" if len(found) == 1 else f"states of {len(found)} runs are"
-        notes.append(f"{visible(stale)}: the {of} as of {clock_time(min(view.as_of for view in found))} ({names})")
-    return notes
-
-
-def clock_time(at: float) -> str:
-    """`14:03:22`, of an earlier day with the date, in the time zone of this machine."""
-    same_day = time.localtime(at)[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def _next_lines(status: Status, paint: Paint) -> list[str]:
-    """What to type next: to look, and where that is of use, to go on."""
-    pairs = [next_words(status)]
-    if (resume := resume_words(status)) and (status.phase is not Phase.FAILED or status.checkpoint is not None):
-        pairs.append(resume)
+def _next_lines(run: Run, paint: Paint) -> list[str]:
+    """Commands to type next, and what they do."""
+    cause, saved = run.cause, run.checkpoint
+    if not run.phase.is_terminal:
+        pairs = [(f"windlass logs -f {run.id}", "follow the output")]
+    elif run.phase is Phase.SUCCEEDED:
+        pairs = [(f"windlass logs {run.id}", "show the output")]
+    elif cause is not None and cause.rank is not None:
+        pairs = [(f"windlass logs {run.id} --rank {cause.rank} --tail 50", "show its last log lines")]
+    else:
+        pairs = [(f"windlass events {run.id}", "show the events")]
+    is_removed = run.condition is not None and run.condition.type == REMOVED
+    if is_removed:
+        pairs.append((f"windlass rm {run.id}", "remove the record of this machine"))
+    is_resumable = run.phase.is_terminal and run.phase is not Phase.SUCCEEDED and not is_removed
+    if is_resumable and (run.phase is not Phase.FAILED or saved is not None or not run.attempts):
+        step = None if saved is None or saved.refused else saved.step
+        gives = "start again" if step is None else f"continue from step {step:,}"
+        pairs.append((f"windlass resume {run.id}", gives))
     return table([[paint(command, bold=True), paint(gives, dim=True)] for command, gives in pairs], gap=3)
-
-
-def summary_lines(
-    status: Status, ledger: Ledger, now: float, paint: Paint, why: Sequence[str] = (), *, verbose: int = 0
-) -> list[str]:
-    """The last words of `windlass run`: how it ended, why, where the time went and where the results are.
-
-    `why` is what a diagnosis says, in place of the first cause as the worker saw it.
-    """
-    how = phase_word(status.phase, paint)
-    lines = [f"{paint(status.id, bold=True)} {how} after {duration(elapsed(status, now))}"]
-    if why:
-        lines += why
-    elif status.cause is not None and status.phase is not Phase.STOPPED:
-        lines += [f"  {line}" for line in cause_lines(status.cause, paint, 60 if verbose else TRACEBACK_LINES)]
-    parts = [("time", [time_line(ledger)]), ("output", [output_words(status.output_dir)])]
-    if words := dropped_words(status):
-        parts.append(("log", [paint(words, "yellow")]))
-    if status.phase is Phase.STOPPED or (status.phase is not Phase.SUCCEEDED and status.checkpoint is not None):
-        parts.append(("left", [left_words(status)]))
-    if status.checkpoint_missing is not None:
-        parts.append(("warning", [paint(missing_words(status.checkpoint_missing), "yellow")]))
-    parts.append(("next", _next_lines(status, paint)))
-    return [*lines, *(f"  {line}" for label, texts in parts for line in labelled(label, texts, paint))]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import IO, Any, Final
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from windlass.runs.phase import Phase
 
 PHASE_COLOURS: Final = {
     "queued": "bright_black",
@@ -27,6 +31,11 @@ RANK_COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 """Ranks take them in turn."""
 
 
+def phase_word(phase: Phase, paint: Callable[..., str]) -> str:
+    """The phase in its colour."""
+    return paint(phase, PHASE_COLOURS[phase], bold=phase.is_terminal)
+
+
 def coloured(stream: IO[Any]) -> bool:
     """Whether `stream` is to have colours: https://no-color.org, then `FORCE_COLOR`, then whether it is a terminal."""
     if os.environ.get("NO_COLOR"):
@@ -37,7 +46,7 @@ def coloured(stream: IO[Any]) -> bool:
 
 
 def interactive(stream: IO[Any]) -> bool:
-    """Whether a person watches: a terminal that can move its cursor."""
+    """Whether `stream` is a terminal that can move its cursor."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
     except ValueError:  # closed
@@ -45,5 +54,5 @@ def interactive(stream: IO[Any]) -> bool:
 
 
 def can_draw(*streams: IO[Any]) -> bool:
-    """Whether a view that moves may be drawn on `streams`: all are terminals, and nobody asked for plain output."""
+    """Whether a view that moves may be drawn on `streams`: all are terminals, and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and all(interactive(stream) for stream in streams)

@@ -1,52 +1,46 @@
-"""Turns a diagnosis into what a person reads: the verdict first, then what speaks for it, then what to do."""
+"""Text of a diagnosis: the verdict first, then its evidence, then what to do."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
 from typing import Final
 
-from windlass.cli.statustext import WHY, missing_words, start_words
-from windlass.cli.style import PHASE_COLOURS
-from windlass.cli.words import Paint, count, duration, visible
-from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
+from windlass.cli.formatting import Paint, count, duration, visible
+from windlass.cli.statustext import STARTED, difference_words, labelled, missing_words, start_words
+from windlass.cli.style import phase_word
+from windlass.diagnose.verdict import NONE
 from windlass.runs.ledger import Restart
-from windlass.runs.record import Status
 from windlass.runs.start import Origin
+from windlass.views.reports import VerdictView, Why
 
 LABEL: Final = 10
 WIDTH: Final = 110
 """Longer lines are hard to read, however wide the terminal."""
-
-
 RESTARTS: Final = 8
-"""So many are told in full; of more, the first and the last ones."""
+"""So many are shown in full; of more, the first and the last ones."""
 
 
-def why_lines(
-    status: Status, diagnosis: Diagnosis, restarts: Sequence[Restart], paint: Paint, *, verbose: int = 0
-) -> list[str]:
+def why_lines(why: Why, paint: Paint, *, verbose: int = 0) -> list[str]:
     """What `windlass why` shows."""
-    phase = paint(status.phase.value, PHASE_COLOURS[status.phase.value])
-    lines = [f"{paint(status.id, bold=True)} {phase}", *verdict_lines(diagnosis, paint, verbose=verbose)]
-    told = [restart_words(restart) for restart in restarts]
-    if len(told) > RESTARTS and not verbose:
+    lines = [f"{paint(why.id, bold=True)} {phase_word(why.phase, paint)}", *verdict_lines(why, paint, verbose=verbose)]
+    restarts = [restart_words(restart) for restart in why.restarts]
+    if len(restarts) > RESTARTS and not verbose:
         half = RESTARTS // 2
-        told = [*told[:half], f"… {len(told) - 2 * half} more: windlass why -v", *told[-half:]]
-    lines += [_labelled("" if place else "restarts", text, paint) for place, text in enumerate(told)]
-    if status.checkpoint_missing is not None:
-        lines += [_labelled("warning", paint(missing_words(status.checkpoint_missing), "yellow"), paint)]
+        restarts = [*restarts[:half], f"… {len(restarts) - 2 * half} more: windlass why -v", *restarts[-half:]]
+    lines += _labelled("restarts", restarts, paint)
+    if why.checkpoint_missing is not None:
+        lines += _labelled("warning", [paint(missing_words(why.checkpoint_missing), "yellow")], paint)
+    lines += _labelled("data", [paint(difference_words(one), "yellow") for one in why.data_differences], paint)
     return lines
 
 
 def restart_words(restart: Restart) -> str:
     """`attempt 2 after a failure at step 57: 2.0s lost (1.0s of it back-off), from step 40, 17 steps redone`."""
-    why = WHY.get(restart.reason or "", "")
+    why = STARTED.get(restart.reason or "", "")
     at = f" at step {restart.reached_step:,}" if restart.reached_step is not None else ""
     wait = f" ({duration(restart.wait_seconds)} of it back-off)" if restart.wait_seconds else ""
-    words = [f"{duration(restart.seconds)} lost{wait}"]
-    words.append(start_words(restart.start))
+    words = [f"{duration(restart.seconds)} lost{wait}", start_words(restart.start)]
     if restart.steps_redone:
         words.append(f"{count(restart.steps_redone, 'step')} redone")
     elif restart.steps_redone is None and restart.start.origin is not Origin.UNKNOWN:
@@ -56,43 +50,35 @@ def restart_words(restart: Restart) -> str:
     return f"attempt {restart.attempt} {why}{at}".rstrip() + f": {', '.join(words)}"
 
 
-def verdict_lines(diagnosis: Diagnosis, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """The verdict with its evidence and fix; other explanations in one line each, or in full if asked for."""
-    verdict = diagnosis.verdict
-    if verdict.code == NONE:
-        return [_labelled("why", paint(verdict.summary, "green"), paint), *_not_seen(diagnosis, paint)]
-    lines = _verdict(verdict, "why", paint)
-    for other in diagnosis.others if verbose else ():
+def verdict_lines(why: Why, paint: Paint, *, verbose: int = 0) -> list[str]:
+    """The verdict with its evidence and fix; other explanations by their codes, or in full if requested."""
+    not_seen = _items("not seen", why.not_seen, paint, dim=True)
+    if why.verdict == NONE:
+        return [*_labelled("why", [paint(why.summary, "green")], paint), *not_seen]
+    lines = _verdict(why, "why", paint)
+    for other in why.others if verbose else ():
         lines += ["", *_verdict(other, "or", paint)]
-    if diagnosis.others and not verbose:
-        also = ", ".join(other.code for other in diagnosis.others[:4])
-        lines.append(_labelled("less sure", paint(f"{also} (windlass why -v)", dim=True), paint))
-    return [*lines, *_not_seen(diagnosis, paint)]
+    if why.others and not verbose:
+        also = ", ".join(other.verdict for other in why.others[:4])
+        lines += _labelled("less sure", [paint(f"{also} (windlass why -v)", dim=True)], paint)
+    return [*lines, *not_seen]
 
 
-def _not_seen(diagnosis: Diagnosis, paint: Paint) -> list[str]:
-    """What could not be looked at, a line or more for each."""
-    lines = []
-    for place, item in enumerate(diagnosis.not_seen):
-        first, *more = _wrapped(item, hang=2)
-        lines.append(_labelled("not seen" if place == 0 else "", paint(f"· {first}", dim=True), paint))
-        lines += [_labelled("", paint(f"  {line}", dim=True), paint) for line in more]
-    return lines
+def _verdict(verdict: VerdictView, label: str, paint: Paint) -> list[str]:
+    summary = [paint(line, "red", bold=True) for line in _wrapped(_sentence(verdict.summary))]
+    fix = [paint(line, bold=True) for line in _wrapped(_sentence(verdict.fix))] if verdict.fix else []
+    return [
+        *_labelled(label, summary, paint),
+        *_items("evidence", verdict.evidence, paint),
+        *_labelled("fix", fix, paint),
+        *_labelled("verdict", [paint(verdict.verdict, dim=True)], paint),
+    ]
 
 
-def _verdict(verdict: Verdict, label: str, paint: Paint) -> list[str]:
-    head, *rest = _wrapped(_sentence(verdict.summary))
-    lines = [_labelled(label, paint(head, "red", bold=True), paint)]
-    lines += [_labelled("", paint(line, "red", bold=True), paint) for line in rest]
-    for place, item in enumerate(verdict.evidence):
-        first, *more = _wrapped(visible(item), hang=2)
-        lines.append(_labelled("evidence" if place == 0 else "", f"· {first}", paint))
-        lines += [_labelled("", f"  {line}", paint) for line in more]
-    if verdict.fix:
-        first, *more = _wrapped(_sentence(verdict.fix))
-        lines.append(_labelled("fix", paint(first, bold=True), paint))
-        lines += [_labelled("", paint(line, bold=True), paint) for line in more]
-    return [*lines, _labelled("verdict", paint(verdict.code, dim=True), paint)]
+def _items(label: str, items: tuple[str, ...], paint: Paint, *, dim: bool = False) -> list[str]:
+    """Items behind a label, each with a dot before its first line."""
+    lines = [f"{'  ' if place else '· '}{line}" for item in items for place, line in enumerate(_wrapped(item, hang=2))]
+    return _labelled(label, [paint(line, dim=dim) for line in lines], paint)
 
 
 def _wrapped(text: str, hang: int = 0) -> list[str]:
@@ -105,5 +91,5 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
 
 
-def _labelled(label: str, text: str, paint: Paint) -> str:
-    return f"  {paint(label.ljust(LABEL), dim=True)}{text}"
+def _labelled(label: str, lines: list[str], paint: Paint) -> list[str]:
+    return [f"  {line}" for line in labelled(label, lines, paint, width=LABEL)]

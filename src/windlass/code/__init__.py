@@ -1,1 +1,1 @@
-"""Brings code to where ranks run: `pack` makes one archive of a folder, the same bytes for the same files."""
+"""Packages the code of a job: selects the files of a folder, refuses credentials, makes one archive."""

@@ -1,4 +1,4 @@
-"""Recognises files that hold credentials, by their names and, where a name does not tell, by what they begin with."""
+"""Detects files with credentials, by their names and by their first bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES: Final = (
 PUBLIC: Final = (".ssh/*.pub", ".ssh/known_hosts", ".ssh/config")
 HEAD_BYTES: Final = 64
 MAX_BYTES: Final = 256 << 10
-"""Larger files are data: only their first bytes are looked at."""
+"""Of larger files only the first `HEAD_BYTES` are read: they are data."""
 _PRIVATE_KEY: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY")
 _CONTENTS: Final = (
     (re.compile(r".*\.json"), (re.compile(rb'"private_key"\s*:'),)),
@@ -38,13 +38,13 @@ _CONTENTS: Final = (
      (re.compile(rb"^kind:\s*Config\b", re.MULTILINE),
       re.compile(rb"^[\s-]+(?:client-key-data|token|password):\s*\S", re.MULTILINE))),
 )  # fmt: skip
-"""What all stands in a file whose name does not tell: service accounts, tokens of npm, kubeconfig files."""
+"""Patterns that all occur in files of ambiguous names: service accounts, tokens of npm, kubeconfig files."""
 
 
 def is_credential(name: str, path: Path, num_bytes: int) -> bool:
-    """Whether a file holds credentials, by its path in the folder that travels, `name`, and by what it begins with.
+    """Whether a file holds credentials, by its path in the folder, `name`, and by its first bytes.
 
-    A link is judged by its name alone. Raises OSError for a file that cannot be read.
+    Of a link only the name counts. Raises OSError for a file that cannot be read.
     """
     lower = name.lower()
     last = lower.rpartition("/")[2]
@@ -52,14 +52,14 @@ def is_credential(name: str, path: Path, num_bytes: int) -> bool:
         return False
     if any(fnmatch.fnmatchcase(last, pattern) for pattern in NAMES) or _any(f"/{lower}", PLACES):
         return True
-    return not path.is_symlink() and _gives_itself_away(last, path, num_bytes)
+    return not path.is_symlink() and _has_credential_content(last, path, num_bytes)
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, f"*/{pattern}") for pattern in patterns)
 
 
-def _gives_itself_away(last: str, path: Path, num_bytes: int) -> bool:
+def _has_credential_content(last: str, path: Path, num_bytes: int) -> bool:
     kinds = [contents for name, contents in _CONTENTS if name.fullmatch(last)]
     with path.open("rb") as file:
         head = file.read(MAX_BYTES if kinds and num_bytes <= MAX_BYTES else HEAD_BYTES)

@@ -58,7 +58,7 @@ class Rule:
 
 
 def last_match(rules: Iterable[list[Rule]], path: bytes, *, is_folder: bool) -> Rule | None:
-    """The rule that decides on an entry: of the last list with a match the last one. `rules` begin with the weakest."""
+    """The rule that decides on an entry: the last match in the last list with one. `rules` begin with the weakest."""
     for group in reversed(list(rules)):
         for rule in reversed(group):
             if rule.matches(path, is_folder=is_folder):
@@ -67,7 +67,7 @@ def last_match(rules: Iterable[list[Rule]], path: bytes, *, is_folder: bool) -> 
 
 
 def parse(data: bytes, base: bytes, source: str) -> list[Rule]:
-    """The rules of an ignore file. Lines that can never match are left out, as git passes over them."""
+    """The rules of an ignore file, without lines that can never match, which git ignores too."""
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return [rule for number, line in enumerate(lines, 1) for rule in _rule(line, base, f"{source}:{number}")]
 

@@ -1,26 +1,28 @@
-"""Reads which modules a script imports, without running it: the script's own code and the files beside it."""
+"""Finds the modules that a script imports, without running it: in its own code and in files beside it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from windlass.spec.job import Job
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+
 
 PRELOADED: Final = ("numpy", "torch", "torchvision", "scipy", "sklearn", "pandas", "transformers", "datasets",
                     "accelerate", "torchdata", "timm", "einops")  # fmt: skip
-"""What is imported ahead if the script imports it: slow to import, widely used, and known to bear a fork.
+"""Modules that are preloaded if the script imports them: slow to import, widely used, and safe to fork.
 
-Lightning and torchmetrics are not: they keep the rank that they find while they are imported.
+Lightning and torchmetrics are not: they store the rank of the process at import.
 """
 MAX_FILES: Final = 64
 MAX_BYTES: Final = 1 << 20
 
 
 def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
-    """Top-level names of what the job's Python script imports, sorted; empty for a program or an unreadable script."""
+    """Top-level modules that the job's Python script imports, sorted; empty for a program or an unreadable script."""
     argv = job.script_argv
     if job.script_kind == "program":
         return ()
@@ -34,35 +36,39 @@ def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
         if path in seen:
             continue
         seen.add(path)
-        for name in _imports(path):
+        for name in _imports_of(path):
             found.add(name.split(".")[0])
             waiting += _files(name, folders)
     return tuple(sorted(found))
 
 
 def ahead(job: Job, imported: Collection[str]) -> list[str]:
-    """What is to be imported before the ranks of a job are forked, of what its script imports; empty for a program."""
-    if job.script_kind == "program":
+    """Modules to preload before the ranks of a job are forked, given its script's imports; empty for a cold start."""
+    if job.script_kind == "program" or job.start == "cold":
         return []
     return list(job.warm) or [name for name in PRELOADED if name in imported]
 
 
-def _imports(path: Path) -> Iterator[str]:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            return
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # the interpreter will say what is wrong with it
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Modules that are imported anywhere in a program, each with the names that are imported from it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _imports_of(path: Path) -> Iterator[str]:
+    try:
+        if path.stat().st_size <= MAX_BYTES:
+            yield from imports(ast.parse(path.read_bytes()))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # the interpreter reports the error when the script starts
 
 
 def _files(name: str, folders: list[Path]) -> list[Path]:
-    """The files beside the script that stand for a module."""
+    """The files of a module beside the script."""
     paths = [folder / name.replace(".", "/") for folder in folders]
     candidates = [path.with_name(path.name + ".py") for path in paths] + [path / "__init__.py" for path in paths]
     return [path for path in candidates if path.is_file()]

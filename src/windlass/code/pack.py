@@ -1,7 +1,7 @@
 """Packs a folder of code into one archive: the same files give the same bytes, so that a digest names them.
 
-What `selection.py` leaves out stays behind. Links are kept where they lead to a place inside the folder, and refused
-where they lead out of it; sockets, devices and pipes are passed over.
+Files that `selection.py` leaves out are not packed. Links are kept if their target is inside the folder, and refused if
+it is outside; sockets, devices and pipes are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from windlass.errors import UsageError
 CODE: Final = "code"
 """The name of the folder in the archive."""
 FEW: Final = 5
-"""Largest files that are named where a folder is too large."""
+"""Largest files that the error for a large folder names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Packed:
     files: tuple[tuple[str, int], ...]
     """Each file of the folder and its bytes before compression, by name; a link has none."""
     left_out: tuple[LeftOut, ...] = ()
-    """What of the folder stays behind."""
+    """Entries of the folder that are not packed, by rule."""
     num_added: int = 0
-    """Files that are not of the folder."""
+    """Files from outside the folder."""
     added_bytes: int = 0
 
     @property
     def num_bytes(self) -> int:
-        """All files of the folder before compression."""
+        """Bytes of all files of the folder before compression."""
         return sum(size for _, size in self.files)
 
     @property
@@ -53,11 +53,11 @@ class Packed:
 
 
 def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[str, Path] | None = None) -> Packed:
-    """An archive of a folder, under the name `code`, and of what is `added`: files and packages, each under its name.
+    """An archive of a folder, under the name `code`, and of files and packages in `added`, each under its name.
 
-    `limit` is the most bytes that the files may have before they are compressed: beyond it nothing is read.
-    `environ` is what tells where the user's git configuration lies. Raises UsageError: too large, files that hold
-    credentials, a link that leads out, a file that cannot be read.
+    `limit` is the maximum of bytes before compression; it is checked before any file is read. `environ` locates the
+    user's git configuration. Raises UsageError: too large, files with credentials, a link to outside the folder, a file
+    that cannot be read.
     """
     selection = select(folder, environ)
     others = sorted(entry for name, path in (added or {}).items() for entry in _added(name, path))
@@ -81,14 +81,14 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
 
 
 def _added(name: str, path: Path) -> list[tuple[str, Path]]:
-    """The name in the archive and the place of a file, or of all files of a Python package."""
+    """Name in the archive and path of a file, or of all files of a Python package."""
     if path.is_file():
         return [(name, path)]
     return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob("*.py")]
 
 
 def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
-    """One file with nothing of this machine: no owner, no time, no rights but to run it."""
+    """Add one file without metadata of this machine: no owner, no time, no mode but the executable bit."""
     entry = tarfile.TarInfo(name)
     found = path.lstat()
     entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644

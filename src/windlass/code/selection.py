@@ -1,9 +1,9 @@
-"""Chooses the files of a folder that travel to a cluster, by ignore files, and refuses those that hold credentials.
+"""Selects the files of a folder that are sent to a cluster, by ignore files, and refuses files with credentials.
 
-What counts, the last of these that matches an entry deciding: the user's global ignore file, `.git/info/exclude`,
-`.gitignore` of the folders from the root of the repository down, and `.windlassignore` of the same folders. As in git,
-nothing is included again from a folder that is ignored. Unlike in git, a file that is tracked and also ignored stays
-behind, so that the same rules hold with and without git, and the folder itself travels though a rule may match it.
+Rules come from the user's global ignore file, `.git/info/exclude`, `.gitignore` of the folders from the root of the
+repository down, and `.windlassignore` of the same folders; the last match decides. As in git, nothing below an ignored
+folder is included again. Unlike in git, a tracked file that is ignored is left out, so that the same rules hold with
+and without git, and the folder itself is selected even if a rule matches it.
 """
 
 from __future__ import annotations
@@ -18,65 +18,70 @@ from typing import Final
 
 from windlass.code.credentials import is_credential
 from windlass.code.ignore import Rule, last_match
-from windlass.code.repository import excluded_by, root_of, rules_above, rules_of, user_rules
+from windlass.code.repository import excluded_by, root_of, rules_of, user_rules
 from windlass.errors import UsageError
 
 GIT, OWN = ".gitignore", ".windlassignore"
 NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache",
                           ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".DS_Store"})  # fmt: skip
-"""Names that are no code, whether or not an ignore file lists them."""
+"""Names that are never selected, whether or not an ignore file lists them."""
 BUILT_IN: Final = "built-in rule"
 SHOWN: Final = 8
-"""Credentials that a message names."""
+"""Files with credentials that the error names."""
+Rules = tuple[list[list[Rule]], list[list[Rule]]]
+"""Those of git's ignore files and those of `OWN`, each from the weakest file to the strongest."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file or link that travels."""
+    """A selected file or link."""
 
     name: str
     """Path below the folder, with slashes."""
     path: Path
     num_bytes: int
     is_named: bool = False
-    """Whether a line of `.windlassignore` that begins with `!` names it."""
+    """Whether a `!` line of `.windlassignore` matches it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Entries that one rule keeps from travelling."""
+    """The entries that one rule leaves out."""
 
     source: str
-    """File and line of the rule, `.gitignore:3`; `built-in rule` for names that never travel."""
+    """File and line of the rule, `.gitignore:3`; `built-in rule` for the names in `NEVER`."""
     pattern: str
     num_entries: int
-    """Files and folders; what a folder holds is not counted."""
+    """Files and folders; the contents of folders are not counted."""
 
 
 @dataclass(slots=True)
 class Selection:
-    """What of a folder travels, and what does not."""
+    """The selected files of a folder, and the number of entries left out by each rule."""
 
     files: list[File] = field(default_factory=list)
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def counted(self) -> tuple[LeftOut, ...]:
-        """What was left out, the rules with most entries first."""
+        """Rules that left entries out, those with most entries first."""
         ordered = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
         return tuple(LeftOut(source, pattern, many) for (source, pattern), many in ordered)
 
 
 def select(folder: Path, environ: Mapping[str, str]) -> Selection:
-    """The files of a folder that travel, sorted. Raises UsageError for a folder or ignore file that cannot be read.
+    """The selected files of a folder, sorted. Raises UsageError for a folder or ignore file that cannot be read.
 
-    `environ` tells where the user's own configuration of git lies.
+    `environ` locates the user's git configuration.
     """
     folder = folder.resolve()  # as git does: the repository is that of the folder, not of a link to it
     found = Selection()
     root = root_of(folder)
-    above = [excluded_by(root), *rules_above(folder, GIT)] if root is not None and root != folder else []
+    above = [place for place in reversed(folder.parents) if root is not None and place.is_relative_to(root)]
+    rules: Rules = [user_rules(folder, environ)], []
+    for place in above:
+        rules = _inside(place, folder, rules)
     try:
-        _walk(found, folder, folder, [user_rules(folder, environ), *above], rules_above(folder, OWN))
+        _walk(found, folder, folder, rules)
     except RecursionError as error:
         raise UsageError(f"folders in {folder} are nested too deeply to travel", f"ignore them in {OWN}") from error
     found.files.sort(key=lambda file: file.name)
@@ -99,14 +104,22 @@ def refuse_credentials(files: list[File], folder: Path) -> None:
         )
 
 
-def _walk(found: Selection, root: Path, folder: Path, git: list[list[Rule]], own: list[list[Rule]]) -> None:
+def _inside(place: Path, root: Path, rules: Rules) -> Rules:
+    """The rules for the entries of `place`: those of the folders above, then those of its own files."""
+
+    def rules_in(name: str) -> list[Rule]:
+        return rules_of(place / name, place, shown=os.path.relpath(place / name, root))
+
+    git, own = rules
+    return [*git, excluded_by(place), rules_in(GIT)], [*own, rules_in(OWN)]
+
+
+def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror}", "check code:") from error
-    below = folder.relative_to(root)
-    git = [*git, excluded_by(folder), rules_of(folder / GIT, folder, shown=str(below / GIT))]
-    own = [*own, rules_of(folder / OWN, folder, shown=str(below / OWN))]
+    git, own = rules = _inside(folder, root, rules)
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
@@ -119,13 +132,13 @@ def _walk(found: Selection, root: Path, folder: Path, git: list[list[Rule]], own
         if rule is not None and not rule.keeps:
             found.left_out[rule.source, rule.pattern] += 1
         elif is_folder:
-            _walk(found, root, path, git, own)
+            _walk(found, root, path, rules)
         else:
             found.files += _file(path, root, is_named=ours is not None)
 
 
 def _file(path: Path, root: Path, *, is_named: bool) -> Iterator[File]:
-    """The entry, if it is a file or a link; sockets, devices and pipes are passed over."""
+    """The entry if it is a file or a link; sockets, devices and pipes are skipped."""
     try:
         status = path.lstat()
     except FileNotFoundError:

@@ -1,55 +1,99 @@
-"""Turns observations into one verdict and what else speaks for something."""
+"""Turns observations into one verdict, other explanations, and what could not be observed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from windlass.diagnose.observations import Observations
-from windlass.diagnose.rules import RULES
-from windlass.diagnose.rules.case import Case
-from windlass.diagnose.unseen import unseen
+from windlass.diagnose.flights import named
+from windlass.diagnose.observations import Observations, Rule
+from windlass.diagnose.rules import checkpoints, collectives, deaths, endings, exceptions, ports, recorded, restarts
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
-from windlass.runs.record import Phase
+from windlass.runs.phase import Phase
 
-EFFECTS: Final = frozenset({
-    "exception", "native-abort", "connection-lost", "exit-code", "exit-without-a-word", "collective-stuck", "bus-error",
-    "pods-not-made", "not-scheduled", "pods-waiting", "unschedulable", "machine-coming",
-    "machines-pending",
-})  # fmt: skip
-"""How a cause shows itself."""
+RULES: Final[tuple[Rule, ...]] = (
+    endings.stopped,
+    endings.timeout,
+    endings.lost,
+    endings.node_killed,
+    endings.data_not_staged,
+    endings.could_not_start,
+    endings.log_incomplete,
+    restarts.same_step_twice,
+    collectives.silent,
+    recorded.collectives,
+    collectives.mismatch,
+    collectives.left_early,
+    collectives.waited_in_vain,
+    collectives.rendezvous,
+    collectives.alone,
+    exceptions.known,
+    ports.taken,
+    exceptions.nan_loss,
+    exceptions.any_other,
+    deaths.killed,
+    deaths.segfault,
+    deaths.aborted,
+    deaths.signalled,
+    deaths.exit_code,
+    checkpoints.damaged,
+)
+"""Of equal scores the earlier rule wins."""
 BESIDES: Final = 5
 """Score of what is true of a run, and does not end one."""
+BEGUN: Final = (Phase.TRAINING, Phase.CHECKPOINTING)
 
 
 def diagnose(seen: Observations) -> Diagnosis:
     """The likeliest explanation of how a run ended. `none` only where nothing failed."""
-    case = Case(seen)
+    case = seen.unstyled()
     found: dict[str, Verdict] = {}
-    for rule in RULES:
+    for rule in (*case.rules, *RULES):
         for verdict in rule(case):
             if verdict.code not in found or verdict.score > found[verdict.code].score:
                 found[verdict.code] = verdict
     ranked = sorted(found.values(), key=lambda verdict: -verdict.score)
     has_failed = case.status.phase.is_terminal and case.status.phase is not Phase.SUCCEEDED
     if not ranked or (has_failed and ranked[0].score <= BESIDES):
-        ranked.insert(0, _nothing_seen(case))
-    best = ranked[0]
-    # What is but the same event seen from farther off is no other explanation.
-    others = [other for other in ranked[1:] if other.code not in EFFECTS]
-    return Diagnosis(best, tuple(others), unseen(case))
+        ranked.insert(0, _unexplained(case))
+    others = [other for other in ranked[1:] if not other.is_effect]
+    return Diagnosis(ranked[0], tuple(others), tuple(_not_seen(case)))
 
 
-def _nothing_seen(case: Case) -> Verdict:
+def _unexplained(case: Observations) -> Verdict:
     status = case.status
     if status.phase is Phase.SUCCEEDED:
         return Verdict(NONE, "the run succeeded; nothing is wrong")
     if not status.phase.is_terminal:
-        cluster = case.seen.cluster
-        so_far = "so far" if cluster is None or not cluster.unseen else "in what could be looked at"
+        so_far = "in what could be read" if case.not_seen else "so far"
         return Verdict(NONE, f"the run is {status.phase}; nothing is wrong {so_far}")
     return Verdict(
         "unknown",
-        str(status.cause.get("summary") or "") if status.cause else f"the run is {status.phase}, and nothing says why",
-        status.cause.get("rank") if status.cause else None,
+        str(case.cause.get("summary") or "") if case.cause else f"the run is {status.phase}; no reason was reported",
+        case.cause.get("rank"),
         fix=f"read what there is: windlass logs {status.id}; windlass events {status.id}",
     )
+
+
+def _not_seen(case: Observations) -> Iterator[str]:
+    """What was not there to be read, and why: without it "nothing is wrong so far" would say more than is known."""
+    yield from case.not_seen
+    if case.status.phase not in BEGUN:
+        return
+    if quiet := [seen.rank for seen in case.ranks if seen.last_output_at is None]:
+        yield f"the output of {named(quiet)}: none was received yet"
+    silence = case.silence()
+    if silence is None:
+        hang = case.plan.get("policy", {}).get("hang_seconds")
+        when = f"they are taken after {hang:g} s without output (hang:)" if hang else "the job has no hang:"
+        yield f"where the ranks are now: no stacks were taken, {when}"
+    else:
+        if missing := sorted(rank for rank, stack in silence.stacks.items() if not stack):
+            yield f"where {named(missing)} {_was(missing)}: no stack could be taken"
+        if absent := [state.rank for state in case.status.ranks if state.rank not in silence.stacks]:
+            yield f"where {named(absent)} {_was(absent)}: their nodes have not answered"
+    yield "memory, disks and limits of the nodes: these are read when a rank fails"
+
+
+def _was(ranks: Sequence[int]) -> str:
+    return "was" if len(ranks) == 1 else "were"

@@ -1,7 +1,7 @@
-"""Compares what torch's flight recorder told of each rank: from their last collectives to who is missing in which.
+"""Compares the flight recorders of all ranks: from their last collectives to which rank is missing in which.
 
 Within a process group collectives are numbered from 1, and those with the same number belong together: torch counts
-them in each rank as they are called. See `worker/flight.py` for what a rank writes down.
+them in each rank as they are called. See `worker/flight_recorder.py` for what a rank writes down.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group as its members have told of it."""
+    """A process group as its members recorded it."""
 
     name: str
-    """As a person would say it."""
+    """For a sentence: `the default process group`."""
     ranks: tuple[int, ...]
     calls: Mapping[int, Mapping[int, Call]]
-    """By rank and number; only of ranks that have told anything."""
+    """By rank and number; only of ranks with a recording."""
     last: Mapping[int, int]
     """The number of the last collective of each of them, 0 where there was none."""
 
@@ -129,7 +129,7 @@ def _fresh(flights: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, A
 
 
 def _groups(flights: Mapping[int, Mapping[str, Any]]) -> Iterator[Group]:
-    """The groups of which more than one rank has told. Those of one name and other members are others."""
+    """The groups with recordings of more than one rank. Those of one name and other members are others."""
     told = [(rank, group) for rank, flight in flights.items() for group in flight.get("groups", ()) if "name" in group]
     keys = {(str(group["name"]), tuple(group.get("ranks") or ())): group for _, group in told}
     for (name, ranks), first in keys.items():
@@ -139,7 +139,7 @@ def _groups(flights: Mapping[int, Mapping[str, Any]]) -> Iterator[Group]:
             if rank not in flights:
                 continue
             own = next((g for r, g in told if r == rank and str(g["name"]) == name), None)
-            if own is None and flights[rank].get("why") == "ended":  # has told numbers alone
+            if own is None and flights[rank].get("why") == "ended":  # has recorded numbers alone
                 own = next((g for g in flights[rank]["groups"] if g.get("id") == first.get("id")), None)
             calls[rank] = {call.number: call for call in map(_call, (own or {}).get("calls", ())) if call}
             last[rank] = max([int((own or {}).get("enqueued", 0)), *calls[rank]])

@@ -1,12 +1,24 @@
-"""What was seen of a run, as plain values: the record, the last words of each rank, and facts of the machines."""
+"""What was observed of a run: its record, the output of its ranks, facts of its nodes, and what its engine adds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
 
-from windlass.runs.record import Event, Phase, Status
+from windlass.diagnose.reading import Frame, Raised, collective, fatal_stack, main_stack, own_frame, raised
+from windlass.diagnose.verdict import Verdict
+from windlass.runs.events import E, Event, HangDetected, RunResumed, entries, of_newest_attempt
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.worker.root_cause import is_victim, launched_signal
+from windlass.worker.tracebacks import is_launched, is_secondary, plain, unstyled
+
+TIMEOUT_EXIT_CODE: Final = 124
+SHELL_SIGNALS: Final = (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11)
+"""Exit codes by which a shell reports that a signal ended its command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +28,16 @@ class RankSeen:
     rank: int
     node: int = 0
     exit_code: int | None = None
-    """−N for signal N; None while it runs, or where nobody saw it end."""
+    """−N for signal N; None while it runs, or where its end was not observed."""
     ended_at: float | None = None
     ended_by_us: bool = False
-    """Whether it was told to end since another rank had failed, or since the run was to end."""
+    """Whether it was stopped because another rank had failed, or because the run was to end."""
     head: str = ""
-    """The first 4 KiB that it wrote."""
+    """The first 4 KiB of its output."""
     tail: str = ""
-    """The last 64 KiB that it wrote, without the stacks that we asked for."""
+    """The last 64 KiB of its output, without the stacks that Windlass requested."""
     last_output_at: float | None = None
-    """Unix seconds; None for a rank that has not written anything."""
+    """Unix seconds; None for a rank without output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +46,10 @@ class NodeSeen:
 
     node: int
     words: str = ""
-    """What its worker itself wrote: nothing, unless it broke."""
+    """What its worker itself wrote: nothing, unless it crashed."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the worker saw of its machine when ranks had failed; see `worker/evidence.py`. With `flights`: the last
-    collectives of its ranks, by rank; see `worker/flight.py`."""
+    """What the worker read of its host when ranks had failed; see `worker/host_facts.py`. With `flights`: the last
+    collectives of its ranks, by rank; see `worker/flight_recorder.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,184 +62,16 @@ class Silence:
     at: float
     """Unix seconds."""
     stacks: Mapping[int, str] = field(default_factory=dict)
-    """Stacks of all threads of each rank, as faulthandler writes them; empty where none could be had."""
+    """Stacks of all threads of each rank, as faulthandler writes them; empty where none could be taken."""
     states: Mapping[int, str] = field(default_factory=dict)
-    """State of each rank's process, as the kernel says it: `S`, `R`, `D`, `T`."""
+    """State of each rank's process, as the kernel reports it: `S`, `R`, `D`, `T`."""
     flights: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """The last collectives of the ranks that have recorded them; see `worker/flight.py`."""
+    """The last collectives of the ranks that have recorded them; see `worker/flight_recorder.py`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodSeen:
-    """The pod of one node of the newest attempt."""
-
-    node: int
-    name: str = ""
-    """Empty where none was made yet."""
-    state: str = "missing"
-    """`missing`, `queued` (no machine), `pulling` (its image and volumes are brought), `running`, `ended` or `gone`."""
-    reason: str = ""
-    """In the cluster's word, why it waits or has ended: `Unschedulable`, `ImagePullBackOff`, `OOMKilled`."""
-    message: str = ""
-    """The cluster's own sentence on that."""
-    machine: str = ""
-    exit_code: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectSaid:
-    """What a cluster says of one object of the newest attempt: its job, a pod, a claim."""
-
-    kind: str
-    name: str
-    reason: str
-    """`FailedCreate`, `FailedMount`, `ProvisioningFailed`, `Deleted`."""
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineSeen:
-    """A node of a cluster, as far as placing pods goes."""
-
-    name: str
-    is_ready: bool = True
-    allocatable: Mapping[str, str] = field(default_factory=dict)
-    """What pods can have of it in all, as the cluster writes amounts: `{"memory": "16Gi"}`."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Somebody who has a part of a queue's quota."""
-
-    name: str
-    """`Job b/other-1`: with its namespace where that is another."""
-    amount: str
-    """What it has of what is short, as the cluster writes amounts; empty where that is not known."""
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSeen:
-    """What Kueue makes of the newest attempt."""
-
-    state: str
-    """`waiting`, `requeued` (after it was admitted once), `admitted`, `evicted` or `finished`."""
-    reason: str = ""
-    """In Kueue's word, why it waits or was evicted: `WaitingForQuota`, `Preempted`. Of versions that say only `Pending`
-    the word that newer ones would say; empty where there is no Workload to ask."""
-    message: str = ""
-    """Kueue's own sentence on that."""
-    queue: str = ""
-    """The LocalQueue that the job names."""
-    cluster_queue: str = ""
-    """Where the quota is; empty where the LocalQueue may not be read."""
-    workload: str = ""
-    priority: int = 0
-    position: int | None = None
-    """Which one it is of those that wait; from 1. None where it does not wait, or they may not be listed."""
-    num_waiting: int = 0
-    scope: str = ""
-    """Among which it was counted: `ClusterQueue gpus`, or `namespace a` where no more may be read."""
-    asked: Mapping[str, str] = field(default_factory=dict)
-    """What all its pods together ask for: `{"cpu": "800m"}`."""
-    lacking: Sequence[str] = ()
-    """The resources of which there is too little: `nvidia.com/gpu`."""
-    quota: Sequence[str] = ()
-    """A line for each part of the quota that is short; empty where the ClusterQueue may not be read."""
-    holders: Sequence[Holder] = ()
-    """Who has it, the most first; as far as they may be seen."""
-    queues: Sequence[str] | None = None
-    """LocalQueues of the namespace; None where they may not be listed."""
-    by: str = ""
-    """For whom it was preempted: `Job b/urgent-1`, or what Kueue says of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why no machine can come for a pod of the run from one place."""
-
-    kind: str
-    """`type` (of instances), `label`, `taint`, `small` (too little of a resource), `limit`, `capacity` (the cloud has
-    none left) or `unready` (what makes the machines does not work)."""
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSeen:
-    """A NodePool of Karpenter, as far as the pods of the run go."""
-
-    name: str
-    types: Sequence[str] = ()
-    """Instance types that may serve the pods, as far as the pool names any, and their sizes are known not to be too
-    small; empty where it names none."""
-    named: Sequence[str] = ()
-    """All instance types that it names."""
-    besides: Sequence[str] = ()
-    """Of these, the ones that may be large enough, but for the type that the job asks for."""
-    capacity_types: Sequence[str] = ()
-    """`spot`, `on-demand`, `reserved`; empty is any."""
-    others: Sequence[str] = ()
-    """What else it asks of machines, as text: `karpenter.k8s.aws/instance-family in g5, g6`."""
-    refusals: Sequence[Refusal] = ()
-    """Why it cannot make a machine for such a pod; empty where nothing is known against it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComingSeen:
-    """A machine that was asked for the pods of the run: a NodeClaim of Karpenter, or a node group that grows."""
-
-    name: str
-    pool: str = ""
-    state: str = "asked"
-    """`asked`, `launched` (the cloud has given one), `registered` (it is in the cluster), `initialized` (pods may go
-    there) or `gone`."""
-    instance_type: str = ""
-    zone: str = ""
-    capacity_type: str = ""
-    machine: str = ""
-    """The name of its node; empty before it has one."""
-    reason: str = ""
-    """Why it is no further, in the word of whoever makes it: `NodeNotReady`, `LaunchFailed`."""
-    message: str = ""
-    seconds: float = 0.0
-    """For how long it has been so when it was looked at; of one that is gone, 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingSeen:
-    """What makes machines for the cluster, and what it does for the pods of the newest attempt that wait for one."""
-
-    pools: Sequence[PoolSeen] | None = None
-    """None where there are none, or they may not be listed."""
-    coming: Sequence[ComingSeen] = ()
-    has_room: bool = False
-    """Whether a machine that is there would be large enough, and of the kind, were it free."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSeen:
-    """The newest attempt in its cluster: as it is there now, and what is gone as the record knows it."""
-
-    pods: Sequence[PodSeen] = ()
-    said: Sequence[ObjectSaid] = ()
-    machines: Sequence[MachineSeen] = ()
-    """Empty where they may not be listed."""
-    is_suspended: bool = False
-    """Whether a queue holds the job back."""
-    queue: QueueSeen | None = None
-    """What the queue says, now or when it was last seen; None where no queue has to do with the attempt."""
-    unreachable: str = ""
-    """Why the cluster could not be asked now."""
-    scaling: ScalingSeen | None = None
-    """None where nothing is known to make machines, or no pod waits for one."""
-    unseen: tuple[str, ...] = ()
-    """What could not be looked at, each with the reason: `nodes cannot be listed: …`."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Observations:
-    """Everything that a diagnosis rests on."""
+    """Everything that a diagnosis rests on, and what rules derive from it again and again."""
 
     status: Status
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -236,15 +80,21 @@ class Observations:
     ranks: Sequence[RankSeen] = ()
     nodes: Sequence[NodeSeen] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of this machine, now: `booted_at` (Unix seconds), `keeper_words` (what the supervisor wrote, if it broke),
+    """Of this machine, now: `booted_at` (Unix seconds), `keeper_words` (the traceback of a crashed supervisor),
     `environment` (`kind` and `prefix` of what the script's packages are managed with; see `engines/local/observe.py`),
     `flights` (by rank, the last collectives as NCCL's watchdog wrote them; each names its `path`)."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Lines of the script that stacks and tracebacks name, by `file:line`."""
     near: Mapping[str, str] = field(default_factory=dict)
     """For a file or module that was not found: what is there instead."""
-    cluster: ClusterSeen | None = None
-    """None where the run takes place in no cluster."""
+    rules: Sequence[Rule] = ()
+    """The rules of the run's engine, which know what it observed besides."""
+    not_seen: tuple[str, ...] = ()
+    """What the engine could not read, each with the reason: `nodes cannot be listed: …`."""
+    image: str = ""
+    """The container image in which the script runs; empty where it runs on the host."""
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
 
     @property
     def code_dir(self) -> str:
@@ -262,44 +112,200 @@ class Observations:
                 return str(argv[0]) if len(argv) > 1 and argv[1].endswith("worker/rank.py") else ""
         return ""
 
+    # -- how the run ended --------------------------------------------------------------------------------------------
+
+    @property
+    def cause(self) -> Mapping[str, Any]:
+        """The recorded root cause; empty where none is recorded."""
+        return self.status.cause or {}
+
+    @property
+    def failed(self) -> bool:
+        """Whether ranks failed by themselves: the run was not stopped, timed out or lost."""
+        return self.status.phase is Phase.FAILED and not self.timed_out
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the job's time limit ended the run."""
+        is_failed = self.status.phase is Phase.FAILED and "rank" not in self.cause
+        return is_failed and self.status.exit_code == TIMEOUT_EXIT_CODE
+
+    def last(self, kind: type[E]) -> E | None:
+        """What the newest event of a kind carries; None where there is none since the run was last resumed."""
+        for event in reversed(self.events):
+            if event.kind == kind.kind:
+                return kind.from_json(event.data)
+            if event.kind == RunResumed.kind:
+                break
+        return None
+
+    # -- silence ------------------------------------------------------------------------------------------------------
+
     def silence(self) -> Silence | None:
-        """The newest silence of the newest attempt; what several nodes said of it taken together."""
-        found: list[Event] = []
-        for event in self.events:
-            if event.kind == "attempt":
-                found.clear()
-            elif event.kind == "hang":
-                found.append(event)
-        if not found:
+        """The newest silence of the newest attempt, with the reports of its nodes taken together."""
+        reports = [event for event in of_newest_attempt(self.events) if event.kind == HangDetected.kind]
+        if not reports:
             return None
-        since = found[-1].data.get("since")
-        same = [event for event in found if event.data.get("since") == since]
-        ranks = [rank for event in same for rank in event.data["ranks"]]
+        hangs = list(entries(reports, HangDetected))
+        same = [hang for hang in hangs if hang.since == hangs[-1].since]
+        ranks = [rank for hang in same for rank in hang.ranks]
         return Silence(
-            seconds=float(same[-1].data["seconds"]),
-            reason="silence" if any(e.data["reason"] == "silence" for e in same) else str(same[-1].data["reason"]),
-            at=same[-1].time,
-            stacks={rank["rank"]: rank.get("stack", "") for rank in ranks},
-            states={rank["rank"]: rank.get("state", "") for rank in ranks},
-            flights={rank["rank"]: rank["flight"] for rank in ranks if rank.get("flight")},
+            seconds=same[-1].seconds,
+            reason="silence" if any(hang.reason == "silence" for hang in same) else same[-1].reason,
+            at=reports[-1].time,
+            stacks={rank.rank: rank.stack for rank in ranks},
+            states={rank.rank: rank.state for rank in ranks},
+            flights={rank.rank: rank.flight for rank in ranks if rank.flight},
         )
 
     def flights(self) -> dict[int, Mapping[str, Any]]:
-        """The last collectives of each rank, as it, or else NCCL's watchdog, has written them down most lately."""
+        """The last collectives of each rank: of its own file and that of NCCL's watchdog, the newest."""
         silence = self.silence()
-        told = [
+        written = [
             self.facts.get("flights"),
             silence and silence.flights,
             *(node.facts.get("flights") for node in self.nodes),
         ]
         found: dict[int, Mapping[str, Any]] = {}
-        for flights in told:
+        for flights in written:
             for rank, flight in (flights or {}).items():
                 if float(flight.get("at", 0)) >= float(found.get(int(rank), {}).get("at", 0)):
                     found[int(rank)] = flight
         return found
 
     def went_on_after(self, silence: Silence) -> bool:
-        """Whether a rank wrote something after that silence: it was no hang."""
+        """Whether a rank wrote something after that silence, which then was no hang."""
         outputs = [seen.last_output_at for seen in self.ranks if seen.last_output_at is not None]
         return self.status.phase is Phase.SUCCEEDED or any(at > silence.at + 0.05 for at in outputs)
+
+    # -- the rank that failed first -----------------------------------------------------------------------------------
+
+    def unstyled(self) -> Observations:
+        """The same without colours in the output."""
+        if not any("\x1b" in rank.head + rank.tail for rank in self.ranks):
+            return self
+        ranks = [replace(rank, head=unstyled(rank.head), tail=unstyled(rank.tail)) for rank in self.ranks]
+        return replace(self, ranks=ranks)
+
+    @cached_property
+    def first(self) -> RankSeen | None:
+        """The rank that failed first."""
+        number = self.cause.get("rank")
+        if number is None or not self.failed:
+            return None
+        found = next((seen for seen in self.ranks if seen.rank == number), RankSeen(number))
+        # The exit code of the recorded cause: a rank that its launcher ended by a signal has failed by another's code.
+        code = self.cause.get("exit_code")
+        return found if code is None or code == found.exit_code else replace(found, exit_code=code)
+
+    @cached_property
+    def text(self) -> str:
+        """The last output of that rank."""
+        return plain(self.first.tail) if self.first else ""
+
+    @cached_property
+    def raised(self) -> Raised | None:
+        """The exception that ended that rank; the recorded one where the log is gone."""
+        if self.first is None:
+            return None
+        found = raised(self.first.tail)
+        kept = raised(str(self.cause.get("traceback") or ""))
+        if found is None or (kept is not None and is_secondary(found.line) and not is_secondary(kept.line)):
+            found = kept
+        if self.signal in (None, "SIGABRT", "SIGINT"):
+            return found
+        # A launcher that ends its processes may end itself too, by the same signal.
+        is_of_child = found is not None and is_launched(self.text) and not is_secondary(found.line)
+        return found if is_of_child else None
+
+    @property
+    def code(self) -> int:
+        """The exit code of that rank; −N for signal N, also where a shell or a launcher reports its child's signal."""
+        if self.first is None:
+            return 0
+        if number := launched_signal(self.first.tail):
+            return -number
+        code = self.first.exit_code or 0
+        return 128 - code if code in SHELL_SIGNALS else code
+
+    @property
+    def signal(self) -> str | None:
+        """The signal that ended that rank."""
+        if self.code >= 0:
+            return None
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:
+            return f"signal {-self.code}"
+
+    def of_first(
+        self, code: str, summary: str, evidence: Sequence[str], fix: str, score: float, *, is_effect: bool = False
+    ) -> Verdict:
+        """A verdict on the rank that failed first."""
+        return Verdict(code, summary, self.first.rank if self.first else None, tuple(evidence), fix, score, is_effect)
+
+    @property
+    def who(self) -> str:
+        """`rank 1`; `the script` where there is one rank."""
+        return self.name(self.first.rank if self.first else 0)
+
+    def name(self, rank: int) -> str:
+        """`rank 1`; `the script` where there is one rank."""
+        return f"rank {rank}" if len(self.status.ranks) > 1 else "the script"
+
+    @property
+    def host_facts(self) -> Mapping[str, Any]:
+        """What the worker of that rank read of its host."""
+        node = self.first.node if self.first else None
+        return next((one.facts for one in self.nodes if one.node == node), {})
+
+    @cached_property
+    def where(self) -> str:
+        """Where in the script's own code that rank failed."""
+        if self.raised is not None:
+            return self.at(own_frame(self.raised.frames, self.code_dir, innermost_first=False))
+        _, stack = fatal_stack(self.text)
+        return self.at(own_frame(stack, self.code_dir, innermost_first=True))
+
+    def at(self, frame: Frame | None) -> str:
+        """`train.py:12: x = y[3]`: a place with its source line."""
+        if frame is None:
+            return ""
+        source = self.sources.get(frame.key, "").strip()
+        return f"{frame.place}: {source}" if source else f"{frame.place} in {frame.name}"
+
+    @property
+    def at_place(self) -> str:
+        """` at train.py:12`, for a sentence; empty where the place is not known."""
+        return f" at {place_alone(self.where)}" if self.where else ""
+
+    @cached_property
+    def calls(self) -> dict[int, str]:
+        """Where each rank that failed was in a collective: `rank 0: all_reduce, train.py:12: …`."""
+        found = {}
+        for seen in self.ranks:
+            error = raised(seen.tail)
+            stack = tuple(reversed(error.frames)) if error else main_stack(seen.tail)
+            if call := collective(stack, self.sources):
+                own = own_frame(stack, self.code_dir, innermost_first=True)
+                found[seen.rank] = f"{self.name(seen.rank)}: {call}, {self.at(own)}"
+        return found
+
+    @cached_property
+    def failures(self) -> tuple[RankSeen, ...]:
+        """Ranks that failed by themselves."""
+        return tuple(seen for seen in self.ranks if seen.exit_code not in (None, 0) and not seen.ended_by_us)
+
+    @cached_property
+    def only_victims(self) -> bool:
+        """Whether every rank that failed reports no more than that a peer went away or did not answer."""
+        return bool(self.failures) and all(is_victim(seen.exit_code, seen.tail) for seen in self.failures)
+
+
+def place_alone(place: str) -> str:
+    """`train.py:12` of `train.py:12: x = y[3]` and of `train.py:12 in main`."""
+    return place.partition(": ")[0].partition(" in ")[0]
+
+
+Rule = Callable[[Observations], Iterator[Verdict]]
+"""Every rule reads all observations and gives the verdicts that they support; the highest score wins."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from windlass.worker.traces import exception_line, traceback_of, unstyled
+from windlass.worker.tracebacks import exception_line, plain, traceback_of
 
-PREFIX: Final = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)
 FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE)
 SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 FATAL: Final = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
@@ -66,11 +65,6 @@ class Raised:
     """The outermost first."""
     text: str
     """The whole traceback."""
-
-
-def plain(text: str) -> str:
-    """The text without colours and without the prefixes that torch puts before what it prints itself."""
-    return PREFIX.sub("", unstyled(text))
 
 
 def raised(tail: str) -> Raised | None:

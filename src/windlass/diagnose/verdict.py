@@ -1,4 +1,4 @@
-"""What a diagnosis is: verdicts with evidence and a fix, the likeliest first."""
+"""Verdicts with evidence and a fix, and the diagnosis that ranks them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,28 @@ class Verdict:
     fix: str = ""
     """What to do about it."""
     score: float = 0.0
-    """How much speaks for it, 0 to 100: what names a cause beats what names an effect."""
+    """How much speaks for it, 0 to 110: what names a cause beats what names an effect."""
+    is_effect: bool = False
+    """Whether it is how a cause shows itself, and no other explanation beside one."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The public form, as `why -o json` prints it."""
-        return {
-            "verdict": self.code,
-            "summary": self.summary,
-            "rank": self.rank,
-            "evidence": list(self.evidence),
-            "fix": self.fix,
-        }
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A verdict as a template: in its texts `{1}`, `{2}` … are what a pattern found, `{it}` and others are named."""
+
+    code: str
+    summary: str
+    fix: str
+    score: float = 90
+
+    def verdict(
+        self, evidence: tuple[str, ...], *found: str | None, score: float | None = None, rank: int | None = None,
+        **words: Any,
+    ) -> Verdict:  # fmt: skip
+        """The verdict on what was found; its score is that of the advice, or `score`."""
+        parts = ("", *((part or "").strip().rstrip(".") for part in found))
+        summary, fix = (text.format(*parts, **words) for text in (self.summary, self.fix))
+        return Verdict(self.code, summary, rank, evidence, fix, self.score if score is None else score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +56,3 @@ class Diagnosis:
     others: tuple[Verdict, ...] = ()
     not_seen: tuple[str, ...] = ()
     """What could not be looked at, and why: a run that goes on is judged without it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The public form, as `why -o json` prints it."""
-        others = [other.to_json() for other in self.others]
-        return {**self.verdict.to_json(), "others": others, "not_seen": list(self.not_seen)}

@@ -1,1 +1,1 @@
-"""Plans: plain data that says every step a run would take. Making one touches nothing."""
+"""Plans: every step that a run would take, as plain data. Making one touches nothing."""

@@ -1,4 +1,4 @@
-"""What a run would do, as plain data that prints, diffs and stores; an engine's `plan` makes it, `submit` does it."""
+"""What a run would do, as plain data that prints, diffs and stores; `plan` of an engine makes it, `submit` does it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from windlass.errors import PlanError, Problem, StoreTooNew
+from windlass.errors import PlanError, Problem, StoreError, StoreTooNew
+from windlass.plan.format1 import template_of
+from windlass.plan.template import NO_NODES, NodeTemplate
+from windlass.worker.values import ShapeError
 
-FORMAT: Final = 1
-"""Version of the JSON form; a plan in the record may be older than the Windlass that reads it."""
+FORMAT: Final = 2
+"""Version of the JSON form. Plans of format 1, in records of earlier versions, are read too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,17 @@ class Plan:
     num_nodes: int
     procs_per_node: int
     policy: Mapping[str, Any]
-    """What whoever watches the run must know: timeout_seconds, grace_seconds, max_restarts."""
+    """Limits that the supervisor applies: timeout_seconds, grace_seconds, max_restarts, …"""
     job: Mapping[str, Any]
     """The job, every field that is not its default."""
     steps: tuple[Step, ...]
     notes: tuple[Note, ...] = ()
     price: Mapping[str, Any] | None = None
-    """Dollars an hour and where the figure is from; None where the target costs nothing by the hour."""
+    """What it costs an hour, and where the figure is from; null where the target has no price."""
+    nodes: NodeTemplate = NO_NODES
+    """What `compose` makes the node specs of each attempt of. The steps of kind `node` show them without an attempt."""
+    format: int = FORMAT
+    """Version of this form."""
 
     @property
     def world_size(self) -> int:
@@ -79,7 +86,10 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data."""
-        return {"format": FORMAT, **dataclasses.asdict(self)}
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        steps = [dataclasses.asdict(step) for step in self.steps]
+        notes = [dataclasses.asdict(note) for note in self.notes]
+        return {**data, "steps": steps, "notes": notes, "nodes": self.nodes.to_json()}
 
     def to_text(self) -> str:
         """The plan as JSON text, the same for the same plan."""
@@ -87,10 +97,14 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Read `to_json` back. Raises StoreTooNew for a form that is not known here."""
-        if data.get("format") != FORMAT:
+        """Read `to_json` back, of this format and of those before. Raises StoreError."""
+        if data.get("format") not in (1, FORMAT):
             raise StoreTooNew(f"the plan is of format {data.get('format')}; this Windlass reads {FORMAT}")
-        fields = {name: value for name, value in data.items() if name != "format"}
-        fields["steps"] = tuple(Step(**step) for step in data["steps"])
-        fields["notes"] = tuple(Note(**note) for note in data["notes"])
-        return cls(**fields)
+        steps = tuple(Step(**step) for step in data["steps"])
+        notes = tuple(Note(**note) for note in data["notes"])
+        try:
+            nodes = NodeTemplate.from_json(data["nodes"]) if data["format"] == FORMAT else template_of(data)
+        except ShapeError as error:
+            problem = f"the recorded plan of {data['run_id']} cannot be read: {error}"
+            raise StoreError(problem, "start a new run of its job: windlass run") from error
+        return cls(**{**data, "steps": steps, "notes": notes, "nodes": nodes, "format": FORMAT})

@@ -1,14 +1,15 @@
-"""Says what whoever keeps a run must know of its job: limits, grace and restarts. Pure."""
+"""The limits of a job that its supervisor applies: time, grace period, hang, restarts. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from windlass.spec.job import Job
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
 
 
 def policy(job: Job) -> dict[str, Any]:
-    """The policy of a plan, as far as it does not depend on the target; times are in seconds."""
+    """The policy of a plan, without what depends on the target; times are in seconds."""
     return {
         "timeout_seconds": job.timeout,
         "grace_seconds": job.grace,

@@ -1,4 +1,4 @@
-"""Finds out whether a folder is on a network file system, where SQLite's WAL must not be used.
+"""Detects whether a folder is on a network file system, where SQLite's WAL must not be used.
 
 The processes that use a WAL share memory through a mapped file, which other machines do not see:
 https://sqlite.org/wal.html#overview
@@ -15,9 +15,9 @@ NETWORK: Final = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "fhgfs", "afs", "ceph", "9p", "panfs", "wekafs",
     "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "gfs", "coda", "dvs", "virtiofs", "vboxsf", "prl_fs", "juicefs",
 })  # fmt: skip
-"""Names of file systems as the kernel's table of mounts has them, which other machines may use at the same time."""
+"""File systems that other machines may use at the same time, as the kernel's table of mounts names them."""
 LOCAL_FUSE: Final = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.ntfs-3g", "fuse.lxcfs"})
-"""Those of FUSE that are of one machine; any other may be sshfs, s3fs or the like."""
+"""FUSE file systems of one machine; any other may be sshfs, s3fs or the like."""
 MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 

@@ -1,64 +1,65 @@
-"""Follows the steps and checkpoints of a run over its attempts: what is lost, what is made up for, what helped."""
+"""Follows the steps and checkpoints of a run over its attempts: for the restart policy and the next attempt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from windlass.runs.record import Event
+from windlass.plan.compose import Continuation
+from windlass.runs import events
+from windlass.runs.events import CheckpointChanged, Entry, Event, RootCause
+from windlass.runs.record import Status
 
 LONG_SECONDS: Final = 600.0
-"""An attempt that lived so long is no failed start, whatever its script tells."""
-NO_PROGRESS: Final = ("adopted", "condition", "warning")
+"""An attempt that ran so long is no failed start, whatever its script reports."""
+NO_PROGRESS: Final = (events.SupervisorRestarted, events.ConditionChanged, events.Warned)
 """Events that a supervisor may record before it crashes again: they do not show that it works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How one attempt ended, as far as what follows depends on it."""
+    """How one attempt ended, as far as the restart policy depends on it."""
 
     reason: str
     step: int | None
     """The highest step that is known of it."""
     way: str | None
-    """What would make it the same death again: the line of an exception, or a fatal signal."""
+    """What would make another failure the same one: the line of an exception, or a fatal signal."""
     gained: bool
-    """Whether it has come further than all before it: a new checkpoint, a higher step, or where none is told, time."""
+    """Whether it got further than all before it: a new checkpoint, a higher step, or where no step is known, time."""
 
 
 @dataclass(slots=True)
 class Going:
-    """What is known of the attempt that goes on."""
+    """What is known of the current attempt."""
 
     began_at: float = 0.0
     """Unix seconds."""
     restored: int | None = None
-    """The step of the checkpoint that it went on from."""
+    """The step of the checkpoint that it continued from."""
     first: int | None = None
     """The first step that it reported."""
     last: int | None = None
     highest: int | None = None
     saved: bool = False
     caught_up: bool = False
-    """Whether it has made up for what was lost, or has nothing to make up for."""
+    """Whether it has trained again what was lost, or nothing was lost."""
     is_global: bool = True
-    """False once a step was lower than the one before: a count that begins anew with each epoch tells nothing."""
+    """False once a step was lower than the one before: steps that start again with each epoch cannot be compared."""
     first_step_of: int | None = None
     """The rank whose first step is known exactly."""
-    restored_by: Mapping[str, Any] | None = None
-    """The event of the checkpoint that it went on from, of Windlass or as the script has logged it."""
+    restored_by: CheckpointChanged | None = None
+    """The restore that it continued from, by Windlass or as the script has logged it."""
 
-    def is_news_of_restore(self, logged: Mapping[str, Any]) -> bool:
-        """Whether a restore that the script has logged adds to what is known: it is the first, or names more."""
+    def is_news_of_restore(self, step: int | None) -> bool:
+        """Whether a restore that the script has logged adds to what is known: it is the first, or has a step."""
         known = self.restored_by
-        if known is None:
-            return True
-        return known.get("source") == "log" and "step" in logged and "step" not in known
+        return known is None or (known.source == "log" and known.step is None and step is not None)
 
     @property
     def step(self) -> int | None:
-        """The step that it has come to; None where it is not known."""
+        """The step that it has reached; None where it is not known."""
         known = [step for step in (self.highest, self.restored) if step is not None]
         return max(known) if known and self.is_global else None
 
@@ -70,76 +71,91 @@ class History:
     ended: list[Ended] = field(default_factory=list)
     """Attempts since the run began or was last resumed."""
     highest: int | None = None
-    """The highest step that any ended attempt has come to."""
+    """The highest step that any ended attempt has reached."""
     restarts_left: int | None = None
     """None as long as none of the job's restarts was used."""
     now: Going = field(default_factory=Going)
     obeyed: list[tuple[str, str]] = field(default_factory=list)
-    """Action and time of each notice from the machine's metadata."""
+    """Action and time of each notice from the instance metadata."""
     taken_up_at: float = 0.0
-    """When a supervisor last took the run up, in unix seconds."""
+    """When a supervisor last took over the run, in Unix seconds."""
     take_ups: int = 0
-    """How often a supervisor has taken the run up since anything else was last recorded."""
+    """How often a supervisor has taken over the run since anything else was last recorded."""
     crashes: list[float] = field(default_factory=list)
-    """When supervisors crashed after which nothing else was recorded, in unix seconds."""
+    """When supervisors crashed after which nothing else was recorded, in Unix seconds."""
+    due_at: float = 0.0
+    """When the next attempt may start, in Unix seconds; 0 for the first."""
+    _resumed_at: float = 0.0
     _way: str | None = None
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> History:
-        """What the events of a run tell."""
+    def of(cls, record: Iterable[Event]) -> History:
+        """The history that the events of a run make."""
         history = cls()
-        for event in events:
-            history.take(event.kind, event.data, event.time)
+        for event in record:
+            history.take(event.entry, event.time)
         return history
 
-    def take(self, kind: str, data: Mapping[str, Any], at: float = 0.0) -> None:
-        """One more event of the record, seen at `at` in unix seconds."""
-        if kind == "adopted":
-            self._take_up(data, at)
-        elif kind not in NO_PROGRESS:
+    def take(self, entry: Entry, at: float = 0.0) -> None:
+        """What one more event of the record carries, seen at `at` in Unix seconds."""
+        if not isinstance(entry, NO_PROGRESS):
             self.take_ups = 0
             self.crashes.clear()
-        if kind == "attempt":
-            self.now, self._way = Going(began_at=at), None
-        elif kind == "progress" and isinstance(data.get("step"), int):
-            self.now.highest = max(self.now.highest or 0, data["step"])
-        elif kind == "checkpoint":
-            self._take_checkpoint(data)
-        elif kind == "first-step":
-            self.now.first_step_of = data.get("rank")
-        elif kind == "caught-up":
-            self.now.caught_up = True
-        elif kind == "cause":
-            self._way = way(data)
-        elif kind == "attempt-end":
-            self._end(str(data.get("reason", "failure")), data.get("step"), data.get("died_at", at))
-            self.restarts_left = data.get("restarts_left", self.restarts_left)
-        elif kind == "end":
-            self._end(str(data.get("reason", "")), data.get("step"), data.get("died_at", at))
-        elif kind == "resume":
-            self.ended.clear()
-            self.restarts_left = None
-        elif kind == "notice" and data.get("source") == "imds":
-            self.obeyed.append((str(data.get("action")), str(data.get("time"))))
+        match entry:
+            case events.SupervisorRestarted():
+                self._take_up(entry, at)
+            case events.AttemptStarted():
+                self.now, self._way = Going(began_at=at), None
+            case events.Progress(step=int(step)):
+                self.now.highest = max(self.now.highest or 0, step)
+            case events.CheckpointChanged():
+                self._take_checkpoint(entry)
+            case events.FirstStep(rank=rank):
+                self.now.first_step_of = rank
+            case events.CaughtUp():
+                self.now.caught_up = True
+            case events.RootCause():
+                self._way = way(entry)
+            case events.AttemptEnded():
+                self._end(entry, at)
+                self.restarts_left = self.restarts_left if entry.restarts_left is None else entry.restarts_left
+                self.due_at = at + (entry.wait_seconds or 0.0)
+            case events.RunEnded():
+                self._end(entry, at)
+            case events.RunResumed():
+                self.ended.clear()
+                self.restarts_left = None
+                self.due_at = self._resumed_at = at
+            case events.PreemptionNotice(source="imds"):
+                self.obeyed.append((entry.action, entry.time))
 
-    def _take_up(self, data: Mapping[str, Any], at: float) -> None:
+    def why_begun(self, status: Status) -> str:
+        """The reason of the next attempt: `first`, `resume`, or why the one before it ended."""
+        if self.ended:
+            return self.ended[-1].reason
+        return "resume" if status.attempts else "first"
+
+    def continuation(self, status: Status) -> Continuation:
+        """What the record determines of the attempt that begins now."""
+        return Continuation(status.resume_from, self._resumed_at, tuple(self.obeyed))
+
+    def _take_up(self, entry: events.SupervisorRestarted, at: float) -> None:
         self.take_ups += 1
         self.taken_up_at = at
-        if "crash" in data:
-            self.crashes.append(float(data.get("crashed_at", at)))
+        if entry.crash is not None:
+            self.crashes.append(at if entry.crashed_at is None else entry.crashed_at)
 
-    def _take_checkpoint(self, data: Mapping[str, Any]) -> None:
-        if data.get("action") == "saved":
+    def _take_checkpoint(self, entry: events.CheckpointChanged) -> None:
+        if entry.action == "saved":
             self.now.saved = True
-            self.now.highest = max(self.now.highest or 0, int(data.get("step") or 0))
-        elif data.get("action") == "restored":
-            self.now.restored_by = data
-            if data.get("source") == "log":
-                return  # where it went on, its steps tell: see `Tally`
-            self.now.restored = data.get("step")  # unknown where a file of the script's own was restored
+            self.now.highest = max(self.now.highest or 0, entry.step or 0)
+        elif entry.action == "restored":
+            self.now.restored_by = entry
+            if entry.source != "log":  # where the script resumed by itself, its steps show it: see `Tally`
+                self.now.restored = entry.step  # None where a file of the script's own was restored
 
     def reach(self, step: int) -> bool:
-        """The attempt that goes on is at this step; gives whether it has just made up for what was lost."""
+        """The current attempt is at this step; returns whether it has just trained again what was lost."""
         now = self.now
         if now.last is not None and step < now.last:
             now.is_global = False
@@ -149,18 +165,18 @@ class History:
         if now.caught_up or not now.is_global or self.highest is None or step < self.highest:
             return False
         now.caught_up = True
-        # A script that restores for itself says only by its first step where it went on.
+        # Where a script restores by itself, only its first step shows where it continued.
         return now.restored < self.highest if now.restored is not None else now.first <= self.highest
 
-    def ending(self, reason: str, cause: Mapping[str, Any] | None, at: float = 0.0) -> Ended:
-        """The attempt that goes on, as it would have ended at `at`."""
+    def ending(self, reason: str, cause: RootCause | None, at: float = 0.0) -> Ended:
+        """The current attempt, as if it ended at `at`."""
         return self._ended(reason, self.now.step, way(cause) if cause else None, at)
 
-    def _end(self, reason: str, step: int | None, at: float) -> None:
-        ended = self._ended(reason, step, self._way, at)
-        self.ended.append(ended)
-        if step is not None:
-            self.highest = max(self.highest or 0, step)
+    def _end(self, entry: events.AttemptEnded | events.RunEnded, at: float) -> None:
+        reason = "failure" if entry.reason is None and isinstance(entry, events.AttemptEnded) else entry.reason or ""
+        self.ended.append(self._ended(reason, entry.step, self._way, at if entry.died_at is None else entry.died_at))
+        if entry.step is not None:
+            self.highest = max(self.highest or 0, entry.step)
         self.now, self._way = Going(), None
 
     def _ended(self, reason: str, step: int | None, way_: str | None, at: float) -> Ended:
@@ -171,9 +187,8 @@ class History:
         return Ended(reason, step, way_, self.now.saved or further)
 
 
-def way(cause: Mapping[str, Any]) -> str | None:
-    """What would make another death the same one; None where a cause is anybody's: a kill, a peer that is gone."""
-    name = cause.get("signal")
-    if name in ("SIGKILL", "SIGTERM") or cause.get("blames_peer"):
+def way(cause: RootCause) -> str | None:
+    """What would make another failure the same one; None for a cause that any failure has: a kill, a lost peer."""
+    if cause.signal in ("SIGKILL", "SIGTERM") or cause.blames_peer:
         return None
-    return str(name) if name else str(cause["summary"]) if cause.get("traceback") else None
+    return cause.signal or (cause.summary if cause.traceback else None)

@@ -1,22 +1,22 @@
-"""Folds the events of a run into the ledger: every second from its beginning to its end (or to now), in one phase each.
+"""Ledger of a run: every second from its beginning to its end (or to now) is spent on exactly one thing.
 
-The phases of the record say where a run is; the ledger says what its time was good for. `tally` reads the events; here
-stand the sums.
+The phases of the record show where a run is; the ledger shows what its time was good for. `time_accounting` reads the
+events; this module adds up.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from windlass.runs.record import Event
+from windlass.runs.events import Event
 from windlass.runs.start import Origin, Start
-from windlass.runs.tally import MICRO, Spent, Tally
+from windlass.runs.time_accounting import MICRO, Spent, Tally
 
 WASTED: Final = (Spent.REDONE, Spent.HUNG, Spent.IDLE)
-"""What a run that nothing befalls has none of."""
+"""What a run without failures spends no time on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +24,25 @@ class Ledger:
     """Where the time of a run went."""
 
     seconds: Mapping[Spent, float]
-    """Seconds of each phase that has any. They sum to `wall_seconds`."""
+    """Seconds spent on each thing that took any; they sum to `wall_seconds`."""
     node_seconds: Mapping[Spent, float]
-    """The same times the number of nodes that were held; a run that is queued or has ended holds none."""
+    """The same times the number of nodes and spares that were held; a run that is queued or has ended holds none."""
     wall_seconds: float
     """From the beginning of the run to its end, or to now."""
     attempts: int
-    """How many attempts were begun."""
+    """How many attempts were started."""
     steps_redone: int
-    """Steps that were trained a second time, as far as the script tells its steps."""
+    """Steps that were trained a second time, as far as it is known; see `unknown_starts`."""
     unknown_starts: int = 0
-    """Attempts after the first of which it is not known how many steps they trained a second time."""
+    """Restarts of which it is not known how many steps were redone."""
     start: Start | None = None
-    """Where the newest attempt went on; None for a first attempt."""
+    """Where the newest attempt continued; null for a first attempt."""
+    goodput: float = field(default=0.0, init=False)
+    """Share of the wall clock in which the run trained for the first time, 0 to 1."""
 
-    @property
-    def goodput(self) -> float:
-        """Share of the wall clock in which the run trained for the first time, 0 to 1."""
-        return self.seconds.get(Spent.TRAINING, 0.0) / self.wall_seconds if self.wall_seconds > 0 else 0.0
+    def __post_init__(self) -> None:
+        share = self.seconds.get(Spent.TRAINING, 0.0) / self.wall_seconds if self.wall_seconds > 0 else 0.0
+        object.__setattr__(self, "goodput", round(share, 4))
 
     @property
     def wasted_seconds(self) -> float:
@@ -50,27 +51,36 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of a run that was spent on one thing."""
+class Cost:
+    """What a run has cost until its end, or until now."""
 
-    begin: float
-    """Unix seconds."""
-    end: float
-    spent: Spent
-    nodes: int
-    """How many nodes were held."""
+    per_node_hour: float
+    """Price of one node for one hour."""
+    currency: str
+    """ISO 4217 code."""
+    source: str
+    """Where the price is from."""
+    spent: Mapping[Spent, float]
+    """Money by what the time of the nodes was spent on; it sums to `total`."""
+    total: float = field(default=0.0, init=False)
+    wasted: float = field(default=0.0, init=False)
+    """Cost of the time that was redone, hung or idle."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", sum(self.spent.values()))
+        object.__setattr__(self, "wasted", sum(self.spent.get(spent, 0.0) for spent in WASTED))
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One attempt that followed another, and what was between them."""
+    """One attempt that followed another, and what was lost between them."""
 
     attempt: int
-    """The number of the attempt that was begun."""
+    """The number of the attempt that was started."""
     reason: str | None
-    """Why the one before ended; None in records from before there were reasons."""
+    """Why the one before ended; null in records of older versions."""
     seconds: float
-    """From its failure to this attempt's start."""
+    """From the failure to this attempt's start."""
     wait_seconds: float | None
     """How much of that was back-off."""
     restarts_left: int | None
@@ -78,29 +88,28 @@ class Restart:
     reached_step: int | None
     """The highest step of any attempt before it."""
     restored_step: int | None
-    """The step of the checkpoint from which it went on; None where none was restored, or the script did so itself."""
+    """The step of the checkpoint that it continued from; null where none was restored, or the script restored it."""
     steps_redone: int | None
-    """None where it is not known."""
+    """Null where it is not known."""
     start: Start = Start()  # noqa: RUF009 - frozen
-    """Where it went on."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {**asdict(self), "start": self.start.to_json()}
+    """Where it continued."""
 
 
-def fold_ledger(events: Iterable[Event], now: float) -> Ledger:
-    """The ledger of a run up to its end, or to `now` (Unix seconds). Raises ValueError without a `created` event."""
-    return ledger_of(Tally(events), now)
+def fold_ledger(history: Iterable[Event], now: float, num_spares: int = 0) -> Ledger:
+    """The ledger of a run up to its end, or to `now` (Unix seconds). Raises ValueError without a `created` event.
+
+    So many spares are counted as nodes, for as long as nodes are held.
+    """
+    return ledger_of(Tally(history), now, num_spares)
 
 
-def ledger_of(tally: Tally, now: float) -> Ledger:
+def ledger_of(tally: Tally, now: float, num_spares: int = 0) -> Ledger:
     """The ledger of the events that a tally has taken, up to the end of the run or to `now` (Unix seconds)."""
     micros = dict.fromkeys(Spent, 0)
     node_micros = dict.fromkeys(Spent, 0)
     for begin, end, spent, nodes in tally.pieces(now):
         micros[spent] += end - begin
-        node_micros[spent] += (end - begin) * nodes
+        node_micros[spent] += (end - begin) * (nodes + num_spares if nodes else 0)
     attempts = tally.known_attempts()
     redone = [attempt.steps_redone for attempt in attempts[1:]]
     return Ledger(
@@ -114,49 +123,29 @@ def ledger_of(tally: Tally, now: float) -> Ledger:
     )
 
 
-def spans(events: Iterable[Event], now: float) -> list[Span]:
-    """The same time as a row of stretches without gaps, each as long as it goes. Raises ValueError."""
-    found: list[Span] = []
-    for begin, end, spent, nodes in Tally(events).pieces(now):
-        last = found[-1] if found else None
-        if last is not None and (last.spent, last.nodes) == (spent, nodes):
-            found[-1] = Span(last.begin, end / MICRO, spent, nodes)
-        else:
-            found.append(Span(begin / MICRO, end / MICRO, spent, nodes))
-    return found
+def cost_of(ledger: Ledger, price: Mapping[str, Any] | None) -> Cost | None:
+    """What the time of `ledger` cost at `price`, the price of a plan; None without one."""
+    if price is None:
+        return None
+    per_second = price["per_node_hour"] / 3600
+    spent = {spent: seconds * per_second for spent, seconds in ledger.node_seconds.items()}
+    return Cost(price["per_node_hour"], price["currency"], price["source"], spent)
 
 
-def restarts(events: Iterable[Event]) -> list[Restart]:
+def restarts(history: Iterable[Event]) -> list[Restart]:
     """Every attempt of a run but its first. Raises ValueError without a `created` event."""
-    attempts = Tally(events).known_attempts()
+    attempts = Tally(history).known_attempts()
     return [
         Restart(
             attempt=number,
-            reason="resume" if attempt.data.get("reason") == "resume" else before.end.get("reason"),
+            reason="resume" if attempt.entry.reason == "resume" else before.end.reason,
             seconds=max(0, attempt.began - (before.died_at or before.failed_at or before.ended or 0)) / MICRO,
-            wait_seconds=before.end.get("wait_seconds"),
-            restarts_left=before.end.get("restarts_left"),
+            wait_seconds=before.end.wait_seconds,
+            restarts_left=before.end.restarts_left,
             reached_step=attempt.highest_before or None,
-            restored_step=_restored_step(attempt.start),
+            restored_step=attempt.start.step if attempt.start.origin is Origin.CHECKPOINT else None,
             steps_redone=attempt.steps_redone,
             start=attempt.start,
         )
         for number, (before, attempt) in enumerate(itertools.pairwise(attempts), 2)
     ]
-
-
-def _restored_step(start: Start) -> int | None:
-    return start.step if start.origin is Origin.CHECKPOINT else None
-
-
-def ledger_to_json(ledger: Ledger) -> dict[str, Any]:
-    """The public form of a ledger, as `status -o json` prints it."""
-    return {
-        "seconds": {spent.value: seconds for spent, seconds in ledger.seconds.items()},
-        "wall_seconds": ledger.wall_seconds,
-        "goodput": round(ledger.goodput, 4),
-        "attempts": ledger.attempts,
-        "steps_redone": ledger.steps_redone,
-        "unknown_starts": ledger.unknown_starts,
-        "start": None if ledger.start is None else ledger.start.to_json(),
-    }

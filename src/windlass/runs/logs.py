@@ -1,10 +1,10 @@
-"""Turns the log and index files of all ranks of a run into one stream of lines in the order of time.
+"""Merges the log and index files of all ranks of a run into one stream of lines, ordered by time.
 
 A run keeps, for each attempt N and rank K, two files that one writer appends to:
 
     RUN_DIR/attempt-N/rank-K.log    the bytes of stdout and stderr exactly as they were written
     RUN_DIR/attempt-N/rank-K.idx    16-byte records (time_ns, end_offset), little-endian u64: "at time_ns the log
-                                    had grown to end_offset"; each is written after the bytes that it speaks of
+                                    had grown to end_offset"; each is written after these bytes
 
 A line's time is that of the record in which its newline arrived. All the lines that share a record travel through the
 merge as one block, so its cost grows with the records and not with the lines.
@@ -17,20 +17,23 @@ import heapq
 import re
 import struct
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from windlass.errors import StoreError
 
 MARKER = b"::windlass "
-"""What a structured line of `windlass.train.report` begins with."""
+"""Beginning of a structured line, as `windlass.train.report` writes them."""
 
+POLL_SECONDS = 0.05
 _RECORD = struct.Struct("<QQ")
 _RECORDS_PER_READ = 4096
 _PIECE_BYTES = 1 << 20
+_WINDOW_BYTES = 64 << 10
+"""What is read at once to look for newlines backward."""
 _SHARED_BUFFER_BYTES = 8 << 20
 _ATTEMPT_NAME = re.compile(r"attempt-([1-9][0-9]*)")
 _LOG_NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.log")
@@ -56,7 +59,7 @@ class LogLine:
 
     @property
     def text(self) -> str:
-        """The line for a person's eyes: what is not UTF-8 becomes U+FFFD."""
+        """The line as text: what is not UTF-8 becomes U+FFFD."""
         return self.data.decode("utf-8", errors="replace")
 
 
@@ -95,11 +98,27 @@ class LogBlock(NamedTuple):
         return prefix + data.replace(b"\n", b"\n" + prefix)
 
 
-class RunLogs:
-    """The logs of one run, of all its attempts and ranks. Reading needs no help from whoever writes.
+class Chosen(TypedDict, total=False):
+    """Which lines to read; without any of these, all that are there."""
 
-    Only what is asked for is held in memory: a buffer for each rank, the longest line, and the lines of a `tail`.
-    All methods raise `StoreError` where a file is there but cannot be read; a run without logs yet has no lines.
+    ranks: Collection[int] | None
+    attempt: int | None
+    since_ns: int | None
+    """Only lines that arrived later: nanoseconds since 1970 (UTC)."""
+    tail: int | None
+    """Only so many of the last lines, in the order of the merge. Raises ValueError if negative."""
+    is_over: Callable[[], bool] | None
+    """Whether no more lines are to come; None for the lines that are there."""
+    poll_seconds: float
+    """Between two looks for lines that arrive."""
+
+
+class RunLogs:
+    """The logs of one run, of all its attempts and ranks; independent of the process that writes them.
+
+    Held in memory are a buffer for each rank, the longest line, and the lines of a `tail`. Lines of
+    `windlass.train.report` are left out. All methods raise `StoreError` where a file cannot be read; a run without logs
+    has no lines.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -113,127 +132,50 @@ class RunLogs:
         """The ranks that have a log in `attempt`, in order."""
         return _numbers(self._folder(attempt), _LOG_NAME)
 
-    def read(
-        self,
-        *,
-        ranks: Collection[int] | None = None,
-        attempt: int | None = None,
-        since_ns: int | None = None,
-        tail: int | None = None,
-        structured: bool = False,
-    ) -> Iterator[LogLine]:
-        """The lines that are there now, ordered by time, attempts one after the other.
+    def read(self, **chosen: Unpack[Chosen]) -> Iterator[LogLine]:
+        """The lines that are there, ordered by time, attempts one after the other; each rank's own order is kept, also
+        where its clock was set back.
 
-        Each rank's own order is kept, also where its clock was set back. `ranks` and `attempt` choose (default: all);
-        `since_ns` leaves out what arrived earlier (unix time, ns); `tail` keeps the last so many lines of the merge;
-        `structured` includes the lines that `windlass.train.report` writes. Raises ValueError for a negative `tail`.
+        With `is_over` also those that arrive, until it was true and all was read. Attempts and ranks that appear later
+        are followed too; with `attempt`, a later attempt ends the following. What arrives within one poll is ordered by
+        time. A last line without newline is held back until its attempt, or the run, is over.
         """
-        blocks = self.read_batches(ranks=ranks, attempt=attempt, since_ns=since_ns, tail=tail, structured=structured)
-        for block in blocks:
-            yield from block.lines()
+        return (line for block in self.read_batches(**chosen) for line in block.lines())
 
-    def read_batches(
-        self,
-        *,
-        ranks: Collection[int] | None = None,
-        attempt: int | None = None,
-        since_ns: int | None = None,
-        tail: int | None = None,
-        structured: bool = False,
-    ) -> Iterator[LogBlock]:
+    def read_batches(self, **chosen: Unpack[Chosen]) -> Iterator[LogBlock]:
         """As `read`, in blocks: the fast way to print, `out.write(block.prefixed(b"[3] "))`."""
-        chosen = [
-            _AttemptLogs(self._folder(number), number, ranks, since_ns)
-            for number in self.attempts()
-            if attempt is None or number == attempt
-        ]
-        if tail is not None:
-            yield from _last_blocks(chosen, tail, ended=len(chosen), structured=structured)
-            return
-        for logs in chosen:
-            yield from _visible(logs.blocks(final=True), structured)
-
-    def follow(
-        self,
-        *,
-        is_over: Callable[[], bool],
-        ranks: Collection[int] | None = None,
-        since_ns: int | None = None,
-        tail: int | None = None,
-        attempt: int | None = None,
-        poll_seconds: float = 0.05,
-        structured: bool = False,
-    ) -> Iterator[LogLine]:
-        """The lines that are there, then those that arrive, until `is_over()` was true and all was read.
-
-        Arguments as `read`. Attempts and ranks that appear later are followed too; with `attempt`, a later attempt ends
-        the following. What arrives within one poll is ordered by time. A last line without newline is held back until
-        its attempt, or the run, is over.
-        """
-        blocks = self.follow_batches(
-            is_over=is_over,
-            ranks=ranks,
-            since_ns=since_ns,
-            tail=tail,
-            attempt=attempt,
-            poll_seconds=poll_seconds,
-            structured=structured,
-        )
-        for block in blocks:
-            yield from block.lines()
-
-    def follow_batches(
-        self,
-        *,
-        is_over: Callable[[], bool],
-        ranks: Collection[int] | None = None,
-        since_ns: int | None = None,
-        tail: int | None = None,
-        attempt: int | None = None,
-        poll_seconds: float = 0.05,
-        structured: bool = False,
-    ) -> Iterator[LogBlock]:
-        """As `follow`, in blocks."""
+        is_over = chosen.get("is_over") or (lambda: True)
+        wanted, tail = chosen.get("attempt"), chosen.get("tail")
         followed: dict[int, _AttemptLogs] = {}
         while True:
-            over = is_over()  # asked before the files are read, so that what came before it is not missed
+            over = is_over()  # before the files are read, so that nothing written before it is missed
             numbers = self.attempts()
-            over = over or (attempt is not None and numbers[-1:] > [attempt])
+            over = over or (wanted is not None and numbers[-1:] > [wanted])
             for number in numbers:
-                if number not in followed and attempt in (None, number):
-                    followed[number] = _AttemptLogs(self._folder(number), number, ranks, since_ns)
-            chosen = [followed[number] for number in sorted(followed)]
-            ended = len(chosen) if over else len(chosen) - 1
+                if number not in followed and wanted in (None, number):
+                    followed[number] = self._logs(number, chosen)
+            logs = [followed[number] for number in sorted(followed)]
+            ended = len(logs) if over else len(logs) - 1
             if tail is not None:
-                yield from _last_blocks(chosen, tail, ended=ended, structured=structured)
+                yield from _last_blocks(logs, tail, ended=ended)
                 tail = None
-            # An earlier attempt is read on as well: a slow node may still be writing its last words.
-            for place, logs in enumerate(chosen):
-                logs.discover()
-                yield from _visible(logs.blocks(final=place < ended), structured)
+            # Earlier attempts are read as well: a slow node may still be writing its last lines.
+            for place, one in enumerate(logs):
+                one.discover()
+                yield from _visible(one.blocks(final=place < ended))
             if over:
                 return
-            time.sleep(poll_seconds)
+            time.sleep(chosen.get("poll_seconds", POLL_SECONDS))
 
-    def copy_raw(self, rank: int, attempt: int, out: BinaryIO, *, structured: bool = False) -> int:
-        """Writes one rank's log to `out` as it is, without structured lines unless asked; returns the bytes written."""
-        path = self._folder(attempt) / f"rank-{rank}.log"
-        offset = written = 0
-        rest = b""
-        while piece := _read_at(path, offset, _PIECE_BYTES):
-            offset += len(piece)
-            cut = piece.rfind(b"\n") + 1
-            # Structured lines are short: what has grown beyond a piece without a newline is none.
-            whole, rest = (rest + piece[:cut], piece[cut:]) if cut else (rest, piece)
-            written += out.write(_shown(whole, structured))
-        return written + out.write(_shown(rest, structured))
+    def _logs(self, attempt: int, chosen: Chosen) -> _AttemptLogs:
+        return _AttemptLogs(self._folder(attempt), attempt, chosen.get("ranks"), chosen.get("since_ns"))
 
     def _folder(self, attempt: int) -> Path:
         return self._run_dir / f"attempt-{attempt}"
 
 
 class _AttemptLogs:
-    """The logs of one attempt, each with the place up to which it was read."""
+    """The logs of one attempt, each with the offset up to which it was read."""
 
     def __init__(self, folder: Path, attempt: int, ranks: Collection[int] | None, since_ns: int | None) -> None:
         self.logs: dict[int, _RankLog] = {}
@@ -244,48 +186,20 @@ class _AttemptLogs:
         self.discover()
 
     def discover(self) -> None:
-        """Takes in the ranks that have appeared, from the place that `since_ns` gives."""
+        """Adds the ranks that have appeared, from the offset that `since_ns` gives."""
         for rank in _numbers(self._folder, _LOG_NAME):
             if rank not in self.logs and (self._ranks is None or rank in self._ranks):
                 self.logs[rank] = _RankLog(self._folder, self._attempt, rank, self._since_ns)
 
     def blocks(self, *, final: bool) -> Iterator[LogBlock]:
-        """What is unread, merged; `final` when nobody writes any more, so that what is there is all there will be."""
+        """What is unread, merged; `final` when the attempt is over, so that no more will be written."""
         buffer_bytes = max(16 << 10, min(256 << 10, _SHARED_BUFFER_BYTES // max(1, len(self.logs))))
         ordered = [self.logs[rank] for rank in sorted(self.logs)]
         return heapq.merge(*(log.blocks(final=final, buffer_bytes=buffer_bytes) for log in ordered))
 
-    def seek_last(self, num_lines: int, *, final: bool) -> bool:
-        """Moves to where at least `num_lines` are unread, structured ones counted; True when that is the beginning."""
-        starts = {rank: log.num_records() for rank, log in self.logs.items()}
-        newest_first = heapq.merge(*(log.counts_backward(final=final) for log in self.logs.values()))
-        found, exhausted = 0, False
-        while found < num_lines and not exhausted:
-            count = next(newest_first, None)
-            exhausted = count is None
-            if count is not None:
-                starts[count.rank] = count.record
-                found += count.num_lines
-        for rank, log in self.logs.items():
-            log.seek(log.first_record if exhausted else starts[rank])
-        return exhausted
-
-
-class _Count(NamedTuple):
-    """How many lines one record of a rank holds; sorts from new to old, as the merge does backwards."""
-
-    minus_time_ns: int
-    minus_rank: int
-    record: int
-    num_lines: int
-
-    @property
-    def rank(self) -> int:
-        return -self.minus_rank
-
 
 class _RankLog:
-    """One rank's log and index, and the place up to which they were read."""
+    """One rank's log and index, and the offset up to which they were read."""
 
     def __init__(self, folder: Path, attempt: int, rank: int, since_ns: int | None) -> None:
         self._log = folder / f"rank-{rank}.log"
@@ -305,11 +219,11 @@ class _RankLog:
         """Goes to the lines whose newline arrived in `record` or later."""
         self._record = record
         self._seen = min(self._records(record - 1, 1)[0][1], _size_and_time(self._log)[0]) if record else 0
-        self._line = self._line_start(self._seen)
+        self._line = self._newline_before(self._seen) + 1
         self._seen_time_ns: int | None = None
 
     def blocks(self, *, final: bool, buffer_bytes: int) -> Iterator[LogBlock]:
-        """The unread lines, a block for each record; the place moves on, and is kept when all were taken."""
+        """The unread lines, a block for each record; the offset is kept when all blocks were taken."""
         # `line` is where the first line not yet delivered begins, `seen` how far newlines were looked for.
         line, seen, seen_time_ns = self._line, self._seen, self._seen_time_ns
         attempt, rank = self._attempt, self._rank
@@ -335,26 +249,20 @@ class _RankLog:
             yield LogBlock(seen_time_ns, attempt, rank, data)
         self._line, self._seen, self._seen_time_ns = line, seen, seen_time_ns
 
-    def counts_backward(self, *, final: bool) -> Iterator[_Count]:
-        """How many lines each record holds, from the last to the first that `since_ns` allows."""
-        size = _size_and_time(self._log)[0]
-        unended = int(final and size > 0 and _read_at(self._log, size - 1, 1) != b"\n")
-        num_records = self.num_records()
-        counter = _NewlineCounter(self._log)
-        end = size
-        if final:
-            covered = min(self._records(num_records - 1, 1)[0][1], size) if num_records else 0
-            time_ns = self._time_beyond(num_records)
-            if covered < size and (self._since_ns is None or time_ns >= self._since_ns):
-                yield _Count(-time_ns, -self._rank, num_records, counter.count(covered, size) + unended)
-                unended = 0
-            end = covered
-        for record, time_ns, begin, stop in self._records_backward(num_records, end):
-            yield _Count(-time_ns, -self._rank, record, counter.count(begin, stop) + unended)
-            unended = 0
+    def seek_last(self, num_lines: int) -> bool:
+        """Moves to where at least `num_lines` are unread, structured ones counted; True when that is the beginning."""
+        newline = self._newline_before(_size_and_time(self._log)[0], num_lines)
+        records = range(self.num_records())
+        record = bisect.bisect_right(records, newline, key=lambda i: self._records(i, 1)[0][1])
+        self.seek(max(record, self.first_record))
+        return newline < 0 or record <= self.first_record
+
+    def unread_since(self) -> int:
+        """When the first unread line arrived; those before it arrived no later. Nanoseconds since 1970 (UTC)."""
+        return (self._records(self._record, 1) or [(self._time_beyond(self._record), 0)])[0][0]
 
     def _unread_records(self, final: bool) -> Iterator[tuple[int, int]]:
-        """The records after the last one read, as (time_ns, end_offset), and at the end what no record speaks of."""
+        """The records after the last one read, as (time_ns, end_offset), and at the end what no record covers."""
         while records := self._records(self._record, _RECORDS_PER_READ):
             self._record += len(records)
             yield from records
@@ -364,22 +272,9 @@ class _RankLog:
                 yield time_ns, _size_and_time(self._log)[0]
 
     def _time_beyond(self, num_records: int) -> int:
-        """The time of what no record speaks of: the log's last change, and never before the last record."""
+        """The time of what no record covers: the log's last change, and never before the last record."""
         last = self._records(num_records - 1, 1) if num_records else []
         return max(_size_and_time(self._log)[1], last[0][0] if last else 0)
-
-    def _records_backward(self, num_records: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-        """Records as (number, time_ns, begin_offset, end_offset), from the last one down to `first_record`."""
-        stop = num_records
-        while stop > self.first_record:
-            first = max(self.first_record, stop - _RECORDS_PER_READ)
-            before = self._records(first - 1, 1)[0][1] if first else 0
-            records = self._records(first, stop - first)
-            begins = [before, *(end for _, end in records)]
-            for place in range(len(records) - 1, -1, -1):
-                time_ns, end = records[place]
-                yield first + place, time_ns, min(begins[place], size), min(end, size)
-            stop = first
 
     def _records(self, first: int, num: int) -> list[tuple[int, int]]:
         data = _read_at(self._idx, first * _RECORD.size, num * _RECORD.size)
@@ -387,69 +282,61 @@ class _RankLog:
         return list(_RECORD.iter_unpack(data[:whole]))
 
     def _first_since(self, since_ns: int) -> int:
-        """The first record not older than `since_ns`, found by halving."""
+        """The first record not older than `since_ns`, by binary search."""
         return bisect.bisect_left(range(self.num_records()), since_ns, key=lambda i: self._records(i, 1)[0][0])
 
-    def _line_start(self, offset: int) -> int:
-        """Where the line begins that goes on at `offset`."""
+    def _newline_before(self, offset: int, nth: int = 1) -> int:
+        """Where the nth newline is before `offset`, counted backward from there; -1 where there are fewer."""
         stop = offset
-        while stop > 0:
-            begin = max(0, stop - (64 << 10))
-            found = _read_at(self._log, begin, stop - begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
+        while stop > 0 and nth > 0:
+            begin = max(0, stop - _WINDOW_BYTES)
+            window = _read_at(self._log, begin, stop - begin)
+            count = window.count(b"\n")
             stop = begin
-        return 0
+            if count >= nth:
+                place = len(window)
+                for _ in range(nth):
+                    place = window.rfind(b"\n", 0, place)
+                return begin + place
+            nth -= count
+        return -1 if nth else offset
 
 
-class _NewlineCounter:
-    """Counts newlines in ranges of a file that are asked for from its end to its beginning."""
-
-    _WINDOW_BYTES = 64 << 10
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._begin = 0
-        self._window = b""
-
-    def count(self, begin: int, end: int) -> int:
-        total = 0
-        while end > begin:
-            if not self._begin < end <= self._begin + len(self._window):
-                self._begin = max(0, end - self._WINDOW_BYTES)
-                self._window = _read_at(self._path, self._begin, end - self._begin)
-                if self._begin + len(self._window) < end:
-                    return total
-            low = max(begin, self._begin)
-            total += self._window.count(b"\n", low - self._begin, end - self._begin)
-            end = low
-        return total
-
-
-def _last_blocks(attempts: list[_AttemptLogs], tail: int, *, ended: int, structured: bool) -> list[LogBlock]:
-    """The last `tail` lines of all attempts, of which the first `ended` are over; every place is moved to the end."""
+def _last_blocks(attempts: list[_AttemptLogs], tail: int, *, ended: int) -> list[LogBlock]:
+    """The last `tail` lines of all attempts, of which the first `ended` are over; every offset is moved to the end."""
     if tail < 0:
         raise ValueError(f"tail must not be negative, but is {tail}")
     found: list[LogBlock] = []
     for place in range(len(attempts) - 1, -1, -1):
-        blocks = _last_blocks_of(attempts[place], tail, final=place < ended, structured=structured)
+        blocks = _last_blocks_of(attempts[place], tail, final=place < ended)
         tail -= sum(block.num_lines for block in blocks)
         found[:0] = blocks
     return found
 
 
-def _last_blocks_of(logs: _AttemptLogs, tail: int, *, final: bool, structured: bool) -> list[LogBlock]:
-    wanted, from_start = tail, False
+def _last_blocks_of(logs: _AttemptLogs, tail: int, *, final: bool) -> list[LogBlock]:
+    wanted = tail
     while True:
-        from_start = logs.seek_last(wanted, final=final)
+        from_start = [log.seek_last(wanted) for log in logs.logs.values()]
+        read_since = {
+            rank: log.unread_since()
+            for (rank, log), is_all in zip(logs.logs.items(), from_start, strict=True)
+            if not is_all
+        }
         kept: deque[tuple[int, LogBlock]] = deque()
-        num_lines = 0
-        for block in _visible(logs.blocks(final=final), structured):
+        num_lines, of_rank = 0, Counter[int]()
+        for block in _visible(logs.blocks(final=final)):
             kept.append((block.num_lines, block))
             num_lines += block.num_lines
+            of_rank[block.rank] += block.num_lines
             while kept and num_lines - kept[0][0] >= tail:
                 num_lines -= kept.popleft()[0]
-        if num_lines >= tail or from_start:
+        # Lines that were not read must not belong between those that were.
+        if num_lines >= tail and all(
+            of_rank[rank] >= tail or since_ns < kept[0][1].time_ns for rank, since_ns in read_since.items()
+        ):
+            break
+        if all(from_start):
             break
         wanted *= 4  # structured lines were counted and are hidden
     blocks = [block for _, block in kept]
@@ -458,19 +345,13 @@ def _last_blocks_of(logs: _AttemptLogs, tail: int, *, final: bool, structured: b
     return blocks
 
 
-def _visible(blocks: Iterable[LogBlock], structured: bool) -> Iterator[LogBlock]:
+def _visible(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
+    """Blocks without structured lines; a progress bar in front of one stays and ends where it began."""
     for block in blocks:
-        if structured or MARKER not in block.data:
+        if MARKER not in block.data:
             yield block
-        elif data := _shown(block.data, structured):
+        elif data := _STRUCTURED_END.sub(b"", _STRUCTURED_LINE.sub(b"", block.data)):
             yield block._replace(data=data)
-
-
-def _shown(data: bytes, structured: bool) -> bytes:
-    """Whole lines without the structured ones; a bar in front of one stays and ends where it began."""
-    if structured or MARKER not in data:
-        return data
-    return _STRUCTURED_END.sub(b"", _STRUCTURED_LINE.sub(b"", data))
 
 
 def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:

@@ -1,10 +1,11 @@
-"""Makes a home for records that no other user can look into, also where the folder was there before."""
+"""Makes the home of the records readable by its user only, also if the folder existed before."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,50 +18,48 @@ OTHERS: Final = 0o077
 
 
 def prepare(home: Path) -> None:
-    """Make the home and what must lie in it, for this user alone. Raises StoreError, OSError.
+    """Create the home and what must be in it, for this user only. Raises StoreError, OSError.
 
-    A folder that was there and holds other things too, such as one of a project that WINDLASS_HOME names, keeps its
-    mode: what is ours in it is closed instead.
+    An existing folder with other content, such as a project that WINDLASS_HOME names, keeps its mode: only the files of
+    Windlass in it are closed to others.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_foreign(home)
     about = home.stat()
-    if about.st_uid == os.geteuid() and about.st_mode & OTHERS and _is_ours_alone(home):
+    if about.st_uid == os.geteuid() and about.st_mode & OTHERS and _has_only_ours(home):
         home.chmod(0o700)
     with contextlib.suppress(FileExistsError):
         (home / "runs").mkdir(mode=0o700)
     with contextlib.suppress(FileExistsError):  # SQLite gives the files beside it the mode of this one
         os.close(os.open(home / RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    for name in (RECORD, "runs", *BESIDE_RECORD, *FOLDERS):
-        _close_to_others(home / name)
+    for path, mode in _own(home):
+        if mode & OTHERS:
+            with contextlib.suppress(FileNotFoundError):  # SQLite and the reserve remove what they do not need
+                path.chmod(stat.S_IMODE(mode) & ~OTHERS)
 
 
 def refuse_foreign(home: Path) -> None:
-    """Raise StoreError if the home or what must lie in it belongs to another user. Changes nothing."""
-    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # they could put another record in place of ours
+    """Raise StoreError if the home or what must be in it belongs to another user. Changes nothing."""
+    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # its owner could replace the record
         raise _foreign(home, owner)
-    for name in (RECORD, "runs", *BESIDE_RECORD, *FOLDERS):
+    for _ in _own(home):
+        pass
+
+
+def _own(home: Path) -> Iterator[tuple[Path, int]]:
+    """The files and folders of the record that exist, each with its mode; without a folder that the user moved to
+    another disk, and left a link. Raises StoreError for one of another user."""
+    for path in (home / name for name in (RECORD, "runs", *BESIDE_RECORD, *FOLDERS)):
         with contextlib.suppress(FileNotFoundError):
-            about = (home / name).lstat()
-            if about.st_uid != os.geteuid() and not stat.S_ISLNK(about.st_mode):
-                raise _foreign(home / name, about.st_uid)
+            about = path.lstat()
+            if stat.S_ISLNK(about.st_mode):
+                continue
+            if about.st_uid != os.geteuid():
+                raise _foreign(path, about.st_uid)
+            yield path, about.st_mode
 
 
-def _close_to_others(path: Path) -> None:
-    try:
-        about = path.lstat()
-    except FileNotFoundError:
-        return
-    if stat.S_ISLNK(about.st_mode):
-        return  # a user who has moved a folder to another disk has said who may look there
-    if about.st_uid != os.geteuid():
-        raise _foreign(path, about.st_uid)
-    if about.st_mode & OTHERS:
-        with contextlib.suppress(FileNotFoundError):  # SQLite and the reserve remove what they do not need
-            path.chmod(stat.S_IMODE(about.st_mode) & ~OTHERS)
-
-
-def _is_ours_alone(home: Path) -> bool:
+def _has_only_ours(home: Path) -> bool:
     return {path.name for path in home.iterdir()} <= {RECORD, *BESIDE_RECORD, *FOLDERS}
 
 

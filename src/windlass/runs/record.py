@@ -1,70 +1,19 @@
-"""Folds the events of a run into its status: the only place where a phase, a duration or an exit code is decided."""
+"""Folds the events of a run into its status: the only place that decides a phase, a duration or an exit code."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from windlass.runs.machine import Machine, machine_of
-
-Json = Mapping[str, Any]
-
-
-class Phase(enum.StrEnum):
-    """Where a run is. Every second of a run falls in exactly one phase; the last four end it.
-
-    Two are none that a run is in: `idle` is the time in which nothing of it was there (it had ended and was resumed, or
-    its machine was down), and `preempted` is how an attempt ends that had to leave its machine.
-    """
-
-    QUEUED = "queued"
-    PROVISIONING = "provisioning"
-    PULLING = "pulling"
-    STAGING = "staging"
-    STARTING = "starting"
-    TRAINING = "training"
-    CHECKPOINTING = "checkpointing"
-    RESTARTING = "restarting"
-    STOPPING = "stopping"
-    IDLE = "idle"
-    PREEMPTED = "preempted"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    LOST = "lost"
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether nothing more happens to the run of itself; it may be resumed."""
-        return self in TERMINAL
-
-
-TERMINAL: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST})
+from windlass.runs import events
+from windlass.runs.events import Event, Json, Machine
+from windlass.runs.phase import TERMINAL, Phase
 
 _NOT_BEGUN: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING})
 
-_NOT_ENTERED: Final = TERMINAL | {Phase.IDLE, Phase.PREEMPTED}
-"""What no `phase` event can bring a run into."""
-
-EXIT_CODES: Final[Mapping[Phase, int]] = {Phase.SUCCEEDED: 0, Phase.FAILED: 100, Phase.STOPPED: 103, Phase.LOST: 100}
-"""What the command that waited for a run exits with; `exit_code` of a status is the script's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happened to a run. Events are only ever appended."""
-
-    seq: int
-    """1, 2, 3 … within the run."""
-    time: float
-    """Unix seconds, by the clock of the machine that saw it."""
-    kind: str
-    """`created`, `phase`, `attempt`, `node`, `rank`, `progress`, `checkpoint`, `cause`, `attempt-end`, `end` and more:
-    `docs/concepts/record.md` has all."""
-    data: Json = field(default_factory=dict)
-    """What the kind carries; see `docs/concepts/record.md`."""
+_NOT_ENTERED: Final = TERMINAL | {Phase.IDLE, Phase.PREEMPTED, None}
+"""Phases that no `phase` event leads to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +21,23 @@ class Attempt:
     """One start of all workers."""
 
     number: int
+    """1, 2, 3 … within the run."""
     world_size: int
+    """Number of ranks."""
     phase: Phase
     started_at: float
+    """Unix seconds."""
     ended_at: float | None = None
+    """Unix seconds; null while it runs."""
     reason: str | None = None
-    """Why it ended, where it did not succeed: `failure`, `preemption`, `node-loss`, `hang`, `resize`, `stop`, `timeout`
-    or `same-step-twice`. None while it goes on, and in records from before there were reasons."""
+    """Why it ended, if it did not succeed: `failure`, `preemption`, `node-loss`, `hang`, `resize`, `stop`, `timeout` or
+    `same-step-twice`. Null while it runs, and in records of older versions."""
     restored_step: int | None = None
-    """The step of the checkpoint from which it went on; None where none was restored."""
+    """The step of the checkpoint that it continued from; null where none was restored."""
     members: tuple[int, ...] = ()
-    """The nodes that took part, by the numbers that they keep for the whole run; empty in older records."""
+    """Numbers of the nodes that took part, which they keep for the whole run; empty in older records."""
     is_resume: bool = False
-    """Whether it was begun by `windlass resume`."""
+    """Whether it was started by `windlass resume`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +45,21 @@ class RankState:
     """What is known of one rank of the newest attempt."""
 
     rank: int
+    """Global number, from 0."""
     node: int
+    """Number of its node."""
     pid: int | None = None
+    """Process id on its node; null before it started."""
     exit_code: int | None = None
-    """The process's exit code, −N for signal N; None while it runs."""
+    """The process's exit code, −N for signal N; null while it runs."""
 
 
+REMOVED: Final = "RemovedFromCluster"
+"""Type of the condition of a run that another machine has removed from its cluster."""
+CLUSTER: Final = "cluster"
+"""Value of `Status.supervisor` of a run whose supervisor is a pod of its cluster."""
 DISK_FULL: Final = "disk-full"
 ROTATED: Final = "rotated"
-"""Why a log lacks lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +68,16 @@ class Dropped:
 
     attempt: int
     rank: int
-    num_bytes: int
+    bytes: int
     """0 where only the lines were counted."""
-    num_lines: int
+    lines: int
     why: str = DISK_FULL
     """`disk-full`, or `rotated`: the kubelet removed the lines before a supervisor read them."""
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Attempt, rank and reason, which have one entry together."""
+        return self.attempt, self.rank, self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,43 +92,62 @@ class Status:
     phase_since: float
     output_dir: str
     exit_code: int | None = None
-    """The script's exit code, of the rank that is the first cause; None while the run goes on."""
+    """The exit code of the rank that failed first; None while the run goes on."""
     ended_at: float | None = None
     attempts: tuple[Attempt, ...] = ()
     phases: Mapping[Phase, float] = field(default_factory=dict)
-    """Seconds in each phase that has ended; see `phases_at` for the one that goes on."""
+    """Seconds in each phase that has ended; `phases_at` includes the current one."""
     ranks: tuple[RankState, ...] = ()
     progress: Json = field(default_factory=dict)
-    """The newest progress of the run: step, total, epoch, loss, rate, samples_per_second,
-    percent, eta_seconds, metrics, whichever the script said."""
+    """The newest progress, as JSON of `events.Progress`."""
     cause: Json | None = None
-    """The first cause of the newest failure: rank, summary, exit_code, signal, traceback, victims."""
+    """The first cause of the newest failure, as JSON of `events.RootCause`."""
     checkpoint: Json | None = None
-    """The newest checkpoint that was saved: step, name, bytes and what else its event carries, and `at`; `refused` has
-    the reason where a restore found it damaged, until another one is restored or saved."""
+    """The newest checkpoint that was saved, as JSON of `events.CheckpointChanged` with `at`; and with `refused`, if a
+    restore found it damaged, until another one is restored or saved."""
     restarts_left: int | None = None
     """How many of the job's restarts are left; None in records of older versions, before one was used."""
     resume_from: str | None = None
-    """The checkpoint that the run was resumed from by name, until it has saved one of its own."""
+    """The checkpoint that `windlass resume RUN --from CHECKPOINT` named, until the run has saved one."""
     limited_from: float | None = None
     """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
     checkpoint_missing: Json | None = None
-    """That nothing matches the job's `checkpoint.find`, and what is there instead, as its event says; None once a
-    checkpoint was restored or saved."""
+    """The event that nothing matches the job's `checkpoint.find`; None once a checkpoint was restored or saved."""
     waits_for: str | None = None
-    """What keeps the newest attempt from beginning, in the words of its target; None while nothing does."""
+    """Why the newest attempt has not begun, as its target reports it; None while nothing is reported."""
     machine: Machine | None = None
     """Where its supervisor, and on target `local` its ranks, were started; None in records of older versions."""
     dropped: tuple[Dropped, ...] = ()
-    """What the logs lack, by attempt and rank; empty where they are complete."""
+    """Output that the logs lack, by attempt and rank; empty where they are complete."""
     stop_requested: bool = False
     condition: Json | None = None
-    """What keeps the run from being supervised, though it may train on: `type`, `message` and `since` (Unix seconds);
-    None while nothing does. Types are in `docs/concepts/record.md`."""
+    """What keeps the run from being supervised, though its workers may train on, as JSON of `events.ConditionChanged`
+    with `since`; None while nothing does."""
     last_seq: int = 0
+    data: tuple[Json, ...] = ()
+    """The data sets that its ranks read, each as JSON of `events.DataStaged`, as far as they were staged."""
+    user: str = ""
+    """The user who started it; empty in records of older versions."""
+    supervisor: str = ""
+    """`cluster` where its supervisor runs in the cluster; empty where it is a process of `machine`."""
+
+    @property
+    def root_cause(self) -> events.RootCause | None:
+        """`cause`, typed."""
+        return None if self.cause is None else events.RootCause.from_json(self.cause)
+
+    @property
+    def last_progress(self) -> events.Progress:
+        """`progress`, typed."""
+        return events.Progress.from_json(self.progress)
+
+    @property
+    def last_checkpoint(self) -> events.CheckpointChanged | None:
+        """`checkpoint`, typed."""
+        return None if self.checkpoint is None else events.CheckpointChanged.from_json(self.checkpoint)
 
     def limited_seconds(self, now: float) -> float:
-        """What of the job's time limit is used: idle time is not, and whoever resumes a run gives it all of it anew."""
+        """Seconds of the job's time limit that are used: idle time does not count, and a resume starts at 0."""
         began_at = self.created_at if self.limited_from is None else self.limited_from
         return now - began_at - self.phases.get(Phase.IDLE, 0.0)
 
@@ -177,27 +160,28 @@ class Status:
 
 
 def created(event: Event) -> Status:
-    """The status that the first event of a run makes. Raises ValueError for any other event."""
-    if event.kind != "created":
+    """The status after the first event of a run. Raises ValueError for any other event."""
+    if not isinstance(first := event.entry, events.Created):
         raise ValueError(f"a run begins with 'created', not with '{event.kind}'")
-    data = event.data
     return Status(
-        id=data["id"],
-        name=data["name"],
-        target=data["target"],
+        id=first.id,
+        name=first.name,
+        target=first.target,
         phase=Phase.QUEUED,
         created_at=event.time,
         phase_since=event.time,
-        output_dir=data["output_dir"],
-        restarts_left=data.get("restarts"),
-        machine=machine_of(data.get("machine")),
+        output_dir=first.output_dir,
+        restarts_left=first.restarts,
+        machine=first.machine,
         last_seq=event.seq,
+        user=first.user,
+        supervisor=first.supervisor,
     )
 
 
-def fold(events: Iterable[Event]) -> Status:
-    """The status after all `events`, which begin with `created`. Raises ValueError if they do not."""
-    remaining = iter(events)
+def fold(history: Iterable[Event]) -> Status:
+    """The status after all events, of which `created` is the first. Raises ValueError if it is not."""
+    remaining = iter(history)
     first = next(remaining, None)
     if first is None:
         raise ValueError("a run without events has no status")
@@ -208,268 +192,181 @@ def fold(events: Iterable[Event]) -> Status:
 
 
 def advance(status: Status, event: Event) -> Status:
-    """The status after one more event. Unknown kinds change nothing but `last_seq`, nor does after the end any but
-    `resume`."""
+    """The status after one more event.
+
+    Unknown kinds change nothing but `last_seq`; after the end, so does every kind but `resume`.
+    """
     if event.seq <= status.last_seq:
         return status
-    change = None if status.phase.is_terminal and event.kind != "resume" else _CHANGES.get(event.kind)
-    after = change(status, event) if change else status
-    return replace(after, last_seq=event.seq)
+    entry = event.entry
+    if not status.phase.is_terminal:
+        status = _after(status, entry, event.time)
+    elif isinstance(entry, events.RunResumed):
+        status = _after_resume(status, entry, event.time)
+    return replace(status, last_seq=event.seq)
+
+
+def _after(status: Status, entry: events.Entry, at: float) -> Status:
+    match entry:
+        case events.PhaseEntered(phase):
+            return _after_phase(status, phase, at)
+        case events.AttemptStarted():
+            return _after_attempt(status, entry, at)
+        case events.RankChanged():
+            return _after_rank(status, entry)
+        case events.Progress():
+            return replace(status, progress={**status.progress, **entry.to_json()})
+        case events.DataStaged(name=name):
+            others = tuple(one for one in status.data if one.get("name") != name)
+            return replace(status, data=(*others, entry.to_json()))
+        case events.RootCause():
+            return replace(status, cause=entry.to_json())
+        case events.CheckpointChanged():
+            return _after_checkpoint(status, entry, at)
+        case events.Warned():
+            return _after_warning(status, entry)
+        case events.ConditionChanged(type=kind):
+            return replace(status, condition=None if kind is None else {"since": at, **entry.to_json()})
+        case events.SupervisorRestarted():
+            return replace(status, condition=None)
+        case events.QueueChanged():
+            return _after_queue(status, entry)
+        case events.NodeProvisioning(state=state):
+            is_wanted = status.phase in (Phase.QUEUED, Phase.PROVISIONING) and state != "gone"
+            return replace(status, waits_for=f"{entry.title}: {state}") if is_wanted else status
+        case events.AttemptEnded():
+            return _after_attempt_end(status, entry, at)
+        case events.StopRequested():
+            return _enter(replace(status, stop_requested=True), Phase.STOPPING, at)
+        case events.RunEnded():
+            return _after_end(status, entry, at)
+    return status
 
 
 def _enter(status: Status, phase: Phase, time: float) -> Status:
     if phase == status.phase:
         return status
-    # A clock that steps back must not make a phase negative: the new phase then begins where the old one did.
+    # A clock that is set back must not make a phase negative: the new phase then begins where the old one did.
     time = max(time, status.phase_since)
     seconds = dict(status.phases)
     seconds[status.phase] = seconds.get(status.phase, 0.0) + time - status.phase_since
     return replace(status, phase=phase, phase_since=time, phases=seconds, waits_for=None)
 
 
-def _on_phase(status: Status, event: Event) -> Status:
-    phase = Phase(event.data["phase"])
-    if phase in _NOT_ENTERED or (status.phase is Phase.STOPPING and phase is not Phase.STOPPING):
-        return status  # runs end by `end` alone, and nothing but the end follows a stop
-    status = _enter(status, phase, event.time)
+def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
+    if phase is None or phase in _NOT_ENTERED or (status.phase is Phase.STOPPING and phase is not Phase.STOPPING):
+        return status  # a run ends by `end` alone, and after a stop only the end follows
+    status = _enter(status, phase, at)
     if status.attempts and phase in (Phase.TRAINING, Phase.CHECKPOINTING, Phase.STOPPING):
         status = _replace_attempt(status, phase=phase)
     return status
 
 
-def _on_attempt(status: Status, event: Event) -> Status:
-    data = event.data
-    nodes, members = data.get("nodes", ()), tuple(data.get("members", ()))
-    attempt = Attempt(
-        data["number"],
-        data["world_size"],
-        Phase.STARTING,
-        event.time,
-        members=members,
-        is_resume=data.get("reason") == "resume",
-    )
+def _after_attempt(status: Status, entry: events.AttemptStarted, at: float) -> Status:
+    attempt = Attempt(entry.number, entry.world_size, Phase.STARTING, at, members=entry.members,
+                      is_resume=entry.reason == "resume")  # fmt: skip
     ranks = tuple(
         RankState(rank, node)
-        for node, ranks_of_node in zip(members or range(len(nodes)), nodes, strict=False)
+        for node, ranks_of_node in zip(entry.members or range(len(entry.nodes)), entry.nodes, strict=False)
         for rank in ranks_of_node
     )
     status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None)
-    return status if status.phase is Phase.STOPPING else _enter(status, Phase.STARTING, event.time)
+    return status if status.phase is Phase.STOPPING else _enter(status, Phase.STARTING, at)
 
 
-def _on_rank(status: Status, event: Event) -> Status:
-    data = event.data
-    known = {"pid": data["pid"]} if "pid" in data else {}
-    if "exit_code" in data:
-        known["exit_code"] = data["exit_code"]
-    ranks = tuple(replace(state, **known) if state.rank == data["rank"] else state for state in status.ranks)
+def _after_rank(status: Status, entry: events.RankChanged) -> Status:
+    known = {name: value for name in ("pid", "exit_code") if (value := getattr(entry, name)) is not None}
+    ranks = tuple(replace(state, **known) if state.rank == entry.rank else state for state in status.ranks)
     return replace(status, ranks=ranks)
 
 
-def _on_progress(status: Status, event: Event) -> Status:
-    return replace(status, progress={**status.progress, **event.data})
-
-
-def _on_cause(status: Status, event: Event) -> Status:
-    return replace(status, cause=event.data)
-
-
-def _on_warning(status: Status, event: Event) -> Status:
-    """Of a node that cannot be brought yet, why; of a rank's log, what it lacks."""
-    data = event.data
-    if "dropped" in data:
-        status = _drop(status, data["dropped"])
-    for tag, num_lines in data.get("missing", {}).items():
+def _after_warning(status: Status, entry: events.Warned) -> Status:
+    """A warning may count lines that a log lacks, and be what an attempt waits for."""
+    attempt = status.attempts[-1].number if status.attempts else 0
+    if (lost := entry.dropped) is not None:  # counts grow: the newest replace those before
+        status = _with_dropped(status, Dropped(attempt, lost.rank, lost.bytes, lost.lines))
+    for tag, num_lines in entry.missing.items():
         if tag.isdigit():  # other lines are of the node, not of a rank
-            status = _add_rotated(status, int(tag), num_lines)
-    is_waiting = data.get("waits") and status.phase in _NOT_BEGUN
-    return replace(status, waits_for=data["message"]) if is_waiting else status
-
-
-def _on_condition(status: Status, event: Event) -> Status:
-    """What keeps the run from being supervised; without a type, nothing does any more."""
-    is_over = event.data.get("type") is None
-    return replace(status, condition=None if is_over else {"since": event.time, **event.data})
-
-
-def _on_adopted(status: Status, _event: Event) -> Status:
-    return replace(status, condition=None)
-
-
-def _drop(status: Status, data: Json) -> Status:
-    """The counts of an attempt grow: the newest ones replace those before."""
-    attempt = status.attempts[-1].number if status.attempts else 0
-    new = Dropped(attempt, data["rank"], data["bytes"], data["lines"])
-    return _with_dropped(status, new)
-
-
-def _add_rotated(status: Status, rank: int, num_lines: int) -> Status:
-    attempt = status.attempts[-1].number if status.attempts else 0
-    known = [old.num_lines for old in status.dropped if (old.attempt, old.rank, old.why) == (attempt, rank, ROTATED)]
-    return _with_dropped(status, Dropped(attempt, rank, 0, sum(known) + num_lines, ROTATED))
+            known = [old.lines for old in status.dropped if old.key == (attempt, int(tag), ROTATED)]
+            status = _with_dropped(status, Dropped(attempt, int(tag), 0, sum(known) + num_lines, ROTATED))
+    is_waiting = entry.waits and status.phase in _NOT_BEGUN
+    return replace(status, waits_for=entry.message) if is_waiting else status
 
 
 def _with_dropped(status: Status, new: Dropped) -> Status:
-    others = [old for old in status.dropped if (old.attempt, old.rank, old.why) != (new.attempt, new.rank, new.why)]
-    return replace(status, dropped=tuple(sorted([*others, new], key=lambda one: (one.attempt, one.rank, one.why))))
+    others = [old for old in status.dropped if old.key != new.key]
+    return replace(status, dropped=tuple(sorted([*others, new], key=lambda one: one.key)))
 
 
-def _on_queue(status: Status, event: Event) -> Status:
-    """What a queue says of an attempt that has not begun is newer than what anybody else has said of it."""
+def _after_queue(status: Status, entry: events.QueueChanged) -> Status:
+    """What the queue reports of an attempt that has not begun replaces every earlier reason to wait."""
     if status.phase not in _NOT_BEGUN:
         return status
-    data = event.data
-    if data["state"] not in ("waiting", "requeued"):
+    if entry.state not in ("waiting", "requeued"):
         return replace(status, waits_for=None)
-    words = [f"queue {data['queue']}" if data.get("queue") else "a queue of the cluster"]
-    words += [data[name] for name in ("reason", "message") if data.get(name)]
-    return replace(status, waits_for=": ".join(words))
+    return replace(
+        status, waits_for=": ".join(part for part in (entry.queue_name, entry.reason, entry.message) if part)
+    )
 
 
-def _on_machine(status: Status, event: Event) -> Status:
-    """How far a machine is that an attempt waits for."""
-    if status.phase not in (Phase.QUEUED, Phase.PROVISIONING) or event.data["state"] == "gone":
-        return status
-    return replace(status, waits_for=f"{machine_name(event.data)}: {event.data['state']}")
-
-
-def machine_name(data: Json) -> str:
-    """A machine of an event `machine`, for a person: `machine g5.12xlarge (spot, bed-a) of gpus`."""
-    how = ", ".join(str(data[name]) for name in ("capacity_type", "zone") if data.get(name))
-    kind = str(data.get("instance_type") or data["name"])
-    return f"machine {kind}" + (f" ({how})" if how else "") + (f" of {data['pool']}" if data.get("pool") else "")
-
-
-def _on_checkpoint(status: Status, event: Event) -> Status:
-    action = event.data.get("action")
-    if action == "missing":
-        return replace(status, checkpoint_missing=event.data)
-    if action in ("saved", "restored"):
-        status = replace(status, checkpoint_missing=None)
-    if action == "saved":
-        return replace(status, checkpoint={**event.data, "at": event.time}, resume_from=None)
-    if action == "refused":
-        return _without_refused(status, event)
-    if action == "restored" and status.attempts and event.data.get("source") != "log":
-        if status.checkpoint is not None and status.checkpoint.get("refused"):
-            status = replace(status, checkpoint={**event.data, "at": event.time})
-        return _replace_attempt(status, restored_step=event.data.get("step"))
+def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float) -> Status:
+    newest, seen = status.checkpoint or {}, {**entry.to_json(), "at": at}
+    match entry.action:
+        case "missing":
+            return replace(status, checkpoint_missing=entry.to_json())
+        case "refused" if newest.get("name", "") == entry.name:
+            # The newest checkpoint is damaged: the run does not continue from it.
+            return replace(status, checkpoint={**newest, "refused": entry.reason or "damaged"}) if newest else status
+        case "saved":
+            return replace(status, checkpoint=seen, checkpoint_missing=None, resume_from=None)
+        case "restored":
+            status = replace(status, checkpoint_missing=None)
+            if not status.attempts or entry.source == "log":
+                return status
+            if newest.get("refused"):
+                status = replace(status, checkpoint=seen)
+            return _replace_attempt(status, restored_step=entry.step)
     return status
 
 
-def _without_refused(status: Status, event: Event) -> Status:
-    """The newest checkpoint was found damaged: it is not what the run goes on from."""
-    if status.checkpoint is None or status.checkpoint.get("name") != event.data.get("name"):
-        return status
-    return replace(status, checkpoint={**status.checkpoint, "refused": str(event.data.get("reason") or "damaged")})
-
-
-def _on_attempt_end(status: Status, event: Event) -> Status:
+def _after_attempt_end(status: Status, entry: events.AttemptEnded, at: float) -> Status:
     if not status.attempts or status.attempts[-1].ended_at is not None:
         return status
-    data = event.data
-    status = _end_attempt(status, Phase(data["phase"]), event)
-    status = replace(status, restarts_left=data.get("restarts_left", status.restarts_left))
-    return status if status.phase is Phase.STOPPING else _enter(status, Phase.RESTARTING, event.time)
+    status = _end_attempt(status, entry.phase or Phase.FAILED, entry, at)
+    status = replace(status, restarts_left=status.restarts_left if entry.restarts_left is None else entry.restarts_left)
+    return status if status.phase is Phase.STOPPING else _enter(status, Phase.RESTARTING, at)
 
 
-def _on_resume(status: Status, event: Event) -> Status:
-    """A run that has ended goes on. Its restarts and its time are counted anew: somebody has looked at it."""
-    if not status.phase.is_terminal:
-        return status
-    status = _enter(replace(status, phase=Phase.IDLE), Phase.RESTARTING, event.time)
+def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status:
+    """An ended run continues: its restarts and its time limit are counted anew, since a user has looked at it."""
+    status = _enter(replace(status, phase=Phase.IDLE), Phase.RESTARTING, at)
     return replace(
-        status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=event.data.get("restarts"),
-        resume_from=event.data.get("from"), machine=machine_of(event.data.get("machine")) or status.machine,
+        status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=entry.restarts,
+        resume_from=entry.from_, machine=entry.machine or status.machine,
         limited_from=status.phase_since - status.phases[Phase.IDLE],
     )  # fmt: skip
 
 
-def _on_stop(status: Status, event: Event) -> Status:
-    return _enter(replace(status, stop_requested=True), Phase.STOPPING, event.time)
-
-
-def _on_end(status: Status, event: Event) -> Status:
-    phase = Phase(event.data["phase"])
-    if not phase.is_terminal:
-        raise ValueError(f"a run cannot end as '{phase}'")
+def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
+    phase = entry.phase
+    if phase is None or not phase.is_terminal:
+        raise ValueError(f"a run cannot end as '{entry.to_json().get('phase')}'")
     if status.attempts and status.attempts[-1].ended_at is None:
-        status = _end_attempt(status, phase, event)
-    status = _enter(status, phase, event.time)
-    return replace(status, ended_at=status.phase_since, exit_code=event.data.get("exit_code"), condition=None)
+        status = _end_attempt(status, phase, entry, at)
+    status = _enter(status, phase, at)
+    removed = {"type": REMOVED, "message": "the run was removed from the cluster, and cannot be resumed", "since": at}
+    condition = removed if entry.reason == "removed" else None
+    return replace(status, ended_at=status.phase_since, exit_code=entry.exit_code, condition=condition)
 
 
-def _end_attempt(status: Status, phase: Phase, event: Event) -> Status:
-    """The newest attempt has ended; where nobody saw it, `died_at` says when, and what follows is idle."""
-    died_at = event.data.get("died_at")
-    if died_at is not None:
-        status = _enter(status, Phase.IDLE, died_at) if status.phase is not Phase.STOPPING else status
-    ended_at = max(event.time if died_at is None else died_at, status.attempts[-1].started_at)
-    return _replace_attempt(status, phase=phase, ended_at=ended_at, reason=event.data.get("reason"))
+def _end_attempt(status: Status, phase: Phase, entry: events.AttemptEnded | events.RunEnded, at: float) -> Status:
+    """The newest attempt has ended. Where its end was not observed, the time from `died_at` on is idle."""
+    died_at = entry.died_at
+    if died_at is not None and status.phase is not Phase.STOPPING:
+        status = _enter(status, Phase.IDLE, died_at)
+    ended_at = max(at if died_at is None else died_at, status.attempts[-1].started_at)
+    return _replace_attempt(status, phase=phase, ended_at=ended_at, reason=entry.reason)
 
 
 def _replace_attempt(status: Status, **changes: Any) -> Status:
     return replace(status, attempts=(*status.attempts[:-1], replace(status.attempts[-1], **changes)))
-
-
-_CHANGES: Final = {
-    "phase": _on_phase,
-    "attempt": _on_attempt,
-    "rank": _on_rank,
-    "progress": _on_progress,
-    "warning": _on_warning,
-    "condition": _on_condition,
-    "adopted": _on_adopted,
-    "queue": _on_queue,
-    "machine": _on_machine,
-    "checkpoint": _on_checkpoint,
-    "cause": _on_cause,
-    "attempt-end": _on_attempt_end,
-    "stop": _on_stop,
-    "resume": _on_resume,
-    "end": _on_end,
-}
-
-
-def status_to_json(status: Status, now: float) -> dict[str, Any]:
-    """The public form of a status, as `status -o json` prints it; `phases` includes the running phase up to `now`."""
-    return {
-        "id": status.id,
-        "name": status.name,
-        "target": status.target,
-        "host": status.machine.host if status.machine is not None else None,
-        "phase": status.phase.value,
-        "exit_code": status.exit_code,
-        "created_at": status.created_at,
-        "ended_at": status.ended_at,
-        "attempts": [
-            {
-                "number": attempt.number,
-                "world_size": attempt.world_size,
-                "phase": attempt.phase.value,
-                "started_at": attempt.started_at,
-                "ended_at": attempt.ended_at,
-                "reason": attempt.reason,
-                "restored_step": attempt.restored_step,
-                "members": list(attempt.members),
-            }
-            for attempt in status.attempts
-        ],
-        "phases": {phase.value: round(seconds, 3) for phase, seconds in status.phases_at(now).items()},
-        "ranks": [
-            {"rank": state.rank, "node": state.node, "pid": state.pid, "exit_code": state.exit_code}
-            for state in status.ranks
-        ],
-        "progress": dict(status.progress),
-        "cause": dict(status.cause) if status.cause is not None else None,
-        "checkpoint": dict(status.checkpoint) if status.checkpoint is not None else None,
-        "checkpoint_missing": dict(status.checkpoint_missing) if status.checkpoint_missing is not None else None,
-        "restarts_left": status.restarts_left,
-        "waits_for": status.waits_for,
-        "condition": dict(status.condition) if status.condition is not None else None,
-        "logs_dropped": [
-            {"attempt": one.attempt, "rank": one.rank, "bytes": one.num_bytes, "lines": one.num_lines, "why": one.why}
-            for one in status.dropped
-        ],
-        "output_dir": status.output_dir,
-    }

@@ -1,15 +1,15 @@
-"""Says where an attempt went on: from a checkpoint, where the script resumed by itself, from the beginning, or unknown.
+"""Finds where an attempt continued: from a checkpoint, where the script resumed by itself, or from the beginning.
 
-What the attempt reports decides: its first step against that of the run's first attempt. A line that the script has
-logged of a restore backs it, and decides where no steps tell. What neither tells is unknown, and nothing is made of it.
+It compares the first step that the attempt reports with that of the run's first attempt. A line that the script logged
+of a restore confirms it, and decides where no step is reported. Without either, the origin is unknown.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from windlass.runs.events import CheckpointChanged
 
 
 class Origin(enum.StrEnum):
@@ -36,18 +36,14 @@ class Start:
     line: str | None = None
     """What the script has logged of it."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {"origin": self.origin.value, "step": self.step, "epoch": self.epoch, "line": self.line}
-
 
 @dataclass(slots=True)
 class Reports:
     """What one attempt has reported of its beginning."""
 
-    restored: Mapping[str, Any] | None = None
+    restored: CheckpointChanged | None = None
     """The event of the checkpoint that Windlass restored, or had the script restore."""
-    logged: Mapping[str, Any] | None = None
+    logged: CheckpointChanged | None = None
     """The event of a restore that the script has logged."""
     step: int | None = None
     """The first step that it reported."""
@@ -76,21 +72,19 @@ def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: f
     """
     begin, step = _step_of(now, first, highest_before) if counts else (0, None)
     if now.restored is not None:
-        restored = now.restored.get("step")
-        return Start(Origin.CHECKPOINT, step if restored is None else restored)
+        return Start(Origin.CHECKPOINT, step if now.restored.step is None else now.restored.step)
     logged = now.logged
-    if logged is not None and first.logged is not None and logged["line"] == first.logged["line"]:
-        logged = None  # said at each start: it is about what the training begins from
-    line = None if logged is None else str(logged["line"])
+    if logged is not None and first.logged is not None and logged.line == first.logged.line:
+        logged = None  # logged at each start: it is about what the training begins from
+    named, line = (None, None) if logged is None else (logged.step, logged.line)
     has_moved = now.epoch is not None and first.epoch is not None and int(now.epoch) > int(first.epoch)
-    epoch = now.epoch if has_moved else (logged or {}).get("epoch")
+    epoch = now.epoch if has_moved else None if logged is None else logged.epoch
     if step is not None and step > begin:
-        named = (logged or {}).get("step")
         is_named = named is not None and begin < named <= (now.step or 0)
         return Start(Origin.SCRIPT, named if is_named else step, None, line)
     if logged is not None or has_moved:
         # Steps that are counted from this start, or this epoch, do not say which were trained before.
-        return Start(Origin.SCRIPT, (logged or {}).get("step") if step is None else None, epoch, line)
+        return Start(Origin.SCRIPT, named if step is None else None, epoch, line)
     if step is not None:
         return Start(Origin.BEGINNING, begin)
     if None not in (now.epoch, first.epoch, highest_epoch) and int(highest_epoch or 0) > int(first.epoch or 0):

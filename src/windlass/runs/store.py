@@ -1,4 +1,4 @@
-"""Keeps the records: one SQLite file a user for events and statuses, one folder a run for its logs and results."""
+"""Record store: a SQLite file for events and statuses of all runs, and a folder for each run's logs and results."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
+from windlass.runs import events
+from windlass.runs.events import Entry, Event, Json, Machine
 from windlass.runs.filesystem import is_on_network
-from windlass.runs.machine import Machine, machine_of, this_machine
+from windlass.runs.machine import this_machine
+from windlass.runs.phase import Phase
 from windlass.runs.private import prepare
-from windlass.runs.record import Attempt, Dropped, Event, Json, Phase, RankState, Status, advance, created
+from windlass.runs.record import Attempt, Dropped, RankState, Status, advance, created
 from windlass.runs.trash import Trash, remove
 from windlass.worker.reserve import FULL_ERRORS, Reserve
 
@@ -50,18 +54,18 @@ MIGRATIONS: Final = (
 VERSION: Final = len(MIGRATIONS)
 BUSY_SECONDS: Final = 30.0
 RESERVE_BYTES: Final = 512 << 10
-"""Kept back in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
-URGENT: Final = frozenset({"stop", "cause", "lost-node", "attempt-end", "end"})
-"""Events that the reserve is released for: without them a run that has ended would be shown as live."""
+"""Reserved in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
+URGENT: Final = (events.StopRequested, events.RootCause, events.NodeLost, events.AttemptEnded, events.RunEnded)
+"""Events for which the reserve is released: without them a run that has ended would be shown as running."""
 PROBE_BYTES: Final = 64 << 10
 MAX_EARLY: Final = 8
-"""How often the reserve is used while an attempt goes on, for exit codes and dropped log lines, until there is room."""
-LOOKER_SECONDS: Final = (0.005,) * 10
-"""Pauses of one who wants a run's lock: `is_held` takes it for some microseconds, which is not to hold the run."""
+"""How often the reserve is used during an attempt, for exit codes and dropped log lines, until there is space."""
+LOCK_RETRIES: Final = (0.005,) * 10
+"""Seconds between tries for a run's lock: `is_held` takes it for some microseconds, which must not fail a writer."""
 
 
 def default_home(environ: Json) -> Path:
-    """Where the records of this user live: `$WINDLASS_HOME`, else `$XDG_DATA_HOME/windlass`, else `~/.local/share`."""
+    """Where the records of this user are: `$WINDLASS_HOME`, else `$XDG_DATA_HOME/windlass`, else `~/.local/share`."""
     if home := environ.get("WINDLASS_HOME"):
         return Path(home).expanduser().absolute()
     data = environ.get("XDG_DATA_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".local" / "share"
@@ -69,13 +73,13 @@ def default_home(environ: Json) -> Path:
 
 
 class Store:
-    """The records of one user. Any number may read; a run is written by whoever holds its lock."""
+    """The records of one user. Any number of processes may read; only the process that holds a run's lock writes it."""
 
     def __init__(self, home: Path, machine: Machine | None = None, *, on_network: bool | None = None) -> None:
         """Open the record in `home`, made if it is not there. Raises StoreError, StoreTooNew or StoreFull.
 
-        `machine` is the one that this process runs on, `on_network` whether other machines may use the file system;
-        what is not given is found out.
+        `machine` is the one that this process runs on, `on_network` whether other machines may use the file system; the
+        defaults are detected.
         """
         self.home = home
         self.machine = this_machine(os.environ) if machine is None else machine
@@ -100,12 +104,12 @@ class Store:
         try:
             self._migrate()
         except BaseException:
-            self._db.close()  # and with it go the files that SQLite keeps beside an open record
+            self._db.close()  # which also removes the files that SQLite keeps beside an open record
             raise
         return self._db
 
     def close(self) -> None:
-        """Close the file; the object is of no use afterwards."""
+        """Close the file; the object cannot be used afterwards."""
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -122,11 +126,11 @@ class Store:
 
     def create(
         self, run_id: str, *, name: str, target: str, output_dir: str, plan: str, time: float,
-        restarts: int | None = None,
+        restarts: int | None = None, user: str = "", supervisor: str = "",
     ) -> RunWriter:  # fmt: skip
-        """Begin the record of a run and hold its lock. Raises StoreError.
+        """Create the record of a run and hold its lock. Raises StoreError.
 
-        `plan` is the plan as JSON text, `restarts` how many of them it allows.
+        `plan` is the plan as JSON text, `restarts` how many of them it allows; `user` and `supervisor` as in a status.
         """
         run_dir = self.run_dir(run_id)
         if not (self.reserve.has_room() or self.reserve.make(margin_bytes=0)):
@@ -134,9 +138,8 @@ class Store:
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
             known: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
-            known["machine"] = self.machine.to_json()
-            data = {"id": run_id, "name": name, "target": target, "output_dir": output_dir, **known}
-            first = Event(1, time, "created", data)
+            known |= {"supervisor": supervisor} if supervisor else {"machine": self.machine}
+            first = events.Created(run_id, name, target, output_dir, **known, user=user).event(1, time)
             status = created(first)
             lock = None
             try:
@@ -144,10 +147,7 @@ class Store:
                 if lock is None:
                     raise StoreError(f"the new run {run_id} is locked by another process")
                 with self._transaction():
-                    self._db.execute(
-                        "INSERT INTO runs (id, created_at, phase, status, plan) VALUES (?, ?, ?, ?, ?)",
-                        (run_id, time, status.phase.value, _dump(status), plan),
-                    )
+                    self._insert_run(status, plan)
                     self._insert(run_id, first)
             except BaseException:
                 if lock is not None:
@@ -163,7 +163,7 @@ class Store:
         """
         held = lock
         with _border(self.home):
-            for pause in (0.0, *LOOKER_SECONDS) if lock is None else ():
+            for pause in (0.0, *LOCK_RETRIES) if lock is None else ():
                 time.sleep(pause)
                 if (held := self._lock(run_id)) is not None:
                     break
@@ -172,43 +172,73 @@ class Store:
     def is_held(self, run_id: str) -> bool:
         """Whether some process is writing this run now."""
         with _border(self.home):
-            lock = self._lock(run_id, fcntl.LOCK_SH)  # shared: two that only look do not see each other
+            lock = self._lock(run_id, fcntl.LOCK_SH)  # shared: two processes that only test it do not block each other
         if lock is None:
             return True
         os.close(lock)
         return False
 
-    def append(self, status: Status, kind: str, data: Json, time: float, plan: str | None = None) -> Status:
-        """Write one more event of a run and its new status, and its new plan if there is one; all or nothing.
+    def append(self, after: Status, added: Sequence[Event], plan: str | None = None) -> None:
+        """Write events of a run, the status after them, and its new plan if there is one; all or nothing.
 
         Only a `RunWriter` calls this.
         """
-        event = Event(status.last_seq + 1, time, kind, data)
-        after = advance(status, event)
-        self.append_all(after, [event], plan)
-        return after
-
-    def append_all(self, after: Status, events: Sequence[Event], plan: str | None = None) -> None:
-        """Write events of a run and the status after them; all or nothing. Only a `RunWriter` calls this."""
         with _border(self.home), self._transaction():
-            for event in events:
+            for event in added:
                 self._insert(after.id, event)
-            self._db.execute(
-                "UPDATE runs SET phase = ?, ended_at = ?, status = ? WHERE id = ?",
-                (after.phase.value, after.ended_at, _dump(after), after.id),
-            )
-            if plan is not None:
-                self._db.execute("UPDATE runs SET plan = ? WHERE id = ?", (plan, after.id))
+            self._update(after, plan)
+
+    def copy(self, run_id: str, history: Sequence[Event], plan: str | None = None) -> Status:
+        """Take over the record of a run that another store writes: its events from any number on, in order.
+
+        `plan` is needed for a run that this store does not have yet, and replaces the plan of one that it has. Events
+        which this store has already change nothing. Raises StoreError, also for events that no supervisor writes.
+        """
+        if not history:
+            raise StoreError(f"the record of {run_id} has no events")
+        with _border(self.home), _readable(run_id):
+            self.run_dir(run_id).mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._transaction():
+                row = self._db.execute("SELECT status FROM runs WHERE id = ?", (run_id,)).fetchone()
+                if row is None:
+                    status = created(history[0])
+                    self._insert_run(status, plan or "{}")
+                    self._insert(run_id, history[0])
+                else:
+                    status = _load(row[0])
+                for event in history:
+                    if event.seq > status.last_seq:
+                        status = advance(status, event)
+                        self._insert(run_id, event)
+                self._update(status, plan)
+        return status
+
+    def _update(self, status: Status, plan: str | None) -> None:
+        self._db.execute(
+            "UPDATE runs SET phase = ?, ended_at = ?, status = ? WHERE id = ?",
+            (status.phase.value, status.ended_at, _dump(status), status.id),
+        )
+        if plan is not None:
+            self._db.execute("UPDATE runs SET plan = ? WHERE id = ?", (plan, status.id))
 
     def set_progress(self, run_id: str, progress: Json) -> None:
         """Overwrite the newest progress; the history of it is in the sparser `progress` events."""
         with _border(self.home):
             self._db.execute("UPDATE runs SET progress = ? WHERE id = ?", (json.dumps(progress), run_id))
 
+    def copy_progress(self, run_id: str, progress: Json) -> None:
+        """Take over progress that another store has, unless another process has taken over newer progress meanwhile."""
+        at = progress.get("at")
+        with _border(self.home):
+            self._db.execute(
+                "UPDATE runs SET progress = ? WHERE id = ? AND coalesce(json_extract(progress, '$.at'), 0) <= ?",
+                (json.dumps(progress), run_id, at if isinstance(at, int | float) else 0.0),
+            )
+
     def delete(self, run_id: str) -> None:
         """Remove a run's row, events and folder. The caller has made sure that no process writes it.
 
-        Raises StoreError. Once it has begun, it is finished later where it is killed; see `trash.py`.
+        Raises StoreError. A deletion that is killed is finished by a later command; see `trash.py`.
         """
         self._trash.put(self.run_dir(run_id))
         try:
@@ -220,7 +250,7 @@ class Store:
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Finish deletions that were killed. Takes as long as removing their files does."""
+        """Finish deletions that were killed: removes their files."""
         self._trash.empty()
 
     def _forget(self, run_id: str) -> None:
@@ -231,7 +261,7 @@ class Store:
             self._db.execute("DELETE FROM runs WHERE id = ?", (run_id,))
 
     def host_elsewhere(self, status: Status) -> str | None:
-        """The name of the machine that keeps a run, where that is another one than this; else None."""
+        """The name of the machine that supervises a run, if it is not this one; else None."""
         if status.machine is None or self.machine.keeps(status.machine):
             return None
         return status.machine.host or "another machine"
@@ -245,24 +275,24 @@ class Store:
             if row is None:
                 raise NoSuchRun("there is no run yet", "start one: windlass run train.py")
             return str(row[0])
-        if not prefix:  # from a script whose variable is not set: it must not mean whichever run is there
-            raise NoSuchRun("the id that was given is empty", "windlass ps --all lists them")
-        prefix = prefix.encode(errors="replace").decode()  # an argument may be bytes that are no text; no id is
+        if not prefix:  # from a script whose variable is not set: it must not mean the newest run
+            raise NoSuchRun("the run id is empty", "windlass ps --all lists all ids")
+        prefix = prefix.encode(errors="replace").decode()  # an argument may be bytes that are not UTF-8
         if self._one("SELECT 1 FROM runs WHERE id = ?", prefix):
             return prefix
         above = prefix + "\U0010ffff"
         ids = [row[0] for row in self._all("SELECT id FROM runs WHERE id > ? AND id < ? LIMIT 5", prefix, above)]
         if not ids:
-            raise NoSuchRun(f"no run has the id '{prefix}'", "windlass ps --all lists them")
+            raise NoSuchRun(f"no run has the id '{prefix}'", "windlass ps --all lists all ids")
         if len(ids) > 1:
-            raise NoSuchRun(f"several runs begin with '{prefix}': {', '.join(ids)}", "give more letters of the id")
+            raise NoSuchRun(f"several runs begin with '{prefix}': {', '.join(ids)}", "write more letters of the id")
         return str(ids[0])
 
     def status(self, run_id: str, *, with_progress: bool = True) -> Status:
         """The status of a run, with its newest progress. Raises NoSuchRun."""
         row = self._one("SELECT status, progress FROM runs WHERE id = ?", run_id)
         if row is None:
-            raise NoSuchRun(f"no run has the id '{run_id}'", "windlass ps --all lists them")
+            raise NoSuchRun(f"no run has the id '{run_id}'", "windlass ps --all lists all ids")
         return _load(row[0], row[1] if with_progress else None)
 
     def statuses(self, *, last: int | None = None, unfinished: bool = False) -> list[Status]:
@@ -305,6 +335,12 @@ class Store:
             return None
         return lock
 
+    def _insert_run(self, status: Status, plan: str) -> None:
+        self._db.execute(
+            "INSERT INTO runs (id, created_at, phase, status, plan) VALUES (?, ?, ?, ?, ?)",
+            (status.id, status.created_at, status.phase.value, _dump(status), plan),
+        )
+
     def _insert(self, run_id: str, event: Event) -> None:
         self._db.execute(
             "INSERT INTO events (run_id, seq, time, kind, data) VALUES (?, ?, ?, ?, ?)",
@@ -338,10 +374,10 @@ class Store:
             return
         if version > VERSION:
             raise StoreTooNew(
-                f"the record in {self.home} is of version {version}; this Windlass knows up to {VERSION}",
+                f"the record in {self.home} has version {version}; this Windlass reads versions up to {VERSION}",
                 "upgrade Windlass, or set WINDLASS_HOME to another folder; nothing was changed",
             )
-        # Two that change the mode of a new file at once are refused at once, however patient they are.
+        # SQLite refuses two processes that change the journal mode of a new file at once, without waiting.
         with _locked(self.home / "record.lock"):
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if self._on_network else 'WAL'}")
             with self._transaction():
@@ -352,7 +388,7 @@ class Store:
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def _leave_wal(self) -> None:
-        """Other machines do not see what the users of a WAL share. One that is in use is kept until it is not."""
+        """A WAL needs memory that other machines do not share. One that is in use is converted later."""
         if self._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             with contextlib.suppress(sqlite3.OperationalError):
                 self._db.execute("PRAGMA journal_mode = DELETE")
@@ -362,50 +398,51 @@ class Store:
 
 
 class RunWriter:
-    """The one process that writes a run. The lock goes with the process, so a killed writer blocks nobody."""
+    """The only writer of a run. The lock ends with its process, so a killed writer blocks no other."""
 
     def __init__(self, store: Store, status: Status, lock: int, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self.status = status
         self.lock = lock
-        """Descriptor of the held lock; a child process that inherits it keeps the run."""
+        """Descriptor of the held lock; a child process that inherits it holds the run."""
         self._clock = clock
         self._late: list[Event] = []
-        """Events that a full disk has kept out of the record."""
+        """Events that are not written yet because the disk is full."""
         self._urgent = False
-        """Whether one of them is not to wait until there is room."""
+        """Whether one of them must not wait for space."""
         self._early = 0
-        """How often the reserve was used for events that an attempt goes on after, since there was last room."""
+        """How often the reserve was used for events that do not end the attempt, since there was last space."""
 
-    def append(
-        self, kind: str, data: Json | None = None, *, at: float | None = None, plan: str | None = None
-    ) -> Status:
+    def append(self, entry: Entry, *, at: float | None = None, plan: str | None = None) -> Status:
         """Write one more event, seen at `at` (Unix seconds; now). Raises StoreError or StoreFull.
 
         `plan` replaces the run's plan, as JSON text, in the same transaction.
         """
         self._write_late()
-        self.status = self.store.append(self.status, kind, data or {}, self._clock() if at is None else at, plan)
-        return self.status
+        event = self._next(entry, at)
+        after = advance(self.status, event)
+        self.store.append(after, [event], plan)
+        self.status = after
+        return after
 
-    def note(self, kind: str, data: Json | None = None, *, at: float | None = None) -> Status:
-        """As `append`, but a full disk only delays the writing: `status` goes on. Raises StoreError.
+    def note(self, entry: Entry, *, at: float | None = None) -> Status:
+        """As `append`, but a full disk only delays the write: `status` has the event already. Raises StoreError.
 
-        The end of a run, and of an attempt, is written into the space that the reserve of the home gives back. Progress
-        is left out of the history while anything waits: the reserve is to be enough for all that does.
+        The end of a run, and of an attempt, is written into the space that the reserve of the home releases. Progress
+        is not recorded while other events wait, so that the reserve is enough for them.
         """
-        if kind == "progress" and self._late:
+        if isinstance(entry, events.Progress) and self._late:
             return self.status
-        event = Event(self.status.last_seq + 1, self._clock() if at is None else at, kind, data or {})
+        event = self._next(entry, at)
         self._late.append(event)
         self.status = advance(self.status, event)
         with contextlib.suppress(StoreFull):
-            self._urgent |= self._is_urgent(event)
+            self._urgent |= self._is_urgent(entry)
             self.catch_up()
         return self.status
 
     def set_progress(self, progress: Json) -> None:
-        """As `Store.set_progress`; left out while the disk is full. Raises StoreError."""
+        """As `Store.set_progress`; not written while the disk is full. Raises StoreError."""
         if self.store.reserve.has_room():
             try:
                 self.store.set_progress(self.status.id, progress)
@@ -413,7 +450,7 @@ class RunWriter:
                 self.store.reserve.met_full()
 
     def catch_up(self) -> None:
-        """Write what a full disk has delayed: once there is room, what is urgent also before. Raises as `append`."""
+        """Write the events that a full disk has delayed, urgent ones even without space. Raises as `append`."""
         if not self._late:
             return
         reserve = self.store.reserve
@@ -431,29 +468,31 @@ class RunWriter:
 
     def _write_late(self) -> None:
         if self._late:
-            self.store.append_all(self.status, self._late)
+            self.store.append(self.status, self._late)
             self._late, self._urgent = [], False
 
-    def _is_urgent(self, event: Event) -> bool:
-        if event.kind in URGENT:
-            return True
-        if "dropped" in event.data or (event.kind == "rank" and "exit_code" in event.data):
-            self._early += 1
-            return self._early <= MAX_EARLY
-        return False
+    def _next(self, entry: Entry, at: float | None) -> Event:
+        return entry.event(self.status.last_seq + 1, self._clock() if at is None else at)
+
+    def _is_urgent(self, entry: Entry) -> bool:
+        match entry:
+            case events.Warned(dropped=events.OutputDropped()) | events.RankChanged(exit_code=int()):
+                self._early += 1
+                return self._early <= MAX_EARLY
+        return isinstance(entry, URGENT)
 
     def events(self) -> list[Event]:
-        """All events of the run, with those that a full disk has delayed."""
+        """All events of the run, including those that a full disk has delayed."""
         return [*self.store.events(self.status.id), *self._late]
 
     def close(self) -> None:
-        """Give the run back."""
+        """Release the lock."""
         os.close(self.lock)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Wait for a lock that ends with this process."""
+    """Wait for a lock, which ends with this process."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -463,56 +502,49 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _dump(status: Status) -> str:
-    return json.dumps(
-        {
-            **{name: getattr(status, name) for name in _PLAIN},
-            "attempts": [[getattr(a, name) for name in _OF_ATTEMPT] for a in status.attempts],
-            "phases": dict(status.phases),
-            "ranks": [[r.rank, r.node, r.pid, r.exit_code] for r in status.ranks],
-            "progress": dict(status.progress),
-            "cause": status.cause,
-            "checkpoint": status.checkpoint,
-            "machine": status.machine.to_json() if status.machine is not None else None,
-            "dropped": [[d.attempt, d.rank, d.num_bytes, d.num_lines, d.why] for d in status.dropped],
-        },
-        separators=(",", ":"),
-    )
+    """A status as JSON: the values of its parts in the order of their fields, so new fields of a part come last."""
+    return json.dumps(dict(zip(_FIELDS, _VALUES[Status](status), strict=True)), default=_part, separators=(",", ":"))
+
+
+def _part(part: Any) -> Any:
+    return part.to_json() if isinstance(part, Machine) else _VALUES[type(part)](part)
 
 
 def _load(text: str, progress: str | None = None) -> Status:
-    data = json.loads(text)
-    newest = {**data["progress"], **json.loads(progress)} if progress else data["progress"]
-    plain = {name: data[name] for name in _PLAIN if name in data}  # a record may be older than some of them
-    plain["phase"] = Phase(plain["phase"])
-    return Status(
-        **plain,
-        attempts=tuple(_attempt(*values) for values in data["attempts"]),
-        phases={Phase(phase): seconds for phase, seconds in data["phases"].items()},
-        ranks=tuple(RankState(*state) for state in data["ranks"]),
-        progress=newest,
-        cause=data["cause"],
-        checkpoint=data.get("checkpoint"),
-        machine=machine_of(data.get("machine")),
-        dropped=tuple(Dropped(*values) for values in data.get("dropped", ())),
-    )
+    """A status as `_dump` of this or an older version, which may lack the newest fields, wrote it."""
+    data = {name: value for name, value in json.loads(text).items() if name in _KNOWN}
+    data |= {
+        "phase": Phase(data["phase"]),
+        "attempts": tuple(_attempt(values) for values in data["attempts"]),
+        "phases": {Phase(phase): seconds for phase, seconds in data["phases"].items()},
+        "ranks": tuple(RankState(*state) for state in data["ranks"]),
+        "progress": {**data["progress"], **json.loads(progress)} if progress else data["progress"],
+        "machine": Machine.from_json(data["machine"]) if data.get("machine") else None,
+        "dropped": tuple(Dropped(*values) for values in data.get("dropped", ())),
+        "data": tuple(data.get("data", ())),
+    }
+    return Status(**data)
 
 
-def _attempt(number: int, world_size: int, phase: str, *rest: Any) -> Attempt:
-    """An attempt as `_dump` wrote it, or an older version of it, which knew less."""
-    found = Attempt(number, world_size, Phase(phase), *rest)
-    return replace(found, members=tuple(found.members))
+def _attempt(values: list[Any]) -> Attempt:
+    number, world_size, phase, *rest = values
+    if len(rest) > _MEMBERS:
+        rest[_MEMBERS] = tuple(rest[_MEMBERS])
+    return Attempt(number, world_size, Phase(phase), *rest)
 
 
-_PLAIN: Final = ("id", "name", "target", "phase", "created_at", "phase_since", "output_dir", "exit_code", "ended_at",
-                 "stop_requested", "last_seq", "restarts_left", "resume_from",
-                 "limited_from", "waits_for", "condition", "checkpoint_missing")  # fmt: skip
-_OF_ATTEMPT: Final = tuple(field.name for field in fields(Attempt))
-"""New fields come last, so that an older record has a beginning of them."""
+_FIELDS: Final = tuple(field.name for field in fields(Status))
+_KNOWN: Final = frozenset(_FIELDS)
+_MEMBERS: Final = [field.name for field in fields(Attempt)].index("members") - 3
+"""The place of the field after the three that every version wrote."""
+_VALUES: Final = {
+    kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Status, Attempt, RankState, Dropped)
+}
 
 
 @contextlib.contextmanager
 def _border(home: Path) -> Iterator[None]:
-    """Turns what SQLite and the file system say into our errors."""
+    """Turns errors of SQLite and the file system into StoreError."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -522,16 +554,25 @@ def _border(home: Path) -> Iterator[None]:
         if "readonly" in text or "unable to open" in text:
             raise StoreError(f"the record in {home} cannot be written ({text})", _RIGHTS) from error
         if "locked" in text:
-            raise StoreError(f"the record in {home} stayed locked for {BUSY_SECONDS:g} s", "call again") from error
-        raise StoreError(f"the record in {home} cannot be read ({text})", "windlass doctor looks closer") from error
+            raise StoreError(f"the record in {home} was locked for {BUSY_SECONDS:g} s", "try again") from error
+        raise StoreError(f"the record in {home} cannot be read ({text})", "windlass doctor examines it") from error
     except OSError as error:
         if error.errno in FULL_ERRORS:
             raise _full(home) from error
         raise StoreError(f"the record in {home} cannot be used ({error.strerror or error})", _RIGHTS) from error
 
 
+@contextlib.contextmanager
+def _readable(run_id: str) -> Iterator[None]:
+    """Turns errors of events that make no status into StoreError."""
+    try:
+        yield
+    except (ValueError, ArithmeticError) as error:
+        raise StoreError(f"the record of {run_id} cannot be read ({error})") from error
+
+
 def _is_full(error: sqlite3.DatabaseError, home: Path) -> bool:
-    """Whether SQLite failed for want of space: for a quota, and for its WAL index, it reports any I/O error."""
+    """Whether SQLite failed because the disk is full: for a quota, and for its WAL index, it reports any I/O error."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
     if code & 0xFF != sqlite3.SQLITE_IOERR:
         return bool(code == sqlite3.SQLITE_FULL)
@@ -545,7 +586,7 @@ def _is_full(error: sqlite3.DatabaseError, home: Path) -> bool:
 
 
 def _full(home: Path) -> StoreFull:
-    return StoreFull(f"no space left for the record in {home}", "free some space and call again")
+    return StoreFull(f"no space left for the record in {home}", "free some space and try again")
 
 
-_RIGHTS: Final = "check who owns the folder, or set WINDLASS_HOME to one that you may write"
+_RIGHTS: Final = "check who owns the folder, or set WINDLASS_HOME to one that you can write"

@@ -1,4 +1,4 @@
-"""Removes folders of runs in two steps, so that a deletion that is killed half way is finished later.
+"""Removes folders of runs in two steps, so that a deletion that was killed is finished later.
 
 A folder is first renamed into `HOME/trash`. From then on the run counts as deleted: the next command that opens the
 record takes its rows out, and `rm`, `ps --all` and supervisors that end remove the folder.
@@ -17,26 +17,26 @@ class Trash:
         self.folder = home / "trash"
 
     def ids(self) -> list[str]:
-        """The runs whose folders are still there; mostly none."""
+        """The runs whose folders still exist; usually none."""
         try:
             return sorted(path.name for path in self.folder.iterdir())
         except OSError:
             return []
 
     def put(self, run_dir: Path) -> None:
-        """Rename the folder of a run into the trash. What cannot be renamed is left where it is."""
+        """Move the folder of a run into the trash; one that cannot be moved stays where it is."""
         with contextlib.suppress(OSError):  # no such folder, a mount point, or no space for a name
             self.folder.mkdir(mode=0o700, exist_ok=True)
             run_dir.rename(self.folder / run_dir.name)
 
     def drain(self, run_id: str) -> None:
-        """Remove what a folder holds, and keep the folder: the rows of its run are still to be deleted."""
+        """Remove the content of a folder and keep the folder: the rows of its run are not deleted yet."""
         with contextlib.suppress(OSError):
             for path in list((self.folder / run_id).iterdir()):
                 remove(path)
 
     def empty(self) -> None:
-        """Remove all folders that are there. What cannot be removed is left for the next time."""
+        """Remove all folders. What cannot be removed is left for the next time."""
         for run_id in self.ids():
             remove(self.folder / run_id)
         with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ class Trash:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder with all that it holds, as far as that is possible."""
+    """Remove a file or folder with its content, as far as possible."""
     import shutil  # loads three compression libraries, which no other command needs
 
     if path.is_dir() and not path.is_symlink():

@@ -1,14 +1,12 @@
-"""Turns the command line that people already use (`torchrun … train.py`, `mpirun -np 4 …`) into a `Job`.
+"""Turns the command line of a launcher (`torchrun … train.py`, `mpirun -np 4 …`) into a `Job`.
 
-How each is written down:
-
-- `torchrun --nnodes 2 --nproc-per-node 2 train.py` is `run: train.py` with `nodes` and `procs_per_node`. What only says
-  how nodes find one another (`--rdzv-*`, `--node-rank`, `--master-addr`, `--standalone`) is Windlass's own work and
-  leaves no trace. An option that would be lost is refused by name, all of them at once.
-- `-m package.train` is `run: -m package.train`: the words behind an interpreter, which torchrun takes as they stand.
+- `torchrun --nnodes 2 --nproc-per-node 2 train.py` is `run: train.py` with `nodes` and `procs_per_node`. Options of
+  the rendezvous (`--rdzv-*`, `--node-rank`, `--master-addr`, `--standalone`) are dropped: Windlass sets it up. Options
+  that a job cannot express are refused by name, all of them at once.
+- `-m package.train` is `run: -m package.train`: the arguments of an interpreter, which torchrun takes unchanged.
 - `--no-python ./prog` is `run: ./prog` with `launcher: torchrun`.
 - `mpirun -np 4 python train.py` is `run: train.py` with `launcher: mpi` and `procs_per_node: 4`.
-- `python train.py` is `run: train.py`. Anything else is `command: [...]` with `launcher: plain`, word by word.
+- `python train.py` is `run: train.py`. Anything else is `command: [...]` with `launcher: plain`, unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from windlass.errors import JobFileError
 from windlass.spec.job import Job
@@ -35,47 +33,59 @@ _LAUNCHER_MODULES = {
 }
 
 
-def job_from_command(argv: Sequence[str], name: str | None = None, environ: Mapping[str, str] | None = None) -> Job:
+def job_from_command(
+    argv: Sequence[str],
+    name: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    parsed: Parsed | None = None,
+) -> Job:
     """The job that a command line asks for; `name` is its name, else one is made from the script.
 
-    `environ` answers `mpirun -x VAR`, which takes a value from the caller's environment.
-    Raises `JobFileError` that names every option which Windlass cannot take over.
+    `environ` answers `mpirun -x VAR`, which takes a value from the caller's environment. `parsed` are the options of
+    the launcher, for a caller that has parsed them.
+    Raises `JobFileError` that names every option which a job cannot express.
     """
     words = list(argv)
     if not words or not words[0]:
         raise JobFileError([problem("", "the command is empty", "give for example: torchrun train.py")])
-    program = _stem(words[0])
-    if program == "torchrun":
-        return _elastic(read(TORCHRUN, words[1:], program), name, _interpreter_beside(words[0]))
-    if program in _PROGRAMS:
-        return _mpi(read(_PROGRAMS[program], words[1:], program), name, environ)
-    if program == "accelerate" and words[1:2] == ["launch"]:
-        return _accelerate(read(ACCELERATE, words[2:], "accelerate launch"), name, _interpreter_beside(words[0]))
+    launcher = launcher_of(words)
+    python = _python(words)
+    if launcher is not None:
+        parsed = parsed or read(launcher.options, words[launcher.num_words :], launcher.program)
+        if launcher.options in (MPIRUN, HOROVOD):
+            return _mpi(parsed, name, environ)
+        interpreter, env, _ = python or (_interpreter_beside(words[0]), {}, [])
+        if launcher.options is ACCELERATE:
+            _divide_processes(parsed)
+        return _elastic(parsed, name, interpreter, env)
     if words[0].endswith(".py"):
         return job_from_script(words[0], words[1:], name)
-    python = _python(words)
     if python is None:
-        return _job({"command": words, "launcher": "plain"}, [], name or legal_name(program))
+        return _job({"command": words, "launcher": "plain"}, [], name or legal_name(stem(words[0])))
     interpreter, env, rest = python
-    if rest[0] == "-m" and (options := _LAUNCHER_MODULES.get(rest[1])):
-        parsed = read(options, rest[2:], rest[1])
-        fill = _accelerate if options is ACCELERATE else _elastic
-        return fill(parsed, name, interpreter, env)
     return _job({"run": shlex.join(rest), **_given(python=interpreter, env=env)}, rest, name)
 
 
-def launcher_of(words: Sequence[str]) -> tuple[int, Options] | None:
-    """How many words name the launcher in front, and the options it takes; None where there is none that is known."""
-    program = _stem(words[0])
+class Launch(NamedTuple):
+    """The launcher at the start of a command line."""
+
+    num_words: int
+    """Words that name it: 1 for `torchrun`, 2 for `accelerate launch`, 3 for `python -m torch.distributed.run`."""
+    options: Options
+    program: str
+    """Its name in messages."""
+
+
+def launcher_of(words: Sequence[str]) -> Launch | None:
+    """The launcher that a command line starts with; None if it starts with another program."""
+    program = stem(words[0])
     if program in _PROGRAMS:
-        return 1, _PROGRAMS[program]
+        return Launch(1, _PROGRAMS[program], program)
     if program == "accelerate" and words[1:2] == ["launch"]:
-        return 2, ACCELERATE
-    if _PYTHON.fullmatch(program) and "-m" in words:
-        at = words.index("-m") + 1
-        options = _LAUNCHER_MODULES.get(words[at]) if at < len(words) else None
-        if options is not None and all(word in _PYTHON_FLAGS for word in words[1 : at - 1]):
-            return at + 1, options
+        return Launch(2, ACCELERATE, "accelerate launch")
+    _, _, rest = _python(words) or (None, {}, [""])
+    if rest[0] == "-m" and (options := _LAUNCHER_MODULES.get(rest[1])):
+        return Launch(len(words) - len(rest) + 2, options, rest[1])
     return None
 
 
@@ -85,22 +95,20 @@ def job_from_script(script: str, args: Sequence[str] = (), name: str | None = No
     return _job({"run": shlex.join(words)}, words, name)
 
 
-def _elastic(parsed: Parsed, name: str | None, python: str | None = None, env: Mapping[str, str] | None = None) -> Job:
-    """The job of a torchrun command line that has been read."""
-    fields: dict[str, Any] = dict(parsed.fields)
-    words = parsed.rest
-    flags = parsed.flags
+def _elastic(parsed: Parsed, name: str | None, python: str | None, env: Mapping[str, str]) -> Job:
+    """The job of a torchrun command line that has been read, started by this interpreter with these variables."""
+    fields, words, flags = dict(parsed.fields), parsed.rest, parsed.flags
     if "standalone" in flags and fields.get("nodes", 1) not in (1, {"min": 1, "max": 1}):
         parsed.problems.append(problem("--standalone", "means one node, and --nnodes asks for more", "leave one out"))
     if "launch" in flags and "use-env" not in flags:
         hint = "let the script read LOCAL_RANK, and add --use-env or use torchrun"
         parsed.problems.append(
-            problem("--use-env", "is not there, so the script gets --local-rank, which we do not set", hint)
+            problem("--use-env", "is missing, so the script expects --local-rank, which Windlass does not set", hint)
         )
     if not words:
         parsed.problems.append(problem("", "no script is named", "give for example: torchrun train.py"))
     elif "module" in flags and "no-python" in flags:
-        parsed.problems.append(problem("--no-python", "cannot stand beside --module", "leave one out"))
+        parsed.problems.append(problem("--no-python", "cannot be used with --module", "leave one out"))
     elif "module" in flags:
         words = ["-m", *words]
     elif "no-python" in flags:
@@ -111,28 +119,25 @@ def _elastic(parsed: Parsed, name: str | None, python: str | None = None, env: M
         hint = "let its name end in .py, or add --no-python if it is a program"
         parsed.problems.append(problem("", f"{words[0]!r} is not the name of a Python script", hint))
     parsed.refuse_if_any()
-    fields |= _given(python=python, env=dict(env or {}) | fields.pop("env", {}))
+    fields |= _given(python=python, env={**env, **fields.pop("env", {})})
     return _job({"run": shlex.join(words), **fields}, words, name)
 
 
-def _accelerate(
-    parsed: Parsed, name: str | None, python: str | None = None, env: Mapping[str, str] | None = None
-) -> Job:
-    """The job of an `accelerate launch` line; it counts processes over all machines, we count them for each."""
+def _divide_processes(parsed: Parsed) -> None:
+    """Sets the ranks of each node: `accelerate launch` counts them over all machines."""
     total, machines = parsed.fields.pop("processes", None), parsed.fields.get("nodes", 1)
     if total is None:
         hint = "say how many: --num_processes 2"
-        parsed.problems.append(problem("--num_processes", "is not there, so a file of defaults would decide", hint))
+        parsed.problems.append(problem("--num_processes", "is missing, so a file of defaults would decide", hint))
     elif total % machines:
         parsed.problems.append(problem("--num_processes", f"{total} do not divide over {machines} machines"))
     else:
         parsed.fields["procs_per_node"] = total // machines
-    return _elastic(parsed, name, python, env)
 
 
 def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None) -> Job:
     """The job of an mpirun line that has been read: all ranks on one node, until `nodes` says otherwise."""
-    fields: dict[str, Any] = dict(parsed.fields)
+    fields = dict(parsed.fields)
     env: dict[str, str] = fields.pop("env", {})
     for variable in parsed.exported:
         if environ is not None and variable in environ:
@@ -141,7 +146,7 @@ def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None) ->
             hint = f"write -x {variable}=VALUE"
             parsed.problems.append(problem(f"-x {variable}", "has no value, and none is known here", hint))
     if "procs_per_node" not in fields:
-        parsed.problems.append(problem("-np", "is not there", "say how many ranks: -np 4"))
+        parsed.problems.append(problem("-np", "is missing", "say how many ranks: -np 4"))
     words = parsed.rest
     if not words:
         parsed.problems.append(problem("", "no program is named", "give for example: mpirun -np 4 python train.py"))
@@ -160,7 +165,7 @@ def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]
 
     None where this is not Python with a script, or where a flag has no variable that does the same.
     """
-    if not _PYTHON.fullmatch(_stem(words[0])):
+    if not _PYTHON.fullmatch(stem(words[0])):
         return None
     env, at = {}, 1
     while at < len(words) and words[at] in _PYTHON_FLAGS:
@@ -173,12 +178,13 @@ def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]
     return (None if words[0] in ("python", "python3") else words[0]), env, rest
 
 
-def _stem(path: str) -> str:
+def stem(path: str) -> str:
+    """The name of a program without its folder."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def _interpreter_beside(path: str) -> str | None:
-    """`.venv/bin/torchrun` runs under `.venv/bin/python3`; a torchrun found by PATH says nothing."""
+    """The interpreter of `.venv/bin/torchrun`, `.venv/bin/python3`; None for a torchrun found by PATH."""
     folder, slash, _ = path.rpartition("/")
     return f"{folder}/python3" if slash else None
 

@@ -1,13 +1,11 @@
-"""Turns a `Job` into the YAML text that a person would have written: only what differs from the defaults.
+"""Writes a `Job` as the text of a job file, with only the fields that differ from their defaults.
 
-The text is written here and not by a YAML library: a job has few shapes, its short ones (`nodes: 2`, `timeout: 2h`)
-are ours, and so the text stays the same from one release of a library to the next.
+No YAML library is used: the short forms (`nodes: 2`, `timeout: 2h`) need code of their own in any case, and the text
+does not change from one release of a library to the next.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,15 +13,10 @@ from pydantic import BaseModel
 
 from windlass.spec.job import Job
 from windlass.spec.units import format_duration, format_size, parse_duration, parse_size
-from windlass.spec.yamltext import plain_scalar
+from windlass.spec.yamlwriter import scalar
 
 _DURATIONS = frozenset(("every", "timeout", "grace", "hang", "warm_pool"))
 _SIZES = frozenset(("memory", "shm"))
-_PLAIN = re.compile(r"[A-Za-z/._](?:[\w/.+@=-]|:(?=[\w/.]))*(?: (?:[\w/.+@=-]|:(?=[\w/.]))+)*", re.ASCII)
-_QUANTITY = re.compile(r"[1-9][0-9]*[A-Za-z]+(?:[0-9]+[a-z]+)*")
-_OLD_WORDS = frozenset(("y", "n", "yes", "no", "on", "off"))
-"""Text to us and to YAML 1.2, truth values to older readers."""
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]|[^\x00-\uffff]")
 _WIDTH = 100
 
 
@@ -40,7 +33,7 @@ def dump_job(job: Job) -> str:
 
 
 def _short(name: str, value: object, usual: object) -> Any:
-    """Plain data in the shortest form that reads back the same."""
+    """Plain data in the shortest form that parses to the same value."""
     if name == "nodes" and isinstance(value, BaseModel):
         low, high = getattr(value, "min", 0), getattr(value, "max", 0)
         return low if low == high else {"min": low, "max": high}
@@ -78,19 +71,3 @@ def _flow(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_flow(part) for part in value) + "]"
     return scalar(value)
-
-
-def scalar(value: Any) -> str:
-    """One value as YAML of any version reads it back: a text that could be something else is quoted."""
-    if not isinstance(value, str):
-        return repr(int(value)) if isinstance(value, float) and value.is_integer() else json.dumps(value)
-    is_plain = _PLAIN.fullmatch(value) or _QUANTITY.fullmatch(value)
-    if is_plain and isinstance(plain_scalar(value), str) and value.lower() not in _OLD_WORDS:
-        return value
-    # A JSON string is a YAML string, but for the characters which YAML wants escaped and JSON does not.
-    return _UNPRINTABLE.sub(_escape, json.dumps(value, ensure_ascii=False))
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\U{code:08X}" if code > 0xFFFF else f"\\u{code:04X}"

@@ -1,7 +1,7 @@
-"""The job as frozen values: what a `job.yaml` or a call of `windlass.Job(...)` asks for, checked and with all defaults.
+"""The job as a frozen model: the fields of `job.yaml` and of `windlass.Job(...)`, checked, with all defaults.
 
-An attribute has the name of its YAML key. Whoever makes a `Job`, by a file or by hand, gets a `JobFileError` with
-every problem in it.
+An attribute has the name of its YAML key. Making a `Job`, from a file or in Python, raises a `JobFileError` with every
+problem in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import warnings
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from windlass.spec.names import Env, Label, Line, Location, Module, Name, OnlyList, SecretName, Text, Word
 from windlass.spec.parts import (
@@ -29,25 +30,9 @@ from windlass.spec.parts import (
     SageMakerOptions,
     Volume,
 )
-from windlass.spec.problems import MISSING, found, refuse, refuse_all
+from windlass.spec.places import Path, found
+from windlass.spec.problems import MISSING, refuse, refuse_all
 from windlass.spec.units import Duration
-
-__all__ = [
-    "PROGRESS_GROUPS",
-    "Checkpoint",
-    "Data",
-    "Job",
-    "KubernetesOptions",
-    "Launcher",
-    "LocalOptions",
-    "NodeRange",
-    "Resources",
-    "Restarts",
-    "SageMakerOptions",
-    "Volume",
-    "kind_of",
-    "split_run",
-]
 
 Launcher = Literal["torchrun", "mpi", "plain"]
 PROGRESS_GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
@@ -64,7 +49,7 @@ def split_run(run: str) -> tuple[str, ...]:
 
 
 def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
-    """What the words of `run` start: a Python file, `-m` and a Python module, or a program of any kind."""
+    """What `run` starts: a Python file, `-m` and a Python module, or another program."""
     if words[0] == "-m":
         return "module"
     return "script" if words[0].endswith(".py") else "program"
@@ -128,16 +113,18 @@ class Job(Document):
     """The script's interpreter. Default: the active environment's, else the one Windlass runs under."""
     warm: Annotated[tuple[Module, ...], OnlyList] = ()
     """Modules that a warm process has imported before it becomes a rank. Default: none."""
+    start: Literal["warm", "cold"] = "warm"
+    """Whether ranks may be forked from a process that did their imports. Default `warm`; cold where that is unsafe."""
     volumes: Annotated[tuple[Volume, ...], OnlyList] = ()
     """Storage of the cluster to mount. Default: none."""
     progress: Text | None = None
     """Python pattern that finds progress in the log; groups `step total epoch loss samples rate`. Default: none."""
     local: LocalOptions = LocalOptions()
-    """What only the local engine reads."""
+    """Options of the local engine."""
     kubernetes: KubernetesOptions = KubernetesOptions()
-    """What only the Kubernetes engine reads."""
+    """Options of the Kubernetes engine."""
     sagemaker: SageMakerOptions = SageMakerOptions()
-    """What only the SageMaker engine reads."""
+    """Options of the SageMaker engine."""
 
     @field_validator("run")
     @classmethod
@@ -165,63 +152,48 @@ class Job(Document):
         if "run" in info.data and info.data["run"] is None and command is None:
             raise refuse(MISSING, "write for example run: train.py --epochs 5", at="run")
         if info.data.get("run") is not None and command is not None:
-            raise refuse("stands beside run, and only one of them can be started", "leave one out")
+            raise refuse("cannot be used with run", "leave one out")
         if command and not command[0].strip():
             raise refuse("begins with an empty word")
         return command
 
     @field_validator("launcher")
     @classmethod
-    def _can_start_it(cls, launcher: Launcher, info: ValidationInfo) -> Launcher:
+    def _starts_commands(cls, launcher: Launcher, info: ValidationInfo) -> Launcher:
         if launcher == "torchrun" and info.data.get("command") is not None:
             raise refuse("is torchrun, which does not start a command", "use run:, or launcher: plain")
         return launcher
 
     @field_validator("nodes")
     @classmethod
-    def _elastic_where_it_can_be(cls, nodes: NodeRange, info: ValidationInfo) -> NodeRange:
+    def _fixed_under_mpi(cls, nodes: NodeRange, info: ValidationInfo) -> NodeRange:
         if nodes.is_elastic and info.data.get("launcher") == "mpi":
             raise refuse("is a range, but the ranks of MPI cannot come and go", f"write nodes: {nodes.max}")
         return nodes
 
-    @field_validator("secrets", "warm")
+    @field_validator("secrets", "warm", "data", "volumes")
     @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        twice = [((at,), refuse(f"{name} is given twice")) for at, name in enumerate(names) if name in names[:at]]
-        if twice:
-            raise refuse_all(twice)
-        return names
-
-    @field_validator("data")
-    @classmethod
-    def _names_apart(cls, data: tuple[Data, ...]) -> tuple[Data, ...]:
-        names = [entry.env_name for entry in data]
-        twice = [
-            (
-                (at, "name"),
-                refuse(f"{data[at].name} and {data[names.index(name)].name} would both be {name}", "rename one"),
-            )
-            for at, name in enumerate(names)
-            if name in names[:at]
-        ]
-        if twice:
-            raise refuse_all(twice)
-        return data
-
-    @field_validator("volumes")
-    @classmethod
-    def _paths_apart(cls, volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
-        paths = [volume.path.rstrip("/") for volume in volumes]
-        twice = [
-            ((at, "path"), refuse(f"{path} is given twice")) for at, path in enumerate(paths) if path in paths[:at]
-        ]
-        if twice:
-            raise refuse_all(twice)
-        return volumes
+    def _each_once(cls, entries: tuple[str | Data | Volume, ...]) -> tuple[str | Data | Volume, ...]:
+        errors: list[tuple[Path, PydanticCustomError]] = []
+        first: dict[str, str | Data | Volume] = {}
+        for at, one in enumerate(entries):
+            key = one if isinstance(one, str) else one.env_name if isinstance(one, Data) else one.path.rstrip("/")
+            other = first.get(key)
+            if other is None:
+                first[key] = one
+            elif isinstance(one, Data) and isinstance(other, Data):
+                message = f"{one.name} and {other.name} would both be {key}"
+                errors.append(((at, "name"), refuse(message, "rename one")))
+            else:
+                path: Path = (at,) if isinstance(one, str) else (at, "path")
+                errors.append((path, refuse(f"{key} is given twice")))
+        if errors:
+            raise refuse_all(errors)
+        return entries
 
     @field_validator("progress")
     @classmethod
-    def _finds_something(cls, pattern: str | None) -> str | None:
+    def _is_progress_pattern(cls, pattern: str | None) -> str | None:
         if pattern is None:
             return None
         if len(pattern) > 500:

@@ -1,4 +1,4 @@
-"""Turns the options of torchrun, mpirun, horovodrun and accelerate into fields of a job, by one table for each."""
+"""Parses the options of torchrun, mpirun, horovodrun and accelerate into fields of a job, by one table each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from windlass.errors import JobFileError, Problem
-from windlass.spec.problems import found, near
+from windlass.errors import JobFileError, Problem, near
+from windlass.spec.places import found
 from windlass.spec.units import parse_duration
 
 WHERE = "command line"
-"""What stands where a file has its name and line."""
+"""The location of problems in a command line, in place of file and line."""
 
 
 def problem(option: str, message: str, hint: str = "") -> Problem:
@@ -22,7 +22,7 @@ def problem(option: str, message: str, hint: str = "") -> Problem:
 
 @dataclass
 class Parsed:
-    """What was read from a command line so far."""
+    """The parsed part of a command line."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
@@ -30,9 +30,7 @@ class Parsed:
     """Variables whose value the caller's environment has."""
     problems: list[Problem] = field(default_factory=list)
     has_unknown: bool = False
-    """Whether an option was not known, so that the word behind it may be its value."""
-    kept: list[str] = field(default_factory=list)
-    """The options that were taken over, with their values, as they were written."""
+    """Whether there was an unknown option, whose value the first word of `rest` may be."""
     rest: list[str] = field(default_factory=list)
     """The script or program and its arguments."""
 
@@ -48,58 +46,53 @@ class Option:
 
     values: int
     """Words that follow it."""
-    take: Callable[[Parsed, tuple[str, ...]], None]
-    """Writes it down; raises `ValueError` with what was expected."""
+    take: Callable[[Parsed, tuple[str, ...]], None] | None
+    """Sets the fields; raises `ValueError` with what was expected. None for an option that is not supported."""
+    instead: str = ""
+    """What to do instead of an option that is not supported."""
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of one launcher, by their names without dashes."""
 
-    taken: Mapping[str, Option]
-    refused: Mapping[str, tuple[int, str]]
-    """Those that would be lost: how many words follow, and what to do instead."""
+    known: Mapping[str, Option]
     single_dash: bool = False
     """Whether long options may have one dash, as in `mpirun -bind-to none`."""
     first: tuple[str, ...] = ()
     """Flags that are set from the start."""
 
 
-def read(options: Options, words: Sequence[str], program: str) -> Parsed:
-    """Reads options up to the first word that is none; what is wrong is collected in `problems`."""
-    parsed = Parsed(flags=set(options.first))
+def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | None = None) -> Parsed:
+    """Parses options up to the first other word, and adds them to `parsed`; errors are collected in `problems`."""
+    parsed = parsed or Parsed(flags=set(options.first))
     at = 0
     while at < len(words):
-        word, begun = words[at], at
+        word = words[at]
         if word == "--" or not word.startswith("-") or word == "-":
             at += word == "--"
             break
         at += 1
         spelled, equals, inline = word.partition("=") if word.startswith("--") else (word, "", "")
-        key = _key(spelled, options)
-        values, hint = options.refused.get(key, (-1, ""))
-        option = options.taken.get(key)
-        if option is None and values < 0 and not word.startswith("--") and len(word) > 2:
+        option = options.known.get(_key(spelled, options))
+        if option is None and not word.startswith("--") and (option := options.known.get(word[1])):
             # One letter with its value behind it: -r3, -np4.
-            option, inline, equals = options.taken.get(word[1]), word[2:], "="
-            values, hint = options.refused.get(word[1], (-1, ""))
-            spelled = word[:2] if option or values >= 0 else spelled
-        if option is None and values < 0:
-            names = (f"--{name}" if len(name) > 1 else f"-{name}" for name in (*options.taken, *options.refused))
+            spelled, inline, equals = word[:2], word[2:], "="
+        if option is None:
+            names = (f"--{name}" if len(name) > 1 else f"-{name}" for name in options.known)
             parsed.has_unknown = True
             parsed.problems.append(problem(spelled, f"is not an option of {program}", near(spelled, names)))
             continue
-        wanted = option.values if option else values
-        given = (inline,) if equals else tuple(words[at : at + wanted])
-        at += 0 if equals else wanted
-        if option is None:
-            parsed.problems.append(problem(spelled, "cannot be taken over", hint))
-        elif len(given) != wanted:
-            parsed.problems.append(problem(spelled, f"takes {wanted or 'no'} value{'s' * (wanted > 1)}"))
+        given = (inline,) if equals else tuple(words[at : at + option.values])
+        at += 0 if equals else option.values
+        if option.take is None:
+            parsed.problems.append(problem(spelled, "is not supported", option.instead))
+        elif len(given) != option.values:
+            some = f"{option.values or 'no'} value{'s' * (option.values > 1)}"
+            parsed.problems.append(problem(spelled, f"takes {some}"))
         else:
             try:
                 option.take(parsed, given)
-                parsed.kept += words[begun:at]
             except ValueError as error:
                 parsed.problems.append(problem(spelled, str(error)))
     parsed.rest = list(words[at:])
@@ -107,7 +100,7 @@ def read(options: Options, words: Sequence[str], program: str) -> Parsed:
 
 
 def _key(spelled: str, options: Options) -> str:
-    """`--nproc_per_node` and `--nproc-per-node` are one option; `-np` is a long one only to MPI."""
+    """The key of an option: `_` and `-` are the same, and `-np` is a long option only for MPI."""
     name = spelled.lstrip("-")
     if spelled.startswith("--") or len(name) == 1 or options.single_dash:
         return name.replace("_", "-")
@@ -132,7 +125,7 @@ def _flag(name: str) -> Option:
 
 
 def _ours(values: int) -> Option:
-    """An option whose work Windlass does itself."""
+    """An option that is accepted and dropped: Windlass does the same itself."""
     return Option(values, lambda _parsed, _words: None)
 
 
@@ -181,71 +174,65 @@ def _precision(parsed: Parsed, words: tuple[str, ...]) -> None:
     parsed.fields.setdefault("env", {})["ACCELERATE_MIXED_PRECISION"] = words[0]
 
 
+def _refused(values: int, instead: str, *names: str) -> dict[str, Option]:
+    """Options that are not supported."""
+    return dict.fromkeys(names, Option(values, None, instead))
+
+
 _OWN_LOGS = "leave it out: the run keeps the log of every rank, and `windlass logs` shows them"
-_NO_USE = "leave it out: Windlass starts and watches the ranks itself"
-_RENDEZVOUS = {
-    "rdzv-backend": Option(1, _backend),
-    "rdzv-endpoint": _ours(1),
-    "rdzv-id": _ours(1),
-    "rdzv-conf": _ours(1),
-    "node-rank": _ours(1),
-    "master-addr": _ours(1),
-    "master-port": Option(1, _port),
-}
+_NO_USE = "leave it out: Windlass starts and supervises the ranks itself"
+_HOSTS = "leave it out: the target knows its machines, and nodes: says how many"
+_BINDING = "leave it out: Windlass sets the placement of ranks"
 _TORCHRUN = {
     "nnodes": Option(1, _nodes),
     "nproc-per-node": Option(1, _ranks),
     "max-restarts": _count("restarts"),
     "shutdown-timeout": Option(1, _grace),
     "standalone": _flag("standalone"),
-    "m": _flag("module"),
-    "module": _flag("module"),
+    **dict.fromkeys(("m", "module"), _flag("module")),
     "no-python": _flag("no-python"),
-    **_RENDEZVOUS,
+    "rdzv-backend": Option(1, _backend),
+    **dict.fromkeys(("rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"), _ours(1)),
+    "master-port": Option(1, _port),
+    **_refused(1, _OWN_LOGS, "log-dir", "redirects", "r", "tee", "t", "log-line-prefix-template"),
+    **_refused(1, _OWN_LOGS, "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"),
+    **_refused(1, _NO_USE, "monitor-interval", "start-method", "role", "logs-specs", "event-log-handler"),
+    **_refused(1, "leave it out: the target knows the addresses of its nodes", "local-addr"),
+    **_refused(1, "leave it out: ranks are not bound to parts of a machine", "numa-binding"),
+    **_refused(1, "leave it out: SIGTERM reaches every rank, and grace: says how long it has", "signals-to-handle"),
+    **_refused(0, "leave it out: each rank is a process of its own", "run-path"),
+    **_refused(0, "leave it out: LOCAL_RANK is what torchrun sets without it", "virtual-local-rank"),
+    **_refused(1, "see `windlass completion`", "print-completion"),
+    **_refused(0, "see `windlass run --help`", "help", "h"),
 }
-_TORCHRUN_REFUSED = {
-    **dict.fromkeys(("log-dir", "redirects", "r", "tee", "t", "log-line-prefix-template"), (1, _OWN_LOGS)),
-    **dict.fromkeys(("local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"), (1, _OWN_LOGS)),
-    **dict.fromkeys(("monitor-interval", "start-method", "role", "logs-specs", "event-log-handler"), (1, _NO_USE)),
-    "local-addr": (1, "leave it out: the target knows the addresses of its nodes"),
-    "numa-binding": (1, "leave it out: ranks are not bound to parts of a machine"),
-    "signals-to-handle": (1, "leave it out: SIGTERM reaches every rank, and grace: says how long it has"),
-    "run-path": (0, "leave it out: each rank is a process of its own"),
-    "virtual-local-rank": (0, "leave it out: LOCAL_RANK is what torchrun sets without it"),
-    "print-completion": (1, "see `windlass completion`"),
-    **dict.fromkeys(("help", "h"), (0, "see `windlass run --help`")),
-}
-TORCHRUN = Options(_TORCHRUN, _TORCHRUN_REFUSED)
-LAUNCH = Options({**_TORCHRUN, "use-env": _flag("use-env")}, _TORCHRUN_REFUSED, first=("launch",))
-
-_HOSTS = (1, "leave it out: the target knows its machines, and nodes: says how many")
-_BINDING = (1, "leave it out: Windlass tells mpirun where ranks go")
-_MPI_COUNT = _count("procs_per_node", 1)
-_MPI = {**dict.fromkeys(("np", "n", "c"), _MPI_COUNT), "x": Option(1, _export), "mca": Option(2, _mca)}
+TORCHRUN = Options(_TORCHRUN)
+LAUNCH = Options({**_TORCHRUN, "use-env": _flag("use-env")}, first=("launch",))
 MPIRUN = Options(
-    {**_MPI, **dict.fromkeys(("oversubscribe", "allow-run-as-root"), _ours(0))},
     {
-        **dict.fromkeys(("H", "host", "hosts", "hostfile", "machinefile", "default-hostfile"), _HOSTS),
-        **dict.fromkeys(
-            ("bind-to", "map-by", "rank-by", "npernode", "N", "ppr", "rankfile", "cpus-per-rank"), _BINDING
-        ),
-        **dict.fromkeys(("bind-to-core", "bind-to-socket", "bind-to-none", "bynode", "byslot"), (0, _BINDING[1])),
-        **dict.fromkeys(("tag-output", "timestamp-output"), (0, _OWN_LOGS)),
-        **dict.fromkeys(("output-filename", "output"), (1, _OWN_LOGS)),
-        **dict.fromkeys(("wdir", "wd"), (1, "leave it out: code: says which folder the ranks start in")),
-        "prefix": (1, "leave it out: the image or the machine has its MPI"),
-        "timeout": (1, "leave it out, and write timeout: in the job"),
-        **dict.fromkeys(("verbose", "v", "quiet", "q", "help", "h", "version", "V"), (0, "leave it out")),
+        **dict.fromkeys(("np", "n", "c"), _count("procs_per_node", 1)),
+        "x": Option(1, _export),
+        "mca": Option(2, _mca),
+        **dict.fromkeys(("oversubscribe", "allow-run-as-root"), _ours(0)),
+        **_refused(1, _HOSTS, "H", "host", "hosts", "hostfile", "machinefile", "default-hostfile"),
+        **_refused(1, _BINDING, "bind-to", "map-by", "rank-by", "npernode", "N", "ppr", "rankfile", "cpus-per-rank"),
+        **_refused(0, _BINDING, "bind-to-core", "bind-to-socket", "bind-to-none", "bynode", "byslot"),
+        **_refused(0, _OWN_LOGS, "tag-output", "timestamp-output"),
+        **_refused(1, _OWN_LOGS, "output-filename", "output"),
+        **_refused(1, "leave it out: code: says which folder the ranks start in", "wdir", "wd"),
+        **_refused(1, "leave it out: the image or the machine has its MPI", "prefix"),
+        **_refused(1, "leave it out, and write timeout: in the job", "timeout"),
+        **_refused(0, "leave it out", "verbose", "v", "quiet", "q", "help", "h", "version", "V"),
     },
     single_dash=True,
 )
 HOROVOD = Options(
-    {**dict.fromkeys(("np", "num-proc"), _MPI_COUNT), **dict.fromkeys(("mpi", "verbose"), _ours(0))},
     {
-        **dict.fromkeys(("H", "hosts", "hostfile"), _HOSTS),
-        "gloo": (0, "leave it out: Windlass starts Horovod by MPI"),
-        **dict.fromkeys(("min-np", "max-np", "host-discovery-script"), (1, "Horovod is not elastic under MPI")),
-        **dict.fromkeys(("ssh-port", "p", "ssh-identity-file", "i"), (1, "leave it out: no ssh is used")),
+        **dict.fromkeys(("np", "num-proc"), _count("procs_per_node", 1)),
+        **dict.fromkeys(("mpi", "verbose"), _ours(0)),
+        **_refused(1, _HOSTS, "H", "hosts", "hostfile"),
+        **_refused(0, "leave it out: Windlass starts Horovod by MPI", "gloo"),
+        **_refused(1, "Horovod is not elastic under MPI", "min-np", "max-np", "host-discovery-script"),
+        **_refused(1, "leave it out: no ssh is used", "ssh-port", "p", "ssh-identity-file", "i"),
     },
     single_dash=True,
 )
@@ -260,12 +247,10 @@ ACCELERATE = Options(
         "max-restarts": _count("restarts"),
         **dict.fromkeys(("m", "module"), _flag("module")),
         "no-python": _flag("no-python"),
-    },
-    {
-        "config-file": (1, "write what it says as options; the file does not travel with the job"),
-        **dict.fromkeys(("use-deepspeed", "use-fsdp", "use-megatron-lm", "tpu", "cpu"), (0, "set it up in the script")),
-        "dynamo-backend": (1, "call torch.compile in the script"),
-        "gpu-ids": (1, "leave it out: resources: says how many GPUs"),
-        "gradient-accumulation-steps": (1, "set it in the script"),
+        **_refused(1, "write what it says as options; the file does not travel with the job", "config-file"),
+        **_refused(0, "set it up in the script", "use-deepspeed", "use-fsdp", "use-megatron-lm", "tpu", "cpu"),
+        **_refused(1, "call torch.compile in the script", "dynamo-backend"),
+        **_refused(1, "leave it out: resources: says how many GPUs", "gpu-ids"),
+        **_refused(1, "set it in the script", "gradient-accumulation-steps"),
     },
 )

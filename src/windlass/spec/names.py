@@ -1,19 +1,20 @@
-"""Turns names, lines of text and environment variables into checked ones; what a job calls things is decided here."""
+"""Field types for names, labels, lines of text and environment variables, with their checks."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from windlass.spec.problems import Path, found, refuse, refuse_all
+from windlass.spec.places import Path, found
+from windlass.spec.problems import refuse, refuse_all
 
 MAX_NAME = 40
-"""Characters of a job's name; Kubernetes allows 63 for a name, and ours get a run id and a role behind them."""
+"""Characters of a job's name: Kubernetes allows 63 for a name, and object names add a run id and a role."""
 MAX_TEXT = 128 * 1024
 """Bytes of one text: what Linux allows for one argument or one variable of a new process."""
 
@@ -23,7 +24,7 @@ _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,254}"
 _LABEL = r"[A-Za-z0-9](?:[-._A-Za-z0-9]{0,251}[A-Za-z0-9])?"
 _LABEL_KEY = r"(?:[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE = r"(?:[A-Za-z0-9](?:[-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?"
-_MODULE = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_MODULE = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 
 CONTRACT_ENV = frozenset(
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -51,9 +52,9 @@ def legal_name(text: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Text that a process can be given: no NUL, all of it Unicode, not longer than the kernel takes."""
+    """Text that can be an argument or variable of a process: Unicode without NUL, at most `MAX_TEXT` bytes."""
     if "\0" in text:
-        raise refuse("a NUL character cannot be handed to a process")
+        raise refuse("holds a NUL character")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -75,49 +76,11 @@ def _line(text: str) -> str:
     return text
 
 
-def _name(text: str) -> str:
-    if re.fullmatch(_NAME, text):
-        return text
-    rule = f"a name is at most {MAX_NAME} lower-case letters, digits and '-', and begins with a letter"
-    raise refuse(f"{found(text)} is not a legal name: {rule}", f"try {legal_name(text)}")
-
-
-def _data_name(text: str) -> str:
-    if re.fullmatch(_DATA_NAME, text):
-        return text
-    rule = "lower-case letters, digits, '-' and '_', and begins with a letter"
-    raise refuse(f"{found(text)} is not a legal name: it has {rule}", f"try {legal_name(text)}")
-
-
 def _secret_name(text: str) -> str:
     if re.fullmatch(_LABEL, text) and not _SECRET_VALUE.search(text):
         return text
-    # What was found stays unsaid: it may be the secret itself.
+    # The message does not show the value: it may be the secret itself.
     raise refuse("is not a legal name", "write the name under which the target keeps the secret, never its value")
-
-
-def _label(text: str) -> str:
-    if re.fullmatch(_LABEL, text):
-        return text
-    raise refuse(f"{found(text)} is not a legal name: it has letters, digits, '-', '_' and '.', no spaces or slashes")
-
-
-def _label_key(text: str) -> str:
-    if re.fullmatch(_LABEL_KEY, text):
-        return text
-    raise refuse(f"{found(text)} is not the name of a label", "write for example topology.kubernetes.io/zone")
-
-
-def _label_value(text: str) -> str:
-    if re.fullmatch(_LABEL_VALUE, text):
-        return text
-    raise refuse(f"{found(text)} is not the value of a label: it has 63 letters, digits, '-', '_' and '.' at most")
-
-
-def _module(text: str) -> str:
-    if text.isascii() and re.fullmatch(_MODULE, text):
-        return text
-    raise refuse(f"{found(text)} is not the name of a Python module", "write for example torch or my_package.models")
 
 
 def _location(text: str) -> str:
@@ -133,7 +96,7 @@ def _no_spaces(text: str) -> str:
 
 
 def _only_list(given: object) -> object:
-    """A text would be read letter by letter and a set in any order; neither is what was meant."""
+    """Refuses text, which would be read letter by letter, and sets, which have no order."""
     if isinstance(given, list | tuple):
         return given
     is_word = isinstance(given, str) and re.fullmatch(r"[\w./-]{1,40}", given)
@@ -145,22 +108,53 @@ def _pattern(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 
+def _matching(pattern: str, what: str, hint: str | Callable[[str], str] = "") -> AfterValidator:
+    """Refuses text that does not match, as not being `what`; `hint` may depend on the text."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text):
+            return text
+        raise refuse(f"{found(text)} is not {what}", hint if isinstance(hint, str) else hint(text))
+
+    return AfterValidator(check)
+
+
 Text = Annotated[StrictStr, AfterValidator(clean_text)]
 Line = Annotated[StrictStr, AfterValidator(_line), WithJsonSchema({"type": "string", "minLength": 1})]
-Name = Annotated[StrictStr, AfterValidator(_name), _pattern(_NAME)]
-DataName = Annotated[StrictStr, AfterValidator(_data_name), _pattern(_DATA_NAME)]
+Name = Annotated[
+    StrictStr, _pattern(_NAME),
+    _matching(_NAME, f"a legal name: a name is at most {MAX_NAME} lower-case letters, digits and '-', and begins with "
+                     "a letter", lambda text: f"try {legal_name(text)}"),
+]  # fmt: skip
+DataName = Annotated[
+    StrictStr, _pattern(_DATA_NAME),
+    _matching(_DATA_NAME, "a legal name: it has lower-case letters, digits, '-' and '_', and begins with a letter",
+              lambda text: f"try {legal_name(text)}"),
+]  # fmt: skip
 SecretName = Annotated[StrictStr, AfterValidator(_secret_name), _pattern(_LABEL)]
-Label = Annotated[StrictStr, AfterValidator(_label), _pattern(_LABEL)]
-LabelKey = Annotated[StrictStr, AfterValidator(_label_key), _pattern(_LABEL_KEY)]
-LabelValue = Annotated[StrictStr, AfterValidator(_label_value), _pattern(_LABEL_VALUE)]
-Module = Annotated[StrictStr, AfterValidator(_module), _pattern(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")]
+Label = Annotated[
+    StrictStr, _pattern(_LABEL),
+    _matching(_LABEL, "a legal name: it has letters, digits, '-', '_' and '.', no spaces or slashes"),
+]  # fmt: skip
+LabelKey = Annotated[
+    StrictStr, _pattern(_LABEL_KEY),
+    _matching(_LABEL_KEY, "the name of a label", "write for example topology.kubernetes.io/zone"),
+]  # fmt: skip
+LabelValue = Annotated[
+    StrictStr, _pattern(_LABEL_VALUE),
+    _matching(_LABEL_VALUE, "the value of a label: it has 63 letters, digits, '-', '_' and '.' at most"),
+]  # fmt: skip
+Module = Annotated[
+    StrictStr, _pattern(_MODULE),
+    _matching(_MODULE, "the name of a Python module", "write for example torch or my_package.models"),
+]  # fmt: skip
 Location = Annotated[Line, AfterValidator(_location)]
 Word = Annotated[Line, AfterValidator(_no_spaces)]
 OnlyList = BeforeValidator(_only_list)
 
 
 def check_env(given: Any) -> Any:
-    """Environment variables as text, all bad ones refused at once; no value is ever repeated in a message."""
+    """Environment variables as text; all bad ones are refused at once, and no message shows a value."""
     if not isinstance(given, Mapping):
         raise refuse(f"expected a mapping, found {found(given)}", "write for example {NCCL_DEBUG: WARN}")
     checked: dict[str, str] = {}
@@ -197,7 +191,7 @@ def _env_value(name: str, value: object) -> str:
 
 
 def _looks_secret(name: str, value: str) -> bool:
-    """Whether a value under this name would give something away; a path, a flag or a count does not."""
+    """Whether a variable with this name and value is a secret; a path, a flag or a count is not."""
     if _SECRET_VALUE.search(value) or _URL_PASSWORD.match(value):
         return True
     match = _SECRET_NAME.search(name.upper())

@@ -1,14 +1,15 @@
-"""Turns YAML text or a mapping into a `Job` or into targets, or into every problem that stands in the way."""
+"""Parses job files, targets files and mappings into `Job`s and targets, or raises all their problems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from windlass.errors import JobFileError, Problem
+from windlass.errors import JobFileError, Problem, near
 from windlass.spec.job import Job
-from windlass.spec.problems import MISSING, Path, Places, found, in_order, near, spell
+from windlass.spec.places import Path, Places, found, in_order, spell
+from windlass.spec.problems import MISSING
 from windlass.spec.yamltext import read_yaml
 
 if TYPE_CHECKING:
@@ -38,9 +39,12 @@ def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:
     return Job.model_validate(fields, context=Places.of(fields, where))
 
 
-def parse_targets(text: str, where: str = "targets.yaml") -> dict[str, Target]:
+def parse_targets(
+    text: str, where: str = "targets.yaml", model_of: Callable[[str], type[Any] | None] | None = None
+) -> dict[str, Target]:
     """The targets that YAML text names, with `local`, which is always there; an empty file has only that one.
 
+    `model_of` returns the pydantic model of a kind, for kinds that other packages add; without it, those of `KINDS`.
     Raises `JobFileError` with all problems in the order of the file, each with its line.
     """
     # The module is loaded only here: a job that runs on this machine needs no targets file.
@@ -61,7 +65,7 @@ def parse_targets(text: str, where: str = "targets.yaml") -> dict[str, Target]:
             refused("", f"expected a mapping, found {found(entry)}", f"write for example {name}: {{kind: kubernetes}}")
             continue
         kind = entry.get("kind")
-        model = KINDS.get(kind) if isinstance(kind, str) else None
+        model = (model_of or KINDS.get)(kind) if isinstance(kind, str) else None
         if model is None:
             if (name, "kind") not in places.refused:
                 there = f"expected {kinds}, found {found(kind)}" if "kind" in entry else MISSING

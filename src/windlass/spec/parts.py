@@ -1,9 +1,11 @@
-"""The parts of a job as frozen values: nodes, resources, data, restarts, and what only one engine knows."""
+"""The sections of a job file as frozen models: nodes, resources, data, restarts, and options of one engine."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
+import types
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -22,26 +24,43 @@ from pydantic import (
 )
 
 from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList
-from windlass.spec.problems import Places, found, in_order, problems_of, refuse
-from windlass.spec.units import Duration, Interval, Size
+from windlass.spec.places import Places, found, in_order
+from windlass.spec.problems import number_hint, problems_of, refuse
+from windlass.spec.units import Duration, Interval, Size, parse_duration
 
 Cause = Literal["failure", "preemption", "node-loss", "hang"]
+Workload = Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"]
+
+_NO_PLUGINS = types.ModuleType("no_plugins")
+_NO_PLUGINS.get_plugins = tuple  # type: ignore[attr-defined]
 
 
 class Part(BaseModel):
-    """What all parts of a job share: frozen, and closed to unknown fields."""
+    """Base of all models: frozen, and unknown fields are refused."""
 
-    # What no command of the day needs is not made at its start: a model's own validator where it is but a part of
-    # another, and the descriptions of fields, which `schema.py` reads when it is asked for them.
+    # Start-up time: validators of nested models are not built on import, and the descriptions of fields are read from
+    # the source only by `schema.py`.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """Builds the validator, without plugins of pydantic that other packages install."""
+        # To look for them, pydantic reads the metadata of all installed packages: a third of the time of the import.
+        loader = "pydantic.plugin._loader"
+        sys.modules.setdefault(loader, _NO_PLUGINS)
+        try:
+            return super().model_rebuild(**options)
+        finally:
+            if sys.modules.get(loader) is _NO_PLUGINS:
+                sys.modules.pop(loader, None)  # another thread may have been quicker
 
 
 class Document(Part):
-    """What stands alone in a file or a call; whoever makes one gets a `JobFileError` with every problem in it."""
+    """Base of models that are a whole document; making one raises a `JobFileError` with every problem in it."""
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_our_words(cls, given: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+    def _raise_all_problems(cls, given: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         try:
             return handler(given)
         except ValidationError as error:
@@ -71,7 +90,7 @@ class NodeRange(Part):
 
 
 def _node_range(given: object) -> object:
-    """Both ways to write `nodes`, as the longer one."""
+    """A plain number of nodes as a range."""
     if isinstance(given, dict | NodeRange):
         return given
     if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d{1,9})\s*(?::|-|\.\.)\s*(\d{1,9})\s*", given)):
@@ -82,20 +101,20 @@ def _node_range(given: object) -> object:
     return {"min": count, "max": count}
 
 
+def _ttl(given: object) -> object:
+    """A time after the end: a duration or `never`."""
+    return given if given == "never" else parse_duration(given)
+
+
 def _procs(given: object) -> object:
     """Ranks of a node: a number or `auto`."""
     return given if given == "auto" else _count(given, "a whole number or auto", 1, 1024)
 
 
 def _count(given: object, expected: str, least: int, most: int) -> int:
-    """The short form of a part that is a number: checked here, so that the message names what was written."""
+    """The short form of a section that is a number: checked here, so that the message names the value in the file."""
     if isinstance(given, bool) or not isinstance(given, int):
-        hint = ""
-        if isinstance(given, float) and given.is_integer():
-            hint = f"write {int(given)}"
-        if isinstance(given, str) and len(given) < 20 and given.strip().isdecimal():
-            hint = f"write {given.strip()} without quotes"
-        raise refuse(f"expected {expected}, found {found(given)}", hint)
+        raise refuse(f"expected {expected}, found {found(given)}", number_hint(given))
     if given < least:
         raise refuse(f"must be at least {least}, found {found(given)}")
     if given > most:
@@ -115,31 +134,42 @@ class Resources(Part):
     memory: Annotated[Size, Field(gt=0)] | None = None
     """Main memory of each node in bytes, written as `16GiB`. Default: what the target gives."""
     shm: Annotated[Size, Field(gt=0)] | None = None
-    """Shared memory (`/dev/shm`) of each node in bytes, which data loaders and NCCL need. Default: the target's."""
+    """Shared memory (`/dev/shm`) of each node in bytes, which data loaders and NCCL need. Default: the target's; on a
+    cluster `memory`, or without that 8 GiB. What is used of it counts as memory."""
     instance: Label | None = None
     """Machine type of a cloud, such as `g4dn.xlarge`. Default: chosen by the target."""
 
     @field_validator("gpu_type")
     @classmethod
-    def _type_of_some_gpu(cls, gpu_type: str | None, info: ValidationInfo) -> str | None:
+    def _needs_gpus(cls, gpu_type: str | None, info: ValidationInfo) -> str | None:
         if gpu_type is not None and info.data.get("gpus") == 0:
             raise refuse(f"is {gpu_type}, but no GPU is asked for", "add gpus: 1")
         return gpu_type
 
 
 class Data(Part):
-    """One set of data that is brought to where the workers read it; they find it by `env_name`."""
+    """A data set that is made available on every node; ranks find it by the variable `env_name`."""
 
     name: DataName
-    """What the script knows it by: `digits` is at `$WINDLASS_DATA_DIGITS`."""
+    """Name of the data set: the script finds `digits` at `$WINDLASS_DATA_DIGITS`."""
     source: Location
     """Where it comes from: a path, or an address such as `s3://bucket/digits/`."""
     via: Literal["copy", "mount", "stream"] = "copy"
     """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it is in a store, and not in a folder."""
+        return "://" in self.source
+
+    @property
+    def scheme(self) -> str:
+        """`s3` of `s3://bucket/digits/`; empty for a folder."""
+        return self.source.partition("://")[0] if self.is_remote else ""
+
+    @property
     def env_name(self) -> str:
-        """The variable that holds its place on the worker."""
+        """The variable with its path on the node."""
         return f"WINDLASS_DATA_{self.name.upper().replace('-', '_')}"
 
 
@@ -157,14 +187,14 @@ class Checkpoint(Part):
 
     @field_validator("resume")
     @classmethod
-    def _says_how_to_go_on(cls, resume: str | None, info: ValidationInfo) -> str | None:
+    def _has_path_and_find(cls, resume: str | None, info: ValidationInfo) -> str | None:
         find = info.data.get("find")
         if resume is None:
             if find is not None:
-                raise refuse("is needed beside find, and not there", "write for example --resume {path}")
+                raise refuse("required with find, but missing", "write for example --resume {path}")
             return None
         if "find" in info.data and find is None:
-            raise refuse(f"is {resume}, but find does not say what to go on from", "add find: 'checkpoint-*'")
+            raise refuse(f"is {resume}, but find names no checkpoints to resume from", "add find: 'checkpoint-*'")
         try:
             words = shlex.split(resume)
         except ValueError as error:
@@ -175,7 +205,7 @@ class Checkpoint(Part):
 
 
 class Restarts(Part):
-    """When the workers are started again after some of them died."""
+    """How often, and after which failures, the workers are restarted."""
 
     max: Annotated[StrictInt, Field(ge=0, le=100_000)] = 0
     """Restarts at most. Default 0, as torchrun: a bug in the script should be seen the first time."""
@@ -193,7 +223,7 @@ class Restarts(Part):
 
 
 def _restart_policy(given: object) -> object:
-    """Both ways to write `restarts`, as the longer one."""
+    """A plain number of restarts as a policy."""
     if isinstance(given, dict | Restarts):
         return given
     return {"max": _count(given, "a whole number or {max: 3, on: [failure]}", 0, 100_000)}
@@ -216,16 +246,14 @@ class Volume(Part):
 
 
 class LocalOptions(Part):
-    """What only the local engine knows."""
+    """Options of the local engine."""
 
     agent: Literal["own", "torchrun"] = "own"
-    """Who starts the ranks here. Default `own`: the same environment as torchrun's, many times sooner."""
+    """Launcher of the ranks. Default `own`: the same environment as torchrun's, with a much shorter start."""
     netns: StrictBool = False
     """Whether each node gets a network of its own (Linux, needs privileges). Default false: nothing to set up."""
     rate: str | None = Field(default=None, json_schema_extra={"pattern": r"^[0-9]{1,6}(\.[0-9]{1,3})?[kmgt]?bit$"})
     """Speed of the network between nodes, as `tc` writes it: `1gbit`. Needs `netns`. Default: not limited."""
-    start: Literal["warm", "cold"] = "warm"
-    """Whether ranks may be forked from a process that did their imports. Default `warm`; cold where that is unsafe."""
     back_after: Annotated[Duration, Field(ge=0)] = 10.0
     """Seconds that a lost node of an elastic job stays away, at least, before it is let in again. Default 10."""
     port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
@@ -248,7 +276,7 @@ class Results(Part):
     """Storage of the cluster that keeps a run's outputs and checkpoints when its pods are gone."""
 
     claim: Label | None = None
-    """Name of a claim that is there; the run gets a folder of its own in it. Default: one is made."""
+    """Name of an existing claim; the run gets a folder of its own in it. Default: one is made."""
     size: Annotated[Size, Field(gt=0)] | None = Field(default=None, validate_default=True)
     """Bytes of the claim that is made, written as `20GiB`. Needed where `claim` is not given."""
     storage_class: Label | None = None
@@ -261,21 +289,24 @@ class Results(Part):
     def _claim_or_size(cls, size: int | None, info: ValidationInfo) -> int | None:
         claim = info.data.get("claim")
         if claim is None and size is None:
-            raise refuse("is needed where no claim is named, and not there", "write for example size: 20GiB")
+            raise refuse("required without claim, but missing", "write for example size: 20GiB")
         if claim is not None and size is not None:
-            raise refuse(f"is given, but {claim} is there already", "leave out one of claim and size")
+            raise refuse(f"is given together with claim {claim}", "leave out one of claim and size")
         return size
 
 
-class KubernetesOptions(Part):
-    """What only the Kubernetes engine knows."""
+Ttl = Annotated[float | Literal["never"], BeforeValidator(_ttl, json_schema_input_type=Duration | Literal["never"])]
 
-    via: Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"] = "auto"
+
+class KubernetesOptions(Part):
+    """Options of the Kubernetes engine."""
+
+    via: Workload = "auto"
     """Kind of object that is made. Default `auto`: the best that the cluster has."""
     runtime: Label | None = None
     """Name of a training runtime of the cluster, on which a TrainJob is to stand. Default: one is made for the run."""
     runtime_kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] | None = None
-    """Where that runtime is. Default: in the namespace, and if it is not there, in the cluster."""
+    """Where that runtime is. Default: the namespace's, and without one the cluster's."""
     namespace: Label | None = None
     """Namespace. Default: the target's."""
     results: Results | None = None
@@ -286,16 +317,19 @@ class KubernetesOptions(Part):
     """Secrets of the namespace with logins of image registries, beside the target's. Default: none."""
     node_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels that machines have to have for the pods to go there. Default: none."""
-    ttl: Annotated[Duration, Field(ge=0)] | None = None
-    """Seconds after their end for which the pods of an attempt are kept. Default: until the run is removed. The run's
-    other objects, with a claim made for it, stay until `windlass rm RUN` in either case."""
+    ttl: Ttl | None = None
+    """Seconds for which the pods of an attempt are kept after its end, and a run, an hour at least, after its own; or
+    `never`. Default: a week. A run with a claim that is removed with it stays until `windlass rm RUN`."""
     lost_after: Annotated[Duration, Field(ge=0)] | None = None
     """Seconds that a machine may be silent, once its cluster has noticed, until its pods are given up. Default: 30
     where `restarts` or a range of nodes lets the job go on without them, else the cluster's own, mostly 300."""
+    spares: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
+    """Pods that wait, with their resources, until one of the others is lost, whose place they take at once. Default: 0.
+    Needs restarts, a Job (`via: job`) without a queue, and Kubernetes 1.29."""
 
 
 class SageMakerOptions(Part):
-    """What only the SageMaker engine knows."""
+    """Options of the SageMaker engine."""
 
     warm_pool: Duration | None = None
     """Seconds that machines are kept, and paid for, after the job, for the next one. Default: none are kept."""

@@ -1,20 +1,16 @@
-"""Turns what pydantic refuses into `Problem`s: a place in the file, a field path, plain words and a near miss."""
+"""Turns validation errors of pydantic into `Problem`s: line, field path, message and the nearest known name."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from typing import get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, ValidationError
 
-from windlass.errors import JobFileError, Problem
-
-Path = tuple[str | int, ...]
-"""Keys and list positions from the top of the document: `("data", 0, "via")`."""
+from windlass.errors import Problem, near
+from windlass.spec.places import Path, Places, found, spell
 
 _RESOURCES = {
     **dict.fromkeys(("gpu", "num_gpus", "gpus_per_node", "accelerators"), "resources.gpus"),
@@ -61,58 +57,9 @@ OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "data": {**dict.fromkeys(("src", "path", "url", "uri", "from"), "source"), "mode": "via", "type": "via"},
     "volumes": {**dict.fromkeys(("name", "pvc", "claim_name"), "claim"), "mount_path": "path", "mount": "path"},
 }
-"""What people used to other tools write, and what it is called here; by the section it is written in."""
+"""Names of fields in other tools and their equivalents in a job file, by section."""
 
-MISSING = "is needed, and not there"
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where each value of one document stands, and what was already found wrong while it was read."""
-
-    where: str
-    """Name of the file or object."""
-    lines: Mapping[Path, int] = field(default_factory=dict)
-    """Line of each value, from 1; empty where there is no file."""
-    order: Mapping[Path, int] = field(default_factory=dict)
-    """Rank of each value in the document."""
-    below: Path = ()
-    """Where the value that is being checked stands in the document."""
-    refused: frozenset[Path] = frozenset()
-    """Values that the reader refused and left out; that they are missing is not reported again."""
-    problems: tuple[tuple[int, Problem], ...] = ()
-    """What the reader found, each with its rank."""
-
-    @classmethod
-    def of(cls, given: object, where: str) -> Places:
-        """The places of an object that no file holds: the order of its keys."""
-        order: dict[Path, int] = {}
-
-        def walk(value: object, path: Path) -> None:
-            order[path] = len(order)
-            if isinstance(value, Mapping) and len(path) < 8:
-                for key, below in value.items():
-                    walk(below, (*path, str(key)))
-            elif isinstance(value, list | tuple) and len(path) < 8:
-                for at, below in enumerate(value):
-                    walk(below, (*path, at))
-
-        walk(given, ())
-        return cls(where, order=order)
-
-    def at(self, path: Path) -> str:
-        """`job.yaml:4`, or the name alone where there are no lines."""
-        for length in range(len(path), -1, -1):
-            if (line := self.lines.get(path[:length])) is not None:
-                return f"{self.where}:{line}"
-        return self.where
-
-    def rank(self, path: Path) -> int:
-        """Sort key that puts problems in the order of the document; what is missing comes where its section begins."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.order:
-                return self.order[path[:length]]
-        return -1
+MISSING = "required field missing"
 
 
 def refuse(message: str, hint: str = "", at: str = "") -> PydanticCustomError:
@@ -130,45 +77,8 @@ def refuse_all(errors: Iterable[tuple[Path, PydanticCustomError]]) -> Validation
     return ValidationError.from_exception_data("spec", lines, hide_input=True)
 
 
-def found(value: object) -> str:
-    """A value in a few words, as a YAML author would know it: `'two'`, `true`, `a list`."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return repr(value) if len(value) <= 60 else f"{value[:40]!r}… ({len(value)} characters)"
-    if isinstance(value, int):
-        return str(value) if abs(value) < 10**30 else "a very large number"
-    if isinstance(value, float):
-        return str(value)
-    if isinstance(value, Mapping):
-        return "a mapping"
-    return "a list" if isinstance(value, list | tuple) else f"a {type(value).__name__}"
-
-
-def near(word: str, choices: Iterable[str]) -> str:
-    """`did you mean nodes?`, or nothing where no choice is near."""
-    by_folded = {choice.lower(): choice for choice in choices}
-    hits = difflib.get_close_matches(word[:80].lower(), by_folded, n=1, cutoff=0.6)
-    return f"did you mean {by_folded[hits[0]]}?" if hits else ""
-
-
-def spell(path: Path) -> str:
-    """`("data", 0, "via")` as `data[0].via`; odd keys are shown so that a terminal survives them."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            step = step if len(step) <= 60 else f"{step[:40]}…"
-            step = step if step and step.isprintable() else repr(step)
-            text += f".{step}" if text else step
-    return text
-
-
 def field_names(model: type[BaseModel], path: Path) -> list[str]:
-    """Names of the fields that stand under `path` in a document of this model; empty where it has no fields."""
+    """Names of the fields under `path` in a document of this model; empty if it has none."""
     here: type[BaseModel] | None = model
     for step in path:
         if isinstance(step, str):
@@ -204,60 +114,36 @@ def problems_of(error: ValidationError, model: type[BaseModel], places: Places) 
     return [(rank, problem) for rank, problem in ranked if problem.message != MISSING or problem.field not in meant]
 
 
-def in_order(ranked: Iterable[tuple[int, Problem]]) -> JobFileError:
-    """One error with all problems in the order of the document, none of them twice."""
-    return JobFileError(list(dict.fromkeys(problem for _, problem in sorted(ranked, key=lambda item: item[0]))))
-
-
 def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str, str]:
     """Message and hint for one error of pydantic; `path` begins at `model`."""
     value, context = line["input"], line.get("ctx", {})
     match line["type"]:
         case "windlass":
             return context["message"], context["hint"]
-        case "missing":
-            return MISSING, ""
         case "extra_forbidden":
             section = re.sub(r"\[\d+\]", "", spell(path[:-1]))
             word = str(path[-1]).lower().replace("-", "_")
             other = OTHER_NAMES.get(section, {}).get(word)
             return "not a field", f"did you mean {other}?" if other else near(word, field_names(model, path[:-1]))
-        case "invalid_key":
-            return "not a field", "field names are words"
         case "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
             message = f"expected {' or '.join([', '.join(choices[:-1]), choices[-1]] if choices[1:] else choices)}"
             return f"{message}, found {found(value)}", near(value, choices) if isinstance(value, str) else ""
-        case "int_type" | "int_from_float" | "int_parsing":
-            return f"expected a whole number, found {found(value)}", _number_hint(value)
-        case "float_type" | "float_parsing":
-            return f"expected a number, found {found(value)}", _number_hint(value)
-        case "finite_number":
-            return f"expected a finite number, found {found(value)}", ""
-        case "bool_type" | "bool_parsing":
-            return f"expected true or false, found {found(value)}", _bool_hint(value)
-        case "string_type":
-            return f"expected text, found {found(value)}", f'write "{found(value)}"' if _is_scalar(value) else ""
-        case "tuple_type" | "list_type":
-            return f"expected a list, found {found(value)}", ""
         case "dict_type" | "model_type" | "model_attributes_type" | "mapping_type":
             names = field_names(model, path)
             return f"expected a mapping, found {found(value)}", f"its fields are {', '.join(names)}" if names else ""
-        case "greater_than_equal":
-            return f"must be at least {context['ge']:g}, found {found(value)}", ""
-        case "greater_than":
-            return f"must be more than {context['gt']:g}, found {found(value)}", ""
-        case "less_than_equal":
-            return f"must be at most {context['le']:.15g}, found {found(value)}", ""
-    text = line["msg"]
-    return text[:1].lower() + text[1:], ""
+    if line["type"] not in _MESSAGES:
+        return line["msg"][:1].lower() + line["msg"][1:], ""
+    message, hint = _MESSAGES[line["type"]]
+    return message.format(**context, found=found(value)), hint(value)
 
 
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, bool | int | float)
+def _no_hint(_: object) -> str:
+    return ""
 
 
-def _number_hint(value: object) -> str:
+def number_hint(value: object) -> str:
+    """How to write a value that stands for a number but is not one; nothing for other values."""
     if isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,9})?", value.strip()):
@@ -269,3 +155,25 @@ def _bool_hint(value: object) -> str:
     words = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
     word = words.get(str(value).lower())
     return f"write {word}" if word else ""
+
+
+def _text_hint(value: object) -> str:
+    return f'write "{found(value)}"' if isinstance(value, bool | int | float) else ""
+
+
+_MESSAGES: Mapping[str, tuple[str, Callable[[object], str]]] = {
+    "missing": (MISSING, _no_hint),
+    "invalid_key": ("not a field", lambda _: "field names are words"),
+    **dict.fromkeys(
+        ("int_type", "int_from_float", "int_parsing"), ("expected a whole number, found {found}", number_hint)
+    ),
+    **dict.fromkeys(("float_type", "float_parsing"), ("expected a number, found {found}", number_hint)),
+    **dict.fromkeys(("bool_type", "bool_parsing"), ("expected true or false, found {found}", _bool_hint)),
+    **dict.fromkeys(("tuple_type", "list_type"), ("expected a list, found {found}", _no_hint)),
+    "finite_number": ("expected a finite number, found {found}", _no_hint),
+    "string_type": ("expected text, found {found}", _text_hint),
+    "greater_than_equal": ("must be at least {ge:g}, found {found}", _no_hint),
+    "greater_than": ("must be more than {gt:g}, found {found}", _no_hint),
+    "less_than_equal": ("must be at most {le:.15g}, found {found}", _no_hint),
+}
+"""Messages for errors of pydantic, by type, and what finds the hint."""

@@ -1,7 +1,7 @@
-"""Turns the models of this room into JSON Schema (draft 2020-12), for editors and for `windlass schema`.
+"""Generates the JSON Schema (draft 2020-12) of job and targets files, for editors and `windlass schema`.
 
-The schema is made from the models, so it cannot drift from them. What it cannot say (a name that would be taken twice,
-a pattern that does not compile) the parser says.
+The schema is generated from the models. Rules that it cannot express (a name given twice, a pattern that does not
+compile) are checked by the parser alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def targets_schema() -> dict[str, Any]:
 
 
 def _described(model: type[Part]) -> dict[str, Any]:
-    """The schema of a model, its fields described by the strings that stand below them in the source."""
+    """The schema of a model, its fields described by their docstrings in the source."""
     schema = model.model_json_schema()
     parts = {part.__name__: part for part in _all(Part)}
     for name, found in ((model.__name__, schema), *schema.get("$defs", {}).items()):
@@ -75,7 +75,7 @@ def _all(part: type[Part]) -> Iterator[type[Part]]:
 
 
 def _docstrings(model: type[Part]) -> Iterator[tuple[str, str]]:
-    """Each field and the string below it, those of the classes that it inherits from first."""
+    """Each field and its docstring, those of base classes first."""
     for owner in reversed([one for one in model.__mro__ if issubclass(one, Part)]):
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(tree, ast.ClassDef)

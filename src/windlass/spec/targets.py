@@ -1,4 +1,4 @@
-"""The targets as frozen values: where a job may run, as named in `targets.yaml` and chosen with `--on NAME`.
+"""The targets as frozen models: where jobs run, by their names in `targets.yaml`, chosen with `--on NAME`.
 
     local:    {kind: local, price_per_hour: 0.526, currency: USD}
     gpu-lab:  {kind: kubernetes, context: lab, namespace: team-a}
@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictBool, StrictInt
 
 from windlass.spec.names import Env, Label, Line, Name, OnlyList, Word
-from windlass.spec.parts import Document
+from windlass.spec.parts import Document, Workload
 
-__all__ = ["KINDS", "KubernetesTarget", "LocalTarget", "SageMakerTarget", "Target"]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 
 
 class LocalTarget(Document):
@@ -31,10 +32,10 @@ class LocalTarget(Document):
     """Environment variables for every job here; the job's own win. Default: none."""
     python: Line | None = None
     """Interpreter of scripts whose job names none. Default: the active environment's."""
-    price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """What one node costs an hour, for `windlass cost`. Nodes that this machine plays count one each: a rehearsal says
-    what the job would cost on as many machines. Default: none, and nothing is priced."""
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    price_per_hour: Price | None = None
+    """What one node costs an hour, for `windlass cost`. Each simulated node counts as one: a rehearsal
+    shows what the job would cost on as many machines. Default: none, and nothing is priced."""
+    currency: Currency = "USD"
     """Currency of the price, as its three letters. Default `USD`."""
 
 
@@ -49,7 +50,7 @@ class KubernetesTarget(Document):
     """Context of the kubeconfig. Has no default: which cluster pays for a run is never left to the last `kubectl`."""
     namespace: Label = "default"
     """Namespace in which runs live. Default `default`, as kubectl."""
-    via: Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"] = "auto"
+    via: Workload = "auto"
     """Kind of object for jobs that name none. Default `auto`: the best that the cluster has."""
     image: Word | None = None
     """Container image of jobs that name none; it needs Python, and nothing of ours. Default: PyTorch's own, in the
@@ -62,12 +63,24 @@ class KubernetesTarget(Document):
     """Secrets of the namespace with logins of image registries, for every job here. Default: none."""
     user: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] = 1000
     """Number of the user that pods run as; never root's, so that namespaces of the strictest kind take them."""
-    price_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    supervisor: Literal["auto", "cluster", "machine"] = "auto"
+    """Where supervisors run. `cluster`: in a pod of the namespace, so that runs are restarted while this machine is
+    off; it needs `windlass target setup` once. `machine`: on the machine that starts the run. Default `auto`: in the
+    cluster where the namespace is set up for it."""
+    supervisor_image: Word | None = None
+    """Container image of supervisors in the cluster; it needs Python 3.11 or newer. Default: the image of the job."""
+    supervisor_queue: Label | None = None
+    """LocalQueue of Kueue for the Jobs of supervisors. Default: none; a Kueue that manages Jobs without a queue needs
+    one."""
+    network_policy: StrictBool = True
+    """Whether each run gets NetworkPolicies that admit only connections between its own pods, where the login may
+    create them. Default true."""
+    price_per_hour: Price | None = None
     """What one node costs an hour, for `windlass cost`. Default: none, and nothing is priced."""
-    prices: Mapping[Line, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    prices: Mapping[Line, Price] = Field(default_factory=dict)
     """What a node of an instance type costs an hour, such as `{g5.12xlarge: 5.672}`: for plans that name types, and in
     place of `price_per_hour` for a job that only one type can serve. Default: none."""
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    currency: Currency = "USD"
     """Currency of the price, as its three letters. Default `USD`."""
 
 

@@ -1,4 +1,4 @@
-"""Turns durations (`1h30m`) and sizes (`16GiB`) into seconds and bytes, and back into words.
+"""Parses durations (`1h30m`) and sizes (`16GiB`) into seconds and bytes, and formats them.
 
 A size follows Kubernetes: `Gi` and `GiB` are powers of 1024, `G` and `GB` powers of 1000. A lone small letter is
 refused, because `2g` is 2 GiB to Docker, `2G` is 2 GB to Kubernetes, and `512m` is half a byte there.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from windlass.spec.problems import found, refuse
+from windlass.spec.places import found
+from windlass.spec.problems import refuse
 
 MAX_SECONDS = 10 * 365 * 86400
 """Ten years. More than any job needs, and far below where dates and timers overflow."""
@@ -48,14 +50,14 @@ def parse_duration(given: object) -> float:
     Raises a `ValueError` that says what was found and what to write.
     """
     if isinstance(given, int | float) and not isinstance(given, bool):
-        return _sane_seconds(given, given)
+        return _checked_seconds(given, given)
     text = given.strip() if isinstance(given, str) else ""
     if text.startswith("-"):
         raise refuse(f"a duration cannot be negative, found {found(given)}", _DURATION_HINT)
     if not text or len(text) > _LONGEST or not re.fullmatch(_DURATION_PATTERN, text):
         raise refuse(f"expected a duration, found {found(given)}", _DURATION_HINT)
     if re.fullmatch(_NUMBER, text):
-        return _sane_seconds(float(text), given)
+        return _checked_seconds(float(text), given)
     total, smallest = Decimal(0), Decimal("Infinity")
     for number, word in re.findall(rf"({_NUMBER})\s*([A-Za-z]+)", text):
         unit = _SECONDS.get(word.lower()) if word != "M" else None  # a month to some
@@ -65,10 +67,10 @@ def parse_duration(given: object) -> float:
             raise refuse(f"the units of {found(given)} are not in falling order", _DURATION_HINT)
         smallest = unit
         total += Decimal(number) * unit
-    return _sane_seconds(float(total), given)
+    return _checked_seconds(float(total), given)
 
 
-def _sane_seconds(seconds: float, given: object) -> float:
+def _checked_seconds(seconds: float, given: object) -> float:
     if isinstance(seconds, float) and not math.isfinite(seconds):
         raise refuse(f"a duration must be a finite number, found {found(given)}", _DURATION_HINT)
     if seconds < 0:
@@ -84,11 +86,11 @@ def parse_size(given: object) -> int:
     Raises a `ValueError` that says what was found and what to write.
     """
     if isinstance(given, int) and not isinstance(given, bool):
-        return _sane_bytes(given, given)
+        return _checked_bytes(given, given)
     if isinstance(given, float):
         if not math.isfinite(given) or not given.is_integer():
             raise refuse(f"a size must be a whole number of bytes, found {found(given)}", _SIZE_HINT)
-        return _sane_bytes(int(given), given)
+        return _checked_bytes(int(given), given)
     text = given.strip() if isinstance(given, str) else ""
     if text.startswith("-"):
         raise refuse(f"a size cannot be negative, found {found(given)}", _SIZE_HINT)
@@ -102,10 +104,10 @@ def parse_size(given: object) -> int:
         raise refuse(f"{found(given)} means one size to Docker and another to Kubernetes", hint)
     if factor is None:
         raise refuse(f"{unit} is not a unit of size, found {found(given)}", _SIZE_HINT)
-    return _sane_bytes(int((Decimal(number) * factor).to_integral_value(ROUND_CEILING)), given)
+    return _checked_bytes(int((Decimal(number) * factor).to_integral_value(ROUND_CEILING)), given)
 
 
-def _sane_bytes(size: int, given: object) -> int:
+def _checked_bytes(size: int, given: object) -> int:
     if size < 0:
         raise refuse(f"a size cannot be negative, found {found(given)}", _SIZE_HINT)
     if size > MAX_BYTES:
@@ -113,17 +115,17 @@ def _sane_bytes(size: int, given: object) -> int:
     return size
 
 
+def _schema(number: dict[str, Any], patterns: Sequence[str], examples: Sequence[Any]) -> WithJsonSchema:
+    """The schema of a number that may also be written as text."""
+    texts = [{"type": "string", "pattern": pattern} for pattern in patterns]
+    return WithJsonSchema({"anyOf": [number, *texts], "examples": list(examples)})
+
+
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
-                {"type": "string", "pattern": _DURATION_PATTERN},
-            ],
-            "examples": ["30s", "5min", "1h30m", 90],
-        }
+    _schema(
+        {"type": "number", "minimum": 0, "maximum": MAX_SECONDS}, [_DURATION_PATTERN], ["30s", "5min", "1h30m", 90]
     ),
 ]
 """Seconds as a float; written as a number of seconds or as `30s`, `5min`, `1h30m`, `500ms`."""
@@ -144,15 +146,10 @@ def parse_interval(given: object) -> float | str:
 Interval = Annotated[
     float | str,
     BeforeValidator(parse_interval),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS},
-                {"type": "string", "pattern": _DURATION_PATTERN},
-                {"type": "string", "pattern": _STEPS_PATTERN},
-            ],
-            "examples": ["5min", "30s", "100 steps"],
-        }
+    _schema(
+        {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS},
+        [_DURATION_PATTERN, _STEPS_PATTERN],
+        ["5min", "30s", "100 steps"],
     ),
 ]
 """Seconds as a float, or `100 steps` as text; written as a duration or as a number of steps."""
@@ -160,21 +157,13 @@ Interval = Annotated[
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0, "maximum": MAX_BYTES},
-                {"type": "string", "pattern": _SIZE_PATTERN},
-            ],
-            "examples": ["16GiB", "2GB", "512Mi", 1024],
-        }
-    ),
+    _schema({"type": "integer", "minimum": 0, "maximum": MAX_BYTES}, [_SIZE_PATTERN], ["16GiB", "2GB", "512Mi", 1024]),
 ]
 """Bytes as an int; written as a whole number of bytes or as `16GiB`, `2GB`, `512Mi`."""
 
 
 def format_duration(seconds: float) -> str:
-    """Words for seconds, exact to the millisecond: `1min 30s`, `2h`, `250ms`, `0s`."""
+    """Text for seconds, exact to the millisecond: `1min 30s`, `2h`, `250ms`, `0s`."""
     if not math.isfinite(seconds):
         return str(seconds)
     if seconds < 0:
@@ -195,7 +184,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Words for bytes: exact where a binary unit divides them (`16GiB`), else one decimal (`1.2MiB`)."""
+    """Text for bytes: exact where a binary unit divides them (`16GiB`), else one decimal (`1.2MiB`)."""
     if size_bytes < 0:
         return f"-{format_size(-size_bytes)}"
     for power, unit in ((5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):

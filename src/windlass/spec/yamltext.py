@@ -1,8 +1,8 @@
-"""Turns YAML text into plain values and the place of each, or into problems; never into anything else.
+"""Parses YAML text into plain values with the line of each, or into problems.
 
-It reads the events of the YAML parser itself instead of letting it build objects: so every value has a line, nothing
-is executed or expanded, and reading stops at the first sign of a bomb. A scalar means what YAML 1.2 says it means:
-`on` and `no` are words, `2024-01-01` is text.
+The reader consumes the events of the YAML parser instead of letting it build objects: so every value has a line,
+nothing is executed or expanded, and reading stops at a limit before a bomb expands. Scalars follow YAML 1.2: `on` and
+`no` are words, `2024-01-01` is text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
-from windlass.spec.problems import Path, Places, spell
+from windlass.spec.places import Path, Places, in_order, spell
 
 MAX_CHARACTERS = 1024 * 1024
 """Of a file. A job file has a few hundred; the limit is checked before anything is parsed."""
@@ -23,7 +23,7 @@ MAX_DEPTH = 12
 MAX_FOREIGN_DEPTH = 40
 """Of documents of other systems; the affinity of a pod in a runtime in a list is 21 deep."""
 
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN = re.compile("[\0-\x08\v\f\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 _LONG_TAG = re.compile(r"(?:^|[\s\[{,])!\S{300}")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -35,17 +35,13 @@ _WORDS: Final = {
 }
 _REFUSED: Final = object()
 TEXTS: Final = ("env",)
-"""Mappings whose values stay the text that they were written as: 1.10 must not become 1.1, nor 0644 become 644."""
+"""Mappings whose values keep the text of the file: 1.10 must not become 1.1, nor 0644 become 644."""
 FOREIGN_TEXTS: Final = ("env", "envs", "secrets", "data", "stringData")
 """The same in documents of other systems."""
 
 
-class _StopReading(Exception):
-    """Nothing behind this point can be made sense of."""
-
-
 def plain_scalar(text: str) -> Any:
-    """What a scalar without quotes means in YAML 1.2 (core schema); a number too long to be one stays text."""
+    """The value of an unquoted scalar in YAML 1.2 (core schema); a number of more than 400 characters is text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) <= 400:
@@ -57,31 +53,23 @@ def plain_scalar(text: str) -> Any:
 
 
 def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> tuple[dict[str, Any], Places]:
-    """The mapping that the text holds, and where each value stands; `Places.problems` has what was left out.
+    """The mapping in the text, and the line of each value; `Places.problems` are those of values that were left out.
 
-    `hint` says how such a file begins. Raises `JobFileError` where the text is no single YAML mapping.
+    `hint` says how such a file begins. Raises `JobFileError` if the text is not one YAML mapping.
     """
-    _refuse_strange(text, where)
-    text = text.removeprefix("\ufeff")
     reader = _Reader(where)
-    value: Any = None
-    try:
-        value = reader.document(_events(text))
-    except _StopReading:
-        pass
-    except Exception as error:
-        # Whatever a foreign parser raises for a text, its own errors and its bugs alike, says: this is not YAML.
-        reader.problem(_line_of(error), (), *_syntax(error, text))
-    if value is None and may_be_empty and not reader.stopped:
+    found = reader.read(text)
+    value = found[0] if found else None
+    if value is None and may_be_empty:
         value = {}
-    if reader.stopped or not isinstance(value, dict):
-        if not reader.stopped:
-            reader.not_a_mapping(value, hint)
-        raise JobFileError([problem for _, problem in sorted(reader.problems, key=lambda item: item[0])])
-    places = Places(
-        where, reader.lines, reader.order, refused=frozenset(reader.refused), problems=tuple(reader.problems)
-    )
-    return value, places
+    if not isinstance(value, dict):
+        if value is None:
+            reader.problem(1, (), "the file is empty", hint)
+        elif value is not _REFUSED:
+            kind = "a list" if isinstance(value, list) else "one value"
+            reader.problem(reader.marks[()][0], (), f"expected a mapping, found {kind}", hint)
+        raise reader.error()
+    return value, Places(where, reader.marks, refused=frozenset(reader.refused), problems=tuple(reader.problems))
 
 
 def read_documents(text: str, where: str) -> tuple[list[Any], dict[Path, int]]:
@@ -89,22 +77,15 @@ def read_documents(text: str, where: str) -> tuple[list[Any], dict[Path, int]]:
 
     As strict as `read_yaml`: nothing is expanded. Raises JobFileError with all problems.
     """
-    _refuse_strange(text, where)
     reader = _Reader(where, is_foreign=True)
-    found: list[Any] = []
-    try:
-        found = reader.documents(_events(text.removeprefix("\ufeff")))
-    except _StopReading:
-        pass
-    except Exception as error:
-        reader.problem(_line_of(error), (), *_syntax(error, text))
+    found = reader.read(text)
     if reader.problems:
-        raise JobFileError([problem for _, problem in sorted(reader.problems, key=lambda item: item[0])])
-    return found, reader.lines
+        raise reader.error()
+    return found, {path: line for path, (line, _) in reader.marks.items()}
 
 
 def _refuse_strange(text: str, where: str) -> None:
-    """Raise JobFileError for what is no YAML text, before a parser spends time on it."""
+    """Raise JobFileError for text that is not YAML or too long, before it is parsed."""
     if len(text) > MAX_CHARACTERS:
         message = f"the file has {len(text)} characters; {MAX_CHARACTERS} are read at most"
         raise JobFileError([Problem(where, "", message, "is this the right file?")])
@@ -127,69 +108,59 @@ def _events(text: str) -> Iterator[Any]:
 
 
 class _Reader:
-    """Builds values from parser events, and notes lines and problems on the way."""
+    """Builds values from parser events, and collects their lines and problems."""
 
     def __init__(self, where: str, *, is_foreign: bool = False) -> None:
         self.where = where
         self.is_foreign = is_foreign
-        """Whether it is a file of another system, of several documents: a path begins with the number of one."""
+        """Whether the file is of another system: it may have several documents, and paths begin with their index."""
         self.max_depth = MAX_FOREIGN_DEPTH if is_foreign else MAX_DEPTH
         self.texts_below = FOREIGN_TEXTS if is_foreign else TEXTS
-        self.lines: dict[Path, int] = {}
-        self.order: dict[Path, int] = {}
+        self.marks: dict[Path, tuple[int, int]] = {}
         self.refused: set[Path] = set()
         self.problems: list[tuple[int, Problem]] = []
-        self.stopped = False
         self.count = 0
 
-    def problem(self, line: int, path: Path, message: str, hint: str = "", stop: bool = True) -> None:
-        rank = self.order.get(path, self.count) if path else self.count
+    def problem(self, line: int, path: Path, message: str, hint: str = "") -> None:
+        rank = self.marks[path][1] if path and path in self.marks else self.count
         shown = spell(path[1:] if self.is_foreign else path)
         self.problems.append((rank, Problem(f"{self.where}:{line}", shown, message, hint)))
-        self.stopped = self.stopped or stop
 
-    def stop(self, line: int, path: Path, message: str, hint: str = "") -> _StopReading:
+    def stop(self, line: int, path: Path, message: str, hint: str = "") -> JobFileError:
+        """The error to raise for a problem after which the rest of the file cannot be read."""
         self.problem(line, path, message, hint)
-        return _StopReading()
+        return self.error()
 
-    def not_a_mapping(self, value: object, hint: str) -> None:
-        if value is None:
-            self.problem(1, (), "the file is empty", hint)
-        elif value is not _REFUSED:
-            kind = "a list" if isinstance(value, list) else "one value"
-            self.problem(self.lines.get((), 1), (), f"expected a mapping, found {kind}", hint)
+    def read(self, text: str) -> list[Any]:
+        """The documents of a text; at most one unless `is_foreign`. Raises JobFileError for text that is not YAML."""
+        _refuse_strange(text, self.where)
+        text = text.removeprefix("\ufeff")
+        try:
+            return self.documents(_events(text))
+        except JobFileError:
+            raise
+        except Exception as error:
+            # Any other exception is one of the parser, its own errors and its bugs alike: the text is not YAML.
+            raise self.stop(_line_of(error), (), *_syntax(error, text)) from error
 
-    def document(self, events: Iterator[Any]) -> Any:
-        value, documents = None, 0
-        for event in events:
-            match type(event).__name__:
-                case "DocumentStartEvent":
-                    documents += 1
-                    if documents > 1:
-                        line = event.start_mark.line + 1
-                        raise self.stop(line, (), "a second document begins here", "one file holds one document")
-                case "StreamStartEvent" | "StreamEndEvent" | "DocumentEndEvent":
-                    pass
-                case _:
-                    value = self.value(event, events, ())
-        return value
+    def error(self) -> JobFileError:
+        """All problems, in the order of the file."""
+        return in_order(self.problems)
 
     def documents(self, events: Iterator[Any]) -> list[Any]:
         found: list[Any] = []
         for event in events:
-            if type(event).__name__ not in (
-                "DocumentStartEvent",
-                "StreamStartEvent",
-                "StreamEndEvent",
-                "DocumentEndEvent",
-            ):
-                found.append(self.value(event, events, (len(found),)))
+            kind = type(event).__name__
+            if kind == "DocumentStartEvent" and found and not self.is_foreign:
+                line = event.start_mark.line + 1
+                raise self.stop(line, (), "a second document begins here", "one file holds one document")
+            if kind not in ("DocumentStartEvent", "StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
+                found.append(self.value(event, events, (len(found),) if self.is_foreign else ()))
         return found
 
     def value(self, event: Any, events: Iterator[Any], path: Path) -> Any:
         line = event.start_mark.line + 1
-        self.lines.setdefault(path, line)
-        self.order.setdefault(path, self.count)
+        self.marks.setdefault(path, (line, self.count))
         self.count += 1
         if self.count > MAX_VALUES:
             raise self.stop(line, (), f"the file has more than {MAX_VALUES} values", "is this the right file?")
@@ -206,12 +177,8 @@ class _Reader:
             value = self.sequence(events, path)
         else:
             value = plain_scalar(event.value) if event.implicit[0] and tag is None else event.value
-            if (
-                path[-2:-1]
-                and path[-2] in self.texts_below
-                and isinstance(value, int | float)
-                and not isinstance(value, bool)
-            ):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and len(path) > 1 and path[-2] in self.texts_below:
                 value = event.value
         if tag is not None:
             return self.refuse(
@@ -220,7 +187,7 @@ class _Reader:
         return value
 
     def refuse(self, line: int, path: Path, message: str, hint: str) -> Any:
-        self.problem(line, path, f"{message}, and only plain values are read", hint, stop=False)
+        self.problem(line, path, f"{message}, and only plain values are read", hint)
         self.refused.add(path)
         return _REFUSED
 
@@ -248,10 +215,10 @@ class _Reader:
             here = (*path, key)
             if key in first_line:
                 self.value(next(events), events, (*here, -1))
-                self.problem(line, here, f"given twice, first in line {first_line[key]}", "leave one out", stop=False)
+                self.problem(line, here, f"given twice, first in line {first_line[key]}", "leave one out")
                 continue
             first_line[key] = line
-            self.lines[here], self.order[here] = line, self.count
+            self.marks[here] = (line, self.count)
             value = self.value(next(events), events, here)
             if value is not _REFUSED:
                 values[key] = value
@@ -264,7 +231,7 @@ def _line_of(error: Exception) -> int:
 
 
 def _syntax(error: Exception, text: str) -> tuple[str, str]:
-    """What the parser said, in one line, and what to try."""
+    """The parser's message in one line, and a hint."""
     said = getattr(error, "problem", None) or getattr(error, "context", None) or type(error).__name__
     said = " ".join(str(said).split())[:120]
     lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""Turns a place in an epoch into this rank's batches: each sample once over all ranks, however many they become."""
+"""Batches of one rank from a position in the epoch: each sample once over all ranks, also if their number changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BatchSampler:
     """The batches of one rank, for a DataLoader's `batch_sampler`; the position in the epoch is common to all ranks.
 
     A step takes the next `global_batch` samples of the epoch's order and splits them among the ranks, so that a run
-    may go on with another world size at any step: no sample is left out, none is seen twice, and all ranks make the
+    may resume with another world size at any step: no sample is left out, none is seen twice, and all ranks make the
     same number of steps. Samples left at the end that are fewer than the ranks are taken by the step before them.
 
     One exception: where fewer samples than ranks are left and no step is before them in this attempt (the world size
@@ -31,7 +31,7 @@ class BatchSampler:
         global_batch_size: samples of one step on all ranks, whatever their number; the learning rate stays.
         shuffle: draw a new order for each epoch; otherwise 0, 1, 2 and so on.
         seed: of the order; the same on all ranks.
-        drop_last: leave out the samples at the end that fill no whole step.
+        drop_last: leave out the samples at the end that fill no step.
         rank: this process's number; default: of torch.distributed where that is up, else `$RANK`, else 0.
         world_size: number of ranks; default: as for `rank`, else 1.
 
@@ -52,7 +52,7 @@ class BatchSampler:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        here, size = _place()
+        here, size = _rank_and_size()
         self.rank = here if rank is None else rank
         self.world_size = size if world_size is None else world_size
         if (batch_size is None) == (global_batch_size is None):
@@ -99,13 +99,13 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Steps that are left in this epoch, the same on all ranks."""
-        whole, left = divmod(self.num_samples - self.consumed, self.global_batch)
+        full, left = divmod(self.num_samples - self.consumed, self.global_batch)
         if self.drop_last or left == 0:
-            return whole
-        return max(1, whole) if left < self.world_size else whole + 1
+            return full
+        return max(1, full) if left < self.world_size else full + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch; stays where it is in the one that it is in, so that a resume goes on."""
+        """Goes to the beginning of an epoch; in the current epoch, as after a resume, the position stays."""
         if epoch != self.epoch:
             self.epoch, self.consumed, self._may_be_empty = epoch, 0, False
 
@@ -125,17 +125,17 @@ class BatchSampler:
         self.consumed += size
 
     def state_dict(self) -> dict[str, Any]:
-        """The position and what it belongs to; common to all ranks, and good for any world size."""
+        """The position and what it belongs to; common to all ranks, and valid for any world size."""
         return {
             "num_samples": self.num_samples, "seed": self.seed, "shuffle": self.shuffle,
             "epoch": self.epoch, "consumed": self.consumed, "repeated": self.repeated,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up the position of another sampler.
+        """Continues from the position of another sampler.
 
         Raises:
-            ValueError: that one had another data set size, seed or `shuffle`, so its position says nothing here.
+            ValueError: that one had another data set size, seed or `shuffle`, so its position does not apply here.
         """
         for name in ("num_samples", "seed", "shuffle"):
             if state[name] != getattr(self, name):
@@ -144,7 +144,7 @@ class BatchSampler:
                     "would be lost or seen twice. Give the same value, or begin without that checkpoint"
                 )
         self.epoch, self.consumed, self.repeated = int(state["epoch"]), int(state["consumed"]), int(state["repeated"])
-        # A run that was saved after an epoch's last step takes that epoch up again, for what comes after its loop.
+        # A run that was saved after an epoch's last step resumes in that epoch, for the code after its loop.
         self._may_be_empty = True
 
     def _next_size(self, consumed: int) -> int:
@@ -217,7 +217,7 @@ def _random_numbers(key: str, count: int) -> array[int]:
     return numbers
 
 
-def _place() -> tuple[int, int]:
+def _rank_and_size() -> tuple[int, int]:
     """Rank and world size of this process, without importing torch."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -18,11 +18,11 @@ def main() -> int:
     # The first process of a container ignores what it has no handler for: the stop of a pod would wait for its grace.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if os.path.exists(END):
-        print("[w] the run has ended: pods that are made for it all the same do not train", flush=True)
-        with open(END) as said:
-            return 0 if said.read() == "well" else 1
+        print("[w] the run has ended: this pod does not train", flush=True)
+        with open(END) as file:
+            return 0 if file.read() == "well" else 1
     if _is_again():
-        print("[w] what has ended is not begun again here: what follows, the run's policy says", flush=True)
+        print("[w] the container was restarted by the cluster: only the run's supervisor restarts ranks", flush=True)
         return 1
     names = sorted(name for name in os.listdir(PIECES) if not name.startswith("."))
     archive = os.path.join(WORK, "code.tar.gz")
@@ -42,12 +42,12 @@ def main() -> int:
     os.chdir(os.path.join(WORK, "code"))
     program = os.path.join(WORK, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(WORK, "attempt"), ATTEMPT]
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until that one hears it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until pod.py handles it
     return os.execv(sys.executable, argv)
 
 
 def _is_again() -> bool:
-    """Whether somebody else than the run has restarted the container, or has made the pods of an attempt anew."""
+    """Whether the cluster has restarted the container, or an operator has made the pods of an attempt anew."""
     begun = os.path.join(WORK, "begun")
     if os.path.exists(begun) or os.environ.get("WINDLASS_REMADE", "0") not in ("", "0"):
         return True
@@ -56,7 +56,7 @@ def _is_again() -> bool:
 
 
 def _unpack(tar: tarfile.TarFile) -> None:
-    """All entries; the digest has told that they are those which were packed."""
+    """Extract all entries, which the digest has verified."""
     if hasattr(tarfile, "data_filter"):
         tar.extractall(WORK, filter="data")
     else:

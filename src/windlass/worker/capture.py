@@ -10,7 +10,7 @@ from windlass.worker.logfile import LogFile
 from windlass.worker.reserve import Reserve
 
 Echo = Callable[[str, bytes], None]
-"""Takes the tag of who has written, and what."""
+"""Takes the tag of the writer, and the data."""
 READ_BYTES = 1 << 20
 PIPE_BYTES = 1 << 20
 """Room for what a rank writes between two rounds; the usual 64 KiB would make a talkative rank wait."""
@@ -26,7 +26,7 @@ class Capture(LogFile):
         self, source: int, folder: str, rank: int, pattern: str | None, echo: Echo | None = None,
         reserve: Reserve | None = None,
     ) -> None:  # fmt: skip
-        """`source` is the read end of the rank's pipe; made non-blocking. `echo` is told all that is read from it.
+        """`source` is the read end of the rank's pipe; made non-blocking. `echo` gets all that is read from it.
 
         Raises OSError if the logs cannot be made.
         """
@@ -41,7 +41,7 @@ class Capture(LogFile):
             pass  # the user's share of pipe memory is used up, or this is no pipe of Linux
 
     def drain(self, now_ns: int) -> bool:
-        """Take what the pipe holds. Gives False once the rank, and whoever inherited its output, has closed it."""
+        """Take what the pipe holds. Gives False once the rank and its children have closed it."""
         taken = 0
         try:
             while taken < ROUND_BYTES:

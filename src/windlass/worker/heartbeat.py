@@ -1,8 +1,8 @@
-"""Tells the other nodes of an attempt that this one can be reached, and knows which of them cannot.
+"""Sends heartbeats to the other nodes of an attempt, and reports those whose heartbeat does not arrive.
 
-A link that goes down resets no connection: a rank would wait for its peer until the collective's own timeout, half an
-hour by default. So every node sends every other a datagram twice a second. Who is silent for some seconds is said to be
-unreachable; which side of a cut is the lost one is for the supervisor to decide, who hears all sides.
+A lost link resets no connection: a rank would wait for its peer until the collective's own timeout, 30 minutes by
+default. So every node sends every other a datagram twice a second. A node that is silent for some seconds is reported
+as unreachable; the supervisor, which receives the reports of all nodes, decides which side of a cut is lost.
 """
 
 from __future__ import annotations
@@ -12,35 +12,31 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+
+from windlass.worker.protocol import HeartbeatSpec
 
 MAX_BYTES = 512
 
 
 class Heartbeat:
-    """The beats of one node. `turn` is to be called whenever its socket has something, or a beat is due."""
+    """The beats of one node. Call `turn` whenever its socket is readable, or a beat is due."""
 
-    def __init__(self, spec: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin to listen at the node's own address. Raises OSError.
-
-        `spec` has `id` (of the attempt: beats of another one do not count), `node`, `address`, `port`, `peers` (address
-        of each other node by its number), `interval_seconds`, `patience_seconds` (how long a peer may be silent) and
-        `start_patience_seconds` (how long one may take until its first beat).
-        """
+    def __init__(self, spec: HeartbeatSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin to listen at the node's own address. Raises OSError."""
         self._clock = clock
-        self._interval: float = spec["interval_seconds"]
-        self._patience: float = spec["patience_seconds"]
-        self._peers = {int(node): (str(address), int(spec["port"])) for node, address in spec["peers"].items()}
-        self._id = str(spec["id"])
-        self._beat = json.dumps({"id": self._id, "node": spec["node"]}).encode()
+        self._interval: float = spec.interval_seconds
+        self._patience: float = spec.patience_seconds
+        self._peers = {int(node): (address, spec.port) for node, address in spec.peers.items()}
+        self._id = spec.id
+        self._beat = json.dumps({"id": self._id, "node": spec.node}).encode()
         self._next = now = clock()
-        self._until = dict.fromkeys(self._peers, now + spec["start_patience_seconds"])
+        self._until = dict.fromkeys(self._peers, now + spec.start_patience_seconds)
         self.silent: tuple[int, ...] = ()
-        """Peers that have not been heard for too long."""
+        """Peers whose last heartbeat is too old."""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self.socket.setblocking(False)
-            self.socket.bind((str(spec["address"]), int(spec["port"])))
+            self.socket.bind((spec.address, spec.port))
         except OSError:
             self.socket.close()
             raise
@@ -57,14 +53,14 @@ class Heartbeat:
             return False
         self._next = now + self._interval
         for address in self._peers.values():
-            with contextlib.suppress(OSError):  # a link that is down: that is what the others are to notice
+            with contextlib.suppress(OSError):  # a link that is down: the others notice it
                 self.socket.sendto(self._beat, address)
         silent = tuple(sorted(node for node, until in self._until.items() if now > until))
         changed, self.silent = silent != self.silent, silent
         return changed
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Send no more beats."""
         self.socket.close()
 
     def _receive(self) -> None:
@@ -74,7 +70,7 @@ class Heartbeat:
             except BlockingIOError:
                 return
             except OSError:
-                continue  # the error of an earlier send, which is told once
+                continue  # the error of an earlier send, which is reported once
             node = self._sender(data)
             if node is not None and self._peers[node][0] == address:
                 self._until[node] = self._clock() + self._patience

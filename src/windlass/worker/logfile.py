@@ -1,4 +1,4 @@
-"""Turns what a rank writes into its log and the log's index, and remembers what the first cause and progress need.
+"""Writes the output of a rank into its log and the log's index, and keeps what root cause and progress need.
 
 The log holds the bytes as they were written. The index holds 16 bytes a record: unix time in nanoseconds and the length
 that the log had then, both little-endian. Readers of the index need no look at the log to merge ranks by time.
@@ -24,7 +24,7 @@ class LogFile:
     """The log of one rank: `keep` what it wrote, then `stamp` it with the time."""
 
     def __init__(self, folder: str, rank: int, pattern: str | None, reserve: Reserve | None = None) -> None:
-        """`pattern` finds progress; on a full disk nothing is written until `reserve` says that there is room.
+        """`pattern` finds progress; on a full disk nothing is written until `reserve` has room.
 
         Raises OSError if the files cannot be made.
         """
@@ -37,8 +37,8 @@ class LogFile:
         self._tail = bytearray()
         self.progress: dict[str, object] = {}
         self._total: object = None
-        """How many steps the rank has told there will be, in another way than by its output."""
-        self.spoke = False
+        """How many steps the rank has reported there will be, in another way than by its output."""
+        self.has_output = False
         """Whether the rank has written anything at all."""
         self.dropped_bytes = 0
         """What could not be written since the disk was full."""
@@ -54,16 +54,16 @@ class LogFile:
         return _STRUCTURED.sub(b"", self._tail).decode("utf-8", "replace")
 
     def take_checkpoints(self) -> list[dict[str, object]]:
-        """What the rank has told of checkpoints since this was last asked, in order."""
-        told, self._recogniser.checkpoints = self._recogniser.checkpoints, []
-        return told
+        """What the rank has reported of checkpoints since this was last called, in order."""
+        found, self._recogniser.checkpoints = self._recogniser.checkpoints, []
+        return found
 
     def take_first_steps(self, *, at_end: bool = False) -> dict[str, object] | None:
-        """The first steps that the rank has reported, each time that they are better known; see `Beginning.take`."""
+        """The first steps that the rank has reported, again when better known; see `TrainingStart.take`."""
         return self._recogniser.beginning.take(at_end=at_end)
 
     def take_losses(self) -> list[dict[str, object]]:
-        """Where the rank's loss was no longer finite since this was last asked, in order; see `Losses.changes`."""
+        """Where the rank's loss was no longer finite since this was last called, in order; see `Losses.changes`."""
         changes, self._recogniser.losses.changes = self._recogniser.losses.changes, []
         return changes
 
@@ -78,7 +78,7 @@ class LogFile:
 
     def keep(self, data: bytes, now_ns: int) -> None:
         """Append what the rank wrote and look for progress in it."""
-        self.spoke = True
+        self.has_output = True
         self._write(data)
         if _TRACEBACK in data:
             self.traceback_at = now_ns / 1e9
@@ -89,8 +89,8 @@ class LogFile:
         if found:
             self.progress.update(self._of_training(found))
 
-    def told(self, progress: dict[str, object]) -> None:
-        """Take progress that the rank has told in another way than by its output."""
+    def report(self, progress: dict[str, object]) -> None:
+        """Take progress that the rank has reported in another way than by its output."""
         self._total = progress.get("total", self._total)
         self._recogniser.beginning.report("structured", progress.get("step"))
         self._recogniser.losses.take(progress)

@@ -1,11 +1,10 @@
-"""Runs the node of a spec file: its ranks started by us, or handed to us by another launcher."""
+"""Runs the node of a spec file, with or without an external launcher."""
 
 from __future__ import annotations
 
-import json
-
 from windlass.worker.node import Node
-from windlass.worker.start import ColdStart, Start
+from windlass.worker.protocol import read_spec
+from windlass.worker.rank_start import ColdStart, Start
 
 
 def main(argv: list[str]) -> int:
@@ -15,10 +14,9 @@ def main(argv: list[str]) -> int:
 
 def run_node(path: str, wake: int | None, start: Start) -> int:
     """Run the node of the spec file at `path`; 0 if all its ranks succeeded."""
-    with open(path) as file:
-        spec = json.load(file)
-    if "launch" in spec:
-        from windlass.worker.hosted import HostedNode  # only where mpirun or torchrun starts the ranks
+    spec = read_spec(path)
+    if spec.launch is not None:
+        from windlass.worker.external_launcher import LaunchedNode  # only where mpirun or torchrun starts the ranks
 
-        return HostedNode(spec, wake, start).run()
+        return LaunchedNode(spec, wake, start).run()
     return Node(spec, wake, start).run()

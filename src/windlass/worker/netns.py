@@ -1,7 +1,7 @@
-"""Moves a node worker into a network of its own: network namespace, host name, `/etc/hosts`, `/sys/class/net`.
+"""Moves a node worker into namespaces of its own: network namespace, host name, `/etc/hosts`, `/sys/class/net`.
 
-The namespace is there already, made by whoever started the run. What else belongs to a machine of its own is made here,
-in namespaces that end with the worker's processes and leave nothing behind. Ranks started afterwards inherit it all.
+The supervisor has made the namespace. The other parts are created here, in namespaces that end with the worker's
+processes. Ranks started afterwards inherit them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
-from typing import Any
+from collections.abc import Mapping
+
+from windlass.worker.protocol import NetworkSpec
 
 # <linux/sched.h>, <sys/mount.h>
 CLONE_NEWNS = 0x00020000
@@ -24,19 +26,17 @@ SYS_FOLDERS = ("class/net", "devices/virtual/net")
 """What under `/sys` belongs to a network: a sysfs shows that of the process which mounted it."""
 
 
-def enter(network: dict[str, Any], scratch: str) -> None:
-    """Enter the namespace file `network["namespace"]` as host `network["host"]`, one of `network["hosts"]`.
-
-    `hosts` has the address of each. `scratch` is a folder for files of the node. Raises OSError, whose text says which
-    step was refused.
+def enter(network: NetworkSpec, scratch: str) -> None:
+    """Enter a network as its host. `scratch` is a folder for files of the node. Raises OSError, whose text names the
+    step that failed.
     """
-    with open(network["namespace"]) as file:
+    with open(network.namespace) as file:
         _call("setns", ctypes.c_int(file.fileno()), ctypes.c_int(CLONE_NEWNET), what="enter the network namespace")
     _call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="have a host name and mounts of its own")
     _mount(None, "/", None, MS_REC | MS_SLAVE)  # from here on, no mount of ours is seen outside
-    socket.sethostname(network["host"])
-    _show_hosts(network["hosts"], os.path.join(scratch, network["host"] + ".hosts"))
-    _show_devices(os.path.join(scratch, network["host"] + ".sys"))
+    socket.sethostname(network.host)
+    _show_hosts(network.hosts, os.path.join(scratch, network.host + ".hosts"))
+    _show_devices(os.path.join(scratch, network.host + ".sys"))
 
 
 def join(pid: int) -> None:
@@ -50,8 +50,8 @@ def join(pid: int) -> None:
     os.chdir(here)  # with its mounts, the process was given their root
 
 
-def _show_hosts(hosts: dict[str, str], path: str) -> None:
-    """Nodes know each other by name."""
+def _show_hosts(hosts: Mapping[str, str], path: str) -> None:
+    """Nodes resolve each other by name."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     for name, address in hosts.items():
         lines += [f"{address} {name}", f"::ffff:{address} {name}"]  # the second is what an IPv6 socket sees of it

@@ -1,4 +1,4 @@
-"""What two pods do to try the network between them: `netprobe.py serve`, and `names`, `reach`, `speed`, `reduce`.
+"""Network checks between two pods: `netprobe.py serve`, and `names`, `reach`, `speed`, `reduce`.
 
 One process of each pod serves at the ports where ranks meet; the other words run beside it and print one line of JSON.
 The standard library of Python 3.9 and nothing of ours: it runs in pods of any image. Only `reduce` needs torch.
@@ -117,7 +117,7 @@ def names(hosts: list[str]) -> dict[str, Any]:
     give_up = time.monotonic() + NAME_SECONDS + CONNECT_SECONDS
     for thread in threads:
         thread.start()
-    for thread in threads:  # a resolver that hears nothing may take a minute to say so
+    for thread in threads:  # a resolver without an answer may take a minute to fail
         thread.join(max(0.0, give_up - time.monotonic()))
     return {host: found.get(host, {"error": f"no answer in {NAME_SECONDS:g} s"}) for host in wanted}
 
@@ -225,7 +225,7 @@ def _words(error: BaseException) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Do what the first word says."""
+    """Run the command in the first argument."""
     what, words = argv[0], argv[1:]
     if what == "serve":
         return serve(float(words[0]))

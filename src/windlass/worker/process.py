@@ -1,4 +1,4 @@
-"""What a node must know of processes: who they are across pid reuse and reboots, and how to end all of them."""
+"""Processes of a node: their identity across pid reuse and reboots, and how to end all of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 import time
 from typing import NamedTuple
 
+PADDING = "." * 4000
+"""Last argument of a process that forks ranks: room for their command lines; see `rename`."""
+Identity = tuple[int, int]
+"""Of a process in this boot: its pid, and the kernel ticks at which it started."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_MM = 35
@@ -49,19 +53,29 @@ def boot_id() -> str:
 
 
 def is_same(pid: int, start_ticks: int, boot: str) -> bool:
-    """Whether the process that once had this pid and start time still lives (a zombie does not)."""
+    """Whether the process with this pid and start time is still alive (a zombie is not)."""
     found = stat(pid)
     return found is not None and found.start_ticks == start_ticks and found.state != "Z" and boot == boot_id()
 
 
-def of_session(session: int) -> list[int]:
-    """Pids of the live processes in a session, whoever their parents are now."""
+def resident_bytes(pid: int | str = "self") -> int:
+    """Memory of a process that is in RAM, shared pages included. Raises OSError."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def every() -> list[ProcessStat]:
+    """The process table; empty without /proc."""
     try:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        found = [stat(int(name)) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
-    found = (stat(pid) for pid in pids)
-    return [line.pid for line in found if line and line.session == session and line.state != "Z"]
+    return [line for line in found if line is not None]
+
+
+def of_session(session: int) -> list[int]:
+    """Pids of the live processes in a session, whatever their parents are now."""
+    return [line.pid for line in every() if line.session == session and line.state != "Z"]
 
 
 def kill_session(session: int) -> None:
@@ -109,12 +123,12 @@ def rename(argv: list[str]) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of grandchildren whose parent dies, so that they can be found and ended (Linux)."""
+    """Become the parent of orphaned grandchildren, so that they can be found and ended (Linux)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap_orphans(known: set[int]) -> None:
-    """Collect dead children that nobody waits for; those in `known` are left to whoever started them."""
+    """Reap dead children other than those in `known`, for which another part waits."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -130,6 +144,7 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
 
     It is ours by `adopt_orphans`; what it has started becomes ours as it dies.
     """
+    me = os.getpid()
     give_up = time.monotonic() + patience_seconds
     while time.monotonic() < give_up:  # a process that the kernel holds cannot be killed
         try:
@@ -137,15 +152,14 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
                 continue
         except ChildProcessError:
             return
-        for pid in children(os.getpid()):
+        for pid in children(me):
             send(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
 def children(parent: int) -> list[int]:
     """The processes that have this one as their parent."""
-    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [line.pid for line in found if line and line.parent == parent]
+    return [line.pid for line in every() if line.parent == parent]
 
 
 class Birth:

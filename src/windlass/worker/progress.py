@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
-from windlass.worker.beginning import Beginning
-from windlass.worker.losses import Losses
+from windlass.worker.loss_tracking import NOT_FINITE, Losses
+from windlass.worker.training_start import TrainingStart
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hint, number, recognise, safe, whole
 
 MARKER = b"::windlass "
@@ -26,14 +27,13 @@ _PARTIAL_BYTES = 64 << 10
 _TAIL_BYTES = 16 << 10
 _LINES = 32
 _LINES_AFTER_STEP = 4  # how much further back than the newest step a loss or an epoch is looked for
-_STRUCTURED_LINES = 16
 
 # Fields that belong together: they come from one line, so that no step is shown with another bar's total.
 _TOGETHER = (("step", "total", "rate", "samples_per_second", "percent", "phase"), ("loss",), ("epoch",), ("metrics",))
 
 
 class Recogniser:
-    """Reads the output of one rank, in pieces of any size, and says what is new about its progress."""
+    """Reads the output of one rank, in pieces of any size, and gives what is new of its progress."""
 
     def __init__(self, pattern: str | None = None) -> None:
         """`pattern` is the job's own expression, searched in each line; raises ValueError where it cannot serve."""
@@ -43,20 +43,20 @@ class Recogniser:
         self._only = ""
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
-        """What became of checkpoints, each once and in order; whoever reads it empties it."""
-        self.beginning = Beginning(self._of_line)
-        """Where the training begins, as far as the output says so."""
+        """Checkpoint events, each once and in order; the reader empties it."""
+        self.beginning = TrainingStart(self._of_line)
+        """Where the training begins, as far as the output shows it."""
         self.losses = Losses()
         """Where the loss is no longer finite."""
 
     def feed(self, chunk: bytes) -> Progress | None:
         """The newest progress in what `chunk` completes, or None; never raises, whatever the bytes are.
 
-        Keys, each only where it was said: step and total (counts, as the line has them: of the run or of the epoch),
+        Keys, each only where the line has it: step and total (of the run or of the epoch, as in the line),
         epoch, loss, rate (steps a second), samples_per_second, phase, message, percent (0 to 100, only where there is
         no total) and metrics (name to number). Numbers that JSON does not know are "nan", "inf" and "-inf". Of known
         formats the phase is "evaluating", and "training" with the first step after it.
-        A structured line is always found; of other lines the last 32 of a chunk are looked at.
+        All structured lines are read; of other lines the last 32 of a chunk.
         """
         data = self._partial + chunk if self._partial else chunk
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
@@ -67,12 +67,10 @@ class Recogniser:
         found = self._structured(data)
         if found is not None:
             self._only = "structured"
-            if not self.beginning.is_reported:
-                self._read_structured_steps(data)
         elif self._only != "structured":
             found = self._of_tail(data, end, previous, was_read)
-        if found:
-            self._follow_loss(found, data[:end])
+            if found:
+                self._follow_loss(found, data[:end])
         return found or None
 
     def _of_tail(self, data: bytes, end: int, previous: bytes, was_read: bool) -> Progress | None:
@@ -83,7 +81,7 @@ class Recogniser:
         return self._of_lines(lines)
 
     def _follow_loss(self, found: Progress, data: bytes) -> None:
-        """Only where the loss is no longer finite, each line of the piece is read: progress is but its newest."""
+        """Each line of a chunk is read only where the loss is no longer finite in the newest one."""
         if self.losses.is_change(found):
             kind = self._only or "known"
             for line in data.replace(b"\r", b"\n").split(b"\n"):
@@ -95,65 +93,49 @@ class Recogniser:
     def _read_beginning(self, data: bytes) -> None:
         self.beginning.feed(data)
         for event in self.beginning.restored:
-            if len(self.checkpoints) < _MOST_CHECKPOINTS:
-                self.checkpoints.append(event)
+            self._add_event(event)
         self.beginning.restored.clear()
-
-    def _read_structured_steps(self, data: bytes) -> None:
-        """The first steps of structured lines, also after those of a bar: they count in place of a bar's."""
-        at = data.find(MARKER)
-        while at >= 0 and not self.beginning.is_reported:
-            end = data.find(b"\n", at)
-            if end < 0:
-                return
-            self.beginning.report("structured", (_from_json(data[at + len(MARKER) : end]) or {}).get("step"))
-            at = data.find(MARKER, end)
 
     def _of_line(self, line: bytes) -> tuple[str, Progress] | None:
         """The progress of one line by itself, and which of the readers has found it."""
         at = line.find(MARKER)
         if at >= 0:
-            fields = None if line.startswith(_CHECKPOINT, at) else _from_json(line[at + len(MARKER) :])
-            return ("structured", fields) if fields else None
+            given = _checked(_from_json(line[at + len(MARKER) :]), _PROGRESS_FIELDS)
+            return ("structured", given) if given else None
         if self._pattern is not None and (own := _from_own(self._pattern, line)):
             return "pattern", own
         fields = recognise(line.decode("utf-8", "replace")) if is_hint(line) else None
         return ("known", fields) if fields else None
 
     def _structured(self, data: bytes) -> Progress | None:
-        """The last structured lines of `data` as one; None where there is none."""
-        found: Progress | None = None
-        stop = len(data)
-        self._take_checkpoints(data)
-        for _ in range(_STRUCTURED_LINES):
-            at = data.rfind(MARKER, 0, stop)
-            if at < 0:
-                break
-            end = data.find(b"\n", at)
-            if data.startswith(_CHECKPOINT, at) and end >= 0:
-                stop = at
-                continue
-            if end < 0:
-                if len(data) - at <= _PARTIAL_BYTES // 8:
-                    self._partial = data[at:]  # not whole yet, also where a terminal has put \r before \n
-            else:
-                fields = _from_json(data[at + len(MARKER) : end])
-                if fields is not None:
-                    found = {**fields, **(found or {})}
-            stop = at
-        return found
+        """What the structured lines of `data` report in all, the newest value of each field; None for none of them.
 
-    def _take_checkpoints(self, data: bytes) -> None:
-        """All lines about checkpoints that are whole: unlike progress, none replaces another."""
-        at = data.find(_CHECKPOINT)
+        Their first steps count in place of a bar's, and of checkpoints each line is an event.
+        """
+        found: Progress | None = None
+        at = data.find(MARKER)
         while at >= 0:
             end = data.find(b"\n", at)
             if end < 0:
-                return
-            event = _checkpoint_event(data[at + len(MARKER) : end])
-            if event is not None and len(self.checkpoints) < _MOST_CHECKPOINTS:
-                self.checkpoints.append(event)
-            at = data.find(_CHECKPOINT, end)
+                if len(data) - at <= _PARTIAL_BYTES // 8:
+                    self._partial = data[at:]  # not whole yet, also where a terminal has put \r before \n
+                break
+            if data.startswith(_CHECKPOINT, at):
+                self._add_checkpoint(_from_json(data[at + len(MARKER) : end]).get("checkpoint"))
+            elif fields := _checked(_from_json(data[at + len(MARKER) : end]), _PROGRESS_FIELDS):
+                found = {**(found or {}), **fields}
+                self.beginning.report("structured", fields.get("step"))
+                self.losses.take(fields)
+            at = data.find(MARKER, end)
+        return found
+
+    def _add_checkpoint(self, fields: Any) -> None:
+        if isinstance(fields, dict) and str(fields.get("action")) in _CHECKPOINT_ACTIONS:
+            self._add_event({"action": fields["action"], **_checked(fields, _CHECKPOINT_FIELDS)})
+
+    def _add_event(self, event: dict[str, Any]) -> None:
+        if len(self.checkpoints) < _MOST_CHECKPOINTS:
+            self.checkpoints.append(event)
 
     def _of_lines(self, lines: list[bytes]) -> Progress | None:
         lines = [line for line in lines if _CHECKPOINT not in line]
@@ -222,58 +204,52 @@ def _newest(lines: list[bytes]) -> Progress | None:
 # ---------------------------------------------------------------- structured lines and the job's own
 
 
-def _from_json(data: bytes) -> Progress | None:
+def _from_json(data: bytes) -> dict[str, Any]:
+    """The object in a line; an empty one where there is none."""
     try:
         value = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    found: Progress = {}
-    for name in ("step", "total"):
-        number = value.get(name)
-        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < INTEGER_LIMIT:
-            found[name] = number
-    for name in ("epoch", "loss", "rate", "samples_per_second", "percent"):
-        if _is_number(value.get(name)):
-            found[name] = safe(value[name])
-    for name in ("phase", "message"):
-        if isinstance(value.get(name), str):
-            found[name] = value[name]
-    if isinstance(value.get("metrics"), dict):
-        numbers = {name: safe(number) for name, number in value["metrics"].items() if _is_number(number)}
-        if numbers:
-            found["metrics"] = numbers
-    return found
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
-def _checkpoint_event(data: bytes) -> dict[str, Any] | None:
-    """The fields of a line about a checkpoint, each only where it makes sense; None where there is no action."""
-    try:
-        value = json.loads(data.decode("utf-8", "replace"))["checkpoint"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return None
-    if not isinstance(value, dict) or str(value.get("action")) not in _CHECKPOINT_ACTIONS:
-        return None
-    found: dict[str, Any] = {"action": value["action"]}
-    for name in ("step", "bytes"):
-        number = value.get(name)
-        if type(number) is int and 0 <= number < INTEGER_LIMIT:
-            found[name] = number
-    for name in ("blocked_at", "blocked_seconds", "seconds"):
-        number = value.get(name)
-        if isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < float("inf"):
-            found[name] = number
-    for name in ("name", "reason"):
-        if isinstance(value.get(name), str):
-            found[name] = value[name][:LINE_CHARS]
-    return found
+def _checked(value: dict[str, Any], fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """The fields of a line, each only where it makes sense."""
+    found = {name: check(value[name]) for name, check in fields.items() if name in value}
+    return {name: checked for name, checked in found.items() if checked is not None}
 
 
-def _is_number(value: object) -> bool:
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < INTEGER_LIMIT else None
+
+
+def _figure(value: Any) -> Any:
     if isinstance(value, str):
-        return value in ("nan", "inf", "-inf")
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return value if value in NOT_FINITE else None
+    return safe(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _positive(value: Any) -> Any:
+    number = _figure(value)
+    return number if isinstance(number, (int, float)) and number >= 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return value[:LINE_CHARS] if isinstance(value, str) else None
+
+
+def _metrics(value: Any) -> dict[str, Any] | None:
+    return _checked(value, dict.fromkeys(value, _figure)) or None if isinstance(value, dict) else None
+
+
+_PROGRESS_FIELDS = {
+    "step": _count, "total": _count, "epoch": _figure, "loss": _figure, "rate": _figure, "samples_per_second": _figure,
+    "percent": _figure, "phase": _text, "message": _text, "metrics": _metrics,
+}  # fmt: skip
+_CHECKPOINT_FIELDS = {
+    "step": _count, "bytes": _count, "blocked_at": _positive, "blocked_seconds": _positive, "seconds": _positive,
+    "name": _text, "reason": _text,
+}  # fmt: skip
 
 
 def _from_own(pattern: re.Pattern[str], line: bytes) -> Progress | None:

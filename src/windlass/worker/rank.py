@@ -1,4 +1,4 @@
-"""Runs one rank's script so that it cannot tell from `python script.py`, and marks when it is done.
+"""Runs one rank's script as `python script.py` would, and marks when it is done.
 
 Two things differ from a bare interpreter, and both are wanted. The *done* mark is written once the script, its
 threads, its `atexit` functions and its open files are finished, so a crash while the interpreter tears down libraries
@@ -21,14 +21,14 @@ NOWHERE = "/dev/null/windlass"
 _HERE = __file__
 _own_main: list[object] = []
 _prepared = None
-"""The `__main__` that is the script's to be; None where it is made when the script begins."""
+"""The `__main__` that the script will have; None where it is made when the script begins."""
 _is_watched = _has_group = False
-"""Whether process groups of torch's are noticed, and whether there was one: see `meeting.py`."""
+"""Whether process groups of torch's are noticed, and whether there was one: see `rendezvous_check.py`."""
 _C10D = "torch.distributed.distributed_c10d"
 _pid = 0
 """The rank's process; a child that the script forks leaves through the same functions, and marks nothing."""
 _flight: Any = None
-"""What writes down the collectives of this rank (see `flight.py`); None while it has no process group of torch's."""
+"""Records the collectives of this rank (`flight_recorder.py`); None while it has no torch process group."""
 
 
 try:
@@ -49,8 +49,8 @@ def main() -> None:
 def run(argv: list[str], done: str | None) -> int:
     """Run the script in a fresh `__main__`; give the exit code that an interpreter would end with (−2 for Ctrl-C).
 
-    A failure is marked as soon as the rank has said why: what a script does on its way out may last (Horovod waits for
-    its peers), and whoever ends the rank meanwhile must not take it for a victim.
+    A failure is marked as soon as the rank has printed its error: exit handlers may take long (Horovod's wait for the
+    peers), and a rank that is ended meanwhile is no victim.
     """
     global _pid
     import time
@@ -69,7 +69,7 @@ def run(argv: list[str], done: str | None) -> int:
     except SystemExit as exit_:
         code = _exit_code(exit_.code)
         if code != 0:
-            _tell_collectives(exit_)
+            _record_collectives(exit_)
             _mark(done, code, time.time())
     except BaseException as error:
         failed_at = time.time()
@@ -78,8 +78,8 @@ def run(argv: list[str], done: str | None) -> int:
         while trace is not None and trace.tb_frame.f_code.co_filename == _HERE:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        _tell_collectives(error)
-        _mark(done, code, failed_at)  # not before: one that is ended before it has said anything is a victim
+        _record_collectives(error)
+        _mark(done, code, failed_at)  # not before: a rank that is ended before it has printed its error is a victim
     return code
 
 
@@ -160,10 +160,10 @@ def _await_process_group(module: Any, done: str) -> None:
         return
     pid = os.getpid()
 
-    def update(*words: Any, **named: Any) -> Any:
+    def update(*args: Any, **named: Any) -> Any:
         global _has_group
         module._update_default_pg = plain
-        given = plain(*words, **named)
+        given = plain(*args, **named)
         if os.getpid() == pid:
             _has_group = True
             _mark_beside(done, ".met")
@@ -180,9 +180,9 @@ def _is_alone(done: str | None) -> bool:
     if done is None or not _is_watched or _has_group or os.getpid() != _pid:
         return False
     try:
-        return bool(_beside("meeting").is_alone())
+        return bool(_beside("rendezvous_check").is_alone())
     except Exception:
-        return False  # what is not known then is not said
+        return False  # the warning is left out then
 
 
 def _mark_beside(done: str, kind: str) -> None:
@@ -207,13 +207,13 @@ def _beside(name: str) -> Any:
 def _begin_flight(module: Any, done: str) -> None:
     global _flight
     try:
-        _flight = _beside("flight").Flight(os.path.splitext(done)[0], module)
+        _flight = _beside("flight_recorder").Flight(os.path.splitext(done)[0], module)
         _flight.listen()
     except Exception:
-        pass  # what is not known then is not said
+        pass  # the record of collectives is left out then
 
 
-def _tell_collectives(error: BaseException) -> None:
+def _record_collectives(error: BaseException) -> None:
     """Write down the collectives of a rank that failed, and which one it failed in."""
     if _flight is None:
         return
@@ -224,8 +224,8 @@ def _tell_collectives(error: BaseException) -> None:
             names.append(code.co_name)
         trace = trace.tb_next
     # In a backward pass it is native code that sums the gradients, and it has no frames.
-    said = any(word in str(error) for word in ("gloo", "NCCL", "ProcessGroup"))
-    _flight.write("failed", names[0] if names else "backward" if said else "")
+    is_collective = any(word in str(error) for word in ("gloo", "NCCL", "ProcessGroup"))
+    _flight.write("failed", names[0] if names else "backward" if is_collective else "")
 
 
 def _run_file(argv: list[str]) -> None:
@@ -253,7 +253,7 @@ def _run_module(argv: list[str]) -> None:
 
 
 def _set_first_folder(folder: str) -> None:
-    """Put the script's folder in the place of ours, unless the interpreter was told to add none (`-P`)."""
+    """Put the script's folder in the place of ours, unless the interpreter adds none (`-P`)."""
     if not getattr(sys.flags, "safe_path", False):
         at = sys.path.index(NOWHERE) if NOWHERE in sys.path else 0
         sys.path[at] = folder
@@ -346,7 +346,7 @@ def _mark(done: str | None, code: int, at: float) -> None:
         with open(done, "w") as file:
             file.write(f"{code} {at:.6f}")
     except OSError:
-        pass  # a full disk costs the mark, not the result: the exit code still tells
+        pass  # a full disk costs the mark, not the result: the exit code still counts
 
 
 if __name__ == "__main__":

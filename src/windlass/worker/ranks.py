@@ -1,10 +1,12 @@
-"""What a node knows of one process of the script that it has started."""
+"""The state of one process of the script, as its node sees it."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from windlass.worker.capture import Capture
+if TYPE_CHECKING:
+    from windlass.worker.capture import Capture
 
 
 class Rank:
@@ -32,7 +34,7 @@ class Rank:
             self.ended_by_us = True
 
     def failed_at(self) -> float | None:
-        """When its script failed, in unix seconds: as the rank marked it, having said why."""
+        """When its script failed, in unix seconds, as the rank marked it after it printed its error."""
         code, at = read_mark(self.done)
         return at if code else None
 

@@ -1,13 +1,13 @@
-"""Finds the newest whole checkpoint that a script has saved for itself, and adds what makes the script go on from it.
+"""Finds the newest verified checkpoint that a script has saved for itself, and adds the arguments to resume from it.
 
-Nothing is unpickled. What torch.save writes is a zip file, whose checksums tell whether it is whole; a safetensors file
+Nothing is unpickled. What torch.save writes is a zip file, whose checksums verify it; a safetensors file
 begins with the length that it must have; transformers' Trainer writes `trainer_state.json` when all else is there.
 
-| a checkpoint | is whole if |
+| a checkpoint | is verified if |
 |---|---|
 | a file of torch.save, Lightning or Keras (`.keras`) | it is a zip file that can be read, and its checksums hold |
-| a `.safetensors` file | its header can be read, and the file is as long as it says |
-| a folder of transformers' Trainer | `trainer_state.json` and weights are there, and each file as above is whole |
+| a `.safetensors` file | its header can be read, and the file has the length in it |
+| a folder of transformers' Trainer | `trainer_state.json` and weights are there, and each file as above is verified |
 | a folder of torch.distributed.checkpoint | `.metadata` is there; as above |
 | a folder of accelerate | `random_states_0.pkl` is there; as above |
 """
@@ -25,11 +25,13 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from windlass.worker.protocol import NodeSpec, ResumeSpec
+
 PLACE = "{path}"
-"""What stands for the checkpoint in the words that are added."""
+"""What stands for the checkpoint in the added arguments."""
 STATE = "trainer_state.json"
 LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
 """Of each kind of folder, the file that is written when all others are there."""
@@ -49,31 +51,31 @@ PAUSES = (0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0)
 """Seconds between two reads of what cannot be read: an NFS server that fails over answers again within some of them."""
 
 NEAR = 5
-"""So many names are told of what is there where nothing matches."""
+"""So many names are reported of what is there where nothing matches."""
 MOST_COMPARED = 1000
 
 
 class Choice(NamedTuple):
-    """What an attempt goes on from."""
+    """What an attempt resumes from."""
 
     path: str | None
     """The checkpoint, a file or a folder; None where there is none."""
     words: tuple[str, ...]
     """What is added to the arguments of every rank."""
     events: tuple[dict[str, Any], ...]
-    """What is to be told: which one is `restored`, and before it, which ones were `refused` and why."""
+    """Checkpoint events: which one is `restored`, and before it, which ones were `refused` and why."""
 
 
-def choose(request: Mapping[str, Any], since: float, sleep: Callable[[float], None] = time.sleep) -> Choice:
-    """The newest whole checkpoint of those that `request["find"]` finds.
+def choose(request: ResumeSpec, since: float, sleep: Callable[[float], None] = time.sleep) -> Choice:
+    """The newest verified checkpoint of those that `request.find` finds.
 
-    It is looked for in `request["folder"]` and, where it names a folder, in `request["code"]` too. What lies outside of
-    `request["own"]`, the run's own folders, counts only if it was written after `since`, in unix seconds: else it is of
-    another run. `request["named"]` is one that was asked for, its path or its name in the folder: then no other will do
-    but those that were written after `request["named_at"]`. Raises ValueError if it is not whole.
+    It is looked for in `request.folder` and, where it names a folder, in `request.code` too. What lies outside of
+    `request.own`, the run's own folders, counts only if it was written after `since`, in unix seconds: else it is of
+    another run. `request.named` is one that the user asked for, its path or its name in the folder: then only it
+    counts, and those that were written after `request.named_at`. Raises ValueError if it is not verified.
 
-    What cannot be read is no damage: it is read again, for as long as `PAUSES` says, and then OSError is raised with
-    its path. To go on without it would be to begin anew beside a checkpoint that may be whole.
+    An error of the file system is no damage: the read is repeated after each of `PAUSES`, then OSError is raised with
+    the path. Without that, training would begin anew beside a checkpoint that may be good.
     """
     for pause in PAUSES:
         try:
@@ -85,11 +87,11 @@ def choose(request: Mapping[str, Any], since: float, sleep: Callable[[float], No
     return _choose(request, since)
 
 
-def _choose(request: Mapping[str, Any], since: float) -> Choice:
-    named = request.get("named")
+def _choose(request: ResumeSpec, since: float) -> Choice:
+    named = request.named
     refused: list[dict[str, Any]] = []
     for path in candidates(request, since):
-        if named and _written_at(path) <= request["named_at"]:
+        if named and _written_at(path) <= request.named_at:
             break
         problem = problem_of(path)
         if not problem:
@@ -97,48 +99,49 @@ def _choose(request: Mapping[str, Any], since: float) -> Choice:
         refused.append({"action": "refused", "name": _name(request, path), "reason": problem})
     if not named:
         return Choice(None, (), tuple(refused))
-    path = os.path.join(request["folder"], named)
+    path = os.path.join(request.folder, named)
     problem = problem_of(path)
     if problem:
-        raise ValueError(f"cannot go on from {named}: {problem}")
+        raise ValueError(f"cannot resume from {named}: {problem}")
     return _chosen(request, path, refused)
 
 
-def go_on(
-    requests: Sequence[Mapping[str, Any]], since: float, attempt: int = 1
-) -> tuple[list[Mapping[str, Any]], list[dict[str, Any]]]:
-    """The requests of an attempt's nodes, with the same words for all ranks, and what is to be told; see `choose`.
+def add_resume_arguments(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
+    """The specs of an attempt's nodes with the same added arguments for all ranks; see `choose`.
 
-    They are as they were where they have no `resume`. In an attempt after the first, that nothing matches is told too:
-    training begins anew. Raises ValueError.
+    That of rank 0 has what to report. They are unchanged where they have no `resume`. That nothing matches is reported
+    too in an attempt after the first: training begins anew. Raises ValueError.
     """
-    if "resume" not in requests[0]:
-        return list(requests), []
-    choice = choose(requests[0]["resume"], since)
-    if choice.path is None and not choice.events and attempt > 1:
-        choice = choice._replace(events=(missing(requests[0]["resume"], since),))
-    changed: list[Mapping[str, Any]] = [
-        {**request, "ranks": [{**rank, "argv": [*rank["argv"], *choice.words]} for rank in request["ranks"]]}
-        for request in requests
+    first = specs[0]
+    if first.resume is None:
+        return list(specs)
+    choice = choose(first.resume, first.since)
+    if choice.path is None and not choice.events and first.attempt > 1:
+        choice = choice._replace(events=(missing(first.resume, first.since),))
+    return [
+        spec.replace(
+            ranks=tuple(rank.replace(argv=(*rank.argv, *choice.words)) for rank in spec.ranks),
+            found=choice.events if spec.ranks[0].rank == 0 else (),
+        )
+        for spec in specs
     ]
-    return changed, list(choice.events)
 
 
-def missing(request: Mapping[str, Any], since: float) -> dict[str, Any]:
+def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
     """The event of a pattern that nothing matches: where it was looked for, and what is there instead.
 
     `near` are the names in `folder` that are most like the pattern, of `entries`; `older` is how many match it there,
     and are of another run: see `choose`.
     """
-    pattern = request["find"]
-    folder = os.path.normpath(os.path.join(request["folder"], _before_wildcards(pattern)))
+    pattern = request.find
+    folder = os.path.normpath(os.path.join(request.folder, _before_wildcards(pattern)))
     if not os.path.isdir(folder) and os.path.dirname(pattern):
-        folder = os.path.normpath(os.path.join(request["code"], _before_wildcards(pattern)))
+        folder = os.path.normpath(os.path.join(request.code, _before_wildcards(pattern)))
     names = _names_in(folder)
     wanted = os.path.basename(pattern)
     near = sorted(names, key=lambda name: (-difflib.SequenceMatcher(None, wanted, name).ratio(), _natural(name)))
     event = {"action": "missing", "find": pattern, "folder": folder, "near": near[:NEAR], "entries": len(names)}
-    older = len(candidates({**request, "own": []}, 0.0)) if not candidates(request, since) else 0
+    older = len(candidates(request.replace(own=()), 0.0)) if not candidates(request, since) else 0
     return {**event, "older": older} if older else event
 
 
@@ -158,17 +161,17 @@ def _names_in(folder: str) -> list[str]:
         return []
 
 
-def candidates(request: Mapping[str, Any], since: float) -> list[str]:
+def candidates(request: ResumeSpec, since: float) -> list[str]:
     """All that may be a checkpoint, the newest first."""
-    pattern = request["find"]
-    folders = [request["folder"], *([request["code"]] if os.path.dirname(pattern) else [])]
+    pattern = request.find
+    folders = [request.folder, *([request.code] if os.path.dirname(pattern) else [])]
     found: dict[str, str] = {}
     for folder in folders:  # where the pattern begins at the root, the folder is passed over
         _require_readable(os.path.join(folder, _before_wildcards(pattern)))
         for path in glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True):
             if _exists(path):
                 found.setdefault(os.path.realpath(path), path)
-    own = tuple(os.path.join(os.path.realpath(folder), "") for folder in request["own"])
+    own = tuple(os.path.join(os.path.realpath(folder), "") for folder in request.own)
     ours = [path for real, path in found.items() if real.startswith(own) or _written_at(path) > since]
     return sorted(ours, key=lambda path: (_written_at(path), _natural(path)), reverse=True)
 
@@ -197,7 +200,7 @@ def _is_unreadable(error: BaseException) -> bool:
 
 
 def problem_of(path: str) -> str:
-    """Why a checkpoint cannot be used; empty where it is whole. Raises OSError where it cannot be read."""
+    """Why a checkpoint cannot be used; empty where it is verified. Raises OSError where it cannot be read."""
     try:
         if not os.path.isdir(path):
             return _problem_of_file(path)
@@ -216,17 +219,17 @@ def _with_path(error: BaseException, path: str) -> OSError:
     return error if error.filename else OSError(error.errno, error.strerror, path)
 
 
-def _chosen(request: Mapping[str, Any], path: str, refused: list[dict[str, Any]]) -> Choice:
+def _chosen(request: ResumeSpec, path: str, refused: list[dict[str, Any]]) -> Choice:
     event: dict[str, Any] = {"action": "restored", "name": _name(request, path), "bytes": sum(_sizes(path))}
     step = step_of(path)
     if step is not None:
         event["step"] = step
-    words = tuple(word.replace(PLACE, path) for word in request["words"])
+    words = tuple(word.replace(PLACE, path) for word in request.words)
     return Choice(path, words, (*refused, event))
 
 
 def step_of(path: str) -> int | None:
-    """The step at which it was saved, where it says so: in its `trainer_state.json`, or as `step=120` in its name."""
+    """The step at which it was saved, where it has one: in its `trainer_state.json`, or as `step=120` in its name."""
     try:
         with open(os.path.join(path, STATE)) as file:
             step = json.load(file)["global_step"]
@@ -248,12 +251,12 @@ def _problem_of_file(path: str) -> str:
         return _problem_of_safetensors(path)
     if start == b"PK\x03\x04" or path.endswith(ZIPPED):
         return _problem_of_zip(path, start)
-    return "nothing tells whether it is whole: it is neither of torch.save nor safetensors"
+    return "it cannot be verified: it is neither of torch.save nor safetensors"
 
 
 def _problem_of_zip(path: str, start: bytes) -> str:
     if start != b"PK\x03\x04":
-        return "nothing tells whether it is whole: torch.save writes zip files since torch 1.6, and this is none"
+        return "it cannot be verified: torch.save writes zip files since torch 1.6, and this is none"
     with zipfile.ZipFile(path) as file:
         bad = file.testzip()
     return f"the checksum of {bad} in it is wrong" if bad is not None else ""
@@ -276,7 +279,7 @@ def _problem_of_safetensors(path: str) -> str:
 
 def _problem_of_folder(path: str) -> str:
     if not any(os.path.exists(os.path.join(path, name)) for name in LAST_WRITTEN):
-        return f"nothing tells whether it is whole: there is no {' or '.join(LAST_WRITTEN)}"
+        return f"it cannot be verified: there is no {' or '.join(LAST_WRITTEN)}"
     names = sorted(os.path.relpath(name, path) for name in _files(path))
     if os.path.exists(os.path.join(path, STATE)) and not any(WEIGHTS.fullmatch(os.path.basename(n)) for n in names):
         return "there are no weights"
@@ -348,7 +351,7 @@ def _natural(path: str) -> Sequence[tuple[int, str]]:
     return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", path)]
 
 
-def _name(request: Mapping[str, Any], path: str) -> str:
+def _name(request: ResumeSpec, path: str) -> str:
     """As it is known in the folder for checkpoints, else its path."""
-    inside = os.path.join(request["folder"], "")
+    inside = os.path.join(request.folder, "")
     return path[len(inside) :] if path.startswith(inside) else path

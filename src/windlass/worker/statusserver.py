@@ -1,4 +1,4 @@
-"""Hears what training libraries report by themselves: the status posts of Kubeflow's `KUBEFLOW_TRAINER_SERVER_URL`.
+"""Receives progress from training libraries: posts to Kubeflow's `KUBEFLOW_TRAINER_SERVER_URL`.
 
 A library that finds this variable posts its progress there (transformers' Trainer does, from version 5 on, at most
 every five seconds and from rank 0 alone; see `KubeflowCallback` in `transformers/integrations/integration_utils.py`):
@@ -7,32 +7,32 @@ every five seconds and from rank 0 alone; see `KubeflowCallback` in `transformer
     {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 30, "lastUpdatedTime": "…",
                        "metrics": [{"name": "loss", "value": "0.5"}, …]}}
 
-The server has no thread: it lives in the node's selector, for node workers fork ranks. It listens on 127.0.0.1 alone,
-takes only posts with the node's own token, and bounds what anybody can make it hold: connections, header and body.
-Plain HTTP, for what travels never leaves this machine's memory.
+The server has no thread, since node workers fork ranks: it runs in the node's selector. It listens on 127.0.0.1 only,
+accepts only posts with the node's own token, and limits connections, header and body. Plain HTTP: the traffic is
+loopback only.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-import math
 import os
 import selectors
 import socket
 from collections.abc import Mapping
 from typing import Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
+from windlass.worker.trainlogs import INTEGER_LIMIT, number, whole
+
 URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 HOST = "127.0.0.1"
 CONNECTIONS = 8
-"""At once; one more closes the oldest, so that a client which says nothing keeps nobody out."""
+"""At once; one more closes the oldest, so that a silent client blocks no other."""
 HEAD_BYTES = 8 << 10
 BODY_BYTES = 64 << 10
 METRICS = 16
 NAME_CHARS = 80
 VALUE_CHARS = 40
-_INTEGER_LIMIT = 10**15
 _PLACES = {
     "current_step": "step", "total_steps": "total", "current_epoch": "epoch", "epoch": "epoch", "loss": "loss",
 }  # fmt: skip
@@ -65,7 +65,7 @@ class StatusServer:
         self._token = os.urandom(32).hex()
         self._clients: dict[socket.socket, bytearray] = {}
         self._totals: dict[int, int] = {}
-        """How many steps each rank has said there will be."""
+        """How many steps each rank has reported there will be."""
         descriptor = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, self._token.encode())
@@ -90,7 +90,7 @@ class StatusServer:
         return {URL: f"http://{HOST}:{self._listener.getsockname()[1]}/ranks/{rank}", TOKEN: self._token_file}
 
     def close(self) -> None:
-        """Hear nobody any more."""
+        """Close all connections."""
         for client in [*self._clients]:
             self._drop(client)
         self._stop_listening()
@@ -107,7 +107,7 @@ class StatusServer:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:
-            self._stop_listening()  # no descriptors left: to be asked for ever would keep the node from its ranks
+            self._stop_listening()  # no descriptors left: else the listener would stay readable
             return
         if len(self._clients) >= CONNECTIONS:
             self._drop(next(iter(self._clients)))
@@ -160,10 +160,10 @@ class StatusServer:
     def _take(self, path: str, authorization: str, body: bytes) -> None:
         if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
             raise RequestError(401)
-        root, _, number = path.rpartition("/")
-        if root != "/ranks" or not number.isdecimal() or len(number) > 9:
+        root, _, digits = path.rpartition("/")
+        if root != "/ranks" or not digits.isdecimal() or len(digits) > 9:
             raise RequestError(404)
-        rank = int(number)
+        rank = int(digits)
         found = progress_of(body)
         percent = found.pop("percent", None)
         if "total" in found:
@@ -179,7 +179,7 @@ class StatusServer:
 
 
 def split(data: bytes) -> tuple[str, str, bytes] | None:
-    """Path, authorization and body of a request; None while it is not whole. Raises RequestError."""
+    """Path, authorization and body of a request; None while it is incomplete. Raises RequestError."""
     head, blank, body = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
         raise RequestError(431)
@@ -222,10 +222,10 @@ def progress_of(body: bytes) -> dict[str, Any]:
         if place is None:
             continue
         if place in ("step", "total"):
-            if isinstance(value, float) and 0 <= value < _INTEGER_LIMIT:
+            if isinstance(value, float) and 0 <= value < INTEGER_LIMIT:
                 found[place] = int(value)
         elif place == "loss" or name == "current_epoch" or place not in found:
-            found[place] = value if place == "loss" else _whole(value)
+            found[place] = value if place == "loss" else whole(value)
     others = {name: value for name, value in values.items() if name not in _PLACES}
     if others:
         found["metrics"] = {name: others[name] for name in list(others)[:METRICS]}
@@ -242,17 +242,8 @@ def _number(value: object) -> float | str | None:
     """A float, or "nan", "inf", "-inf" as JSON can hold them; None for what is no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or len(str(value)) > VALUE_CHARS:
         return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    if math.isfinite(number):
-        return number
-    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
-
-
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    found: float | str | None = number(str(value))
+    return found
 
 
 def _is_proxied(env: Mapping[str, str]) -> bool:

@@ -1,8 +1,8 @@
 """Turns a file or folder into a stream and back: `tarpipe.py send PATH` and `tarpipe.py receive PATH NAME`.
 
-Whoever receives trusts nothing in the stream: no name leads out of the folder that is filled, nothing is written
-through a link, and of links only those are made that stay inside. Runs in pods of any image too, as text given to
-`python -c`: the standard library of Python 3.9, and nothing of ours.
+The receiver does not trust the stream: it refuses names that lead out of the destination folder, writes nothing through
+a link, and creates only links that stay inside. Also runs in pods of any image, as text passed to `python -c`: standard
+library of Python 3.9 only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tarfile
 from typing import IO, Any, Callable, Optional  # noqa: UP035 - runs on Python 3.9 too
 
 ROOT = "root"
-"""What the file or folder is called in the stream: its own name is nobody's business there."""
+"""Name of the file or folder in the stream, which does not show its own."""
 BUFFER_BYTES = 1 << 20
 
 
@@ -59,11 +59,11 @@ def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
 
 
 def receive(
-    stream: Any, destination: str, name: str, told: Optional[Callable[[int], None]] = None  # noqa: UP045 - see above
+    stream: Any, destination: str, name: str, progress: Optional[Callable[[int], None]] = None  # noqa: UP045 - see above
 ) -> Received:  # fmt: skip
     """Make what comes by `stream`: inside `destination` and called `name` if that is a folder, else at its place.
 
-    `told` is called with the bytes so far. Raises OSError, tarfile.TarError for a stream that breaks off.
+    `progress` is called with the bytes so far. Raises OSError, tarfile.TarError for a stream that breaks off.
     """
     into = os.path.join(destination, name) if os.path.isdir(destination) else destination
     if not os.path.isdir(os.path.dirname(os.path.abspath(into))):
@@ -80,8 +80,8 @@ def receive(
                 _make_folder(os.path.join(into, *parts), found, member.name)
             elif member.isreg():
                 _write(os.path.join(into, *parts), member, tar, found)
-                if told is not None:
-                    told(found.bytes)
+                if progress is not None:
+                    progress(found.bytes)
             elif member.issym():
                 links.append((parts, member.linkname, member.name))
             else:
@@ -114,7 +114,7 @@ def _make_folder(path: str, found: Received, shown: str) -> None:
 
 
 def _write(path: str, member: tarfile.TarInfo, tar: tarfile.TarFile, found: Received) -> None:
-    """Write one file: whole, or not at all."""
+    """Write one file, atomically."""
     folder, name = os.path.split(path)
     os.makedirs(folder or ".", exist_ok=True)
     partial = os.path.join(folder, f".{name[:200]}.{os.getpid()}.part")
@@ -154,7 +154,7 @@ def _make_link(into: str, parts: list[str], target: str, shown: str, found: Rece
 def leads_out(depth: int, target: str) -> bool:
     """Whether a link so many folders below the root may lead out of it.
 
-    Only first of all may its target go up: after a name, which may be another link, nobody knows from where.
+    Only first of all may its target go up: after a name, which may be another link, the place is unknown.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = 0
@@ -164,7 +164,7 @@ def leads_out(depth: int, target: str) -> bool:
 
 
 class _AsItComes:
-    """Standard input without waiting for a full buffer: not every connection can tell that no more will come."""
+    """Standard input without waiting for a full buffer: not every connection signals its end."""
 
     def read(self, size: int) -> bytes:
         return os.read(0, size)
@@ -189,7 +189,7 @@ def main(argv: list[str]) -> int:
 
 def _complain(text: str, what: str) -> int:
     print(text, file=sys.stderr, flush=True)
-    # Whoever sends stops when this is read. The end of a process that leaves its input unread may never be told.
+    # The sender stops when this is read. It may never learn of the end of a process that leaves its input unread.
     while what == "receive" and os.read(0, 1 << 16):
         pass
     return 3

@@ -1,4 +1,4 @@
-"""What one line of a training log says of progress, in the formats that training code is known to print. Pure.
+"""Reads progress from one line of a training log, in the formats that training code is known to print. Pure.
 
 Precision goes over recall: a line that may be about something else gives nothing.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 Progress = dict[str, Any]
 
 LINE_CHARS: Final = 2048
-"""A line that is longer is nobody's progress."""
+"""A longer line is no progress."""
 INTEGER_LIMIT: Final = 10**15
 _METRICS = 16
 
@@ -108,7 +108,7 @@ _DECORATION = _compile(r"[\s=*#:.|>\[\]()-]*")
 
 
 def recognise(line: str) -> Progress | None:
-    """What one line of a known format says, or None; the structured lines are not among them."""
+    """The progress in one line of a known format, or None; structured lines are not among them."""
     if len(line) > LINE_CHARS:
         return None
     line = without_colours(line)

@@ -10,6 +10,7 @@ from tests.cluster.bed import build
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.host import BedError
 from tests.cluster.bed.operators import ON_DEMAND
+from tests.helpers.golang import BuildError
 
 
 def up(index: int) -> None:
@@ -86,7 +87,7 @@ def main() -> None:
             OF_OPERATORS[given.chore](given.index, given.operator)
         else:
             CHORES[given.chore](given.index)
-    except BedError as problem:
+    except (BedError, BuildError) as problem:
         sys.exit(str(problem))
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
-import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from tests.cluster.bed.host import BedError
-from tests.cluster.bed.layout import CACHE, CODE, digest_of
+from tests.cluster.bed.layout import CODE
+from tests.helpers import golang
+from tests.helpers.golang import GoModule, go
 
 VERSION = "v1.34.4"
 """What `kubectl version` and the nodes show; that of k8s.io/kubernetes in go.mod."""
-KEEP = "WINDLASS_TESTBED_KEEP_GO_CACHE"
 ONLY = {"training-operator": "pytorchjobs"}
 """The one resource that is kept of an operator with several. Its MPIJob would take the name of mpi-operator's."""
 KEPT_KINDS = ("CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -39,39 +35,24 @@ def ldflags() -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Module:
-    """A Go module of ours, and what is made of it."""
+class Module(GoModule):
+    """Programs of Kubernetes, and the manifests of operators."""
 
-    folder: Path
-    what: str
-    """For who waits for it."""
-    patterns: tuple[str, ...]
     installs: Mapping[str, tuple[str, tuple[str, ...]]]
     """Operators: the name of each, its Go module, and the folders in there that have its manifests."""
 
-    def digest(self) -> str:
-        """Changes when what would be built changes."""
-        own = [f"{pattern[2:]}/main.go" for pattern in self.patterns if pattern.startswith("./")]
-        sources = ["go.mod", "go.sum", *own]
-        recipe = json.dumps([ldflags(), self.patterns, self.installs, ONLY, KEPT_KINDS])
-        return digest_of(*((self.folder / name).read_bytes() for name in sources), recipe.encode())
-
     @property
-    def home(self) -> Path:
-        """The folder of this version's programs (`bin`) and manifests (`manifests`)."""
-        return CACHE / self.digest()
+    def ldflags(self) -> str:
+        return ldflags()
 
-    def is_built(self) -> bool:
-        return (self.home / "built").exists()
+    def recipe(self) -> object:
+        return [self.ldflags, self.patterns, self.installs, ONLY, KEPT_KINDS]
 
-    def build(self) -> None:
-        """Make the programs and the manifests."""
-        print(f"bed: building {self.what} from source, once")
-        (self.home / "manifests").mkdir(parents=True, exist_ok=True)
-        _go(self.folder, "build", "-trimpath", "-o", f"{self.home / 'bin'}/", "-ldflags", ldflags(), *self.patterns)
+    def complete(self) -> None:
+        """Make the manifests."""
+        (self.home / "manifests").mkdir(exist_ok=True)
         for operator in self.installs:
             manifests(operator).write_text(json.dumps(_render(self, operator)))
-        (self.home / "built").touch()
 
 
 _SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
@@ -122,7 +103,7 @@ def is_built() -> bool:
 
 def program(name: str, operator: str = "") -> str:
     """The path of one of the programs that were built: of the control plane, or of an operator."""
-    return str(_module_of(operator).home / "bin" / name)
+    return _module_of(operator).program(name)
 
 
 def manifests(operator: str) -> Path:
@@ -133,60 +114,15 @@ def _module_of(operator: str) -> Module:
     return next((module for module in MODULES if operator in module.installs), MAIN)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel takes back should this process be killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def build(*operators: str) -> None:
     """Build what is missing of a bed and of these operators; a second caller waits for the first."""
-    with locked(CACHE / "build.lock"):
-        wanted = dict.fromkeys((MAIN, *map(_module_of, operators)))
-        missing = [module for module in wanted if not module.is_built()]
-        for module in missing:
-            module.build()
-        if missing:
-            _forget_caches()
-
-
-def _go(folder: Path, *args: str) -> str:
-    """Run the Go command in a module; it prints its own complaints."""
-    env = {**os.environ, **_caches(), "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
-    niced = ["nice", "-n", "5", "go", *args]
-    done = subprocess.run(niced, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise BedError(
-            f"bed: go {args[0]}: exit {done.returncode}; the build needs Go 1.26.6 or newer and a way to modules"
-        )
-    return done.stdout
-
-
-def _caches() -> dict[str, str]:
-    """Caches of our own unless the caller has named some: these can be removed without asking."""
-    return {name: os.environ.get(name, str(CACHE / folder)) for name, folder in _OWN_CACHES.items()}
-
-
-_OWN_CACHES = {"GOMODCACHE": "gomod", "GOCACHE": "gocache"}
-
-
-def _forget_caches() -> None:
-    """Remove 6.5 GB that only a change of go.mod would use again; `KEEP` keeps them for who is changing it."""
-    if os.environ.get(KEEP):
-        return
-    for name, folder in _OWN_CACHES.items():
-        if name not in os.environ:
-            subprocess.run(["chmod", "-R", "u+w", str(CACHE / folder)], check=False, capture_output=True)
-            shutil.rmtree(CACHE / folder, ignore_errors=True)
+    golang.build(dict.fromkeys((MAIN, *map(_module_of, operators))))
 
 
 def _render(module: Module, operator: str) -> list[object]:
     """The definitions and webhooks of an operator, from its own manifests."""
     source, folders = module.installs[operator]
-    where = Path(_go(module.folder, "list", "-m", "-f", "{{.Dir}}", source).strip())
+    where = Path(go(module.folder, "list", "-m", "-f", "{{.Dir}}", source).strip())
     texts = (text for folder in folders for text in _texts(where / folder))
     objects = YAML(typ="safe", pure=True).load_all(io.StringIO("\n---\n".join(texts)))
     kept = (each for each in objects if each and each["kind"] in KEPT_KINDS)

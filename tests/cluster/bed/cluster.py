@@ -16,6 +16,7 @@ from tests.cluster.bed import build, host, images, installing, making, operators
 from tests.cluster.bed.api import Api
 from tests.cluster.bed.layout import Layout
 from tests.cluster.bed.node import Node
+from tests.helpers.golang import locked
 
 API_SERVER = "kube-apiserver"
 OURS = "windlass.test/namespace"
@@ -72,7 +73,7 @@ class Bed(Cluster):
     def up(cls, index: int = 0) -> Bed:
         """The running bed of this number, made now where there is none. Needs root; BedError where it fails."""
         layout = Layout(index)
-        with build.locked(layout.lock):
+        with locked(layout.lock):
             if not making.is_whole(layout):
                 making.make(layout)
         return cls.at(index)
@@ -106,7 +107,7 @@ class Bed(Cluster):
 
     def down(self) -> None:
         """End everything and leave nothing; a bed that is not there, or is half made, is as welcome."""
-        with build.locked(self.layout.lock):
+        with locked(self.layout.lock):
             host.remove(self.layout)
 
     def node(self, name: str) -> Node:
@@ -176,4 +177,18 @@ class Bed(Cluster):
 
     def restart_api_server(self) -> None:
         self.kill_api_server()
+        self.start_api_server()
+
+    def refuse_accounts(self) -> None:
+        """Have the API server refuse the tokens of all service accounts, as where it has got other keys."""
+        self._know_accounts_by("tls.key")
+
+    def accept_accounts(self) -> None:
+        self._know_accounts_by("sa.key")
+
+    def _know_accounts_by(self, key: str) -> None:
+        """Start the API server anew with the public half of this key, which is to prove that tokens are its own."""
+        pki = self.layout.pki
+        self.kill_api_server()
+        host.run("openssl", "rsa", "-in", str(pki / key), "-pubout", "-out", str(pki / "sa.pub"))
         self.start_api_server()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import resource
 import subprocess
 import sys
 import tarfile
@@ -23,6 +24,7 @@ PYTHON = f"{VENV}/bin/python"
 HOROVOD = "/opt/horovod"
 HOROVOD_ENV = ROOT / ".cache" / "horovod-env"
 BASE, PAUSE = "localhost/base:1", "localhost/pause:1"
+OPEN_FILES = 1 << 20
 USER = 1000
 """A number, not a name: the kubelet must be able to tell that the image does not run as root."""
 SEARCH_PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -108,6 +110,10 @@ def runtime_spec() -> dict[str, Any]:
     """What every container starts from: the runtime's own default, with the folders of this machine."""
     said = subprocess.run(["ctr", "oci", "spec"], capture_output=True, text=True, check=True).stdout
     spec: dict[str, Any] = json.loads(said)
+    # Replaces a limit of 1,024: on most nodes containers have that of containerd, which is this one.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    spec["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "hard": files, "soft": files}]
     for source, target in shown_folders().items():
         options = ["rbind", "ro", "nosuid", "nodev"]
         spec["mounts"].append({"destination": target, "type": "bind", "source": source, "options": options})

@@ -18,6 +18,7 @@ from tests.cluster.bed.api import Api, ApiError, Object
 from tests.cluster.bed.host import BedError
 from tests.cluster.bed.layout import API_ADDRESS, Layout
 from tests.cluster.bed.operators import EVERY, Operator
+from tests.helpers.golang import locked
 
 DEFINITION = "CustomResourceDefinition"
 COLLECTIONS = {
@@ -39,7 +40,7 @@ def start(layout: Layout, operator: Operator) -> None:
     """Have an operator run in a bed; returns when its kinds are served and its webhooks are asked."""
     build.build(operator.name)
     client = users.api(layout)
-    with build.locked(layout.operators):
+    with locked(layout.operators):
         _refuse_two_versions(layout, operator)
         announce(client, operator, layout)
         define(client, operator, layout)
@@ -58,7 +59,7 @@ def start(layout: Layout, operator: Operator) -> None:
 def stop(layout: Layout, operator: Operator) -> None:
     """End an operator, and remove its webhooks, its kinds and all objects of them."""
     client = users.api(layout)
-    with build.locked(layout.operators):
+    with locked(layout.operators):
         running = [name for name in (operator.name, operator.beside) if name in host.order(layout, do="list")]
         for name in running:
             # One that was killed is needed once more: it may have to let its objects go.

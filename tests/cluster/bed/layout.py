@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tests.helpers.golang import CACHE
+
 CODE = Path(__file__).resolve().parent
 ROOT = CODE.parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windlass-testbed"
-"""Outside the checkout: a clean checkout does not cost the ten minutes of a build again."""
 
 MOST_BEDS = 8
 """Beds that may run side by side; the certificate names the addresses of all of them."""
 API_ADDRESS = "10.96.0.1"
 """ClusterIP of the Service `kubernetes`; it lies on the loopback device of the bed, so no kube-proxy is needed."""
 SERVICES = "10.96.0.0/24"
-
-
-def digest_of(*parts: bytes) -> str:
-    """12 hex digits that change when a part does."""
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -76,6 +66,11 @@ class Layout:
     @property
     def logs(self) -> Path:
         return self.folder / "logs"
+
+    @property
+    def audit(self) -> Path:
+        """What pods with a service account have asked of the API server, an event a line."""
+        return self.logs / "audit.jsonl"
 
     @property
     def pki(self) -> Path:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from tests.cluster.bed import images, machines
 from tests.cluster.bed.api import Object
 from tests.cluster.bed.build import program
-from tests.cluster.bed.layout import CACHE, Layout
+from tests.cluster.bed.layout import Layout
+from tests.helpers.golang import CACHE
 
 
 @dataclass(frozen=True)

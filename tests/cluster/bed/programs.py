@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Mapping
+from typing import Any, Final
 
 from tests.cluster.bed import host, users
 from tests.cluster.bed.build import program
-from tests.cluster.bed.layout import CACHE, ROOT, SERVICES, Layout
+from tests.cluster.bed.layout import ROOT, SERVICES, Layout
+from tests.helpers.golang import CACHE
 
 ETCD = "http://127.0.0.1:2379"
 COREFILE = """.:53 {{
@@ -22,6 +25,12 @@ COREFILE = """.:53 {{
 }}
 """
 """No cache: a name asked for just before its pod appears would stay unknown for seconds."""
+AUDIT: Final[Mapping[str, Any]] = {
+    "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+              {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}  # fmt: skip
+"""Only the requests of pods with a service account are written: these are few, and are those of supervisors."""
 FAST = ["--kube-api-qps=300", "--kube-api-burst=600", "--leader-elect=false"]
 """At the default of 20 requests a second a Job of 512 pods takes 25 s to make them."""
 
@@ -49,6 +58,7 @@ def write_files(layout: Layout) -> None:
     (folder / "tokens.csv").write_text(users.token_file())
     (folder / "tokens.csv").chmod(0o600)
     layout.kubeconfig.write_text(users.kubeconfig(layout))
+    (folder / "audit-policy.json").write_text(json.dumps(AUDIT))
     (folder / "Corefile").write_text(COREFILE.format(address=layout.address, kubeconfig=layout.kubeconfig))
 
 
@@ -72,6 +82,8 @@ def api_server(layout: Layout) -> list[str]:
         "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
         # Without kube-proxy, webhooks are reached at the addresses behind their Services.
         "--enable-aggregator-routing=true",
+        f"--audit-policy-file={layout.folder / 'audit-policy.json'}", f"--audit-log-path={layout.audit}",
+        "--audit-log-maxsize=200", "--audit-log-maxbackup=1",
     ]  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tests.cluster.bed import build, certificates, host, installing, operators, programs, provisioner, users
 from tests.cluster.bed.api import Api
-from tests.cluster.bed.layout import CACHE, CODE, Layout, digest_of
+from tests.cluster.bed.layout import CODE, Layout
+from tests.helpers.golang import CACHE, digest_of, locked
 
 SOURCES = ("seed.py", "certificates.py", "programs.py", "provisioner.py", "users.py", "layout.py",
            "installing.py", "operators.py", "machines.py")  # fmt: skip
@@ -21,7 +22,7 @@ def home() -> Path:
 
 def sow(layout: Layout) -> bool:
     """Copy the seed into a bed, making it first where there is none; says whether it was there."""
-    with build.locked(CACHE / "seed.lock"):
+    with locked(CACHE / "seed.lock"):
         found = home().is_dir()
         if not found:
             _make(layout)

@@ -6,6 +6,8 @@ Each user holds a lock of the kernel's on a file beside the bed, so a test that 
 from __future__ import annotations
 
 import fcntl
+import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -13,6 +15,7 @@ from typing import IO
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.host import BedError
 from tests.cluster.bed.layout import MOST_BEDS, Layout
+from tests.helpers.until import passed
 
 
 @contextmanager
@@ -64,6 +67,32 @@ def alone() -> Iterator[Bed]:
                 bed.down()
             return
     raise BedError(f"bed: all of the beds 1 to {MOST_BEDS - 1} are in use")
+
+
+REST_SECONDS = 10.0
+"""Between two strikes: those of several tests together must not be one that no cluster would bear."""
+
+
+@contextmanager
+def striking(bed: Bed, strike: str = "") -> Iterator[None]:
+    """Strike what all who share a bed use, one at a time; without a name, be safe from the strikes of others."""
+    with (bed.layout.folder / "strikes").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        ended = max((one[2] for one in strikes_since(bed, 0)), default=0.0)
+        passed(max(0.0, ended + REST_SECONDS - time.monotonic()))
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            if strike:
+                file.write(json.dumps([strike, began, time.monotonic()]) + "\n")
+
+
+def strikes_since(bed: Bed, moment: float) -> list[tuple[str, float, float]]:
+    """Name, begin and end of the strikes that have ended since a moment of the monotonic clock."""
+    path = bed.layout.folder / "strikes"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [tuple(one) for one in map(json.loads, lines) if one[2] >= moment]
 
 
 def _alone_on(file: IO[str]) -> bool:

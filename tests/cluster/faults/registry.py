@@ -1,6 +1,7 @@
-"""A registry of images on each machine of a bed, which has none: `private/…` it shows to nobody, all else is unknown.
+"""A registry of images in a bed, which has none: it refuses to show `private/…` without a login, all else is unknown.
 
-Container runtimes speak plain HTTP to `localhost` alone, so it listens there, in the network of each machine.
+Container runtimes speak plain HTTP to `localhost` alone, so it listens there, in the network that the machines of a bed
+share: a second one of the same port could not listen.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def registry_of(bed: Bed) -> Iterator[str]:
     bed.kubectl("create", "namespace", name)
     try:
         bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
-        bed.apply(*(_server(bed, machine.name, port) for machine in bed.nodes), namespace=name)
+        bed.apply(_server(bed, port), namespace=name)
         patience = f"--timeout={scene.PATIENCE_SECONDS:.0f}s"
         bed.kubectl("wait", "-n", name, "--for=condition=ready", "pods", "--all", patience)
         yield f"localhost:{port}"
@@ -50,7 +51,10 @@ def registry_of(bed: Bed) -> Iterator[str]:
         bed.kubectl("delete", "namespace", name, "--wait=false")
 
 
-def _server(bed: Bed, machine: str, port: int) -> dict[str, Any]:
-    container = {"name": "registry", "image": bed.image, "command": [bed.python, "-uc", PROGRAM, str(port)]}
-    spec = {"hostNetwork": True, "nodeName": machine, "containers": [container], "terminationGracePeriodSeconds": 0}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": machine}, "spec": spec}
+def _server(bed: Bed, port: int) -> dict[str, Any]:
+    container = {
+        "name": "registry", "image": bed.image, "command": [bed.python, "-uc", PROGRAM, str(port)],
+        "readinessProbe": {"tcpSocket": {"host": "127.0.0.1", "port": port}, "periodSeconds": 1},
+    }  # fmt: skip
+    spec = {"hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "registry"}, "spec": spec}

@@ -68,7 +68,7 @@ class Fault:
     """One row."""
 
     name: str
-    """What is wrong, as a person would say it."""
+    """What is wrong, in words of a user."""
     verdict: str
     """The code that is expected."""
     words: tuple[str, ...] = ()
@@ -213,7 +213,7 @@ def want_its_machine(scene: Scene) -> None:
 
 
 def queue_in_use(scene: Scene) -> None:
-    """A queue most of whose room somebody else has."""
+    """A queue most of whose quota another job holds."""
     queue()(scene)
     scene.make(operated.queued_job(scene.cluster, "other", "narrow", objects.SLEEP, "800m"))
     wait_for(lambda: "false" in scene.kubectl("get", "job", "other", "-o", "jsonpath={.spec.suspend}"),
@@ -239,7 +239,7 @@ def stop_its_queue(scene: Scene) -> None:
 
 
 def deactivate_it(scene: Scene) -> None:
-    """What a keeper of the cluster does to a job that is not to be admitted."""
+    """What a supervisor of the cluster does to a job that is not to be admitted."""
     words = ("get", "workloads.kueue.x-k8s.io", "-o", "jsonpath={.items[*].metadata.name}")
     wait_for(lambda: scene.kubectl(*words), "Kueue's record of the run", PATIENCE_SECONDS)
     for name in scene.kubectl(*words).split():

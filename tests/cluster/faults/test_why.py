@@ -30,10 +30,11 @@ WAITS = (
     "queue-waits",
     "queue-pending",
     "machine-coming",
-    "machines-pending",
     "run-not-followed",
 )
 """What is said of a run until its cluster has said more."""
+SCHEDULED_FIRST = "unschedulable"
+"""What the scheduler says before the autoscaler has looked at a pod."""
 
 
 @pytest.fixture
@@ -98,7 +99,8 @@ def answered(row: Fault, at: Scene) -> tuple[Diagnosis, float]:
         seen = at.engine.observe(at.run_id)
         found = diagnose(seen)
         seconds = time.perf_counter() - began
-        is_early = found.verdict.code in (*WAITS, NONE) and not row.ends and not seen.status.phase.is_terminal
+        waits = (*WAITS, NONE, SCHEDULED_FIRST) if row in SCALED else (*WAITS, NONE)
+        is_early = found.verdict.code in waits and not row.ends and not seen.status.phase.is_terminal
         is_right = found.verdict.code == row.verdict and (not row.phase or seen.status.phase == row.phase)
         if is_right or not (is_early or found.verdict.code == row.verdict) or time.monotonic() > give_up:
             return found, seconds

@@ -7,12 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 import pytest
-from tests.engines.lab import PATIENCE_SECONDS, SCRIPTS, Can, Case, Lab, essential, needs
+from tests.engines.harness import SCRIPTS, Aspect, Can, Case, Harness, differs, needs
+from tests.helpers.until import until
 
 from windlass.worker import process
 
@@ -54,42 +54,44 @@ def alive(mark: str) -> list[int]:
 class Interpreter(Case):
     @needs(Can.SCRIPTS, Can.FILES)
     @pytest.mark.parametrize("words", [("sub/where.py", "a", "-b"), ("-m", "sub.module", "a")], ids=["file", "module"])
-    def test_a_script_sees_what_it_sees_under_python(self, lab: Lab, words: tuple[str, ...]) -> None:
-        seen = lab.finish(*words, base=SCRIPTS).json_of_ranks()[0]
+    def test_a_script_sees_what_it_sees_under_python(self, harness: Harness, words: tuple[str, ...]) -> None:
+        run = harness.finish(*words, base=SCRIPTS)
+        assert 0 in run.json_of_ranks(), (run.status, run.text())
+        seen = run.json_of_ranks()[0]
         assert seen == json.loads(bare(*words).stdout)
 
     @needs(Can.SCRIPTS, Can.FILES)
-    def test_a_traceback_has_no_frame_of_ours(self, lab: Lab) -> None:
-        run = lab.finish("broken.py", base=SCRIPTS)
+    def test_a_traceback_has_no_frame_of_ours(self, harness: Harness) -> None:
+        run = harness.finish("broken.py", base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == (bare("broken.py").stderr, 1)
 
     @needs(Can.SCRIPTS, Can.FILES)
-    def test_a_syntax_error_reads_as_under_python(self, lab: Lab, tmp_path: Path) -> None:
+    def test_a_syntax_error_reads_as_under_python(self, harness: Harness, tmp_path: Path) -> None:
         (tmp_path / "wrong.py").write_text('print("a" if True else "b"\n')
-        run = lab.finish("wrong.py", base=tmp_path)
+        run = harness.finish("wrong.py", base=tmp_path)
         assert (run.text(), run.status.exit_code) == (bare("wrong.py", base=tmp_path).stderr, 1)
         assert (run.status.cause or {})["summary"].startswith("SyntaxError")
 
     @needs(Can.SCRIPTS)
-    def test_the_first_cause_tells_the_whole_chain(self, lab: Lab) -> None:
-        cause = lab.finish("broken.py", base=SCRIPTS).status.cause
+    def test_the_first_cause_tells_the_whole_chain(self, harness: Harness) -> None:
+        cause = harness.finish("broken.py", base=SCRIPTS).status.cause
         assert cause is not None
         assert cause["summary"] == "RuntimeError: no checkpoint"
         assert "KeyError: 'weights'" in cause["traceback"]
 
     @needs(Can.SCRIPTS)
-    def test_processes_can_be_spawned(self, lab: Lab) -> None:
-        run = lab.finish("spawn.py", base=SCRIPTS)
+    def test_processes_can_be_spawned(self, harness: Harness) -> None:
+        run = harness.finish("spawn.py", base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == ("[0, 1, 4, 9, 16]\n", 0)
 
     @needs(Can.TORCH)
-    def test_data_loaders_can_have_workers(self, lab: Lab) -> None:
-        run = lab.finish("loader.py", base=SCRIPTS)
+    def test_data_loaders_can_have_workers(self, harness: Harness) -> None:
+        run = harness.finish("loader.py", base=SCRIPTS, **harness.way.torch_fields)
         assert (run.text(), run.status.exit_code) == ("140\n", 0)
 
     @needs(Can.SCRIPTS, Can.FILES)
-    def test_the_end_of_an_interpreter_is_kept(self, lab: Lab) -> None:
-        run = lab.finish("ending.py", base=SCRIPTS, env={"PYTHONUNBUFFERED": ""})
+    def test_the_end_of_an_interpreter_is_kept(self, harness: Harness) -> None:
+        run = harness.finish("ending.py", base=SCRIPTS, env={"PYTHONUNBUFFERED": ""})
         assert run.status.exit_code == 0
         assert run.text() == "no newline, not flushedthread ended\nfirst\nsecond\n"
         folder = Path(run.status.output_dir)
@@ -97,50 +99,49 @@ class Interpreter(Case):
         assert (folder / "raw.bin").read_bytes() == b"bytes too"
 
     @needs(Can.PROCESSES)
-    def test_nothing_that_a_rank_has_started_outlives_the_run(self, lab: Lab) -> None:
+    def test_nothing_that_a_rank_has_started_outlives_the_run(self, harness: Harness) -> None:
         mark = f"left-{uuid.uuid4()}"
-        run = lab.finish("leaver.py", mark, base=SCRIPTS)
+        run = harness.finish("leaver.py", mark, base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == ("left them\n", 0)
         assert alive(mark) == []
 
-    @essential
+    @differs(Aspect.SIGNALS)
     @needs(Can.PROCESSES, Can.PROGRAMS)
-    def test_nothing_that_a_rank_has_started_outlives_a_stop(self, lab: Lab) -> None:
+    def test_nothing_that_a_rank_has_started_outlives_a_stop(self, harness: Harness) -> None:
         mark = f"left-{uuid.uuid4()}"
         script = f"for i in 1 2 3; do sh -c 'sleep 300; : {mark}' sh {mark} & done; echo ready; wait"
-        run = lab.start(command=["sh", "-c", script], procs_per_node=2).until_ready(2)
+        run = harness.start(command=["sh", "-c", script], procs_per_node=2).until_ready(2)
         run.until(lambda _: len(alive(mark)) == 6)
-        lab.engine.stop(run.id)
+        harness.engine.stop(run.id)
         run.wait()
         assert alive(mark) == []
 
-    @essential
+    @differs(Aspect.SIGNALS)
     @needs(Can.PROCESSES)
-    def test_no_process_of_ours_is_left(self, lab: Lab) -> None:
-        run = lab.start("leave", "0", nodes=2)
+    def test_no_process_of_ours_is_left(self, harness: Harness) -> None:
+        run = harness.start("leave", "0", nodes=2)
         run.wait()
-        keeper = int((run.dir / "supervisor.pid").read_text().split()[0])
+        supervisor = int((run.dir / "supervisor.pid").read_text().split()[0])
         nodes = [event.data["pid"] for event in run.events if event.kind == "node"]
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while (left := [pid for pid in [keeper, *nodes] if process.of_session(pid)]) and time.monotonic() < give_up:
-            time.sleep(0.02)
-        assert left == []
+        until(lambda: not [pid for pid in [supervisor, *nodes] if process.of_session(pid)], "a process of ours is left")
 
     @needs(Can.INTERPRETERS)
-    def test_an_interpreter_without_windlass_can_import_what_scripts_import(self, lab: Lab, tmp_path: Path) -> None:
+    def test_an_interpreter_without_windlass_can_import_what_scripts_import(
+        self, harness: Harness, tmp_path: Path
+    ) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True, timeout=100)
         python = tmp_path / "bare" / "bin" / "python"
         assert (
             subprocess.run([python, "-c", "import windlass"], capture_output=True, check=False, cwd="/").returncode == 1
         )
-        run = lab.finish("train_anywhere.py", base=SCRIPTS, python=str(python))
+        run = harness.finish("train_anywhere.py", base=SCRIPTS, python=str(python))
         assert (run.status.exit_code, run.text().split()[:2]) == (0, ["by", str(python)]), run.text()
         assert run.status.progress["step"] == 3
 
     @needs(Can.INTERPRETERS)
     @pytest.mark.parametrize("name", sorted(OTHER_PYTHONS) or [NO_OTHER])
-    def test_other_versions_of_python_run_scripts(self, lab: Lab, name: str) -> None:
-        run = lab.finish("train_anywhere.py", base=SCRIPTS, python=OTHER_PYTHONS[name], procs_per_node=2)
+    def test_other_versions_of_python_run_scripts(self, harness: Harness, name: str) -> None:
+        run = harness.finish("train_anywhere.py", base=SCRIPTS, python=OTHER_PYTHONS[name], procs_per_node=2)
         assert run.status.exit_code == 0, run.text()
         assert run.text().endswith(f"{name.removeprefix('python')}\n")
         assert run.status.progress["step"] == 3

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.engines.lab import PATIENCE_SECONDS, SCRIPTS, Can, Case, Lab, Run, essential, needs
+from tests.engines.harness import PATIENCE_SECONDS, SCRIPTS, Aspect, Can, Case, Harness, Run, differs, needs
 
 from windlass.errors import NoSuchRun, PlanError, UsageError
 from windlass.runs.logs import RunLogs
-from windlass.runs.record import Phase
+from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 
 STRANGER = """
@@ -33,106 +33,111 @@ with Store(Path(sys.argv[1])) as store:
 def seconds_to_stop(run: Run, *, now: bool = False) -> float:
     """How long a stop takes: at least what a rank was given. That it did not take too long shows in the exit codes."""
     start = time.monotonic()
-    run.lab.engine.stop(run.id, now=now)
+    run.harness.engine.stop(run.id, now=now)
     run.wait()
     return time.monotonic() - start
 
 
 class Life(Case):
-    @essential
-    def test_stop_reaches_every_rank(self, lab: Lab) -> None:
-        run = lab.start("sleep", "60", nodes=2, procs_per_node=2).until_ready(4)
-        lab.engine.stop(run.id)
+    @differs(Aspect.SIGNALS, Aspect.OBJECTS)
+    def test_stop_reaches_every_rank(self, harness: Harness) -> None:
+        run = harness.start("sleep", "60", nodes=2, procs_per_node=2).until_ready(4)
+        harness.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
         assert run.exit_codes() == [-signal.SIGTERM] * 4
 
-    @essential
-    def test_a_rank_may_use_its_grace_for_its_last_words(self, lab: Lab) -> None:
-        run = lab.start("last_words", "0.6", nodes=2, procs_per_node=2, grace=60).until_ready(4)
+    @differs(Aspect.SIGNALS)
+    def test_a_rank_may_use_its_grace_for_its_last_words(self, harness: Harness) -> None:
+        run = harness.start("last_words", "0.6", nodes=2, procs_per_node=2, grace=60).until_ready(4)
         assert seconds_to_stop(run) >= 0.6
         assert run.text().count("saved\n") == 4
         assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [0, 0, 0, 0])
         assert run.status.phases[Phase.STOPPING] >= 0.6
 
-    @essential
-    def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(self, lab: Lab) -> None:
-        run = lab.start("deaf", procs_per_node=2, grace=1).until_ready(2)
+    @differs(Aspect.SIGNALS)
+    def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(self, harness: Harness) -> None:
+        run = harness.start("deaf", procs_per_node=2, grace=1).until_ready(2)
         assert seconds_to_stop(run) >= 1
         assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [-signal.SIGKILL] * 2)
 
-    def test_a_failed_ranks_peers_have_their_grace_too(self, lab: Lab) -> None:
-        run = lab.finish("last_words_or_fail", "1", "0.4", procs_per_node=2, grace=10)
+    def test_a_failed_ranks_peers_have_their_grace_too(self, harness: Harness) -> None:
+        run = harness.finish("last_words_or_fail", "1", "0.4", procs_per_node=2, grace=10)
         assert run.text(ranks=[0]).endswith("saving\nsaved\n")
         assert run.status.exit_code == 4
 
-    def test_stop_now_leaves_out_the_grace(self, lab: Lab) -> None:
-        run = lab.start("deaf", procs_per_node=2, grace=600).until_ready(2)
-        lab.engine.stop(run.id, now=True)
+    def test_stop_now_leaves_out_the_grace(self, harness: Harness) -> None:
+        run = harness.start("deaf", procs_per_node=2, grace=600).until_ready(2)
+        harness.engine.stop(run.id, now=True)
         assert run.wait().phase is Phase.STOPPED
         assert run.exit_codes() == [-signal.SIGKILL] * 2
 
-    def test_stop_now_cuts_a_stop_short(self, lab: Lab) -> None:
-        run = lab.start("deaf", procs_per_node=2, grace=600).until_ready(2)
-        lab.engine.stop(run.id)
+    def test_stop_now_cuts_a_stop_short(self, harness: Harness) -> None:
+        run = harness.start("deaf", procs_per_node=2, grace=600).until_ready(2)
+        harness.engine.stop(run.id)
         run.until(lambda run: run.status.phase is Phase.STOPPING)
-        lab.engine.stop(run.id, now=True)
+        harness.engine.stop(run.id, now=True)
         run.wait()
         assert run.exit_codes() == [-signal.SIGKILL] * 2
 
-    @essential
-    def test_stop_at_once_after_submit_is_obeyed(self, lab: Lab) -> None:
-        run = lab.start("sleep", "600", procs_per_node=2)
-        lab.engine.stop(run.id)
+    @differs(Aspect.OBJECTS)
+    def test_stop_at_once_after_submit_is_obeyed(self, harness: Harness) -> None:
+        run = harness.start("sleep", "600", procs_per_node=2)
+        harness.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
 
-    def test_stopping_an_ended_run_changes_nothing(self, lab: Lab) -> None:
-        run = lab.finish("leave", "3")
+    def test_stopping_an_ended_run_changes_nothing(self, harness: Harness) -> None:
+        run = harness.finish("leave", "3")
         before = run.status
-        lab.engine.stop(run.id)
+        harness.engine.stop(run.id)
         assert run.status == before
 
-    @essential
-    def test_the_time_limit_ends_the_run(self, lab: Lab) -> None:
-        run = lab.finish("sleep", "600", timeout=1)
+    def test_the_time_limit_ends_the_run(self, harness: Harness) -> None:
+        run = harness.finish("sleep", "600", timeout=1, restarts=3)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 124)
         assert "timeout of 1 s" in (run.status.cause or {})["summary"]
         assert run.status.ended_at is not None
         assert run.status.ended_at - run.status.created_at >= 1
 
-    def test_the_time_limit_is_no_cause_for_a_restart(self, lab: Lab) -> None:
-        assert len(lab.finish("sleep", "600", timeout=5, restarts=3).status.attempts) == 1
+    def test_the_time_limit_is_no_cause_for_a_restart(self, harness: Harness) -> None:
+        assert (
+            len(harness.finish("sleep", "600", timeout=1, restarts=3).status.attempts) <= 1
+        )  # a pod may start too late
 
-    def test_another_engine_object_sees_and_stops_the_run(self, lab: Lab) -> None:
-        run = lab.start("sleep", "60", nodes=2).until_ready(2)
-        with Store(lab.home) as store:
-            other = lab.way.connect(store)
+    def test_another_engine_object_sees_and_stops_the_run(self, harness: Harness) -> None:
+        run = harness.start("sleep", "60", nodes=2).until_ready(2)
+        with Store(harness.home) as store:
+            other = harness.way.connect(store)
             assert other.status(run.id).phase is Phase.TRAINING
             other.stop(run.id)
             assert other.wait(run.id, PATIENCE_SECONDS).phase is Phase.STOPPED
 
-    def test_another_process_sees_and_stops_the_run(self, lab: Lab) -> None:
-        run = lab.start("sleep", "60", nodes=2).until_ready(2)
+    def test_another_process_sees_and_stops_the_run(self, harness: Harness) -> None:
+        run = harness.start("sleep", "60", nodes=2).until_ready(2)
         done = subprocess.run(
             [sys.executable, "-c", STRANGER.format(module=type(self).__module__, name=type(self).__name__),
-             str(lab.home), run.id],
+             str(harness.home), run.id],
             cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         assert done.stdout.split() == ["training", "stopped"], done.stderr
         assert run.wait().phase is Phase.STOPPED
 
-    def test_a_run_can_be_followed_from_anywhere(self, lab: Lab) -> None:
-        run = lab.start("last_words", "0", procs_per_node=2)
+    def test_a_run_can_be_followed_from_anywhere(self, harness: Harness) -> None:
+        run = harness.start("last_words", "0", procs_per_node=2)
         seen = []
-        for line in RunLogs(run.dir).follow(is_over=lambda: run.status.phase.is_terminal):
-            seen.append(line.text)
-            if seen.count("ready") == 2 and "saving" not in seen:
-                lab.engine.stop(run.id)
-        assert sorted(seen) == ["ready"] * 2 + ["saved"] * 2 + ["saving"] * 2
+        with harness.engine.logs(run.id, follow=True) as (folder, is_over):
+            for line in RunLogs(folder).read(is_over=is_over):
+                seen.append(line.text)
+                if seen.count("ready") == 2 and "saving" not in seen:
+                    harness.engine.stop(run.id)
+        own = [text for text in seen if text in ("ready", "saved", "saving")]  # and no stacks
+        assert sorted(own) == ["ready"] * 2 + ["saved"] * 2 + ["saving"] * 2
 
     @needs(Can.FILES)
-    def test_all_ranks_go_on_from_the_newest_whole_checkpoint_of_a_script_that_saves_for_itself(self, lab: Lab) -> None:
+    def test_all_ranks_go_on_from_the_newest_whole_checkpoint_of_a_script_that_saves_for_itself(
+        self, harness: Harness
+    ) -> None:
         checkpoint = {"find": "saved-*", "resume": "--resume {path}"}
-        run = lab.finish("save_and_fail", nodes=2, procs_per_node=2, restarts=1, checkpoint=checkpoint)
+        run = harness.finish("save_and_fail", nodes=2, procs_per_node=2, restarts=1, checkpoint=checkpoint)
         assert run.status.phase is Phase.SUCCEEDED, run.text()
         path = str(run.dir / "checkpoints" / "saved-step=9.pt")
         assert run.json_of_ranks(attempt=2) == {rank: ["--resume", path] for rank in range(4)}
@@ -142,56 +147,57 @@ class Life(Case):
         ]  # fmt: skip
         assert run.status.attempts[1].restored_step == 9
 
-    def test_wait_tells_of_every_change_and_keeps_its_time_limit(self, lab: Lab) -> None:
-        run = lab.start("sleep", "600").until_ready()
+    def test_wait_tells_of_every_change_and_keeps_its_time_limit(self, harness: Harness) -> None:
+        run = harness.start("sleep", "600").until_ready()
         seen: list[Phase] = []
         start = time.monotonic()
-        status = lab.engine.wait(run.id, 1.0, lambda status: seen.append(status.phase))
+        status = harness.engine.wait(run.id, 1.0, lambda status: seen.append(status.phase))
         assert time.monotonic() - start >= 1.0
         assert status.phase is seen[-1] is Phase.TRAINING
-        lab.engine.stop(run.id, now=True)
-        lab.engine.wait(run.id, PATIENCE_SECONDS, lambda status: seen.append(status.phase))
+        harness.engine.stop(run.id, now=True)
+        harness.engine.wait(run.id, PATIENCE_SECONDS, lambda status: seen.append(status.phase))
         assert seen[-1:] == [Phase.STOPPED]
 
-    def test_six_runs_at_once_all_end_well(self, lab: Lab) -> None:
-        runs = [lab.start("environment", procs_per_node=2) for _ in range(6)]
+    def test_six_runs_at_once_all_end_well(self, harness: Harness) -> None:
+        runs = [harness.start("environment", procs_per_node=2) for _ in range(6)]
         assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 6
         for run in runs:
             assert {env["WINDLASS_RUN_ID"] for env in run.json_of_ranks().values()} == {run.id}
 
-    @essential
+    @differs(Aspect.MEETING)
     @needs(Can.TORCH)
-    def test_two_runs_at_once_never_meet(self, lab: Lab) -> None:
-        runs = [lab.start("allreduce.py", start, "well", base=SCRIPTS, procs_per_node=2) for start in ("10", "100")]
+    def test_two_runs_at_once_never_meet(self, harness: Harness) -> None:
+        fields = {"base": SCRIPTS, "procs_per_node": 2, **harness.way.torch_fields}
+        runs = [harness.start("allreduce.py", start, "well", **fields) for start in ("10", "100")]
         assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, [run.text() for run in runs]
         for run, total in zip(runs, (21, 201), strict=True):
             for rank in (0, 1):
                 assert run.text(ranks=[rank]).splitlines()[-1] == f"step 5 sum {total}"
 
-    def test_a_run_that_goes_on_is_not_removed(self, lab: Lab) -> None:
-        run = lab.start("sleep", "60").until_ready()
+    def test_a_run_that_goes_on_is_not_removed(self, harness: Harness) -> None:
+        run = harness.start("sleep", "60").until_ready()
         with pytest.raises(UsageError):
-            lab.engine.delete(run.id)
-        lab.engine.stop(run.id, now=True)
+            harness.engine.delete(run.id)
+        harness.engine.stop(run.id, now=True)
         run.wait()
 
-    @essential
-    def test_a_removed_run_leaves_nothing(self, lab: Lab) -> None:
-        run = lab.start("leave", "0")
+    @differs(Aspect.OBJECTS)
+    def test_a_removed_run_leaves_nothing(self, harness: Harness) -> None:
+        run = harness.start("leave", "0")
         run.wait()
-        lab.engine.delete(run.id)
-        lab.runs.remove(run)
+        harness.engine.delete(run.id)
+        harness.runs.remove(run)
         assert not run.dir.exists()
         with pytest.raises(NoSuchRun):
-            lab.engine.status(run.id)
+            harness.engine.status(run.id)
 
-    def test_a_run_that_never_was_is_not_found(self, lab: Lab) -> None:
-        for call in (lab.engine.status, lab.engine.stop, lab.engine.delete, lab.engine.wait):
+    def test_a_run_that_never_was_is_not_found(self, harness: Harness) -> None:
+        for call in (harness.engine.status, harness.engine.stop, harness.engine.delete, harness.engine.wait):
             with pytest.raises(NoSuchRun):
                 call("never-was")
 
     @needs(Can.SCRIPTS)
-    def test_a_blocked_plan_leaves_nothing(self, lab: Lab) -> None:
+    def test_a_blocked_plan_leaves_nothing(self, harness: Harness) -> None:
         with pytest.raises(PlanError):
-            lab.start("not-there.py")
-        assert not lab.runs.pop().dir.exists()
+            harness.start("not-there.py")
+        assert not harness.runs.pop().dir.exists()

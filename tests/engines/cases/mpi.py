@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tests.engines.lab import SCRIPTS, Lab, files_of_mpi
+from tests.engines.harness import SCRIPTS, Harness, files_of_mpi
 
-from windlass.runs.record import Phase
+from windlass.runs.phase import Phase
 from windlass.worker import process
 
 
-def a_killed_node_leaves_neither_processes_nor_files(lab: Lab, **fields: Any) -> None:
-    run = lab.start("mpi.py", "wait", base=SCRIPTS, **fields).until(files_of_mpi)
+def a_killed_node_leaves_neither_processes_nor_files(harness: Harness, **fields: Any) -> None:
+    run = harness.start("mpi.py", "wait", base=SCRIPTS, **fields).until(files_of_mpi)
     node = next(event.data["pid"] for event in run.events if event.kind == "node")
     assert all(path.exists() for path in files_of_mpi(run))
     os.kill(node, 9)

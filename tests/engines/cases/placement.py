@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -11,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.engines.lab import BEHAVIOURS, Can, Case, Lab, essential, needs
+from tests.engines.harness import BEHAVIOURS, Aspect, Can, Case, Harness, differs, needs
+from tests.helpers.once import once
 
 SHAPES = [(1, 1), (2, 2), (3, 2)]
 
@@ -25,7 +25,7 @@ OF_WINDLASS_ALONE = {
     "PYTHONFAULTHANDLER",
     "GLOO_SOCKET_IFNAME",
     "PYTHONPATH",  # only for interpreters without Windlass
-    "TORCH_FR_BUFFER_SIZE",  # entries of torch's flight recorder: worker/flight.py
+    "TORCH_FR_BUFFER_SIZE",  # entries of torch's flight recorder: worker/flight_recorder.py
     "KUBEFLOW_TRAINER_SERVER_URL",  # where libraries may report their progress: worker/statusserver.py
     "KUBEFLOW_TRAINER_SERVER_TOKEN",
 }
@@ -38,46 +38,54 @@ DIFFERENT = {
 }
 
 
-@functools.cache
-def torchrun_environments() -> dict[int, dict[str, str]]:
-    """What real torchrun adds to, or changes in, the environment of two ranks."""
+def ask_torchrun() -> dict[str, dict[str, str]]:
+    """By rank, what real torchrun adds to, or changes in, the environment of two ranks."""
     environ = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", *OF_WINDLASS_ALONE)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(BEHAVIOURS), "environment"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=True)
     # Two ranks share its output: one may come between the line of the other and its end.
     found = [json.loads(line) for line in done.stdout.replace("}{", "}\n{").splitlines() if line.startswith("{")]
-    return {int(env["RANK"]): {n: v for n, v in env.items() if environ.get(n) != v} for env in found}
+    return {env["RANK"]: {n: v for n, v in env.items() if environ.get(n) != v} for env in found}
 
 
 class Placement(Case):
-    @essential
+    @pytest.fixture(scope="class")
+    @classmethod
+    def torchrun_environments(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
+        """What `ask_torchrun` found, once for all engines."""
+        found = json.loads(once(tmp_path_factory, "torchrun-environments", lambda: json.dumps(ask_torchrun())))
+        return {int(rank): added for rank, added in found.items()}
+
+    @differs(Aspect.START)
     @pytest.mark.parametrize(("nodes", "procs"), SHAPES, ids=lambda n: str(n))
-    def test_ranks_are_numbered_node_by_node(self, lab: Lab, nodes: int, procs: int) -> None:
-        found = lab.finish("environment", nodes=nodes, procs_per_node=procs).json_of_ranks()
+    def test_ranks_are_numbered_node_by_node(self, harness: Harness, nodes: int, procs: int) -> None:
+        found = harness.finish("environment", nodes=nodes, procs_per_node=procs).json_of_ranks()
         names = ("RANK", "ROLE_RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
         assert {rank: [int(env[name]) for name in names] for rank, env in found.items()} == {
             rank: [rank, rank, rank % procs, rank // procs, rank // procs] for rank in range(nodes * procs)
         }
 
     @pytest.mark.parametrize(("nodes", "procs"), SHAPES, ids=lambda n: str(n))
-    def test_every_rank_knows_the_sizes(self, lab: Lab, nodes: int, procs: int) -> None:
-        found = lab.finish("environment", nodes=nodes, procs_per_node=procs).json_of_ranks()
+    def test_every_rank_knows_the_sizes(self, harness: Harness, nodes: int, procs: int) -> None:
+        found = harness.finish("environment", nodes=nodes, procs_per_node=procs).json_of_ranks()
         names = ("WORLD_SIZE", "ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
         sizes = {tuple(int(env[name]) for name in names) for env in found.values()}
         assert sizes == {(nodes * procs, nodes * procs, procs, nodes)}
 
-    @essential
-    def test_all_ranks_meet_at_one_place(self, lab: Lab) -> None:
-        found = lab.finish("environment", nodes=3, procs_per_node=2).json_of_ranks()
+    @differs(Aspect.MEETING)
+    def test_all_ranks_meet_at_one_place(self, harness: Harness) -> None:
+        found = harness.finish("environment", nodes=3, procs_per_node=2).json_of_ranks()
         assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in found.values()}) == 1
 
-    @essential
-    def test_environment_is_that_of_torchrun(self, lab: Lab) -> None:
-        ours = lab.finish("environment", nodes=1, procs_per_node=2).json_of_ranks()
-        for rank, theirs in torchrun_environments().items():
+    @differs(Aspect.START)
+    def test_environment_is_that_of_torchrun(
+        self, harness: Harness, torchrun_environments: dict[int, dict[str, str]]
+    ) -> None:
+        ours = harness.finish("environment", nodes=1, procs_per_node=2).json_of_ranks()
+        for rank, theirs in torchrun_environments.items():
             for name, value in theirs.items():
-                if name in OF_TORCHRUN_ALONE or (name == "OMP_NUM_THREADS" and Can.PROCESSES not in lab.way.can):
+                if name in OF_TORCHRUN_ALONE or (name == "OMP_NUM_THREADS" and Can.PROCESSES not in harness.way.can):
                     continue
                 if name in DIFFERENT:
                     assert re.fullmatch(DIFFERENT[name], ours[rank][name]), name
@@ -85,64 +93,68 @@ class Placement(Case):
                     assert ours[rank][name] == value, name
 
     @needs(Can.PROCESSES)
-    def test_nothing_else_is_added_to_the_environment(self, lab: Lab) -> None:
-        ours = lab.finish("environment", nodes=1, procs_per_node=2).json_of_ranks()
-        for rank, theirs in torchrun_environments().items():
+    def test_nothing_else_is_added_to_the_environment(
+        self, harness: Harness, torchrun_environments: dict[int, dict[str, str]]
+    ) -> None:
+        ours = harness.finish("environment", nodes=1, procs_per_node=2).json_of_ranks()
+        for rank, theirs in torchrun_environments.items():
             added = {name for name, value in ours[rank].items() if os.environ.get(name) != value}
             extra = {
-                name for name in added - theirs.keys() if not name.startswith(("WINDLASS_", "PYTEST_", *lab.way.adds))
+                name
+                for name in added - theirs.keys()
+                if not name.startswith(("WINDLASS_", "PYTEST_", *harness.way.adds))
             }
             assert extra <= OF_WINDLASS_ALONE | {"LINES", "COLUMNS"}  # set by readline, which pytest loads
             assert not [name for name in os.environ if name not in ours[rank] and not name.startswith("PYTEST_")]
 
-    @essential
-    def test_variables_of_the_job_reach_the_script(self, lab: Lab) -> None:
+    @differs(Aspect.START)
+    def test_variables_of_the_job_reach_the_script(self, harness: Harness) -> None:
         value = "two words, ünïcode = $HOME\nand a line"
-        env = lab.finish("environment", env={"OWN": value, "EMPTY": ""}).json_of_ranks()[0]
+        env = harness.finish("environment", env={"OWN": value, "EMPTY": ""}).json_of_ranks()[0]
         assert (env["OWN"], env["EMPTY"]) == (value, "")
 
-    def test_the_job_may_set_what_windlass_sets(self, lab: Lab) -> None:
-        env = lab.finish("environment", env={"OMP_NUM_THREADS": "7", "PYTHONUNBUFFERED": "0"}).json_of_ranks()[0]
+    def test_the_job_may_set_what_windlass_sets(self, harness: Harness) -> None:
+        env = harness.finish("environment", env={"OMP_NUM_THREADS": "7", "PYTHONUNBUFFERED": "0"}).json_of_ranks()[0]
         assert (env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"]) == ("7", "0")
 
-    @essential
-    def test_arguments_arrive_as_they_were_written(self, lab: Lab) -> None:
+    @differs(Aspect.START)
+    def test_arguments_arrive_as_they_were_written(self, harness: Harness) -> None:
         words = ["two words", "", "it's", 'say "hi"', "$HOME", "*", "~", "a\\b", "two\nlines", "\t", "ünï→🧵",
                  "--flag=x y", "-", "--", "#no comment", "a;b|c&d>e", "%s{}"]  # fmt: skip
-        assert lab.finish("arguments", *words).json_of_ranks()[0] == words
+        assert harness.finish("arguments", *words).json_of_ranks()[0] == words
 
     @needs(Can.FILES)
-    def test_folders_of_the_run_are_filled_into_the_arguments(self, lab: Lab, tmp_path: Path) -> None:
+    def test_folders_of_the_run_are_filled_into_the_arguments(self, harness: Harness, tmp_path: Path) -> None:
         words = ["$WINDLASS_OUTPUT_DIR", "--to=${WINDLASS_CHECKPOINT_DIR}/x", "$WINDLASS_DATA_COCO", "$WINDLASS_DATA",
                  "$WINDLASS_RUN_ID", "$HOME/$WINDLASS_OUTPUT_DIRS"]  # fmt: skip
-        run = lab.finish("arguments", *words, data=[{"name": "coco", "source": str(tmp_path)}])
+        run = harness.finish("arguments", *words, data=[{"name": "coco", "source": str(tmp_path)}])
         filled = [run.status.output_dir, f"--to={run.dir / 'checkpoints'}/x", str(tmp_path)]
         assert run.json_of_ranks()[0] == [*filled, *words[3:]]
 
-    def test_a_rank_knows_its_run(self, lab: Lab) -> None:
-        run = lab.finish("environment", nodes=2, procs_per_node=2)
+    def test_a_rank_knows_its_run(self, harness: Harness) -> None:
+        run = harness.finish("environment", nodes=2, procs_per_node=2)
         assert {env["WINDLASS_RUN_ID"] for env in run.json_of_ranks().values()} == {run.id}
         assert {env["WINDLASS_ATTEMPT"] for env in run.json_of_ranks().values()} == {"1"}
 
     @needs(Can.FILES)
-    def test_folders_for_results_and_checkpoints_are_there(self, lab: Lab) -> None:
-        run = lab.finish("keep_result", procs_per_node=2)
+    def test_folders_for_results_and_checkpoints_are_there(self, harness: Harness) -> None:
+        run = harness.finish("keep_result", procs_per_node=2)
         assert run.status.exit_code == 0, run.text()
         for folder in (Path(run.status.output_dir), run.dir / "checkpoints"):
             assert sorted(path.name for path in folder.iterdir()) == ["rank-0.txt", "rank-1.txt"]
 
-    def test_data_sets_are_found_by_name(self, lab: Lab, tmp_path: Path) -> None:
+    def test_data_sets_are_found_by_name(self, harness: Harness, tmp_path: Path) -> None:
         data = [{"name": "coco-2017", "source": str(tmp_path)}]
-        env = lab.finish("environment", data=data).json_of_ranks()[0]
+        env = harness.finish("environment", data=data).json_of_ranks()[0]
         assert env["WINDLASS_DATA_COCO_2017"] == str(tmp_path)
 
     @needs(Can.PROGRAMS)
-    def test_any_program_can_be_a_rank(self, lab: Lab) -> None:
-        run = lab.finish(command=["sh", "-c", 'echo "$RANK of $WORLD_SIZE: $1"', "sh", "a  b"], procs_per_node=2)
+    def test_any_program_can_be_a_rank(self, harness: Harness) -> None:
+        run = harness.finish(command=["sh", "-c", 'echo "$RANK of $WORLD_SIZE: $1"', "sh", "a  b"], procs_per_node=2)
         assert sorted(run.text().splitlines()) == ["0 of 2: a  b", "1 of 2: a  b"]
         assert run.status.exit_code == 0
 
     @needs(Can.PROGRAMS)
-    def test_a_program_that_fails_is_the_first_cause(self, lab: Lab) -> None:
-        run = lab.finish(command=["sh", "-c", "test $RANK = 0 && exec sleep 60; exit 9"], procs_per_node=2)
+    def test_a_program_that_fails_is_the_first_cause(self, harness: Harness) -> None:
+        run = harness.finish(command=["sh", "-c", "test $RANK = 0 && exec sleep 60; exit 9"], procs_per_node=2)
         assert (run.status.exit_code, (run.status.cause or {})["rank"]) == (9, 1)

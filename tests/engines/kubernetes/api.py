@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from windlass.engines.kubernetes.client import Client
+from windlass.engines.kubernetes.api.client import Client
 
 Answer = Callable[[str, str], bytes]
 """From method and path with query, the bytes to send; the connection is closed after them."""
@@ -171,7 +171,7 @@ class ClusterOfOneRun:
 
 
 def _pod(place: int) -> dict[str, Any]:
-    meta = {"name": f"r-1-1-{place}", "uid": f"u{place}", "annotations": {
+    meta = {"name": f"r-1-1-{place}", "uid": f"u{place}", "labels": {"windlass.dev/attempt": "1"}, "annotations": {
         "batch.kubernetes.io/job-completion-index": str(place)
     }}  # fmt: skip
     running = {"name": "node", "restartCount": 0, "state": {"running": {}}}

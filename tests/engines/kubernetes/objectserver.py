@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.engines.kubernetes.api import config_of
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.client import PLURALS, Client
-from windlass.engines.kubernetes.pods import INDEX
+from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.pods.nodes import INDEX
 
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}
 CORE = ("configmaps", "pods", "jobs", "events", "nodes", "persistentvolumeclaims", "services")
@@ -182,7 +182,8 @@ class ObjectServer:
         self.put("Pod", name, labels, row=("1/1" if runs else "0/1", status),
                  metadata={"annotations": {INDEX: str(place)}},
                  spec={"containers": [{"name": "node"}], **({"nodeName": "bed-a"} if runs else {})},
-                 status={"containerStatuses": [{"name": "node", "state": {"running": {}}}] if runs else []},
+                 status={"containerStatuses": [{"name": "node", "state": {"running": {}}}] if runs else [],
+                         "conditions": [{"type": "Ready", "status": str(runs)}]},
                  )  # fmt: skip
         return name
 
@@ -267,9 +268,13 @@ def _labels(run_id: str) -> dict[str, str]:
 
 def _is_selected(one: Object, selector: str) -> bool:
     labels = one["metadata"]["labels"]
-    for part in filter(None, selector.split(",")):
+    for part in filter(None, re.split(r",(?![^(]*\))", selector)):
         name, equals, value = part.partition("=")
-        if part.startswith("!"):
+        if several := re.fullmatch(r"(\S+) in \((.*)\)", part):
+            fits = labels.get(several[1]) in several[2].split(",")
+        elif "!=" in part:
+            fits = labels.get(name[:-1]) != value
+        elif part.startswith("!"):
             fits = part[1:] not in labels
         else:
             fits = labels.get(name) == value if equals else name in labels
@@ -292,6 +297,7 @@ def _has_fields(one: Object, selector: str) -> bool:
 class _Handler(BaseHTTPRequestHandler):
     server_of_objects: ObjectServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the body of an answer waits for the acknowledgement of its head
 
     def setup(self) -> None:
         super().setup()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, not_found, reply, said, serving
+from tests.helpers.until import until
 
-from windlass.engines.kubernetes.attempt import Attempt
-from windlass.engines.kubernetes.client import ABSENT_SECONDS
+from windlass.engines.kubernetes.api.client import ABSENT_SECONDS
+from windlass.engines.kubernetes.attempt import PodAttempt
+from windlass.engines.kubernetes.pods.control import ExecControl, PodControl, Request
 from windlass.plan.plan import Plan, Step
+from windlass.supervise.backend import Intent
 from windlass.worker.node import failure
+from windlass.worker.protocol import NodeSpec, NodeWarning, RankFailure, RankSpec
 
 START = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold", "k": "t0ken"}
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "r-1-1"},
@@ -26,23 +31,30 @@ def event(kind: str, **data: Any) -> str:
     return "[n] " + json.dumps({"kind": kind, "at": 2.0, "k": "t0ken", **data})
 
 
-def end(*failures: dict[str, Any], **more: Any) -> str:
-    return event("end", failures=list(failures), ended_by="itself", facts={}, **more)
+def end(*failures: RankFailure, **more: Any) -> str:
+    return event("end", failures=[one.to_json() for one in failures], ended_by="itself", facts={}, **more)
 
 
 BEGIN = "[n] " + json.dumps(START)
 
 
 @contextlib.contextmanager
-def attempt_of(cluster: ClusterOfOneRun, folder: Path) -> Iterator[tuple[Attempt, Api]]:
+def attempt_of(
+    cluster: ClusterOfOneRun, folder: Path, control: PodControl | None = None
+) -> Iterator[tuple[PodAttempt, Api]]:
     num = len(cluster.pods)
-    requests = [{"node": node, "ranks": [{"rank": node}], "worker_python": "python3", "env": {}} for node in range(num)]
+    specs = [
+        NodeSpec(node, "train.py", "python3", "/", {}, (RankSpec(node, 0, ("train.py",), {}),), 1.0)
+        for node in range(num)
+    ]
     plan = Plan(
         run_id="r-1", name="", target="", engine="kubernetes", output_dir="", num_nodes=num, procs_per_node=1,
         policy={}, job={}, steps=(Step("attempt", "", JOB),),
     )  # fmt: skip
     with serving(cluster) as api:
-        made = Attempt(client_of(api, folder), plan, 1, requests, folder / "run" / "attempt-1", lambda: None)
+        client = client_of(api, folder)
+        control = control or ExecControl(client, "python3")
+        made = PodAttempt(client, plan, 1, specs, folder / "run" / "attempt-1", lambda: None, control)
         try:
             yield made, api
         finally:
@@ -50,15 +62,16 @@ def attempt_of(cluster: ClusterOfOneRun, folder: Path) -> Iterator[tuple[Attempt
             cluster.closed.set()
 
 
-def until(attempt: Attempt, is_so: Callable[[], bool], seconds: float = 20.0) -> list[str]:
+def warnings_until(attempt: PodAttempt, is_so: Callable[[], bool]) -> list[str]:
     """Read news until something is so; gives the messages of warnings."""
-    messages, give_up = [], time.monotonic() + seconds
-    while True:
-        messages += [str(one["message"]) for node in attempt.nodes for one in node.news() if one["kind"] == "warning"]
-        if is_so():
-            return messages
-        assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.01)
+    messages: list[str] = []
+
+    def look() -> bool:
+        messages.extend(one.message for node in attempt.nodes for one in node.news() if isinstance(one, NodeWarning))
+        return is_so()
+
+    until(look)
+    return messages
 
 
 FORGED = {
@@ -68,6 +81,8 @@ FORGED = {
     "an event that is too deep": "[n] " + '{"a":' * 3000,
     "an end of another shape": '[n] {"kind": "end", "at": 1.0, "failures": [{"rank": {}}]}',
     "the beginning of another attempt": "[a] 2",
+    "the end of the attempt": "[a] over",
+    "the end of the attempt with another token": "[a] over t1ken",
     "numbers": "[n] " + "9" * 5000,
 }
 
@@ -78,14 +93,20 @@ def test_a_forged_line_ends_no_attempt_whose_pod_runs(tmp_path: Path, line: str)
     cluster.logs[0] = said(BEGIN, "[0] one", FORGED[line], "[0] two")
     with attempt_of(cluster, tmp_path) as (attempt, _):
         log = attempt.folder / "rank-0.log"
-        until(attempt, lambda: log.exists() and log.read_text() == "one\ntwo\n", 10.0)
+        warnings_until(attempt, lambda: log.exists() and log.read_text() == "one\ntwo\n")
         assert not attempt.over
         assert attempt.live_nodes()
         cluster.logs[0] += said("[0] three", end(), start=4)
         cluster.end_pod(0, 0)
-        until(attempt, lambda: attempt.over)
+        warnings_until(attempt, lambda: attempt.over)
         assert attempt.failures() == []
         assert log.read_text() == "one\ntwo\nthree\n"
+
+
+def test_one_pod_whose_log_was_never_read_has_a_last_sign_of_life(tmp_path: Path) -> None:
+    with attempt_of(ClusterOfOneRun(), tmp_path) as (attempt, _):
+        assert not list(attempt.folder.rglob("*.cursor"))
+        assert attempt.last_sign_of_life() == 0.0
 
 
 def test_a_foreign_process_at_the_output_of_a_pod_is_in_the_record_once(tmp_path: Path) -> None:
@@ -93,7 +114,7 @@ def test_a_foreign_process_at_the_output_of_a_pod_is_in_the_record_once(tmp_path
     cluster.logs[0] = said(BEGIN, FORGED["an end"], FORGED["half an event"], end())
     cluster.end_pod(0, 0)
     with attempt_of(cluster, tmp_path) as (attempt, _):
-        messages = until(attempt, lambda: attempt.over)
+        messages = warnings_until(attempt, lambda: attempt.over)
     assert [message for message in messages if "were ignored" in message] == [
         "node 0: lines of its pod's log that look like Windlass's own are not, and were ignored: "
         "a process writes to the output of the pod's first process"
@@ -123,18 +144,18 @@ def test_a_node_has_ended_as_its_pod_has(
     cluster.end_pod(0, exit_code)
     with attempt_of(cluster, tmp_path) as (attempt, _):
         [node] = attempt.nodes
-        until(attempt, lambda: not node.lives())
+        warnings_until(attempt, lambda: not node.lives())
         list(node.news())
         assert node.ended is (failures is not None)
         assert node.failures == (failures or [])
         assert not node.lives()
 
 
-def test_a_pod_that_cannot_be_asked_whether_it_stays_is_believed(tmp_path: Path) -> None:
+def test_a_pod_that_waits_for_the_next_attempt_has_ended_this_one(tmp_path: Path) -> None:
     cluster = ClusterOfOneRun()
-    cluster.logs[0] = said(BEGIN, end(FAILED), "[a] over")
+    cluster.logs[0] = said(BEGIN, end(FAILED), "[a] over t0ken")
     with attempt_of(cluster, tmp_path) as (attempt, _):
-        until(attempt, lambda: attempt.over)
+        warnings_until(attempt, lambda: attempt.over)
         assert attempt.failures() == [FAILED]
 
 
@@ -149,11 +170,41 @@ def test_only_what_the_cluster_itself_reports_absent_for_some_seconds_was_delete
     html, absent = without_job(reply(b"<html>404</html>", 404)), without_job(not_found("jobs", "r-1-1"))
     began = time.monotonic()
     with attempt_of(html, tmp_path / "a") as (kept, _), attempt_of(absent, tmp_path / "b") as (deleted, _):
-        while deleted.pods.is_over is None:
-            time.sleep(0.02)
+        until(lambda: deleted.pods.is_over is not None)
         assert time.monotonic() - began > ABSENT_SECONDS - 0.1
         assert deleted.pods.is_over == "Job r-1-1 was deleted"
         assert kept.pods.is_over is None
+
+
+class Full(ClusterOfOneRun):
+    """A cluster with room for the first pod: the second fits on no node, and a quota refuses the third."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        placed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes fit"}
+        self.pods[1] |= {"spec": {"containers": [{"name": "node"}]}, "status": {"conditions": [placed]}}
+
+    def __call__(self, method: str, path: str) -> bytes:
+        where = path.partition("?")[0]
+        if where.endswith("/pods") and "watch=1" not in path:
+            return reply({"metadata": {"resourceVersion": "1"}, "items": self.pods[:2]})
+        if where.endswith("/events"):
+            job = {"kind": "Job", "name": "r-1-1"}
+            event = {"metadata": {}, "involvedObject": job, "reason": "FailedCreate", "message": "exceeded quota: q"}
+            return reply({"metadata": {}, "items": [event]})
+        return super().__call__(method, path)
+
+
+def test_nodes_without_capacity_are_those_whose_pods_are_not_scheduled_or_not_created(tmp_path: Path) -> None:
+    began = time.time()
+    with attempt_of(Full(), tmp_path) as (attempt, _):
+        warnings_until(attempt, lambda: len(attempt.without_capacity()) == 2)
+        found = attempt.without_capacity()
+        assert sorted(found) == [1, 2]
+        assert all(began <= since <= time.time() for since in found.values())
+        assert [node.last_words() for node in attempt.nodes[1:]] == [
+            "pod r-1-1-1: Unschedulable: 0/2 nodes fit", "its pod was never made: exceeded quota: q",
+        ]  # fmt: skip
 
 
 def test_what_a_watcher_cannot_find_out_is_known_until_it_can(tmp_path: Path) -> None:
@@ -162,14 +213,47 @@ def test_what_a_watcher_cannot_find_out_is_known_until_it_can(tmp_path: Path) ->
     with attempt_of(cluster, tmp_path) as (attempt, api):
         health = attempt.client.health
         log = attempt.folder / "rank-0.log"
-        until(attempt, lambda: log.exists() and log.read_text() == "one\n", 10.0)
+        warnings_until(attempt, lambda: log.exists() and log.read_text() == "one\n")
         api.answer = lambda *_: reply({"metadata": {}, "items": []}, cut=3)
-        until(attempt, lambda: health.failing() is not None, 10.0)
+        warnings_until(attempt, lambda: health.failing() is not None)
         what, error = health.failing() or ("", None)
         assert what in ("pods of r-1-1", "log of node 0")
         assert "does not answer" in str(error)
         api.answer = cluster
         cluster.logs[0] += said(end(), start=3)
         cluster.end_pod(0, 0)
-        until(attempt, lambda: attempt.over)
+        warnings_until(attempt, lambda: attempt.over)
         assert health.failing() is None
+
+
+class SlowControl:
+    """Takes requests, and answers once it may."""
+
+    events = None
+    max_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.may_answer = threading.Event()
+
+    def call_all(self, requests: Sequence[tuple[Any, Request]], seconds: float) -> Iterator[tuple[int, int]]:
+        for number, (_, request) in enumerate(requests):
+            self.taken.append(request.words[-1])
+            self.may_answer.wait(10)
+            yield number, 0
+
+
+def test_a_stop_that_follows_a_request_for_stacks_at_once_is_sent_after_it(tmp_path: Path) -> None:
+    cluster = ClusterOfOneRun()
+    cluster.logs[0] = said(BEGIN)
+    control = SlowControl()
+    with attempt_of(cluster, tmp_path, control) as (attempt, _):
+        [node] = attempt.nodes
+        until(lambda: node.pod is not None)
+        for intent in (Intent.DUMP_STACKS, Intent.STOP, Intent.STOP):
+            node.send(intent)
+        until(lambda: control.taken)
+        assert control.taken == [str(int(Intent.DUMP_STACKS.value))]
+        control.may_answer.set()
+        until(lambda: len(control.taken) == 2)
+        assert control.taken[1] == str(int(Intent.STOP.value))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from tests.clock import Clock
+from tests.helpers.clock import Clock
 
-from windlass.engines.kubernetes import background
-from windlass.engines.kubernetes.background import PAUSES, WELL_SECONDS, Backoff, Health
+from windlass.engines.kubernetes.api import background
+from windlass.engines.kubernetes.api.background import PAUSES, WELL_SECONDS, Backoff, Health
 from windlass.errors import EngineError
 
 
 def told(health: Health) -> list[str]:
-    return [str(event["message"]) for event in health.news()]
+    return [event.message for event in health.news()]
 
 
 def test_a_thread_goes_on_after_any_error_and_the_record_has_it() -> None:
@@ -34,7 +34,7 @@ def test_a_thread_goes_on_after_any_error_and_the_record_has_it() -> None:
 
     health = Health()
     thread = background.start("log of node 3", once, threading.Event(), health)
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive()
     first, second = told(health)
     assert first.startswith("log of node 3: internal error, tried again: KeyError: 'items' (test_background.py:")
@@ -51,8 +51,24 @@ def test_turns_that_give_nothing_are_not_made_without_end() -> None:
     thread = background.start("pods", nothing, closed, Health())
     closed.wait(0.6)
     closed.set()
-    thread.join(20)
+    thread.join(100)
     assert turns[0] <= 3
+
+
+def test_turns_that_wait_by_themselves_are_made_without_a_pause() -> None:
+    left, pauses = list(range(1000)), []
+
+    class Closed(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return super().wait(timeout)
+
+    def one() -> bool:
+        left.pop()
+        return not left
+
+    background.run("record", one, Closed(), Health(), is_paced=True)
+    assert (left, pauses) == ([], [])
 
 
 def test_what_has_failed_for_longest_is_reported_until_it_succeeds() -> None:

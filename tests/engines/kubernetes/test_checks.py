@@ -7,16 +7,21 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.checking import Check
-from windlass.engines.kubernetes import manifests, rights
-from windlass.engines.kubernetes.checks import amount, checks
-from windlass.engines.kubernetes.client import Refused, Unreachable
-from windlass.engines.kubernetes.survey import Survey
-from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.checks import Check
+from windlass.engines.kubernetes import manifests
+from windlass.engines.kubernetes.api.client import Refused, Unreachable
+from windlass.engines.kubernetes.preflight import rbac
+from windlass.engines.kubernetes.preflight.checks import checks
+from windlass.engines.kubernetes.preflight.survey import Survey
+from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import EngineError
 from windlass.spec.targets import KubernetesTarget
 
 TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
+ABSENT = Refused("the cluster refused: not found", "", status=404)
+STALE = rbac.supervisor_objects("team-a", ())[-1]
+"""The account of supervisors, as it was set up before JobSet was installed."""
+LACKS = "service account windlass-supervisor lacks rights on jobsets.jobset.x-k8s.io"
 FORBIDDEN = Refused("the cluster refused: nodes is forbidden", "", status=403)
 
 
@@ -34,9 +39,10 @@ SEEN = Survey(
     "https://10.0.0.1", "lab", "team-a",
     {
         "version": {"gitVersion": "v1.34.4"},
-        "groups": served("batch/v1", WAYS["jobset"].api),
+        "groups": served("batch/v1", WORKLOADS["jobset"].api),
         "user": {"status": {"userInfo": {"username": "ada"}}},
         "namespace": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}},
+        "account": ABSENT,
         "quotas": {"items": []},
         "classes": {"items": [{"metadata": {"name": "efs"}, "provisioner": "efs.csi.aws.com"}]},
         "nodes": {"items": [node("a", 0)]},
@@ -73,36 +79,74 @@ def test_what_makes_all_else_meaningless_is_told_alone(error: EngineError, name:
 
 
 def test_a_namespace_that_is_not_there_is_told_alone() -> None:
-    seen = found(namespace=Refused("the cluster refused: not found", "", status=404))
+    seen = found(namespace=ABSENT)
     assert list(seen) == ["api", "login", "namespace"]
     assert "create namespace team-a" in seen["namespace"].fix
 
 
 def test_each_missing_right_is_named() -> None:
     check = found(rights={"missing": (("", "pods/exec", "create"), ("batch", "jobs", "delete"))})["rights"]
-    assert (check.level, check.found) == ("fail", "this login may not create pods/exec, delete jobs.batch")
+    assert (check.level, check.found) == ("fail", "this login may not delete jobs.batch, create pods/exec")
     assert "--on lab --role" in check.fix
 
 
+def test_exec_is_needed_where_runs_are_supervised_on_a_machine_and_optional_where_in_the_cluster() -> None:
+    assert found(rights={"missing": rbac.EXEC})["rights"].level == "fail"
+    inside = found(account={}, rights={"missing": rbac.EXEC})["rights"]
+    assert (inside.level, "exec, cp" in inside.found) == ("warn", True)
+
+
 def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
-    assert found(rights={"missing": rights.CLAIMS})["rights"].level == "warn"
-    assert "via: job" in found(rights={"missing": rights.of_way(WAYS["jobset"])})["rights"].found
+    assert found(rights={"missing": rbac.CLAIMS})["rights"].level == "warn"
+    assert "via: job" in found(rights={"missing": rbac.of_workload(WORKLOADS["jobset"])})["rights"].found
+
+
+@pytest.mark.parametrize(
+    ("supervisor", "account", "missing", "level", "says", "fix"),
+    [
+        (
+            "auto",
+            ABSENT,
+            (),
+            "ok",
+            "on the machine that starts them: namespace team-a has no service",
+            "target setup lab",
+        ),
+        ("auto", {}, (), "ok", "in the cluster: namespace team-a has the service account", "supervisor: machine of"),
+        ("auto", {}, rbac.SUPERVISED, "ok", "not update configmaps, create secrets, get serviceaccounts", "--role"),
+        ("auto", FORBIDDEN, (), "ok", "may not get serviceaccounts in namespace team-a", "--role"),
+        ("machine", {}, (), "ok", "on the machine that starts them: supervisor: machine", "leave out supervisor:"),
+        ("cluster", {}, (), "ok", "in the cluster", "supervisor: machine of"),
+        ("auto", STALE, (), "warn", f"{LACKS}: runs that need them are supervised on the machine", "setup lab grants"),
+        ("cluster", STALE, (), "warn", f"{LACKS}: runs that need them are not started", "setup lab grants them"),
+        ("machine", STALE, (), "ok", "on the machine that starts them: supervisor: machine", "leave out supervisor:"),
+        ("cluster", ABSENT, (), "fail", "supervisor: cluster, and namespace team-a has no", "target setup lab"),
+    ],
+)
+def test_it_is_told_where_runs_are_supervised_and_how_to_change_it(
+    supervisor: str, account: Any, missing: Any, level: str, says: str, fix: str
+) -> None:
+    target = TARGET.model_copy(update={"supervisor": supervisor})
+    check = found(target, account=account, rights={"missing": missing})["supervisor"]
+    assert check.level == level
+    assert says in check.found
+    assert fix in check.fix
 
 
 def test_no_rights_at_all_are_one_message() -> None:
-    check = found(rights={"missing": rights.useful(SEEN.groups)})["rights"]
-    assert check.found == "none of the 27 that are needed in namespace team-a"
+    check = found(rights={"missing": rbac.useful(SEEN.groups)})["rights"]
+    assert check.found == "none of the 35 that are needed in namespace team-a"
 
 
 def test_what_may_not_be_looked_at_is_one_line_and_no_failure() -> None:
     seen = found(nodes=FORBIDDEN, quotas=FORBIDDEN, classes=FORBIDDEN, namespace=FORBIDDEN)
     assert seen["not seen"].level == "warn"
-    assert seen["not seen"].found.endswith("pod security, quota, storage classes, GPU nodes")
+    assert seen["not seen"].found.endswith("quota, storage classes, GPU nodes, pod security")
     assert not {"gpus", "quota", "storage", "pod security"} & set(seen)
 
 
 def test_operators_are_named_with_their_versions() -> None:
-    groups = served(WAYS["jobset"].api, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2", "kubeflow.org/v1")
+    groups = served(WORKLOADS["jobset"].api, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2", "kubeflow.org/v1")
     kinds = {"resources": [{"name": "pytorchjobs"}, {"name": "pytorchjobs/status"}]}
     text = found(TARGET, **{"groups": groups, "kubeflow.org/v1": kinds})["operators"].found
     assert text == "JobSet v1alpha2, Kueue v1beta1, v1beta2, PyTorchJob v1"
@@ -127,7 +171,7 @@ def test_a_quota_that_is_used_up_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("provisioner", "level", "word"),
     [
-        ("ebs.csi.aws.com", "warn", "one machine at a time"),
+        ("ebs.csi.aws.com", "warn", "one node at a time"),
         ("fsx.csi.aws.com", "ok", "shared"),
         ("example.com/new", "ok", "unknown"),
     ],
@@ -148,27 +192,3 @@ def test_free_gpus_are_those_that_no_pod_has() -> None:
     assert check.found == "3 free of 4, on 2 of 3 nodes: 2 × Tesla-T4; 2 × g4dn.xlarge; not ready: b"
     assert check.level == "warn"
     assert "may be in use" in found(nodes=nodes, pods=FORBIDDEN)["gpus"].found
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("500m", 0.5), ("2Gi", 2.0**31), ("3k", 3000.0), ("4", 4.0), ("1e3", 1000.0), ("", 0.0), ("x", 0.0)],
-)
-def test_quantities_are_read_as_kubernetes_writes_them(text: str, value: float) -> None:
-    assert amount(text) == value
-
-
-def test_the_role_grants_each_right_once_and_no_other() -> None:
-    made = rights.role("team-a", rights.useful(SEEN.groups))
-    granted = [(group, resource, verb) for rule in made["rules"] for group in rule["apiGroups"]
-               for resource in rule["resources"] for verb in rule["verbs"]]  # fmt: skip
-    assert sorted(granted) == sorted(rights.useful(SEEN.groups))
-    assert len(set(granted)) == len(granted)
-    assert made["metadata"]["namespace"] == "team-a"
-
-
-def test_a_service_account_is_bound_as_one() -> None:
-    [subject] = rights.binding("team-a", "system:serviceaccount:ci:deployer")["subjects"]
-    assert subject == {"kind": "ServiceAccount", "namespace": "ci", "name": "deployer"}
-    [subject] = rights.binding("team-a", "ada")["subjects"]
-    assert (subject["kind"], subject["name"]) == ("User", "ada")

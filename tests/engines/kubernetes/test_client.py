@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.api import chunked, client_of, not_found, reply, serving
 
-from windlass.engines.kubernetes import streams
-from windlass.engines.kubernetes.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable
-from windlass.errors import EngineError
+from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable
+from windlass.engines.kubernetes.pods import exec_stream
+from windlass.errors import EngineError, MissingPart
 
 HTML = b"<html><body><h1>404 Not Found</h1><hr>nginx</body></html>"
 UNSERVED = {"kind": "Status", "reason": "NotFound", "details": {}, "code": 404,
@@ -64,11 +65,12 @@ BAD_ANSWERS = {
     "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
     "a compression that is none": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
 }
+POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "node"}]}}
 CALLS: dict[str, Callable[[Client], Any]] = {
     "get": lambda client: client.get("v1", "Pod", "p"),
     "find": lambda client: client.find("v1", "Pod"),
     "watch": lambda client: list(client.watch("v1", "Pod", "", "1", 1)),
-    "exec": lambda client: streams.call(client, "p", "node", ["true"], 1.0),
+    "exec": lambda client: exec_stream.call(client, POD, ["true"], 1.0),
 }
 
 
@@ -107,3 +109,32 @@ def test_only_what_changes_nothing_is_sent_again_when_its_connection_breaks(
         with pytest.raises(Unreachable):
             client_of(api, tmp_path).call(method, "/api/v1/things")
         assert len(api.asked) == times
+
+
+def test_what_a_busy_server_has_not_processed_is_sent_again_when_it_asks_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that has just started: `storage is (re)initializing`."""
+    busy = {"message": "storage is (re)initializing", "reason": "TooManyRequests", "details": {"retryAfterSeconds": 1}}
+    pauses: list[float] = []
+    monkeypatch.setattr("windlass.engines.kubernetes.api.client.time.sleep", pauses.append)
+    with serving(lambda *_: reply(busy, 429) if len(api.asked) < 3 else reply(POD)) as api:
+        assert client_of(api, tmp_path).get("v1", "Pod", "p") == POD
+    assert pauses == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("details", [{}, {"retryAfterSeconds": 3600}, {"retryAfterSeconds": "1"}])
+def test_a_busy_server_that_asks_for_nothing_or_a_long_wait_has_refused(
+    tmp_path: Path, details: dict[str, Any]
+) -> None:
+    with serving(lambda *_: reply({"message": "busy", "details": details}, 429)) as api:
+        with pytest.raises(Refused, match="busy"):
+            client_of(api, tmp_path).get("v1", "Pod", "p")
+        assert len(api.asked) == 1
+
+
+def test_the_package_for_exec_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "websocket", None)
+    with serving(lambda *_: b"") as api, pytest.raises(MissingPart) as missing:
+        exec_stream.call(client_of(api, tmp_path), POD, ["true"], 1.0)
+    assert missing.value.hint == "pip install 'windlass[kubernetes]'"

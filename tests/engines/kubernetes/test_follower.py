@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, reply, said, serving
-from tests.faults.machine import until
+from tests.helpers.until import until
 
-from windlass.engines.kubernetes.client import Client
-from windlass.engines.kubernetes.follower import MAX_FOLLOWED, Connections, Follower, max_followed_now
-from windlass.engines.kubernetes.intake import Intake
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
+from windlass.engines.kubernetes.api.login import AGAIN_SECONDS, Credentials, Login
+from windlass.engines.kubernetes.logs.follower import MAX_FOLLOWED, Connections, Follower, max_followed_now
+from windlass.engines.kubernetes.logs.tail import LogTail
 
 
 class Pods:
@@ -48,7 +51,7 @@ def following(
     client: Client, cluster: ClusterOfOneRun, folder: Path, place: int = 0, connections: Connections | None = None
 ) -> Follower:
     return Follower(
-        f"log of node {place}", client, Pods(cluster), place, lambda: Intake(folder, place, [place]),
+        f"log of node {place}", client, Pods(cluster), place, lambda: LogTail(folder, place, [place]),
         connections or Connections(1), lambda: None,
     )  # fmt: skip
 
@@ -86,9 +89,9 @@ def test_a_log_with_nothing_new_is_asked_for_ever_less_often(
     began, before = time.monotonic(), asked(api)
     until(lambda: time.monotonic() - began > 1.5)
     assert asked(api) - before <= 3
-    cluster.end_pod(0, 0)  # what waits is told at once
+    cluster.end_pod(0, 0)
     follower.look()
-    until(lambda: follower.is_done, seconds=3)
+    until(lambda: follower.is_done)
 
 
 def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
@@ -96,11 +99,13 @@ def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, clust
     client = client_of(api, tmp_path)
     is_broken = [True]
 
-    def renew(_: object) -> None:
+    def log_in(_: Context) -> Credentials:
         if is_broken[0]:
             raise RuntimeError("the plugin broke")
+        return Credentials("Bearer secret")
 
-    client._configuration.refresh_api_key_hook = renew
+    ticks = itertools.count(0.0, AGAIN_SECONDS)
+    client._login = Login(lambda: read_context("c", str(tmp_path / "kubeconfig")), ticks.__next__, log_in)
     follower = following(client, cluster, tmp_path / "a")
     until(lambda: "log of node 0" in client.health._failing)
     assert not follower.is_done
@@ -115,14 +120,14 @@ def test_an_error_that_nothing_provides_for_ends_no_thread(tmp_path: Path, clust
     client = client_of(api, tmp_path)
     broken = [KeyError("a defect"), ZeroDivisionError()]
 
-    def intake() -> Intake:
+    def intake() -> LogTail:
         if broken:
             raise broken.pop()
-        return Intake(tmp_path / "a", 0, [0])
+        return LogTail(tmp_path / "a", 0, [0])
 
     follower = Follower("log of node 0", client, Pods(cluster), 0, intake, Connections(1), lambda: None)
     until(lambda: log(tmp_path / "a") == ["hi"])
-    messages = [str(event["message"]) for event in client.health.news()]
+    messages = [event.message for event in client.health.news()]
     assert len(messages) == 2
     assert "KeyError: 'a defect'" in messages[1]
     follower.close()

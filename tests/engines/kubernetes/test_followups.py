@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
-from tests.faults.machine import until
+from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout, marks
-from windlass.engines.kubernetes.client import Client
-from windlass.engines.kubernetes.elsewhere import ENDED_SOMEHOW, Seen, look, one
-from windlass.engines.kubernetes.followups import ask
-from windlass.engines.kubernetes.watched import Watched
-from windlass.runs.record import Phase
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.api.informer import Watched
+from windlass.engines.kubernetes.discovery.discovery import ENDED_SOMEHOW, look, one
+from windlass.engines.kubernetes.discovery.followups import ask
+from windlass.engines.kubernetes.workloads import tombstones
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 
 RUN = "digits-7f3k2"
 
@@ -66,7 +68,7 @@ def test_an_operators_job_without_pods_yet_reads_as_queued(server: ObjectServer,
 
 
 def test_a_run_is_lost_only_as_far_as_owner_objects_may_be_listed(server: ObjectServer, client: Client) -> None:
-    assert one(client, RUN).waits_for == "its pods and what makes them were deleted"
+    assert one(client, RUN).waits_for == "its pods and their owner objects were deleted"
     server.served.add("mpijobs")
     server.forbidden.add("mpijobs")
     lost = one(client, RUN)
@@ -74,11 +76,10 @@ def test_a_run_is_lost_only_as_far_as_owner_objects_may_be_listed(server: Object
 
 
 @pytest.mark.parametrize(("how", "phase"), [("well", Phase.SUCCEEDED), ("badly", Phase.FAILED)])
-@pytest.mark.parametrize("labels", [True, False], ids=["with the label", "of an older version"])
 def test_a_job_that_the_cluster_has_removed_leaves_a_mark_that_says_how_it_ended(
-    server: ObjectServer, client: Client, how: str, phase: Phase, labels: bool
+    server: ObjectServer, client: Client, how: str, phase: Phase
 ) -> None:
-    server.mark(RUN, "end", {layout.HOW_LABEL: how} if labels else {}, how=how)
+    server.mark(RUN, "end", {layout.HOW_LABEL: how})
     seen = one(client, RUN)
     assert (seen.phase, seen.waits_for) == (phase, "")
 
@@ -90,7 +91,7 @@ def test_an_end_that_does_not_say_how_is_no_success(server: ObjectServer, client
 
 
 def test_an_end_and_a_stop_read_as_stopped(server: ObjectServer, client: Client) -> None:
-    server.mark(RUN, "end", {layout.HOW_LABEL: "badly"}, how="badly")
+    server.mark(RUN, "end", {layout.HOW_LABEL: "badly"})
     server.mark(RUN, "stop")
     assert one(client, RUN).phase is Phase.STOPPED
 
@@ -125,7 +126,7 @@ def test_a_list_of_runs_that_train_costs_no_further_request(server: ObjectServer
 
 
 def test_the_mark_of_an_end_carries_how_as_a_label(server: ObjectServer, client: Client) -> None:
-    marks.tell_end(client, RUN, stopped=False, well=True)
+    tombstones.tell_end(client, RUN, stopped=False, well=True)
     server.requests.clear()
     assert one(client, RUN).phase is Phase.SUCCEEDED
     assert len(server.requests) == 3, "the lists of runs have it"
@@ -140,9 +141,9 @@ class Curious(Watched):
 def test_a_watch_asks_what_it_is_not_told(server: ObjectServer, client: Client) -> None:
     with closing(Curious(client)) as watching:
 
-        def seen() -> Seen:
+        def seen() -> Status:
             [found] = watching.runs()
-            return found
+            return found.status
 
         assert seen().phase is Phase.LOST
         operated(server, "PyTorchJob", runPolicy={"suspend": True}, **REPLICAS)
@@ -156,5 +157,5 @@ def test_a_watch_asks_what_it_is_not_told(server: ObjectServer, client: Client) 
 
 
 def test_nothing_open_is_nothing_asked(server: ObjectServer, client: Client) -> None:
-    assert ask(client, "", (), (), ()).coming == {}
+    assert ask(client, "", (), ()).coming == {}
     assert server.requests == []

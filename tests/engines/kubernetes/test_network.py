@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.checking import Check
-from windlass.engines.kubernetes import helpers
-from windlass.engines.kubernetes.network import Findings, checks, objects
+from windlass.engines.checks import Check
+from windlass.engines.kubernetes import labels
+from windlass.engines.kubernetes.pods import probe_pods
+from windlass.engines.kubernetes.preflight.network import Findings, checks, objects
 from windlass.spec.targets import KubernetesTarget
 from windlass.worker import process
 
@@ -81,19 +82,19 @@ def test_an_image_without_torch_is_no_complaint() -> None:
 def test_one_delete_removes_the_pair_and_the_cluster_ends_it_by_itself() -> None:
     first, service, job = objects(TARGET, "windlass-net-1")
     assert first["kind"] == "ConfigMap"
-    assert helpers.MADE_BY in first["metadata"]["annotations"]
-    assert {one["metadata"]["labels"][helpers.LABEL] for one in (first, service, job)} == {"windlass-net-1"}
+    assert probe_pods.MADE_BY in first["metadata"]["annotations"]
+    assert {one["metadata"]["labels"][labels.HELPER] for one in (first, service, job)} == {"windlass-net-1"}
     assert (job["spec"]["activeDeadlineSeconds"], job["spec"]["ttlSecondsAfterFinished"]) == (600, 60)
     assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
 def test_what_a_dead_process_made_is_left_and_what_a_live_one_made_is_not() -> None:
     boot, now = process.boot_id(), time.time()
-    mine = helpers.made_by(60)[helpers.MADE_BY]
-    assert not helpers.is_left(mine, boot, now)
-    assert helpers.is_left(mine, boot, now + 61)
+    mine = probe_pods.made_by(60)[probe_pods.MADE_BY]
+    assert not probe_pods.is_left(mine, boot, now)
+    assert probe_pods.is_left(mine, boot, now + 61)
     dead = json.dumps({**json.loads(mine), "ticks": 1})
     assert os.getpid() == json.loads(dead)["pid"]
-    assert helpers.is_left(dead, boot, now)
-    assert not helpers.is_left(dead, "another machine", now)
-    assert helpers.is_left("", boot, now)
+    assert probe_pods.is_left(dead, boot, now)
+    assert not probe_pods.is_left(dead, "another machine", now)
+    assert probe_pods.is_left("", boot, now)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.kubernetes.mirror import Mirror
-from windlass.worker.pod import PIECE_BYTES, Outlet
+from windlass.engines.kubernetes.logs.tail import LogTail
+from windlass.worker.pod_log import PIECE_BYTES, PodLog
 
 
 def through_a_runtime(data: bytes) -> list[bytes]:
     """The log of a container that wrote this: containerd drops a carriage return before a newline."""
     read, write = os.pipe()
-    Outlet(write).put("0", data)
+    PodLog(write).put("0", data)
     os.close(write)
     with open(read, "rb") as pipe:
         lines = pipe.read().split(b"\n")[:-1]
@@ -29,6 +29,6 @@ def through_a_runtime(data: bytes) -> list[bytes]:
     ],
 )  # fmt: skip
 def test_carriage_returns_at_the_end_of_a_line_are_kept(tmp_path: Path, data: bytes) -> None:
-    mirror = Mirror(tmp_path / "attempt-1", 0, [0])
+    mirror = LogTail(tmp_path / "attempt-1", 0, [0])
     mirror.take(through_a_runtime(data))
     assert (tmp_path / "attempt-1" / "rank-0.log").read_bytes() == data

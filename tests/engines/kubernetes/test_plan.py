@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 from typing import Any
 
@@ -11,21 +10,21 @@ import jsonschema
 import pytest
 
 from windlass.cli.plantext import plan_lines
-from windlass.cli.schemas import SCHEMAS
 from windlass.code.pack import Packed
 from windlass.code.selection import LeftOut
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.attempt import node_specs
 from windlass.engines.kubernetes.facts import Cluster, Facts
 from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_objects, numbered, plan
-from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.pods.spec import pod_spec as find_pod_spec
+from windlass.engines.kubernetes.pods.spec import pod_templates
+from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.plan.plan import Plan
-from windlass.plan.pods import pod_spec as find_pod_spec
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
+from windlass.views.schema import schema_of
 
 TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
-CLUSTER = Cluster("v1.34.4", frozenset(way.api for way in WAYS.values()), secrets=frozenset(), claims=frozenset())
+CLUSTER = Cluster("v1.34.4", frozenset(way.api for way in WORKLOADS.values()), secrets=frozenset(), claims=frozenset())
 FILES = (("data/a/vocab.json", 20480), ("data/labels.txt", 1024), ("evil\x1b[2J.py", 5), ("train.py", 900))
 LEFT_OUT = tuple(LeftOut(f".gitignore:{line}", f"*.{line}", 30 - line) for line in range(1, 11))
 CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, FILES, LEFT_OUT, 41, 51200)
@@ -61,7 +60,7 @@ def test_all_objects_are_tied_to_their_run() -> None:
 
 def test_no_name_is_longer_than_a_label_may_be() -> None:
     made = plan(Job(name="a" * 40, run="train.py", nodes=2), TARGET, FACTS, "a" * 40 + "-7f3k2", "boot")
-    for way in WAYS.values():
+    for way in WORKLOADS.values():
         host = way.host(layout.attempt_name(made.run_id, 999), made.run_id, 9999)
         assert max(map(len, host.split("."))) <= 63
     assert max(len(piece["metadata"]["name"]) for piece in made.requests("code")[0]["pieces"]) <= 63
@@ -106,7 +105,7 @@ def test_a_gpu_type_is_the_label_that_machines_have() -> None:
     made = planned(facts, resources={"gpus": 1, "gpu_type": "T4"})
     assert pod_spec(made)["nodeSelector"] == {"nvidia.com/gpu.product": "Tesla-T4"}
     assert blockers(planned(facts, resources={"gpus": 1, "gpu_type": "H100"})) == {
-        "gpu-type-missing": "no machine has a GPU of type H100"
+        "gpu-type-missing": "no node has a GPU of type H100"
     }
 
 
@@ -156,16 +155,10 @@ def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
     """The operator's list names the pod itself, by a name that its cluster may not know yet."""
     [alone] = planned(launcher="mpi").requests("node")
     first = planned(launcher="mpi", nodes=2).requests("node")[0]
-    assert (alone["launch"]["env"], first["launch"]["env"]) == ({"OMPI_MCA_orte_default_hostfile": "none"}, {})
-
-
-def test_mpirun_is_started_on_the_first_node_and_let_in_by_the_others() -> None:
-    made = planned(launcher="mpi", nodes=3, procs_per_node=2)
-    asked = json.loads(gzip.decompress(node_specs(made, 2, made.requests("node"), "mpijob", 5.0)))["nodes"]
-    assert [node["launch"]["name"] for node in asked.values()] == ["mpirun", "sshd", "sshd"]
-    assert asked["0"]["launch"]["peers"] == [f"digits-7f3k2-2-worker-{at}.digits-7f3k2-2" for at in (0, 1)]
-    words = asked["0"]["launch"]["argv"]
-    assert words[words.index("-np") + 1] == "6"
+    assert (alone["launch"].get("env"), first["launch"].get("env", {})) == (
+        {"OMPI_MCA_orte_default_hostfile": "none"},
+        {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,22 +210,6 @@ def test_an_attempt_is_the_first_one_with_its_own_number_and_size() -> None:
         assert "digits-7f3k2-1" not in text
 
 
-def test_nodes_are_sent_what_they_are_to_do_and_where_they_meet() -> None:
-    made = planned(nodes=2, procs_per_node=2)
-    asked = json.loads(gzip.decompress(node_specs(made, 2, made.requests("node"), "jobset", 5.0)))
-    assert asked["common"]["env"]["MASTER_ADDR"] == "digits-7f3k2-2-n-0-0.digits-7f3k2"
-    assert asked["common"]["env"]["WINDLASS_ATTEMPT"] == "2"
-    assert [node["ranks"][0]["rank"] for node in asked["nodes"].values()] == [0, 2]
-    words = asked["nodes"]["1"]["launch"]["argv"]
-    assert words[words.index("--rdzv-endpoint") + 1] == "digits-7f3k2-2-n-0-0.digits-7f3k2:29400"
-    assert words[words.index("--local-addr") + 1] == "digits-7f3k2-2-n-0-1.digits-7f3k2"
-    assert words[words.index("--rdzv-conf") + 1].startswith("is_host=false,")
-
-
-def test_one_pod_starts_its_ranks_by_itself() -> None:
-    assert "launch" not in planned(procs_per_node=2).requests("node")[0]
-
-
 def test_results_go_into_a_folder_of_the_runs_own() -> None:
     mounts = {one["name"]: one for one in pod_spec(planned(kubernetes={"results": {"claim": "c"}}))["containers"][0][
         "volumeMounts"]}  # fmt: skip
@@ -268,7 +245,7 @@ def test_the_name_of_a_file_cannot_move_the_cursor() -> None:
 
 def test_what_travels_stands_in_the_json_of_a_plan_as_its_schema_says() -> None:
     for facts in (FACTS, dataclasses.replace(FACTS, code=None)):
-        jsonschema.validate(json.loads(planned(facts).to_text()), SCHEMAS["plan"])
+        jsonschema.validate(json.loads(planned(facts).to_text()), schema_of("plan"))
     [code] = planned().requests("code")
     assert code["files"][1] == {"name": "data/labels.txt", "bytes": 1024}
     assert code["left_out"][0] == {"source": ".gitignore:1", "pattern": "*.1", "entries": 29}
@@ -276,4 +253,61 @@ def test_what_travels_stands_in_the_json_of_a_plan_as_its_schema_says() -> None:
     wrong = json.loads(planned().to_text())
     del next(step for step in wrong["steps"] if step["kind"] == "code")["request"]["digest"]
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, SCHEMAS["plan"])
+        jsonschema.validate(wrong, schema_of("plan"))
+
+
+def policies(made: Plan) -> dict[str, Any]:
+    return {one["metadata"]["name"]: one["spec"] for one in made.requests("policy")}
+
+
+def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> None:
+    cluster = dataclasses.replace(CLUSTER, has_supervisor_account=True)
+    made = policies(planned(dataclasses.replace(FACTS, cluster=cluster), nodes=2))
+    run, of_attempts = {"windlass.dev/run": "digits-7f3k2"}, [{"key": "windlass.dev/attempt", "operator": "Exists"}]
+    pods = {"matchLabels": run, "matchExpressions": of_attempts}
+    assert made["digits-7f3k2"] == {
+        "podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {"matchLabels": run}}]}],
+    }  # fmt: skip
+    assert made["digits-7f3k2-supervisor"] == {
+        "podSelector": {"matchLabels": {**run, "app.kubernetes.io/component": "supervisor"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": pods}], "ports": [{"protocol": "TCP", "port": 29300}]}],
+    }
+    assert list(policies(planned())) == ["digits-7f3k2"], "there is no supervisor in the cluster"
+
+
+def test_a_login_that_may_create_no_network_policies_is_told_so_unless_none_are_wanted() -> None:
+    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, is_isolated=False))
+    made = planned(facts)
+    assert (policies(made), blockers(made)) == ({}, {})
+    assert "network-open" in {note.code for note in made.notes}
+    unwanted = planned(facts, TARGET.model_copy(update={"network_policy": False}))
+    assert policies(planned(target=TARGET.model_copy(update={"network_policy": False}))) == {}
+    assert "network-open" not in {note.code for note in unwanted.notes}
+
+
+@pytest.mark.parametrize(
+    ("resources", "limit"),
+    [({}, 8 << 30), ({"memory": "16GiB"}, 16 << 30), ({"memory": "16GiB", "shm": "2GiB"}, 2 << 30)],
+)
+def test_shared_memory_is_bounded(resources: dict[str, str], limit: int) -> None:
+    volumes = {volume["name"]: volume for volume in pod_spec(planned(resources=resources))["volumes"]}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": str(limit)}
+
+
+def test_a_job_without_requests_is_warned_of() -> None:
+    def codes(**resources: Any) -> set[str]:
+        return {note.code for note in planned(resources=resources).notes}
+
+    assert "requests-missing" in codes() & codes(gpus=1)
+    assert "requests-missing" not in codes(cpus=1) | codes(memory="1GiB")
+
+
+def test_pods_say_what_they_run() -> None:
+    target = TARGET.model_copy(update={"env": {"MODE": "fast", "HF_HOME": "/cache"}})
+    made = planned(target=target, run="train.py --name 'a b'", env={"MODE": "exact"}, nodes=2)
+    [template] = pod_templates(made.requests("attempt")[0])
+    notes = template["metadata"]["annotations"]
+    assert notes["windlass.dev/command"] == "train.py --name 'a b'"
+    assert json.loads(notes["windlass.dev/env"]) == {"HF_HOME": "/cache", "MODE": "exact"}
+    assert notes["windlass.dev/code-digest"] == "ab" * 32

@@ -16,11 +16,11 @@ from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.plan import attempt_objects, numbered
-from windlass.engines.kubernetes.runtimes import Runtimes
-from windlass.engines.kubernetes.ways import WAYS
-from windlass.engines.kubernetes.ways.runtimes import STEP, patching_of
+from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes
+from windlass.engines.kubernetes.workloads.runtimes import STEP, patching_of
 from windlass.plan.plan import Plan
-from windlass.plan.pods import pod_spec
 
 SCHEMAS = {
     path.stem.removeprefix("trainjob-"): json.loads(path.read_text())
@@ -124,8 +124,8 @@ def test_each_attempt_has_a_trainjob_of_its_own_on_the_same_runtime() -> None:
     assert made["spec"]["trainer"]["numNodes"] == 1
     volumes = pod_spec([made["spec"]["podTemplateOverrides"]])["volumes"]
     assert {"name": "windlass-attempt", "configMap": {"name": "digits-7f3k2-3"}} in volumes
-    assert WAYS["trainjob"].remakes(made)
-    assert not WAYS["trainjob"].remakes(attempt_objects(planned(kubernetes={"via": "trainjob"}))[-1])
+    assert WORKLOADS["trainjob"].remakes(made)
+    assert not WORKLOADS["trainjob"].remakes(attempt_objects(planned(kubernetes={"via": "trainjob"}))[-1])
 
 
 def test_a_runtime_of_the_namespace_is_one_by_its_kind() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,29 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.clock import Clock
 from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer, Request, status
-from tests.faults.machine import until
+from tests.helpers.clock import Clock
+from tests.helpers.until import until
 
-from windlass.engines.keeping.ground import HeldElsewhere, NotNow
-from windlass.engines.keeping.recording import Recording
-from windlass.engines.kubernetes import ending, layout, marks
-from windlass.engines.kubernetes.client import PLURALS, Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import PLURALS, Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, Lease, held_elsewhere, holder_of, is_same_place
+from windlass.engines.kubernetes.api.login import AGAIN_SECONDS
+from windlass.engines.kubernetes.backend import UNFINISHED, KubernetesBackend
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
-from windlass.engines.kubernetes.ground import UNFINISHED, ClusterGround
-from windlass.engines.kubernetes.lease import DURATION_SECONDS, Lease, held_elsewhere, holder_of, is_same_place
-from windlass.engines.kubernetes.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.manifests import bounded, deadline_seconds
 from windlass.engines.kubernetes.plan import numbered, plan
-from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
-from windlass.plan.pods import pod_spec
-from windlass.runs.record import Phase
+from windlass.runs.events import entry_of
+from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
+from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
+from windlass.supervise.clock import SystemClock
+from windlass.supervise.recorder import Recorder
 
 PLUGIN = """
 import json, pathlib, sys
@@ -113,9 +114,9 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
 
 
 def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: ObjectServer, client: Client) -> None:
-    wish = marks.asked(client, "r-1")
+    wish = tombstones.asked(client, "r-1")
     assert wish is not None
-    assert wish.reason == marks.REMOVED
+    assert wish.reason == tombstones.REMOVED
     assert [one.name for one in server.requests] == ["r-1-stop", "r-1", "r-1"]
 
 
@@ -132,14 +133,14 @@ def test_another_404_removes_no_run(server: ObjectServer, client: Client, answer
     server.put("ConfigMap", "r-1-stop-of-another")
     server.fails = lambda request: answer if request.name == "r-1" else None
     with pytest.raises(Refused):
-        marks.asked(client, "r-1")
+        tombstones.asked(client, "r-1")
 
 
 def test_an_object_that_is_back_at_the_second_answer_is_there(server: ObjectServer, client: Client) -> None:
     server.job("r-1", "Running")
     answers = [status(404, "NotFound", name="r-1-1", kind="jobs")]
     server.fails = lambda _: answers.pop() if answers else None
-    assert marks.there(client, "batch/v1", "Job", "r-1-1", confirm_seconds=0) is not None
+    assert tombstones.there(client, "batch/v1", "Job", "r-1-1", pause=lambda _: None) is not None
 
 
 # -- the Lease --------------------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ class Scene:
         config = server.kubeconfig(folder)
         target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
         job = Job.model_validate({"name": "case", "command": ["true"], **fields})
-        cluster = Cluster("v1.34.0", frozenset(way.api for way in WAYS.values()))
+        cluster = Cluster("v1.34.0", frozenset(way.api for way in WORKLOADS.values()))
         facts = Facts(str(folder), True, True, None, None, cluster, config)
         self.plan: Plan = plan(job, target, facts, "r-1", boot_program())
         self.server = server
@@ -286,8 +287,10 @@ class Scene:
 
     def end(self, phase: Phase = Phase.LOST) -> None:
         writer = self.create()
-        writer.append("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
-        writer.append("end", {"phase": phase.value})
+        writer.append(
+            entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
+        )
+        writer.append(entry_of("end", {"phase": phase.value}))
         writer.close()
 
     def pod(self, name: str, phase: str = "Running") -> None:
@@ -327,8 +330,8 @@ def test_a_stop_after_the_end_needs_the_cluster_only_where_the_record_may_be_wro
     scene.engine.stop("r-1")
     writer = scene.store.writer("r-1")
     assert writer is not None
-    writer.append("resume", {"reason": "asked"})
-    writer.append("end", {"phase": "lost"})
+    writer.append(entry_of("resume", {"reason": "asked"}))
+    writer.append(entry_of("end", {"phase": "lost"}))
     writer.close()
     with pytest.raises(Refused):
         scene.engine.stop("r-1")
@@ -345,15 +348,15 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
     scene: Scene,
 ) -> None:
     writer = scene.create()
-    ground = ClusterGround(scene.plan, scene.dir)
-    record = Recording(writer)
-    ground.clear(record)
-    writer.append("end", {"phase": "stopped"})
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    record = Recorder(writer)
+    backend.prepare_end(record)
+    writer.append(entry_of("end", {"phase": "stopped"}))
     scene.server.anchor("r-1")
     scene.server.job("r-1", "Running")
     scene.server.fails = lambda _: status(503, "ServiceUnavailable", "the server is shutting down")
-    ground.finish(record, is_patient=False)
-    ground.close()
+    backend.clean_up(record, is_patient=False)
+    backend.close()
     writer.close()
     [warning] = [event.data["message"] for event in scene.store.events("r-1") if event.kind == "warning"]
     assert "the server is shutting down" in warning
@@ -373,28 +376,30 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
 )
 def test_a_start_that_cannot_be_made_now_is_not_refused(scene: Scene, answer: Answer, kind: str) -> None:
     writer = scene.create()
-    ground = ClusterGround(scene.plan, scene.dir)
+    backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(answer, "POST")
-    with pytest.raises(NotNow) as error:
-        ground.start(Recording(writer), scene.dir / "attempt-1", 1, [0], 1)
+    with pytest.raises(TargetUnavailable) as error:
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], SystemClock())
     assert error.value.kind == kind
-    assert not ground.is_started(scene.dir / "attempt-1")
-    ground.close()
+    assert not backend.is_started(scene.dir / "attempt-1")
+    backend.close()
     writer.close()
 
 
 def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: Scene) -> None:
     writer = scene.create()
-    ground = ClusterGround(scene.plan, scene.dir)
-    writer.append("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    writer.append(
+        entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
+    )
     scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
-    with pytest.raises(NotNow):
-        ground.start(Recording(writer), scene.dir / "attempt-1", 1, [0], 1)
+    with pytest.raises(TargetUnavailable):
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], SystemClock())
     scene.server.fails = lambda _: None
     scene.server.job("r-1", "Running")  # made, and never answered
-    writer.append("end", {"phase": "stopped"})
-    ground.finish(Recording(writer))
-    ground.close()
+    writer.append(entry_of("end", {"phase": "stopped"}))
+    backend.clean_up(Recorder(writer))
+    backend.close()
     writer.close()
     assert scene.server.names("Job") == []
 
@@ -405,24 +410,23 @@ def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: Scene, phase: str,
     scene.pod("r-1-1-0", phase)
     scene.server.job("r-1", "Running")
     scene.server.anchor("r-1")
-    ground = ClusterGround(scene.plan, scene.dir)
-    wake = os.open(os.devnull, os.O_WRONLY)  # stays open: the attempt's threads end some time after it is closed
-    attempt = ground.adopt(scene.dir / "attempt-1", 1, [0], wake)
-    until(lambda: attempt.pods.pod(0) is not None, seconds=30)
-    attempt.send(signal.SIGTERM)
-    attempt.senders.shutdown(wait=True)
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    attempt = backend.adopt(scene.dir / "attempt-1", 1, [0], SystemClock())
+    until(lambda: attempt.pods.pod(0) is not None)
+    attempt.send(Intent.STOP)
+    until(lambda: attempt.signals.is_idle)
     assert [one[:2] for one in scene.server.requests].count(("DELETE", "pods")) == deleted
     attempt.close()
-    ground.close()
+    backend.close()
 
 
 def test_a_start_that_is_forbidden_is_refused(scene: Scene) -> None:
     writer = scene.create()
-    ground = ClusterGround(scene.plan, scene.dir)
+    backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(status(403, "Forbidden"), "POST")
     with pytest.raises(Refused):
-        ground.start(Recording(writer), scene.dir / "attempt-1", 1, [0], 1)
-    ground.close()
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], SystemClock())
+    backend.close()
     writer.close()
 
 
@@ -447,7 +451,8 @@ def test_a_submission_that_fails_leaves_nothing(scene: Scene) -> None:
     with pytest.raises(Refused) as error:
         scene.engine.submit(scene.plan)
     assert "may be left" not in error.value.hint
-    assert scene.server.objects == {}
+    left = scene.server.objects.values()
+    assert [one["kind"] for one in left if "ownerReferences" not in one["metadata"]] == [], "the cluster deletes others"
 
 
 def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> None:
@@ -495,9 +500,9 @@ def deadlines(objects: Any) -> set[int]:
 def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ObjectServer, tmp_path: Path) -> None:
     scene = Scene(server, tmp_path, timeout="1h", grace="30s")
     writer = scene.create(at=time.time() - 3000)
-    ground = ClusterGround(scene.plan, scene.dir)
-    ground.begin(Recording(writer), ground.lay())
-    ground.close()
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    backend.create_first(Recorder(writer), backend.create_shared())
+    backend.close()
     writer.close()
     scene.store.close()
     found = server.objects["jobs", "r-1-1"]["spec"]["template"]["spec"]["activeDeadlineSeconds"]
@@ -505,13 +510,13 @@ def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ObjectServer, 
 
 
 def test_a_failing_cluster_is_no_sign_that_no_pod_lives(scene: Scene) -> None:
-    ground = ClusterGround(scene.plan, scene.dir)
-    assert not ground.lives()
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    assert not backend.lives()
     scene.pod("r-1-1-0")
-    assert ground.lives()
+    assert backend.lives()
     scene.server.objects.clear()
     scene.server.fails = lambda _: HTML_404
-    assert ground.lives()
+    assert backend.lives()
     with pytest.raises((Refused, Unreachable)):
-        ending.live_pods(ground.client, "r-1")
-    ground.close()
+        shutdown.live_pods(backend.client, "r-1")
+    backend.close()

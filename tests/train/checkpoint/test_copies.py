@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from windlass.train.checkpoint.saving import copy_into
+from windlass.train.checkpoint.snapshot import copy_into
 
 
 @dataclass
@@ -42,6 +42,6 @@ class Memory:
 @pytest.mark.parametrize("device", ["mps", "xpu", "hpu", "privateuseone", "meta"])
 def test_only_cuda_is_copied_from_without_waiting(device: str) -> None:
     memory: Any = Memory()
-    copy_into(memory, cast(torch.Tensor, OnDevice(torch.device(device))), None)
-    copy_into(memory, cast(torch.Tensor, OnDevice(torch.device("cuda", 1))), None)
+    copy_into(memory, cast(torch.Tensor, OnDevice(torch.device(device))))
+    copy_into(memory, cast(torch.Tensor, OnDevice(torch.device("cuda", 1))))
     assert memory.asked == [False, True]

@@ -17,10 +17,11 @@ import torch
 from tests.train.checkpoint.saved import build, flip, make
 
 from windlass.train.checkpoint import Checkpoint, files
+from windlass.train.checkpoint.chunks import export_safetensors
+from windlass.train.checkpoint.export import read_tensors
 from windlass.train.checkpoint.faults import BadCheckpoint
 from windlass.train.checkpoint.files import list_checkpoints
 from windlass.train.checkpoint.storage import Folder
-from windlass.train.checkpoint.to_torch import read_tensors
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_checkpoints_are_listed_newest_first_with_what_their_manifests_say(folde
     for one in found:
         assert one.complete
         assert one.bytes == sum(path.stat().st_size for path in Path(one.path).iterdir() if path.name != files.MANIFEST)
-        assert files.verify(one) == []
+        assert files.examine(one) == []
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -69,9 +70,9 @@ def test_a_damaged_checkpoint_is_found_out_and_the_one_before_it_is_loaded(
 ) -> None:
     spoil, says = DAMAGES[damage]
     spoil(newest(folder))
-    problems = files.verify(list_checkpoints(folder)[0])
+    problems = files.examine(list_checkpoints(folder)[0])
     assert len(problems) == 1
-    assert says in problems[0]
+    assert says in problems[0].text
     weights = make(folder.parent / "other", 2)
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=folder)
@@ -118,7 +119,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     path = newest(folder)
     (path / "rank-0.json").rename(tmp_path / "outside.json")
     (path / "rank-0.json").symlink_to(tmp_path / "outside.json")
-    assert "rank-0.json" in files.verify(list_checkpoints(folder)[0])[0]
+    assert "rank-0.json" in files.examine(list_checkpoints(folder)[0])[0].text
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
     assert [one.step for one in list_checkpoints(folder)] == [2, 1]
@@ -147,7 +148,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(folder: Pat
     path = newest(folder)
     (path / "rank-0.json").unlink()
     os.mkfifo(path / "rank-0.json")
-    assert "rank-0.json" in files.verify(list_checkpoints(folder)[0])[0]
+    assert "rank-0.json" in files.examine(list_checkpoints(folder)[0])[0].text
 
 
 def test_nothing_that_lies_in_a_checkpoint_is_unpickled_unless_the_user_asks(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_nothing_that_lies_in_a_checkpoint_is_unpickled_unless_the_user_asks(tmp
     own = json.loads((path / "rank-0.json").read_text())
     own["common"]["parts"]["mine"]["thing"] = {"$": "pickle", "v": base64.b64encode(evil).decode()}
     rewrite(path, "rank-0.json", json.dumps(own).encode())
-    assert files.verify(list_checkpoints(folder)[0]) == []
+    assert files.examine(list_checkpoints(folder)[0]) == []
     model, optimizer = build()
     before = model.weight.detach().clone()
     saved = Checkpoint(model=model, optimizer=optimizer, mine={}, folder=folder)
@@ -228,10 +229,10 @@ def test_export_without_torch_gives_the_tensors_of_one_part(tmp_path: Path) -> N
     weights = make(tmp_path / "ck", 2)
     target = tmp_path / "model.safetensors"
     program = (
-        "import sys; from windlass.train.checkpoint import files\n"
+        "import sys; from windlass.train.checkpoint import chunks, files\n"
         "found = files.list_checkpoints(sys.argv[1])[0]\n"
-        "assert files.verify(found) == []\n"
-        "files.export_safetensors(found, sys.argv[2])\n"
+        "assert files.examine(found) == []\n"
+        "chunks.export_safetensors(found, sys.argv[2])\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "ck"), str(target)], check=True)
@@ -242,5 +243,5 @@ def test_export_without_torch_gives_the_tensors_of_one_part(tmp_path: Path) -> N
 
 def test_export_of_an_unknown_part_leaves_no_file(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="no tensors of a part named 'teacher', only of model"):
-        files.export_safetensors(list_checkpoints(folder)[0], tmp_path / "x.safetensors", "teacher")
+        export_safetensors(list_checkpoints(folder)[0], tmp_path / "x.safetensors", "teacher")
     assert not [path for path in tmp_path.iterdir() if "x.safetensors" in path.name]

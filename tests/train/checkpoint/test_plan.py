@@ -9,11 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.train.checkpoint.plan import SLACK_BYTES, Chunk, count, lay_out, local_chunks, share
+from windlass.train.checkpoint.chunks import Chunk, full_chunk, item_bytes, lay_out
+from windlass.train.checkpoint.plan import SLACK_BYTES, local_chunks, share
 
 
 def tensor(name: str, *shape: int, dtype: str = "float32") -> Chunk:
-    return Chunk(name, dtype, shape, (0,) * len(shape), shape)
+    return full_chunk(name, dtype, shape)
 
 
 REPLICATED = st.lists(
@@ -33,8 +34,8 @@ def test_replicated_tensors_are_each_written_once_and_all_ranks_write_as_much(
     assert len(boxes) == len(set(boxes))
     for own in plan:
         for chunk in own:
-            elements[chunk.name] += count(chunk.sizes)
-    assert elements == {chunk.name: count(chunk.shape) for chunk in chunks}
+            elements[chunk.name] += math.prod(chunk.sizes)
+    assert elements == {chunk.name: math.prod(chunk.shape) for chunk in chunks}
     loads = [sum(chunk.num_bytes for chunk in own) for own in plan]
     widest = max((chunk.num_bytes // max(1, chunk.shape[0]) for chunk in chunks if chunk.shape), default=0)
     # What is left when each rank lacks less than it is worth to cut goes to one of them.
@@ -82,3 +83,10 @@ def test_the_file_is_what_the_safetensors_format_asks_for() -> None:
 def test_the_plan_of_a_rank_has_all_its_tensors() -> None:
     held = local_chunks({"a": torch.zeros(2, 3), "b": torch.zeros(()), "c": torch.zeros(0, 5, dtype=torch.int8)})
     assert held == [tensor("a", 2, 3), tensor("b"), tensor("c", 0, 5, dtype="int8")]
+
+
+def test_the_size_of_every_type_follows_from_its_name() -> None:
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    assert {dtype: item_bytes(str(dtype).removeprefix("torch.")) for dtype in dtypes} == {
+        dtype: dtype.itemsize for dtype in dtypes
+    }

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 def found(step: int, attempt: int = 1, *, at: float = 0.0, fault: Fault | None = None, run: str = RUN) -> Found:
     name = files.name_of(step, attempt, "abcd")
-    return Found(name, "", step, 0, at, 1, fault is None, attempt, 1, run, fault=fault or Fault.UNFINISHED)
+    return Found(name, "", step, 0, at, 1, attempt, 1, run, fault)
 
 
 def pruned(there: list[Found], keep: int | None, keep_for: float | None = None, now: float = 1000.0) -> list[int]:
@@ -104,7 +104,8 @@ def test_a_damaged_one_is_set_aside_and_goes_once_a_newer_one_is_verified(folder
     aside, kept = list_checkpoints(folder)
     assert (aside.name, aside.complete, aside.fault) == (f"{name}.damaged", False, Fault.DAMAGED)
     assert files.parse_name(aside.name) is None, "earlier versions take it for none of theirs"
-    assert files.verify(aside) == ["rank-0.safetensors is damaged: its crc32 is not the manifest's"]
+    [problem] = files.examine(aside)
+    assert problem.text == "rank-0.safetensors is damaged: its crc32 is not the manifest's"
     assert (kept.step, kept.complete) == (4, True)
     assert retention.prune(folder, RUN, 1).removed == []
 

@@ -7,29 +7,22 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.faults.disk import fill, small_disk
+from tests.helpers.disk import fill, small_disk
+from tests.helpers.machine import lives
+from tests.helpers.until import until
 from tests.train.checkpoint.saved import build, make, train
 
 from windlass.train.checkpoint import Checkpoint
-from windlass.train.checkpoint.files import list_checkpoints, verify
-
-
-def until(true: Callable[[], object], seconds: float = 100.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < give_up, "it does not happen"
-        time.sleep(0.01)
+from windlass.train.checkpoint.files import examine, list_checkpoints
 
 
 def steps_of(folder: Path) -> list[int]:
-    return [found.step for found in list_checkpoints(folder) if found.complete and not verify(found)]
+    return [found.step for found in list_checkpoints(folder) if found.complete and not examine(found)]
 
 
 def test_a_full_disk_costs_the_save_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -76,10 +69,10 @@ def test_a_killed_writer_of_the_only_rank_costs_one_save(tmp_path: Path, capfd: 
     saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
     train(model, optimizer)
     saved.step()
-    os.kill(saved._writer.pid, signal.SIGSTOP)
+    os.kill(saved._saver.writer.pid, signal.SIGSTOP)
     saved.save()
-    (tmp_path / f"{saved._writer.current['name']}").mkdir()  # type: ignore[index]
-    os.kill(saved._writer.pid, signal.SIGKILL)
+    (tmp_path / saved._saver._name).mkdir()
+    os.kill(saved._saver.writer.pid, signal.SIGKILL)
     train(model, optimizer)
     saved.step()
     assert saved.save(wait=True)
@@ -92,12 +85,12 @@ def test_a_killed_writer_of_the_only_rank_costs_one_save(tmp_path: Path, capfd: 
 def test_a_save_under_way_makes_the_next_one_skip_or_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
-    os.kill(saved._writer.pid, signal.SIGSTOP)
+    os.kill(saved._saver.writer.pid, signal.SIGSTOP)
     for _ in range(3):
         train(model, optimizer)
         saved.step()
         saved.save()
-    os.kill(saved._writer.pid, signal.SIGCONT)
+    os.kill(saved._saver.writer.pid, signal.SIGCONT)
     assert saved.save(wait=True)
     saved.close()
     assert steps_of(tmp_path) == [3, 1]
@@ -111,11 +104,11 @@ def test_what_is_saved_is_the_state_of_that_moment_whatever_training_does_then(t
     train(model, optimizer)
     saved.step()
     kept = model.weight.detach().clone()
-    os.kill(saved._writer.pid, signal.SIGSTOP)
+    os.kill(saved._saver.writer.pid, signal.SIGSTOP)
     saved.save()
     with torch.no_grad():
         model.weight.fill_(7.0)
-    os.kill(saved._writer.pid, signal.SIGCONT)
+    os.kill(saved._saver.writer.pid, signal.SIGCONT)
     saved.close()
     other, its_optimizer = build()
     again = Checkpoint(model=other, optimizer=its_optimizer, folder=tmp_path)
@@ -165,38 +158,44 @@ import os, signal, sys, time
 from tests.train.checkpoint.saved import build, train
 from windlass.train.checkpoint import Checkpoint
 
-model, optimizer = build()
-saved = Checkpoint(model=model, optimizer=optimizer, folder=sys.argv[1], every=10**6)
-train(model, optimizer)
-saved.step()
-if sys.argv[2] == "killed":
-    os.kill(saved._writer.pid, signal.SIGSTOP)
+def begin(folder):
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=10**6)
+    train(model, optimizer)
+    saved.step()
+    return saved
+
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    saved = begin(sys.argv[1] + "/killed")
+    os.kill(saved._saver.writer.pid, signal.SIGSTOP)
     saved.save()
-    print(saved._writer.pid, flush=True)
+    os.write(write, str(saved._saver.writer.pid).encode())
     time.sleep(600)
-saved.save()
-print(saved._writer.pid, flush=True)
+print(os.read(read, 100).decode(), flush=True)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+begin(sys.argv[1] + "/ends").save()
 """
 
 
-def trainer(folder: Path, how: str) -> subprocess.Popen[str]:
-    root = Path(__file__).parents[3]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The folder of a script one of whose processes is killed in a save, and one ends; the writer of the killed one."""
+    root, folder = Path(__file__).parents[3], tmp_path_factory.mktemp("trained")
     env = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
-    words = [sys.executable, "-c", TRAINER, str(folder), how]
-    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+    with (folder / "said").open("w") as said:  # no pipe: the stopped writer would keep it open
+        subprocess.run([sys.executable, "-c", TRAINER, str(folder)], env=env, stdout=said, check=True, timeout=100)
+    return folder, int((folder / "said").read_text().split()[0])
 
 
-def test_a_writer_whose_rank_is_killed_finishes_what_it_has_and_ends(tmp_path: Path) -> None:
-    with trainer(tmp_path, "killed") as process:
-        assert process.stdout is not None
-        writer = int(process.stdout.readline())
-        process.kill()
+def test_a_writer_whose_rank_is_killed_finishes_its_save_and_ends(trained: tuple[Path, int]) -> None:
+    folder, writer = trained
     os.kill(writer, signal.SIGCONT)
-    until(lambda: steps_of(tmp_path) == [1])
-    until(lambda: not Path(f"/proc/{writer}").exists() or "Z" in Path(f"/proc/{writer}/stat").read_text().split()[2])
+    until(lambda: steps_of(folder / "killed") == [1])
+    until(lambda: not lives(writer))
 
 
-def test_a_script_that_just_ends_has_its_last_save(tmp_path: Path) -> None:
-    with trainer(tmp_path, "ends") as process:
-        assert process.wait(100) == 0
-    assert steps_of(tmp_path) == [1]
+def test_a_script_that_just_ends_has_its_last_save(trained: tuple[Path, int]) -> None:
+    assert steps_of(trained[0] / "ends") == [1]

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import resource
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 import torch
-from tests.faults.failing_disk import failing_reads
-from tests.faults.read_errors import build as build_library
+from tests.helpers.failing_disk import failing_reads
 from tests.train.checkpoint.saved import build, flip, make
 from tests.train.checkpoint.test_files import change, newest
 from tests.train.checkpoint.test_retention import steps
 from tests.train.checkpoint.test_retry import Clock
 
 from windlass.train.checkpoint import Checkpoint, files, restore, retention
-from windlass.train.checkpoint.agreement import World
+from windlass.train.checkpoint.consensus import World
 from windlass.train.checkpoint.faults import Fault, UnknownFormat, UnreadableCheckpoint
 from windlass.train.checkpoint.retry import Retry
 from windlass.train.checkpoint.storage import Folder
@@ -69,7 +65,7 @@ def without_descriptors() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM])
 def test_a_manifest_that_cannot_be_read_is_neither_damaged_nor_unfinished(folder: Path, number: int) -> None:
-    for found in files.listed(Disk(folder, number, files.MANIFEST), str(folder)):
+    for found in files.list_checkpoints(Disk(folder, number, files.MANIFEST)):
         assert (found.complete, found.fault) == (False, Fault.UNREADABLE)
         assert os.strerror(number) in found.problem
         assert errno.errorcode[number] in found.problem
@@ -194,57 +190,3 @@ def test_a_run_goes_on_from_its_own_checkpoints_before_those_of_others(
     for run_id in ("other", "new"):
         with pytest.raises(UnreadableCheckpoint, match="ENXIO"):
             restore.choose(str(folder), ALONE, clock.retry(60), run_id)
-
-
-# -- real ranks -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """What two ranks found in each phase of `scripts/unreadable.py`."""
-    folder = tmp_path_factory.mktemp("unreadable")
-    library = build_library(folder)
-    source = Path(__file__).parents[3] / "src"
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS")}
-    env |= {"PYTHONPATH": f"{source}:{SCRIPTS}", "OMP_NUM_THREADS": "1", **library.environ}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "unreadable.py"), str(folder)], env=env, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False, timeout=250,
-    )  # fmt: skip
-    found: dict[str, list[dict[str, Any]]] = {"names": [{path.name: 1} for path in (folder / "ck").iterdir()]}
-    for line in done.stdout.splitlines():
-        if line.startswith(">>"):
-            one = json.loads(line[2:])
-            found.setdefault(one["phase"], []).append(one)
-    assert "older" in found, done.stdout
-    return {phase: sorted(ranks, key=lambda one: one.get("rank", 0)) for phase, ranks in found.items()}
-
-
-@pytest.mark.timeout(300)
-def test_one_error_costs_a_retry(told: dict[str, list[dict[str, Any]]]) -> None:
-    assert told["once"][0]["codes"] == [0, 0]
-    saved = told["save"][1]["digest"]
-    assert [(one["steps"], one["digest"]) for one in told["once"][1:]] == [(2, saved)] * 2
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("phase", "said"),
-    [
-        ("file of rank 1", "/rank-1.safetensors: Stale file handle (ESTALE)"),
-        ("folder", "/ck: Input/output error (EIO)"),
-    ],
-)
-def test_what_one_rank_cannot_read_makes_all_ranks_fail(
-    told: dict[str, list[dict[str, Any]]], phase: str, said: str
-) -> None:
-    ranks = told[phase][1:]
-    assert [one.get("raised") for one in ranks] == ["UnreadableCheckpoint"] * 2
-    assert len({one["said"] for one in ranks}) == 1
-    assert said in ranks[0]["said"]
-    assert len(told["names"]) == 2, "none was removed"
-
-
-@pytest.mark.timeout(300)
-def test_an_older_one_that_cannot_be_read_is_not_needed(told: dict[str, list[dict[str, Any]]]) -> None:
-    assert [one["steps"] for one in told["older"][1:]] == [2, 2]

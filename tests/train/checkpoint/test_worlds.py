@@ -1,9 +1,10 @@
-"""Real ranks over gloo, one, two and three of them: one session of `scripts/worlds.py` looked at from all sides."""
+"""Real ranks over gloo, one, two and three of them: one session of `scripts/worlds.py`, whose output all tests read."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import read_errors
 
-from windlass.train.checkpoint.files import list_checkpoints, verify
-from windlass.train.checkpoint.to_torch import read_tensors
+from windlass.train.checkpoint.export import read_tensors
+from windlass.train.checkpoint.files import examine, list_checkpoints
 
 SCRIPT = Path(__file__).with_name("scripts") / "worlds.py"
 KINDS = ("ddp", "fsdp")
@@ -29,6 +31,8 @@ class Session:
         env = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
         for name in [name for name in env if name.startswith("WINDLASS")]:
             del env[name]
+        if shutil.which("cc"):
+            env |= read_errors.build(folder).environ
         done = subprocess.run(
             [sys.executable, str(SCRIPT), str(folder)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, check=False, timeout=550,
@@ -114,7 +118,7 @@ def test_ranks_that_get_sigterm_at_different_times_save_the_same_step_and_end_wi
     assert session.codes("stopped") == [143, 143]
     first, second = session.ranks("stopped")
     [found] = list_checkpoints(session.folder / "stopped")
-    assert verify(found) == []
+    assert examine(found) == []
     assert found.step == first["at"] == second["at"]
     assert f"the state at step {found.step} is saved" in session.output
 
@@ -153,9 +157,48 @@ def test_ranks_that_cannot_talk_save_by_time_and_on_sigterm_at_the_same_step(ses
     found = list_checkpoints(session.folder / "alone")
     assert found[0].step == again[0]["at"]
     assert len(found) == 3
-    assert [verify(one) for one in found] == [[]] * 3
+    assert [examine(one) for one in found] == [[]] * 3
 
 
 def test_no_rank_leaves_anything_behind(session: Session) -> None:
     left = [path for path in session.folder.rglob("*") if path.name.startswith(".") or path.name.endswith(".failed")]
     assert left == []
+
+
+def test_a_rank_does_not_unpickle_what_another_one_sends(session: Session) -> None:
+    said = session.ranks("gather")[0]["said"]
+    assert " bytes that Windlass did not write: " in said
+    assert not (session.folder / "unpickled").exists()
+
+
+# -- reads that fail --------------------------------------------------------------------------------------------------
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+
+@needs_compiler
+def test_one_error_costs_a_retry(session: Session) -> None:
+    assert session.codes("once") == [0, 0]
+    saved = session.ranks("save")[0]["digest"]
+    assert [(one["steps"], one["digest"]) for one in session.ranks("once")] == [(2, saved)] * 2
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ("file of rank 1", "/rank-1.safetensors: Stale file handle (ESTALE)"),
+        ("folder", "/ck: Input/output error (EIO)"),
+    ],
+)
+def test_what_one_rank_cannot_read_makes_all_ranks_fail(session: Session, phase: str, said: str) -> None:
+    ranks = session.ranks(phase)
+    assert [one.get("raised") for one in ranks] == ["UnreadableCheckpoint"] * 2
+    assert len({one["said"] for one in ranks}) == 1
+    assert said in ranks[0]["said"]
+    assert len(list((session.folder / "ck").iterdir())) == 2, "none was removed"
+
+
+@needs_compiler
+def test_an_older_one_that_cannot_be_read_is_not_needed(session: Session) -> None:
+    assert [one["steps"] for one in session.ranks("older")] == [2, 2]

@@ -1,4 +1,4 @@
-"""A port that a rank wants to listen on and that is in use: who has it."""
+"""Rule on a port that a rank wants to listen on and that is in use: which process has it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import LIBRARY, last_lines
-from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
-from windlass.worker.listeners import IN_USE
+from windlass.worker.port_listeners import IN_USE
 
 EPHEMERAL_FROM: Final = 32768
 """Ports from here on are mostly chosen by the kernel (ip_local_port_range): a rank listens there by no choice."""
@@ -22,7 +22,7 @@ _WRITTEN: Final = re.compile(r"(?<![\w.])(\d{4,5})(?![\w.])")
 _MASTER: Final = "MASTER_PORT"
 
 
-def taken(case: Case) -> Iterator[Verdict]:
+def taken(case: Observations) -> Iterator[Verdict]:
     """A port in use: by another rank of the run, by Windlass, which keeps MASTER_PORT, or by another program."""
     first = case.first
     if first is None:
@@ -33,7 +33,7 @@ def taken(case: Case) -> Iterator[Verdict]:
         said = "\n".join(last_lines(case.text, 20))
     if not IN_USE.search(said):
         return
-    held = case.facts.get("held_port")
+    held = case.host_facts.get("held_port")
     port = _wanted(case, said)
     evidence = [next(line for line in said.splitlines() if IN_USE.search(line))[:400]]
     evidence += [case.where] if case.where else []
@@ -56,19 +56,19 @@ def taken(case: Case) -> Iterator[Verdict]:
         if port is None and held is not None:
             evidence.append(f"MASTER_PORT ({held}) is kept by Windlass: binding it needs SO_REUSEADDR")
         see = f"ss -ltnp 'sport = :{port}'" if port else "ss -ltnp"
-        fix = f"let the script take {_MASTER} as it is given, or port 0; see who has it: {see}"
+        fix = f"let the script take {_MASTER} as it is given, or port 0; see which process has it: {see}"
         fix += "; launcher: plain leaves MASTER_PORT free" if port is None and held is not None else ""
     yield Verdict("port-taken", summary, first.rank, tuple(evidence), fix, 94)
 
 
-def _wanted(case: Case, said: str) -> int | None:
-    """The port that the rank asked for: as the error says it, or as it stands in the lines that led there."""
+def _wanted(case: Observations, said: str) -> int | None:
+    """The port that the rank requested, by its error or by the source lines of the traceback."""
     for pattern in _SAID:
         if match := pattern.search(said):
             return int(match[1])
     frames = case.raised.frames if case.raised is not None else ()
-    sources = [case.seen.sources.get(frame.key, "") for frame in reversed(frames) if not LIBRARY.search(frame.file)]
-    held = case.facts.get("held_port")
+    sources = [case.sources.get(frame.key, "") for frame in reversed(frames) if not LIBRARY.search(frame.file)]
+    held = case.host_facts.get("held_port")
     written = [int(number) for source in sources for number in _WRITTEN.findall(source)]
     known = {one["port"] for one in _listeners(case)} | {held}
     if likely := [number for number in written if number in known] or written:
@@ -76,11 +76,11 @@ def _wanted(case: Case, said: str) -> int | None:
     return int(held) if held is not None and any(_MASTER in source for source in sources) else None
 
 
-def _listeners(case: Case) -> list[Mapping[str, Any]]:
-    return list(case.facts.get("listeners") or ())
+def _listeners(case: Observations) -> list[Mapping[str, Any]]:
+    return list(case.host_facts.get("listeners") or ())
 
 
-def _sibling(case: Case, port: int | None) -> tuple[int, Mapping[str, Any]] | None:
+def _sibling(case: Observations, port: int | None) -> tuple[int, Mapping[str, Any]] | None:
     """The other rank that listens on this port; where the port is not known, the one that listens on any by choice."""
     ranks = {state.pid: state.rank for state in case.status.ranks if state.pid}
     assert case.first is not None

@@ -1,20 +1,20 @@
-"""What was recorded while the ranks ran: torch's flight recorder on collectives, the worker on losses.
+"""Rules on what was recorded while the ranks ran: collectives by torch's flight recorder, losses by the worker.
 
-Of ranks that hang or fail in a collective the recorder says more exactly than their stacks where they were.
+For ranks that hang or fail in a collective the recorder is more exact than their stacks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from windlass.diagnose.flights import Finding, crossed, find, named
+from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import main_stack, own_frame
-from windlass.diagnose.rules.case import Case
 from windlass.diagnose.verdict import Verdict
-from windlass.runs.record import Event
+from windlass.runs.events import AttemptStarted, Event, LossNotFinite, Progress, entries, of_newest_attempt
 
 MISMATCH_FIX: Final = (
     "let every rank call the same collectives in the same order with tensors of the same shape and type; "
@@ -23,7 +23,7 @@ MISMATCH_FIX: Final = (
 MAX_LINES: Final = 6
 
 
-def collectives(case: Case) -> Iterator[Verdict]:
+def collectives(case: Observations) -> Iterator[Verdict]:
     """Calls that differ, and calls that some ranks did not make."""
     found = findings(case)
     score = _score(case)
@@ -48,52 +48,52 @@ def collectives(case: Case) -> Iterator[Verdict]:
         )
 
 
-def findings(case: Case) -> tuple[Finding, ...]:
-    """What the recorders of all ranks, taken together, say is wrong."""
-    return find(case.seen.flights())
+def findings(case: Observations) -> tuple[Finding, ...]:
+    """What is wrong by the recorders of all ranks, taken together."""
+    return find(case.flights())
 
 
-def lines(case: Case) -> list[str]:
+def lines(case: Observations) -> list[str]:
     """The same as evidence, for verdicts that rest on something else too."""
     return [line for finding in findings(case)[:2] for line in finding.lines()][:MAX_LINES]
 
 
-def label(case: Case, call: str) -> str:
-    """A collective that stacks tell of, with the number that the recorder knows: `all_reduce #6 of …`."""
+def label(case: Observations, call: str) -> str:
+    """A collective that stacks name, with its number in the recorder: `all_reduce #6 of …`."""
     found = next((finding for finding in findings(case) if finding.kind == "not-joined"), None)
     if found is None:
         return call
     return found.label if found.call.op == call else f"{call} ({found.label})"
 
 
-def _evidence(case: Case) -> tuple[str, ...]:
+def _evidence(case: Observations) -> tuple[str, ...]:
     """What was recorded, then where the ranks were."""
-    silence = case.seen.silence()
+    silence = case.silence()
     places = []
     for rank, text in sorted(silence.stacks.items())[:8] if silence and not case.failed else ():
-        own = own_frame(main_stack(text), case.seen.code_dir, innermost_first=True)
+        own = own_frame(main_stack(text), case.code_dir, innermost_first=True)
         places += [f"{case.name(rank)}: {case.at(own)}"] if own else []
     return (*lines(case), *(places or case.calls.values()))
 
 
-def _score(case: Case) -> float:
-    """How much the recorder says: nothing of a run that has not hung or failed in a collective."""
-    silence = case.seen.silence()
+def _score(case: Observations) -> float:
+    """How much the recorder counts: nothing for a run that has not hung or failed in a collective."""
+    silence = case.silence()
     if silence is not None and silence.reason in ("silence", "timeout", "stop") and not case.failed:
-        return 0.0 if case.seen.went_on_after(silence) else 60.0 if silence.reason == "stop" else 110.0
-    in_collective = any(flight.get("failed_in") for flight in case.seen.flights().values())
+        return 0.0 if case.went_on_after(silence) else 60.0 if silence.reason == "stop" else 110.0
+    in_collective = any(flight.get("failed_in") for flight in case.flights().values())
     return 97.0 if case.failed and in_collective else 0.0
 
 
-def _without_excuse(case: Case, finding: Finding) -> list[int]:
-    """Of those that are missing the ones that live: one that failed or left is told of by another rule."""
+def _without_excuse(case: Observations, finding: Finding) -> list[int]:
+    """Of those that are missing the ones that live: another rule is on those that failed or left."""
     if case.failed and not case.only_victims:
         return []
-    gone = {seen.rank for seen in case.seen.ranks if seen.exit_code is not None and not seen.ended_by_us}
+    gone = {seen.rank for seen in case.ranks if seen.exit_code is not None and not seen.ended_by_us}
     return [rank for rank in finding.missing if rank not in gone]
 
 
-def _mismatch(case: Case, finding: Finding, score: float) -> Verdict:
+def _mismatch(case: Observations, finding: Finding, score: float) -> Verdict:
     calls = finding.group.calls
     number = finding.call.number
     said = dict.fromkeys(str(calls[rank][number]) for rank in finding.joined)
@@ -107,7 +107,7 @@ def _mismatch(case: Case, finding: Finding, score: float) -> Verdict:
     )
 
 
-def _crossed(case: Case, both: tuple[Finding, Finding], score: float) -> Verdict:
+def _crossed(case: Observations, both: tuple[Finding, Finding], score: float) -> Verdict:
     one, other = both
     return Verdict(
         "collective-mismatch",
@@ -128,59 +128,58 @@ class Losses:
 
     loss: object
     """The newest one."""
-    bad: Mapping[str, Any] | None = None
+    bad: LossNotFinite | Progress | None = None
     """`loss` and `step` where it was first not finite; None where it always was, or that is not known."""
-    good: Mapping[str, Any] | None = None
+    good: Progress | None = None
     """The last finite one before."""
 
     def lines(self) -> list[str]:
         """The same as evidence."""
         found = [] if is_finite(self.loss) else [f"the last loss that was reported: {self.loss}"]
-        if self.bad is not None and "step" in self.bad:
-            found.append(f"the first one that was not finite: {self.bad['loss']} at step {self.bad['step']}")
+        if self.bad is not None and self.bad.step is not None:
+            found.append(f"the first one that was not finite: {self.bad.loss} at step {self.bad.step}")
         if self.good is not None:
-            at = f" at step {self.good['step']}" if "step" in self.good else ""
-            found.append(f"the last good one: {self.good['loss']}{at}")
+            at = "" if self.good.step is None else f" at step {self.good.step}"
+            found.append(f"the last good one: {self.good.loss}{at}")
         return found
 
 
-def losses(case: Case) -> Losses | None:
+def losses(case: Observations) -> Losses | None:
     """The losses of the newest attempt: of the rank that failed first, else of the one that the progress is of."""
-    events = case.seen.events
-    begins = [place for place, event in enumerate(events) if event.kind == "attempt"]
-    own = events[begins[-1] :] if begins else events
-    changes = [event.data for event in own if event.kind == "loss"]
-    reported = [event.data for event in own if event.kind == "progress" and "loss" in event.data]
-    if not (changes or reported or len(begins) <= 1) or "loss" not in case.status.progress:
+    own = of_newest_attempt(case.events)
+    before = case.events[: len(case.events) - len(own)]
+    changes = list(entries(own, LossNotFinite))
+    reported = [progress for progress in entries(own, Progress) if progress.loss is not None]
+    is_first = AttemptStarted.kind not in [event.kind for event in before]
+    if not (changes or reported or is_first) or "loss" not in case.status.progress:
         return None  # what the status has is of an attempt before
     loss, rank = case.status.progress["loss"], case.status.progress.get("rank")
     wanted = (case.first.rank, rank) if case.first is not None else (rank,)
-    of_rank = [[change for change in changes if change["rank"] == one] for one in wanted]
+    of_rank = [[change for change in changes if change.rank == one] for one in wanted]
     known = next((found for found in of_rank if found), changes)
     if known:
-        first_bad = _first_bad(events[: begins[-1]] if begins else [], known[-1])
-        return Losses(loss, first_bad, first_bad.get("last"))
+        first_bad = _first_bad(before, known[-1])
+        return Losses(loss, first_bad, first_bad.last)
     good, bad = None, None
-    for data in reported:
-        if is_finite(data["loss"]):
-            good, bad = data, None
+    for progress in reported:
+        if is_finite(progress.loss):
+            good, bad = progress, None
         elif bad is None:
-            bad = data
+            bad = progress
     if bad is None and is_finite(loss):
-        good = case.status.progress
+        good = Progress.from_json(case.status.progress)
     return Losses(loss, bad, good)
 
 
-def _first_bad(before: Sequence[Event], change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where the loss became what it was from the first step of an attempt on: in an attempt `before`, if one tells.
+def _first_bad(before: Sequence[Event], change: LossNotFinite) -> LossNotFinite:
+    """Where the loss became what it was from the first step of an attempt on: in an attempt `before`, if one has it.
 
     A checkpoint that was saved after the loss had become NaN carries it into the attempts that go on from it.
     """
-    for event in reversed(before):
-        if "last" in change or "step" not in change:
+    for one in reversed(list(entries(before, LossNotFinite))):
+        if change.last is not None or change.step is None:
             break
-        one = event.data
-        if event.kind == "loss" and one["rank"] == change["rank"] and one.get("step", math.inf) <= change["step"]:
+        if one.rank == change.rank and one.step is not None and one.step <= change.step:
             change = one
     return change
 

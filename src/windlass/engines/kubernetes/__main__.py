@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).absolute().parents[3]))
 
-from windlass.engines.keeping.keeper import main
-from windlass.engines.kubernetes.ground import ClusterGround
+from windlass.engines.kubernetes.backend import KubernetesBackend
+from windlass.supervise.process import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], ClusterGround))
+    sys.exit(main(sys.argv[1:], KubernetesBackend))

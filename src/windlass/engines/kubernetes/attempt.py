@@ -1,206 +1,162 @@
-"""One attempt of a run on a cluster: an object that makes pods, and of each pod the files that its node has told.
-
-To whoever keeps the run it is what an attempt on one's own machine is: nodes that say things, live, and are signalled.
-"""
+"""One attempt on a cluster: nodes that run in pods, whose events are read from logs and whose end from pod status."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
-import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from windlass.engines.keeping.told import Told
-from windlass.engines.kubernetes import layout, staying, streams
-from windlass.engines.kubernetes.arrivals import Arrivals
-from windlass.engines.kubernetes.background import PAUSES
-from windlass.engines.kubernetes.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.follower import Connections, Follower, raise_file_limit
-from windlass.engines.kubernetes.intake import Intake
-from windlass.engines.kubernetes.marks import Ear
-from windlass.engines.kubernetes.mirror import last_line_at
-from windlass.engines.kubernetes.plan import attempt_objects
-from windlass.engines.kubernetes.pods import PodWatch, has_ended, is_alive, why_it_ended
-from windlass.engines.kubernetes.seeing import claims_of, container_state
-from windlass.engines.kubernetes.troubles import Troubles
-from windlass.engines.kubernetes.turns import Turn
-from windlass.engines.kubernetes.ways import WAYS
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.background import PAUSES
+from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.logs.feed import NodeFeed, NodeFiles, Readers
+from windlass.engines.kubernetes.logs.follower import Connections, Follower, raise_file_limit
+from windlass.engines.kubernetes.logs.tail import LogTail, last_line_at
+from windlass.engines.kubernetes.pods import reuse, spares
+from windlass.engines.kubernetes.pods.control import PodControl
+from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, why_it_ended
+from windlass.engines.kubernetes.pods.problems import PodProblems
+from windlass.engines.kubernetes.pods.signals import Signals
+from windlass.engines.kubernetes.pods.status import claims_of, container_state
+from windlass.engines.kubernetes.queue.watch import QueueWatch
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.workloads.tombstones import Ear
 from windlass.errors import EngineError
-from windlass.plan.launch import fill_in
-from windlass.plan.placement import attempt_environment
+from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous
 from windlass.plan.plan import Plan
-from windlass.plan.pods import pod_spec
+from windlass.plan.price import num_spares
+from windlass.runs.node_events import RankSeen
+from windlass.supervise.backend import Attempt, Intent, Node
+from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
 
-ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL)
-"""Signals after which a node is to end, soon or at once."""
+WAKE_SECONDS_A_NODE: Final = 0.0003
+"""Between two times that the monitor is woken for events, in attempts of many nodes: a look at all takes that long."""
+MANY_NODES: Final = 64
 AGAIN_SECONDS: Final = 5.0
 """Between two signals of one kind to one node."""
-SENDERS: Final = 16
-"""Signals that are sent at once."""
+REASON_SECONDS: Final = 5.0
+"""How long the status of a pod that was deleted may take to show its end, and why."""
 DEADLINE: Final = "DeadlineExceeded"
 """Status reason of a pod that ran for as long as its deadline allowed."""
-SEND_SECONDS: Final = 10.0
-"""How long a command in a pod may take to signal it."""
-REASON_SECONDS: Final = 5.0
-"""How long a pod that was taken away may take to be shown as ended, and why: it says so only then."""
 
 
-class PodNode(Told):
-    """One node, which a pod plays."""
+class PodNode(Node):
+    """One node, which runs in a pod."""
 
-    def __init__(self, number: int, place: int, ranks: tuple[int, ...], folder: Path, attempt: Attempt) -> None:
+    def __init__(self, number: int, place: int, ranks: tuple[int, ...], folder: Path, attempt: PodAttempt) -> None:
         super().__init__(number, ranks, folder)
         self.place = place
         self.attempt = attempt
         self.is_taken_away = False
         """Whether its pod was ended, and not by us."""
         self.is_explained = False
-        """Whether it was told what the cluster says of a pod that has ended."""
+        """Whether the cluster's reason for the end of its pod was read."""
         self._over_at: float | None = None
-        self._claim: list[dict[str, Any]] | None = None
-        """How its ranks failed, as its log says; believed once its pod has ended like that, or stays."""
-        self._is_asking = False
-        """Whether its pod is being asked whether it stays."""
-        self._is_unanswered = False
-        """Whether that was asked in vain."""
-        self._is_sending = False
-        self._num_ignored = 0
-        self._sent: dict[signal.Signals, float] = {}
-        """When each signal was last sent: whoever ends a node says so at every turn."""
-        self._told_at = float("-inf")
-        of = (folder, number, ranks, attempt.number, attempt.made_for)
-        self.log = Follower(
-            f"log of node {number}", attempt.client, attempt.pods, place, lambda: Intake(*of), attempt.connections,
-            attempt.wake,
-        )  # fmt: skip
+        self._claim: Sequence[RankFailure] | None = None
+        """How its ranks failed, by its log; trusted once its pod has ended so too, or waits for the next attempt."""
+        self._num_warned = 0
+        self.last_event_at = 0.0
+        """When the last of its events was made, in unix seconds."""
+        self._sent: dict[Intent, float] = {}
+        """When each signal was last sent: a shutdown repeats it every turn."""
+        self._ended_first_at = float("-inf")
+        """When the end of the first node was last reported to it."""
+        self.log = attempt.make_log(number, place, ranks)
+
+    @property
+    def pod(self) -> Pod | None:
+        """Its pod, as it was last seen."""
+        return self.attempt.pods.pod(self.place)
 
     @property
     def all_read(self) -> bool:
         """Whether all that its pod has written of this attempt is in our files."""
         return self.log.is_done
 
-    def news(self) -> Iterator[dict[str, Any]]:
-        """What it has said since the last call, after what is seen of its pod."""
-        intake, all_read = self.log.intake, self.all_read
-        if intake is not None and not all_read:
-            with contextlib.suppress(OSError):  # a full disk, or closed meanwhile: who reads the log sees to it
-                intake.flush()  # the last lines of many that came at once
-            self._ask_whether_it_stays(intake)
-        yield from self.attempt.client.health.news()
-        pod = self.attempt.pods.pod(self.place)
-        # Not only its container: what a machine has to say of a pod comes with the end of the pod.
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def news(self) -> Iterator[NodeEvent]:
+        """Its events since the last call, after those of its pod's status."""
+        self.log.catch_up()
+        all_read, attempt = self.all_read, self.attempt
+        yield from attempt.client.health.news()
+        pod = self.pod
+        # Not only its container: the kubelet's reason for the end of a pod arrives with the end of the pod.
         phase = "" if pod is None else pod.get("status", {}).get("phase")
-        ended = pod is None or phase in ("Succeeded", "Failed") or self.attempt.pods.is_gone(self.place)
-        yield from self.attempt.troubles.of_pod(self.place, self.number)
+        ended = pod is None or phase in ("Succeeded", "Failed") or attempt.pods.is_gone(self.place)
+        yield from attempt.problems.of_pod(self.place, self.number)
         self.is_explained = ended
         if self.place == 0:
-            yield from self.attempt.troubles.of_objects()
-        yield from self.attempt.turn.news()
-        if pod is not None and not self.attempt.is_seen_alive and is_alive(pod):
-            self.attempt.is_seen_alive = True
-            yield {"kind": "alive", "at": time.time()}
+            yield from attempt.problems.of_objects()
+        yield from attempt.queue.news()
+        if pod is not None and not attempt.is_seen_alive and is_alive(pod):
+            attempt.is_seen_alive = True
+            yield RankSeen(time.time())
         for event in super().news():
-            if event["kind"] == "notice" and event.get("source") == "sigterm" and signal.SIGTERM not in self._sent:
-                self.is_taken_away = True
-            if event["kind"] == "notice":  # the machine goes, or somebody elsewhere has asked for the end
+            self.last_event_at = max(self.last_event_at, event.at)
+            if isinstance(event, PreemptionNotice):  # the node is shut down, or a command elsewhere requested the end
+                self.is_taken_away |= event.source == "sigterm" and Intent.STOP not in self._sent
                 with contextlib.suppress(EngineError):
-                    self.attempt.ear.listen()
+                    attempt.ear.listen()
             yield event
-        yield from self._ignored()
-        if all_read or self.attempt.pods.is_lost(self.place):
+        yield from self._warn_of_ignored()
+        if all_read or attempt.pods.is_lost(self.place):
             yield from self._believe()
-        if self.attempt.is_taken_back:
-            yield from self.attempt.notices()
-            self._end_unheard()
-        if self.pid is None and self.attempt.has_first_done and time.monotonic() - self._told_at >= AGAIN_SECONDS:
-            self._told_at = time.monotonic()
-            self.attempt.submit(self._begin_without_first)
+        if attempt.is_taken_back:
+            yield from attempt.notices()
+            self._end_taken_back()
+        if self.pid is None and attempt.has_first_done and time.monotonic() - self._ended_first_at >= AGAIN_SECONDS:
+            self._ended_first_at = time.monotonic()
+            attempt.signals.tell_first_ended(self)
 
-    def take_end(self, failures: list[dict[str, Any]]) -> None:
-        """See `Told`. Any process of the pod could have written it: how the pod ends decides whether it is believed."""
+    def take_end(self, failures: Sequence[RankFailure]) -> None:
+        """See `Node`. Any process of the pod could have written it: the pod's end decides if it is believed."""
         self._claim = failures
 
-    def _believe(self) -> Iterator[dict[str, Any]]:
-        """Once all is read: the node has ended as its log says, if its pod has ended so too, or stays.
+    def _believe(self) -> Iterator[NodeEvent]:
+        """Once the log is read: the node has ended as in its log, if its pod has ended so too, or is kept alive.
 
         Its exit code is 0 if all its ranks have succeeded. Where the two differ, the pod's own status holds; a node
-        that ended in another way than its log says is one that died without a word.
+        whose pod ended differently from its log has ended without reporting.
         """
         if self.ended:
             return
         code, claim = self._exit_code(), self._claim
         if claim is not None and (code is None or (code == 0) is not bool(claim)):
-            self.ended, self.failures = True, claim
+            self.ended, self.failures = True, list(claim)
         elif code == 0 and self.pid is not None:
             self.ended, self.failures = True, []
             lacks = "says something else" if claim else "lacks its end"
             message = f"node {self.number} has succeeded, as its pod's status says, though its log {lacks}"
-            yield {"kind": "warning", "message": message, "at": time.time()}
+            yield NodeWarning(time.time(), message)
 
-    def _exit_code(self) -> int | None:
-        """How the container of its pod has ended; None where it has not, or that is not known."""
-        pod = self.attempt.pods.pod(self.place)
-        state, data = container_state(pod) if pod is not None else ("waiting", {})
-        code = data.get("exitCode") if state == "terminated" else None
-        return code if isinstance(code, int) else None
-
-    def _ask_whether_it_stays(self, intake: Intake) -> None:
-        """Where its log says that the attempt is over and the pod stays, have the pod itself show that."""
-        if not intake.is_told or self._is_asking:
-            return
-        pod = self.attempt.pods.pod(self.place)
-        if not self.attempt.asks_pods:
-            self.log.finish()
-        elif pod is not None and container_state(pod)[0] == "running":  # one that has ended says so by its status
-            self._is_asking = True
-            self.attempt.submit(self._ask_pod, intake, pod)
-
-    def _ask_pod(self, intake: Intake, pod: Mapping[str, Any]) -> None:
-        try:
-            stays = staying.stays(self.attempt.client, pod, self.attempt.python)
-            if stays:
-                self.log.finish()
-            elif stays is None:
-                self._is_unanswered = True
-                time.sleep(PAUSES[-2])
-            else:
-                self._claim = None
-                intake.retract()
-        except OSError:
-            pass  # a full disk: asked again
-        finally:
-            self._is_asking = False
-            self.attempt.wake()
-
-    def _ignored(self) -> Iterator[dict[str, Any]]:
+    def _warn_of_ignored(self) -> Iterator[NodeEvent]:
         """That lines of its log look like events of the node, and are none; once."""
-        before, self._num_ignored = self._num_ignored, self.num_ignored
-        if self._num_ignored and not before:
+        before, self._num_warned = self._num_warned, self.num_ignored
+        if self._num_warned and not before:
             message = (
                 f"node {self.number}: lines of its pod's log that look like Windlass's own are not, and were ignored: "
                 "a process writes to the output of the pod's first process"
             )
-            yield {"kind": "warning", "message": message, "at": time.time()}
+            yield NodeWarning(time.time(), message)
 
-    def _end_unheard(self) -> None:
-        """Its pod was taken back before anything in it could say a last word: that is no lost machine."""
+    def _end_taken_back(self) -> None:
+        """Its pod was preempted before anything in it could report its end: that is no lost node."""
         if self.ended or not self.all_read:
             return
         self.ended = True
         self.failures = [
-            {"rank": rank, "exit_code": -signal.SIGTERM, "at": time.time(), "tail": self.last_words(),
-             "traceback_at": None, "ended_by_us": True}
-            for rank in self.ranks
-        ]  # fmt: skip
+            RankFailure(rank, -signal.SIGTERM, time.time(), self.last_words(), ended_by_us=True) for rank in self.ranks
+        ]
+
+    # -- its end ------------------------------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come of it: why a pod was taken away, the cluster says a moment after its end."""
+        """See `Node`. The cluster shows why a pod was deleted a moment after its end."""
         if not super().over:
             return False
         self._over_at = self._over_at or time.monotonic()
@@ -208,125 +164,113 @@ class PodNode(Told):
         return is_late or self.is_explained or not self.is_taken_away
 
     def lives(self) -> bool:
-        """Whether more may come of it."""
+        """See `Node`."""
         return not self.all_read and not self.attempt.pods.is_lost(self.place)
 
     @property
     def exit_code(self) -> int:
-        """How its container ended, which died without a word."""
+        """See `Node`."""
         return self._exit_code() or -signal.SIGKILL
 
+    def _exit_code(self) -> int | None:
+        """How the container of its pod has ended; None where it has not, or that is not known."""
+        pod = self.pod
+        state, data = container_state(pod) if pod is not None else ("waiting", {})
+        code = data.get("exitCode") if state == "terminated" else None
+        return code if isinstance(code, int) else None
+
     def last_words(self) -> str:
-        """Why its pod ended, and what the process in it has said of its own."""
-        pod = self.attempt.pods.pod(self.place)
-        why = why_it_ended(pod) if pod is not None else self.attempt.pods.is_over or "its pod was never made"
+        """Why its pod ended, and what the process in it has written of its own."""
+        pod, pods = self.pod, self.attempt.pods
+        missing = "its pod is gone" if pods.is_gone(self.place) else self.attempt.problems.why_not_created()
+        why = why_it_ended(pod) if pod is not None else pods.is_over or missing
         return "\n".join(text for text in (super().last_words(), why) if text)
 
-    def send(self, number: signal.Signals) -> None:
-        """Signal the node, without waiting for it; a pod that cannot be reached is deleted where it is to end."""
-        intake = self.log.intake
-        awaits_answer = self._claim is not None and intake is not None and intake.is_told and not self._is_unanswered
-        if super().over or awaits_answer:  # a pod that is about to stay must not be ended as one that does not end
+    # -- signals ------------------------------------------------------------------------------------------------------
+
+    def send(self, intent: Intent) -> None:
+        """Signal the node, without waiting for it; an unreachable pod is deleted where it must end."""
+        is_waiting = self._claim is not None and self.log.is_told
+        if super().over or is_waiting:  # a pod about to wait for the next attempt must not be killed
             return
         now = time.monotonic()
-        if now - self._sent.get(number, float("-inf")) >= AGAIN_SECONDS and not self._is_sending:
-            self._sent[number] = now
-            self._is_sending = True  # a cluster that does not answer must not let them pile up
-            self.attempt.submit(self._send_now, number)
+        if now - self._sent.get(intent, float("-inf")) < AGAIN_SECONDS:
+            return
+        self._sent[intent] = now
+        self.attempt.signals.put(self, intent)
 
-    def sweep(self) -> None:
-        """Nothing outlives a pod."""
-
-    def _send_now(self, number: signal.Signals) -> None:
-        try:
-            self._send(number)
-        finally:
-            self._is_sending = False
-
-    def _send(self, number: signal.Signals) -> None:
-        pod = self.attempt.pods.pod(self.place)
-        if pod is not None and has_ended(pod):
-            return  # to delete it would be to delete its log, which may not have been read
-        client = self.attempt.client
-        name = "" if pod is None else pod["metadata"]["name"]
-        try:
-            if pod is not None and number is not signal.SIGKILL and container_state(pod)[0] == "running":
-                words = staying.signalling(self.attempt.python, number, self.attempt.number)
-                streams.call(client, name, layout.container_of(pod), words, SEND_SECONDS)
+    def delete(self, grace: int | None) -> None:
+        """Delete its pod; where there is none, see that none is made."""
+        pod = self.pod
+        self.attempt.problems.ours.add(self.place)
+        for _ in PAUSES:
+            try:
+                if pod is None:
+                    self.attempt.pods.end()
+                else:
+                    self.attempt.client.delete("v1", "Pod", pod["metadata"]["name"], grace=grace)
                 return
-        except EngineError:
-            pass
-        if number in ENDING:
-            grace = None if number is signal.SIGTERM else 0
-            self.attempt.troubles.ours.add(self.place)
-            for _ in PAUSES:
-                try:
-                    if pod is None:
-                        self.attempt.pods.end()
-                    else:
-                        client.delete("v1", "Pod", name, grace=grace)
-                    return
-                except Unreachable:
-                    time.sleep(1.0)
-                except Refused:
-                    return
-
-    def _begin_without_first(self) -> None:
-        """Tell a pod that waits for the name of the first one that it will not be known any more."""
-        pod = self.attempt.pods.pod(self.place)
-        if pod is not None and container_state(pod)[0] == "running":
-            words = staying.without_first(self.attempt.python, self.attempt.number)
-            with contextlib.suppress(EngineError):  # it is told again
-                streams.call(
-                    self.attempt.client, pod["metadata"]["name"], layout.container_of(pod), words, SEND_SECONDS
-                )
+            except Unreachable:
+                time.sleep(1.0)
+            except Refused:
+                return
 
 
-class Attempt:
-    """All nodes of one attempt."""
+class PodAttempt(Attempt):
+    """All pods of one attempt."""
+
+    nodes: tuple[PodNode, ...]
 
     def __init__(
         self,
         client: Client,
         plan: Plan,
         number: int,
-        requests: Sequence[Mapping[str, Any]],
+        specs: Sequence[NodeSpec],
         folder: Path,
         wake: Callable[[], None],
+        control: PodControl,
         *,
-        asks_pods: bool = True,
+        ids: Sequence[PodId] | None = None,
+        firsts: Sequence[int] | None = None,
     ) -> None:
-        """`asks_pods`: whether a pod whose log says that it stays is asked for that; see `PodNode`."""
+        """`ids` are its pods by place, by default as was decided for the attempt, and `firsts` the first attempt that
+        each has run. What ranks print is written to the files of the attempt where its logs are followed.
+        """
+        super().__init__(folder, ())
         raise_file_limit()
         self.client = client
         self.run_id = plan.run_id
         self.number = number
-        self.made_for = staying.made_for(folder, number)
-        self.folder = folder
-        self.python = requests[0]["worker_python"]
-        self.refusals: list[str] = []
-        self.asks_pods = asks_pods
+        self.ids = ids or reuse.pods_of(folder, number, len(specs))
+        has_spares = num_spares(plan.engine, plan.job) > 0
+        own = spares.first_attempts(folder, number, self.ids) if has_spares else [one.made_for for one in self.ids]
+        self._firsts = firsts or own
+        newest = max(one.made_for for one in self.ids)
         self.wake = wake
-        self.connections = Connections(len(requests))
-        self.senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
+        self.signals = Signals(control, number, client.health)
+        self._wake_pause = WAKE_SECONDS_A_NODE * len(specs) if len(specs) >= MANY_NODES else 0.0
+        self._woken_at = 0.0
+        self._events = control.events
+        self._connections = Connections(len(specs))
+        self._readers = Readers(len(specs), plan.policy.get("hang_seconds"))
+        self.is_seen_alive = False
+        """Whether this supervisor has seen a pod of it run."""
         made = plan.requests("attempt")[0]
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
-        self.nodes: tuple[PodNode, ...] = ()
-        self.pods = PodWatch(client, plan.run_id, self.made_for, owner, self._pods_changed, self.ear.listen)
+        self.pods = PodWatch(client, plan.run_id, self.ids, owner, self._pods_changed, self.ear.listen)
         claims = claims_of([*plan.requests("attempt-part"), made])
-        name = layout.attempt_name(plan.run_id, self.made_for)
-        self.turn = Turn(client, made, name, self.made_for, self.pods)
-        arrivals = Arrivals(client, pod_spec(attempt_objects(plan)))
-        self.troubles = Troubles(
-            client, plan.run_id, self.made_for, self.pods, claims, len(requests), self.turn, arrivals, self.wake
-        )
+        name = layout.attempt_name(plan.run_id, newest)
+        self.queue = QueueWatch(client, made, name, newest, self.pods)
+        self.problems = PodProblems(
+            client, plan.run_id, newest, self.pods, claims, len(specs), self.queue, self.wake,
+            spares.prefixes(plan, self.ids),
+        )  # fmt: skip
         self._is_noticed = False
-        self.is_seen_alive = False
-        """Whether this supervisor has seen a pod of it run."""
         self.nodes = tuple(
-            PodNode(request["node"], place, tuple(rank["rank"] for rank in request["ranks"]), folder, self)
-            for place, request in enumerate(requests)
+            PodNode(spec.node, place, tuple(rank.rank for rank in spec.ranks), folder, self)
+            for place, spec in enumerate(specs)
         )
 
     def _pods_changed(self) -> None:
@@ -334,113 +278,80 @@ class Attempt:
             node.log.look()
         self.wake()
 
-    def submit(self, work: Callable[..., None], *of: object) -> None:
-        """Have something done that waits for the cluster; an error of it is recorded."""
+    def _wake_for_events(self) -> None:
+        """Of many nodes, one has always something new; the monitor also looks by itself, each half second."""
+        now = time.monotonic()
+        if now - self._woken_at >= self._wake_pause:
+            self._woken_at = now
+            self.wake()
 
-        def guarded() -> None:
-            try:
-                work(*of)
-            except Exception as error:
-                self.client.health.crashed(f"attempt {self.number}", error)
-
-        with contextlib.suppress(RuntimeError):  # closed meanwhile
-            self.senders.submit(guarded)
-
-    @property
-    def over(self) -> bool:
-        """Whether all nodes have ended."""
-        return all(node.over for node in self.nodes)
+    def make_log(self, node: int, place: int, ranks: tuple[int, ...]) -> NodeFeed | Follower:
+        """What reads the events of a node: they are sent, or its pod's log is followed."""
+        first = self._firsts[place]
+        waited = first != self.ids[place].made_for
+        what, of = f"log of node {node}", (self.folder, node, ranks, self.number, first, waited)
+        if self._events is not None:
+            files, wake = NodeFiles(*of), self._wake_for_events
+            return NodeFeed(what, self.client, self.pods, place, files, self._events, self._readers, wake)
+        return Follower(what, self.client, self.pods, place, lambda: LogTail(*of), self._connections, self.wake)
 
     @property
     def has_first_done(self) -> bool:
-        """Whether the first node has done its part; those that have not begun wait for its name in vain."""
+        """Whether the first node has succeeded; those that have not begun would wait for its name forever."""
         return self.nodes[0].ended and not self.nodes[0].failures
 
     @property
     def is_taken_back(self) -> bool:
-        """See `keeping.ground.Attempt`: whether a queue has suspended what makes the pods."""
+        """Whether a queue has suspended the owner object of the pods."""
         return self.pods.taken_back is not None
 
     @property
-    def is_past_deadline(self) -> bool:
-        """See `keeping.ground.Attempt`: whether a kubelet ended a pod for its `activeDeadlineSeconds`."""
-        found = (self.pods.pod(node.place) for node in self.nodes)
-        return any(pod is not None and pod.get("status", {}).get("reason") == DEADLINE for pod in found)
+    def ended_by_target(self) -> str | None:  # type: ignore[override]
+        """See `Attempt`: by a kubelet that enforced `activeDeadlineSeconds`, or by a queue."""
+        pods = [pod for node in self.nodes if (pod := node.pod) is not None]
+        if any(pod.get("status", {}).get("reason") == DEADLINE for pod in pods):
+            return "timeout"
+        return "preemption" if self.is_taken_back else None
 
-    def notices(self) -> Iterator[dict[str, Any]]:
-        """That all pods are taken back, once."""
+    def notices(self) -> Iterator[NodeEvent]:
+        """The notice that all pods are taken back, once."""
         if not self._is_noticed:
             self._is_noticed = True
-            yield {"kind": "notice", "source": "queue", "action": "evict", "at": time.time()}
-
-    def live_nodes(self) -> list[PodNode]:
-        """Nodes that have not ended."""
-        return [node for node in self.nodes if not node.over]
-
-    def send(self, number: signal.Signals) -> None:
-        """Signal every live node."""
-        for node in self.live_nodes():
-            node.send(number)
-
-    def kill(self) -> None:
-        """End every pod without grace."""
-        self.send(signal.SIGKILL)
-
-    def failures(self) -> list[dict[str, Any]]:
-        """Of all nodes, what `blame` needs."""
-        return [failure for node in self.nodes for failure in node.failures]
+            yield PreemptionNotice(time.time(), "queue", "evict")
 
     def last_sign_of_life(self) -> float:
-        """When any of its pods last wrote a line, in unix seconds; 0 where none has.
+        """When any of its pods last wrote a line, or an event, in unix seconds; 0 where none has.
 
-        Not when its files were written: after a take-up that is when what the pods wrote long before was read.
+        Not when its files were written: after an adoption that is when earlier lines of the pods were read.
         """
-        return max((last_line_at(path) for path in self.folder.glob("node-*.cursor")), default=0.0)
+        lines = (last_line_at(path) for path in self.folder.rglob("node-*.cursor"))
+        return max([*(node.last_event_at for node in self.nodes), *lines])
+
+    def without_capacity(self) -> Mapping[int, float]:
+        """See `Attempt`: as the scheduler reports, or what refuses the creation of pods."""
+        return {self.nodes[place].number: since for place, since in self.problems.without_capacity().items()}
 
     def close(self) -> None:
-        """Read and watch no more. What was suspended is deleted: it is not to come to life beside the next attempt."""
+        """Stop reading and watching. A suspended owner object is deleted, so that a queue cannot start it again."""
         if self.is_taken_back:
             with contextlib.suppress(EngineError):
                 self.pods.end()
         self.pods.close()
-        self.troubles.close()
+        self.problems.close()
         for node in self.nodes:
             node.log.close()
-        self.senders.shutdown(wait=False)
+        self.signals.close()
+        self._readers.close()
 
 
-def node_specs(
-    plan: Plan, number: int, requests: Iterable[Mapping[str, Any]], via: str, since: float, made_for: int = 0
-) -> bytes:
-    """What the pods of an attempt are asked to do, compressed: all nodes in one object, by place.
-
-    `made_for` is the attempt for which the pods were made, where that is another.
-    """
-    requests, pods = list(requests), made_for or number
-    master = _master(plan.run_id, pods, via, len(requests))
-    env = attempt_environment(number, master, layout.MASTER_PORT)
-    nodes = {}
-    for place, request in enumerate(requests):
-        spec = {**request, "folder": f"{layout.WORK}/attempt", "since": since, "env": {**env, **request["env"]}}
-        if "launch" in spec:
-            if "port" in spec["launch"]:
-                peers = [_host(plan.run_id, pods, via, other) for other in range(1, len(requests))]
-                spec["launch"] = {**spec["launch"], "peers": peers}
-            spec["launch"] = fill_in(spec, layout.RENDEZVOUS_PORT, _host(plan.run_id, pods, via, place))
-        nodes[str(place)] = spec
-    first = nodes["0"]["env"]
-    common = {name: value for name, value in first.items() if all(n["env"].get(name) == value for n in nodes.values())}
-    for spec in nodes.values():
-        spec["env"] = {name: value for name, value in spec["env"].items() if name not in common}
-    whole = {"attempt": number, "common": {"env": common}, "nodes": nodes}
-    return gzip.compress(json.dumps(whole).encode(), mtime=0)
-
-
-def _host(run_id: str, attempt: int, via: str, place: int) -> str:
-    """The name by which the pods of an attempt find one of them."""
-    return WAYS[via].host(layout.attempt_name(run_id, attempt), run_id, place)
-
-
-def _master(run_id: str, attempt: int, via: str, num_nodes: int) -> str:
-    """Where the ranks of an attempt meet: on the first pod, whose name nobody needs who is alone."""
-    return _host(run_id, attempt, via, 0) if num_nodes > 1 else "127.0.0.1"
+def attempt_facts(
+    plan: Plan, number: int, ids: Sequence[PodId], via: str, since: float, asked: Continuation
+) -> AttemptFacts:  # fmt: skip
+    """What is known of an attempt in these pods."""
+    names = [(layout.attempt_name(plan.run_id, one.made_for), one.index) for one in ids]
+    hosts = tuple(WORKLOADS[via].host(name, plan.run_id, index) for name, index in names)
+    master = hosts[0] if len(hosts) > 1 else "127.0.0.1"  # a single pod needs no name
+    # Ranks of an earlier attempt, on a node that had been cut off, must not reach those of this one in the same pod.
+    later = (number - ids[0].made_for) % layout.PORTS
+    meet = Rendezvous(master, layout.MASTER_PORT + later, layout.RENDEZVOUS_PORT + later, hosts)
+    return AttemptFacts(number, f"{layout.WORK}/attempt", meet, since, continuation=asked)

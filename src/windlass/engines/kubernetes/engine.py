@@ -1,94 +1,317 @@
-"""The Kubernetes engine's second door: runs on a cluster, kept by detached supervisors of this machine.
-
-The pods train on whether or not a supervisor lives; what it decides, such as another attempt, waits until the next
-command starts it again.
+"""The engine of Kubernetes clusters: plans runs, and supervises them by detached processes of this machine. The pods
+keep training without a supervisor; its decisions, such as a restart, wait until the next command starts it again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from windlass.engines import ahead
-from windlass.engines.keeping.engine import KeptEngine
-from windlass.engines.keeping.ground import Ground
-from windlass.engines.keeping.recording import Recording
-from windlass.engines.keeping.supervisor import Supervisor
-from windlass.engines.kubernetes import ending, marks
-from windlass.engines.kubernetes.ground import UNFINISHED, ClusterGround
-from windlass.engines.kubernetes.lease import held_elsewhere
-from windlass.engines.kubernetes.observe import at_once
+from windlass.engines.base import Manifests, Report, RunState
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
+from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
-from windlass.runs.record import Phase, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
+    from windlass.engines.checks import ObjectChange
+    from windlass.engines.kubernetes.backend import KubernetesBackend
+    from windlass.engines.kubernetes.pods.exec_copy import RunPods
+    from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
+    from windlass.runs.context import Context
+    from windlass.spec.job import Job
+    from windlass.spec.targets import KubernetesTarget
+    from windlass.worker.tarpipe import Received
 
-KEEPER = Path(__file__).with_name("__main__.py")
+POOLS = "machines"
+"""Kind of the step of a plan that names the pools of nodes that would be provisioned."""
+INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 CLEAN_AGAIN_SECONDS = 30.0
 """Between two tries to finish what an unreachable cluster has kept from being cleaned up."""
 
 
-class KubernetesEngine(KeptEngine):
-    """Runs in one namespace of a cluster."""
+class KubernetesEngine(SupervisedEngine):
+    """Runs on clusters that this machine started and supervises; `target.py` has the others."""
+
+    kind: ClassVar[str] = "kubernetes"
+    is_remote: ClassVar[bool] = True
+    _supervisor = ("-I", str(Path(__file__).with_name("__main__.py")))
+    _supervised: ClusterSupervised | None = None
+
+    # -- targets ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def make_plan(cls, job: Job, target: KubernetesTarget, run_id: str, base: Path, context: Context) -> Plan:
+        """See `Engine`; the objects are sent to the API server as a dry run, which creates none."""
+        from windlass.engines.kubernetes.facts import WORKLOAD_UNFIT, boot_program, dry_run, read_facts
+        from windlass.engines.kubernetes.plan import plan
+
+        facts = read_facts(job, target, base=base, environ=context.environ)
+        made = plan(job, target, facts, run_id, boot_program())
+        if facts.cluster is None or any(note.blocks for note in made.notes):
+            return made
+        notes = dry_run(made)
+        unfit = [note.message for note in notes if note.code == WORKLOAD_UNFIT]
+        if unfit:  # another workload kind may do, unless this one was asked for
+            facts = replace(facts, cluster=replace(facts.cluster, unfit=unfit[0]))
+            other = plan(job, target, facts, run_id, boot_program())
+            if other.requests("cluster")[0]["via"] != made.requests("cluster")[0]["via"]:
+                made, notes = other, dry_run(other)
+        return replace(made, notes=(*made.notes, *notes))
+
+    @classmethod
+    def export(cls, plan: Plan, context: Context) -> Manifests:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.export import manifests
+        from windlass.engines.kubernetes.facts import pack_code, planned_code
+
+        plan.require_runnable()
+        [sent] = plan.requests("code")
+        packed = planned_code(sent["digest"]) or pack_code(Path(sent["folder"]), context.environ)
+        return manifests(plan, packed.data, context.now())
+
+    @classmethod
+    def check(cls, target: KubernetesTarget, context: Context) -> Report:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.preflight.report import check
+
+        return check(target, context.environ)
+
+    @classmethod
+    def check_network(
+        cls, report: Report, target: KubernetesTarget, context: Context, told: Callable[[str], None]
+    ) -> Report:  # fmt: skip
+        """See `Engine`: between two pods."""
+        from windlass.engines.kubernetes.preflight.report import check_network
+
+        return check_network(report, target, context.environ, told)
+
+    @classmethod
+    def role(cls, target: KubernetesTarget, context: Context) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.preflight.report import role
+
+        return role(target, context.environ)
+
+    @classmethod
+    def setup_objects(cls, target: KubernetesTarget, context: Context) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.preflight.setup import objects
+
+        return objects(target, context.environ)
+
+    @classmethod
+    def setup(cls, target: KubernetesTarget, context: Context, *, remove: bool = False) -> list[ObjectChange]:
+        """See `Engine`: a service account with its Role."""
+        from windlass.engines.kubernetes.preflight import setup
+
+        return (setup.remove if remove else setup.create)(target, context.environ)
+
+    @classmethod
+    def instance_type(cls, plan: Mapping[str, Any]) -> str | None:
+        """See `Engine`: what the job asks for, or the only type that its node pools provision."""
+        if asked := plan.get("job", {}).get("resources", {}).get("instance"):
+            return str(asked)
+        pools = [pool for step in plan.get("steps", ()) if step["kind"] == POOLS for pool in step["request"]["pools"]]
+        types = {one for pool in pools for one in pool.get(INSTANCE_LABEL, ())}
+        return str(types.pop()) if len(types) == 1 and all(pool.get(INSTANCE_LABEL) for pool in pools) else None
+
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    def status(self, run_id: str) -> Status:
+        """See `Engine`."""
+        status = self.store.status(run_id)
+        return self._in_cluster.status(status) if status.supervisor == CLUSTER else super().status(run_id)
+
+    def states(self, statuses: Iterable[Status], now: float, *, is_thorough: bool = False) -> list[RunState]:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.discovery.snapshot import states
+
+        every = list(statuses)
+        inside = {one.id: one for one in every if one.supervisor == CLUSTER and not one.phase.is_terminal}
+        others = (one for one in every if one.id not in inside)
+        found = {state.status.id: state for state in states(others, self.store, now, is_thorough=is_thorough)}
+        if inside:
+            found |= {state.status.id: state for state in self._in_cluster.states(inside.values())}
+        return [found[one.id] for one in every]
+
+    def stop(self, run_id: str, *, now: bool = False) -> None:
+        """See `Engine`."""
+        status = self.status(run_id)
+        if status.supervisor == CLUSTER and not status.phase.is_terminal:
+            self._in_cluster.stop(run_id, now=now)
+        else:
+            super().stop(run_id, now=now)
+
+    def resume(self, run_id: str, plan: Plan | None = None, checkpoint: str | None = None) -> Status:
+        """See `Engine`."""
+        if not self._is_in_cluster(run_id):
+            return super().resume(run_id, plan, checkpoint)
+        if plan is not None:
+            plan.require_runnable()
+        self.status(run_id)  # which another machine may have resumed
+        writer = self._writer_of_ended(run_id)
+        if writer is None or not writer.status.phase.is_terminal:
+            if writer is not None:
+                writer.close()
+            raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
+                             f"windlass logs -f {run_id}")  # fmt: skip
+        from windlass.engines.kubernetes.plan import is_imported
+
+        before = Plan.from_json(self.store.plan(run_id))
+        if plan is not None and is_imported(before):
+            raise UsageError(f"{run_id} was submitted on another machine, which has its code: use --nodes there",
+                             f"with the nodes that it had: windlass resume {run_id}")  # fmt: skip
+        recorded = plan or before
+        with contextlib.closing(writer), contextlib.closing(self._backend(recorded, self.store.run_dir(run_id))) as its:
+            self._in_cluster.resume(writer, its, plan, checkpoint)
+        return self.status(run_id)
+
+    @contextlib.contextmanager
+    def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
+        """See `Engine`."""
+        inside = self._is_in_cluster(run_id)
+        with self._in_cluster.logs(run_id, follow=follow) if inside else super().logs(run_id, follow=follow) as found:
+            yield found
+
+    def import_run(self, client: Client, context: str, kubeconfig: str, run_id: str) -> bool:
+        """Take over the record of a run from its cluster, if it is there. Raises Refused, Unreachable, StoreError."""
+        from windlass.engines.kubernetes.discovery.snapshot import Place
+
+        return self._in_cluster.import_run(client, Place(context, client.namespace, kubeconfig), run_id)
+
+    def staleness(self) -> Callable[[Status], str]:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.discovery.snapshot import Staleness
+
+        return Staleness(self.store).of
+
+    def exec(
+        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
+        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
+    ) -> int:  # fmt: skip
+        """See `Engine`."""
+        with self._files(run_id) as files:
+            return files.execute(node, rank, command, stdin, stdout, stderr)
+
+    def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
+        """See `Engine`."""
+        with self._files(run_id) as files:
+            return files.fetch(node, path, local, told)
+
+    def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
+        """See `Engine`."""
+        with self._files(run_id) as files:
+            return files.put(node, local, path, told)
+
+    def list_checkpoints(self, run_id: str) -> Mapping[str, Any]:
+        """See `Engine`."""
+        with self._files(run_id) as files:
+            return files.list_checkpoints(str(self.checkpoint_dir(run_id)))
+
+    @contextlib.contextmanager
+    def _files(self, run_id: str) -> Iterator[RunPods]:
+        from windlass.engines.kubernetes.pods.exec_copy import RunPods
+
+        plan = Plan.from_json(self.store.plan(run_id))
+        [place] = plan.requests("cluster")
+        with contextlib.closing(Client(place["context"], place["namespace"], place["kubeconfig"])) as client:
+            yield RunPods(client, plan, self.store.status(run_id))
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
         from windlass.engines.kubernetes.observe import observe
 
-        return observe(self.store, self.status(run_id))
-
-    def _keeper_command(self, run_id: str, lock: int) -> Sequence[str]:
-        return [sys.executable, "-I", str(KEEPER), str(self.store.home), run_id, str(lock)]
-
-    def _hand_over(self, run_id: str, lock: int, log: int) -> bool:
-        return ahead.keep(self.store.home, run_id, lock, log)
-
-    def _ground(self, plan: Plan, run_dir: Path) -> ClusterGround:
-        return ClusterGround(plan, run_dir)
-
-    def _held_elsewhere(self, ground: Ground) -> str:
-        """By the run's Lease. Where the cluster does not answer, the supervisor will find out."""
-        assert isinstance(ground, ClusterGround)
-        with contextlib.suppress(EngineError):
-            return held_elsewhere(ground.client, ground.plan.run_id, self.store.home, self._clock())
-        return ""
+        status = self.status(run_id)
+        if status.supervisor == CLUSTER:
+            self._in_cluster.read_logs(run_id)
+        return observe(self.store, status)
 
     def left_running(self, run_id: str) -> list[str]:
         """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""
+        from windlass.engines.kubernetes.workloads import shutdown
+
         plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
 
-        def look() -> dict[str, list[str]]:
-            try:
-                with contextlib.closing(ClusterGround(plan, run_dir)) as ground:
-                    return {"names": ending.live_pods(ground.client, run_id)}
-            except UsageError as error:  # of a context that is no longer there
-                raise EngineError(error.message, error.hint) from error
+        def look() -> list[str]:
+            with contextlib.closing(self._backend(plan, run_dir)) as backend:
+                return shutdown.live_pods(backend.client, run_id)
 
-        answer = at_once({"pods": look})["pods"]  # a person waits
-        if isinstance(answer, EngineError):
-            raise answer
-        names: list[str] = answer["names"]
-        return names
+        answer = at_once({"pods": look}).get("pods")  # the user waits
+        if answer is None:
+            raise EngineError(f"the cluster has not answered within {ANSWER_SECONDS:g} s")
+        if isinstance(answer, WindlassError):  # also of a context that is no longer there
+            raise EngineError(answer.message, answer.hint) from answer
+        return answer
+
+    def _backend(self, plan: Plan, run_dir: Path) -> KubernetesBackend:
+        from windlass.engines.kubernetes.backend import KubernetesBackend  # a list of runs needs none
+
+        return KubernetesBackend(plan, run_dir)
+
+    def _supervised_by(self, plan: Plan) -> str:
+        return CLUSTER if plan.requests("supervisor") else ""
+
+    def _now(self, plan: Plan) -> float:
+        if self._supervised_by(plan) != CLUSTER:
+            return self._clock()
+        with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
+            backend.client.find("v1", "ConfigMap", layout.selector(plan.run_id))  # the time limit counts from here
+            return self._clock() + backend.client.ahead
+
+    def _prepare(self, plan: Plan, writer: RunWriter) -> None:
+        from windlass.engines.kubernetes.sweep import sweep
+        from windlass.supervise.recorder import Recorder
+
+        with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
+            owner = backend.create_shared()
+            if writer.status.supervisor == CLUSTER:
+                self._in_cluster.start(backend, owner, writer.status, writer.events())
+            backend.create_first(Recorder(writer), owner)
+            with contextlib.suppress(WindlassError, OSError):
+                sweep(self.store, backend.client, plan.target, self._clock())
+
+    def _start_supervisor(self, writer: RunWriter) -> None:
+        if writer.status.supervisor != CLUSTER:
+            super()._start_supervisor(writer)
+
+    @property
+    def _in_cluster(self) -> ClusterSupervised:
+        """The runs that are supervised in their clusters; made when the first one is used."""
+        if self._supervised is None:
+            from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
+
+            self._supervised = ClusterSupervised(self.store, self._clock)
+        return self._supervised
+
+    def _is_in_cluster(self, run_id: str) -> bool:
+        return self.store.status(run_id, with_progress=False).supervisor == CLUSTER
 
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
-        plan = Plan.from_json(self.store.plan(run_id))
-        with contextlib.closing(ClusterGround(plan, self.store.run_dir(run_id))) as ground:
-            ending.end_leftovers(ground.client, run_id, now=now)
+        from windlass.engines.kubernetes.workloads import shutdown
 
-    def _look_after(self, status: Status) -> Status:
+        plan = Plan.from_json(self.store.plan(run_id))
+        with contextlib.closing(self._backend(plan, self.store.run_dir(run_id))) as backend:
+            shutdown.end_leftovers(backend.client, run_id, now=now)
+
+    def _after_end(self, status: Status) -> Status:
         """Finish a clean-up that failed; of a lost run, see whether it is."""
+        from windlass.engines.kubernetes.backend import UNFINISHED
+
         run_dir = self.store.run_dir(status.id)
         with contextlib.suppress(WindlassError, OSError):
             if time.time() - (run_dir / UNFINISHED).stat().st_mtime > CLEAN_AGAIN_SECONDS:
-                self._finish(status.id, run_dir)
+                self._clean_up(status.id)
         if status.phase is not Phase.LOST:
             return status
         try:
@@ -100,44 +323,11 @@ class KubernetesEngine(KeptEngine):
         message = f"pods of this run still run in the cluster ({', '.join(left[:4])}): windlass stop {status.id}"
         return replace(status, condition={"type": "PodsStillRunning", "message": message, "since": status.ended_at})
 
-    def _finish(self, run_id: str, run_dir: Path) -> None:
+    def _clean_up(self, run_id: str) -> None:
+        from windlass.supervise.recorder import Recorder
+
         writer = self.store.writer(run_id)
         if writer is None:
             return
-        try:
-            plan = Plan.from_json(self.store.plan(run_id))
-            with contextlib.closing(ClusterGround(plan, run_dir)) as ground:
-                ground.finish(Recording(writer), is_patient=False)
-        finally:
-            writer.close()
-
-    def _settle(self, supervisor: Supervisor) -> bool:
-        """Pods are looked at by their keeper alone: of two who read a log, each would write what it has read."""
-        return supervisor.settle_unseen()
-
-    def _until_when_observed(self, run_id: str) -> dict[str, Any]:
-        """When the supervisor last wrote something of the pods: they went on, or ended, without it."""
-        progress_at = self.store.status(run_id).progress.get("at", 0.0)
-        noted_at = max(event.time for event in self.store.events(run_id) if event.kind != "adopted")
-        return {"observed_until": max(progress_at, noted_at)}
-
-    def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        with contextlib.closing(ClusterGround(plan, self.store.run_dir(plan.run_id))) as ground:
-            owner = ground.lay()
-            if writer.status.attempts:
-                marks.forget(ground.client, plan.run_id)
-                return
-            # A keeper takes a moment to start. What is refused now is refused again then, and goes into the record.
-            with contextlib.suppress(EngineError):
-                ground.begin(Recording(writer), owner)
-
-    def _undo(self, plan: Plan) -> None:
-        with contextlib.closing(ClusterGround(plan, self.store.run_dir(plan.run_id))) as ground:
-            try:
-                ground.remove()
-            except EngineError as error:
-                raise EngineError(error.message, ground.by_hand) from error
-
-    def _clean_up(self, plan: Plan) -> None:
-        with contextlib.closing(ClusterGround(plan, self.store.run_dir(plan.run_id))) as ground:
-            ground.remove()
+        with contextlib.closing(writer), contextlib.closing(self._backend_of(run_id)) as backend:
+            backend.clean_up(Recorder(writer), is_patient=False)

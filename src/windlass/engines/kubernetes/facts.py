@@ -1,9 +1,9 @@
-"""Reads the facts that a plan for a cluster depends on: the code that would travel, and what the cluster has."""
+"""Reads the facts that a plan for a cluster depends on: the code to send, and what the cluster has."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,31 +11,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.imports import script_imports
 from windlass.code.pack import Packed, pack
-from windlass.engines.kubernetes import kueue, scaling
-from windlass.engines.kubernetes.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.pools import labels_made
-from windlass.engines.kubernetes.rights import LEASES, NEEDED, missing
-from windlass.engines.kubernetes.runtimes import Runtimes, runtimes
+from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable, require_websockets
+from windlass.engines.kubernetes.api.connect import find_kubeconfig
+from windlass.engines.kubernetes.layout import SUPERVISOR_ACCOUNT
+from windlass.engines.kubernetes.preflight import rbac
+from windlass.engines.kubernetes.provisioning import karpenter
+from windlass.engines.kubernetes.provisioning.node_pools import labels_made
+from windlass.engines.kubernetes.queue import kueue
+from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, runtimes
 from windlass.errors import UsageError
-from windlass.spec.job import Job
-from windlass.spec.targets import KubernetesTarget
+from windlass.runs.machine import user_name
 
 if TYPE_CHECKING:
     from windlass.plan.plan import Note, Plan
+    from windlass.spec.job import Job
+    from windlass.spec.targets import KubernetesTarget
 
 MAX_BYTES: Final = 64 << 20
 """Code before it is compressed."""
 TRAVELLING: Final = ("__init__.py", "worker", "train")
-"""What of the package goes with a job, under its own name."""
+"""The parts of the package that are sent with a job, under its own name."""
 UNFIT: Final = ("unknown field", "cannot create resource")
-"""What an API server says of an object of which its version lacks a part, or which the login may not make."""
-WAY_UNFIT: Final = "way-unfit"
+"""The API server's errors on an object whose version lacks a field, or that the login may not create."""
+WORKLOAD_UNFIT: Final = "way-unfit"
 GPU_LABELS: Final = (
     "nvidia.com/gpu.product",
     "karpenter.k8s.aws/instance-gpu-name",
     "cloud.google.com/gke-accelerator",
 )
-"""Where clusters say which GPU a machine has: NVIDIA's own discovery, Karpenter on EKS, GKE."""
+"""Node labels with the GPU type: of NVIDIA's discovery, Karpenter on EKS, GKE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +47,37 @@ class Cluster:
     """What a cluster has and lets us do."""
 
     version: str
-    """As it tells itself: `v1.34.4`."""
+    """`v1.34.4`."""
     groups: frozenset[str]
     """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
     missing: tuple[str, ...] = ()
-    """Rights that are needed and not had, as `create jobs.batch`."""
+    """Rights that are missing, as `create jobs.batch`, and needed where the supervisor runs on the user's machine."""
     is_fenced: bool = True
     """Whether the login may use Leases, which keep two supervisors of one run apart."""
+    is_isolated: bool = True
+    """Whether the login may create NetworkPolicies."""
     unfit: str = ""
-    """Why JobSet, though installed, cannot be used: a field that its version lacks, a right that is not had."""
+    """Why JobSet, though installed, cannot be used: a field that its version lacks, a missing right."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
     """Labels of nodes that name a GPU type, each once."""
     secrets: frozenset[str] | None = None
-    """Names of the secrets that the job asks for and that are there; None where they may not be looked at."""
+    """Names of the secrets that the job asks for and that are there; None where they may not be read."""
     claims: frozenset[str] | None = None
-    """Names of the claims that the job asks for and that are there; None where they may not be looked at."""
+    """Names of the claims that the job asks for and that are there; None where they may not be read."""
     queues: tuple[tuple[str, str], ...] | None = None
-    """LocalQueues of the namespace, each with why it admits nobody (empty where it does); None where they may not be
+    """LocalQueues of the namespace, each with why it admits no jobs (empty where it does); None where they may not be
     listed, or the job names none."""
-    machines: scaling.Machines | None = None
-    """What makes machines for it, and those that are there; None where nothing does, or it may not be looked at."""
+    node_pools: tuple[Mapping[str, Any], ...] | None = None
+    """NodePools of Karpenter; None where there is none, or they may not be listed."""
     runtimes: Runtimes | None = None
     """What is known of the training runtime that the job names; None where it names none."""
+    has_supervisor_account: bool | None = False
+    """Whether the namespace has the service account of supervisors; None where that is not known, since the login may
+    not read it."""
+    supervisor_missing: tuple[str, ...] = ()
+    """Where the account is there, rights that the login lacks to submit runs with a supervisor in the cluster."""
+    supervisor_granted: frozenset[str] | None = None
+    """The rights of the account, as its set-up has noted them; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +94,32 @@ class Facts:
     cluster: Cluster | None
     """None where it does not answer."""
     kubeconfig: str
-    """Path of the file that knows the context, absolute: whoever follows the run later may have another."""
+    """Absolute path of the file with the context: a later command may have another."""
     unreachable: str = ""
     """Why it does not."""
+    user: str = ""
+    """The name of the user on this machine; empty where it has none."""
     script_imports: tuple[str, ...] = ()
     """Top-level names of the modules that the script, and what lies beside it, imports."""
 
 
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
-    """What a plan for `job` on `target` depends on. Raises UsageError for a context or login that cannot be used."""
+    """What a plan for `job` on `target` depends on.
+
+    Raises UsageError for a context or login that cannot be used, MissingPart before a run that could not be signalled.
+    """
+    require_websockets()
     code_dir = (base / job.code).absolute()
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     kubeconfig = find_kubeconfig(environ)
-    with ThreadPoolExecutor(1) as pool:  # one compresses while the other waits for answers
+    with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
         packing = pool.submit(_pack, code_dir, environ) if found else None
         cluster, unreachable = _look(job, target, kubeconfig)
         code, problem = packing.result() if packing is not None else (None, None)
     return Facts(
         code_dir=str(code_dir),
         code_dir_found=found,
-        # A path from the root is one in the image, which nobody can look into from here.
+        # An absolute path is one in the image, which cannot be read from here.
         script_found=job.script_kind != "script"
         or job.script_argv[0].startswith("/")
         or (code_dir / job.script_argv[0]).is_file(),
@@ -109,6 +128,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
         cluster=cluster,
         kubeconfig=kubeconfig,
         unreachable=unreachable,
+        user=user_name(),
         script_imports=script_imports(job, code_dir) if found else (),
     )
 
@@ -138,12 +158,6 @@ def _pack(code_dir: Path, environ: Mapping[str, str]) -> tuple[Packed | None, tu
         return None, (error.message, error.hint)
 
 
-def find_kubeconfig(environ: Mapping[str, str]) -> str:
-    """The kubeconfig files of this user, as kubectl finds them: paths, joined as in `$KUBECONFIG`."""
-    named = environ.get("KUBECONFIG") or f"{environ.get('HOME', '/')}/.kube/config"
-    return os.pathsep.join(os.path.abspath(path) for path in named.split(os.pathsep) if path)  # noqa: PTH100
-
-
 def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster | None, str]:
     client = Client(target.context, job.kubernetes.namespace or target.namespace, kubeconfig)
     try:
@@ -155,35 +169,61 @@ def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster 
 
 
 def read_cluster(job: Job, client: Client) -> Cluster:
-    """What the cluster has that matters to this job, asked all at once. Raises Refused (401), Unreachable."""
+    """Facts of the cluster that matter to this job, read in parallel. Raises Refused (401), Unreachable."""
     asked = list(job.secrets)
     claims = [volume.claim for volume in job.volumes]
     results = job.kubernetes.results
     if results is not None and results.claim is not None:
         claims.append(results.claim)
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(10) as pool:
         version = pool.submit(client.call, "GET", "/version")
         groups = pool.submit(client.call, "GET", "/apis")
-        rights = pool.submit(missing, client, (*NEEDED, *LEASES))
+        rights = pool.submit(_rights, client)
+        account = pool.submit(_account, client)
         nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type else None
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
         queues = pool.submit(kueue.queues, client) if job.queue is not None else None
-        machines = pool.submit(scaling.machines, client)
+        node_pools = pool.submit(karpenter.node_pools, client)
         named = job.kubernetes.runtime
         standing = pool.submit(runtimes, client, named, job.kubernetes.runtime_kind) if named is not None else None
+        lacking, unlisted = rights.result()
+        has_account, granted = account.result()
         return Cluster(
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
-            missing=tuple(str(right) for right in rights.result() if right not in LEASES),
-            is_fenced=not any(right in LEASES for right in rights.result()),
-            gpu_labels=_with_pools(nodes.result(), machines.result()) if nodes is not None else (),
+            missing=tuple(str(right) for right in lacking if right not in (*rbac.LEASES, *rbac.POLICIES)),
+            is_fenced=not any(right in rbac.LEASES for right in lacking),
+            is_isolated=not any(right in rbac.POLICIES for right in lacking),
+            gpu_labels=_with_pools(nodes.result(), node_pools.result()) if nodes is not None else (),
             secrets=secrets.result(),
             claims=found.result(),
             queues=queues.result() if queues is not None else None,
-            machines=machines.result(),
+            node_pools=node_pools.result(),
             runtimes=standing.result() if standing is not None else None,
+            has_supervisor_account=has_account,
+            supervisor_missing=tuple(map(str, rbac.denied(client, unlisted))) if has_account else (),
+            supervisor_granted=granted,
         )
+
+
+def _rights(client: Client) -> tuple[tuple[rbac.Right, ...], tuple[rbac.Right, ...]]:
+    """Of the rights that every run needs, those that the login lacks; and those for a supervisor in the cluster that
+    are not listed for it: they are asked for only where there can be one.
+    """
+    unlisted = rbac.unlisted(client, (*rbac.NEEDED, *rbac.EXEC, *rbac.LEASES, *rbac.POLICIES, *rbac.SUPERVISED))
+    needed = tuple(right for right in unlisted if right not in rbac.SUPERVISED)
+    return rbac.denied(client, needed), tuple(right for right in unlisted if right in rbac.SUPERVISED)
+
+
+def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
+    """Whether there is a service account for supervisors, None where it may not be read; and its rights, if known."""
+    try:
+        return True, rbac.granted(client.get("v1", "ServiceAccount", SUPERVISOR_ACCOUNT))
+    except Refused as error:
+        if error.status not in (403, 404):
+            raise
+        return (None if error.status == 403 else False), None
 
 
 def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
@@ -195,13 +235,15 @@ def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
     return tuple(sorted({(name, found[name]) for found in labels for name in GPU_LABELS if name in found}))
 
 
-def _with_pools(labels: tuple[tuple[str, str], ...], machines: scaling.Machines | None) -> tuple[tuple[str, str], ...]:
-    """The same, with those of machines that do not exist yet."""
-    return tuple(sorted({*labels, *labels_made(machines.pools if machines is not None else (), GPU_LABELS)}))
+def _with_pools(
+    labels: tuple[tuple[str, str], ...], pools: Iterable[Mapping[str, Any]] | None
+) -> tuple[tuple[str, str], ...]:
+    """The same, with those of nodes that NodePools can provision."""
+    return tuple(sorted({*labels, *labels_made(pools or (), GPU_LABELS)}))
 
 
 def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:
-    """Which of these objects are there; None where they may not be looked at."""
+    """Which of these objects are there; None where they may not be read."""
     found = set()
     for name in names:
         try:
@@ -221,23 +263,28 @@ def boot_program() -> str:
 
 
 def _is_unfit(error: Refused) -> bool:
-    """Whether another way may do: the kind is not served, its version lacks a field, or the login may not make it."""
+    """Whether another workload kind may do: this one is not served, lacks a field, or the login may not create it."""
     return error.status == 404 or any(words in error.message for words in UNFIT)
 
 
 def dry_run(plan: Plan) -> list[Note]:
-    """What the API server says of the objects of a plan, without making them. Empty where it does not answer."""
-    from windlass.engines.kubernetes.queuenotes import ignored
+    """Notes of the API server's dry run of the objects of a plan. Empty where it does not answer."""
+    from windlass.engines.kubernetes.preflight.pod_admission import pod_notes
+    from windlass.engines.kubernetes.queue.findings import ignored, suspended_supervisor
     from windlass.plan.plan import Note
 
     [cluster] = plan.requests("cluster")
     client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
     of_attempt = [*plan.requests("attempt-part"), *plan.requests("attempt")]
-    objects = [*plan.requests("object"), *plan.requests("claim"), *of_attempt]
+    supervisors = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
+    others = (request for kind in ("object", "policy", "claim") for request in plan.requests(kind))
+    objects = [*others, *of_attempt, *supervisors]
 
     def ask(manifest: Mapping[str, Any]) -> Note | None:
         try:
             made = client.create(manifest, dry_run=True)
+            if manifest in supervisors:
+                return suspended_supervisor(made)
             return ignored(made) if manifest is of_attempt[-1] else None
         except Unreachable:
             return None
@@ -253,12 +300,14 @@ def dry_run(plan: Plan) -> list[Note]:
                 return None  # what it refers to is made before it, and is not there yet
             if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
                 return Note(
-                    WAY_UNFIT, f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
+                    WORKLOAD_UNFIT, f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
                 )
             return Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
 
     try:
-        with ThreadPoolExecutor(len(objects)) as pool:
-            return list(dict.fromkeys(note for note in pool.map(ask, objects) if note is not None))
+        with ThreadPoolExecutor(len(objects) + 1) as pool:
+            of_pods = pool.submit(pod_notes, client, plan)
+            notes = [note for note in pool.map(ask, objects) if note is not None]
+            return list(dict.fromkeys((*notes, *of_pods.result())))
     finally:
         client.close()

@@ -12,16 +12,33 @@ ATTEMPT: Final = f"{ROOT}/attempt"
 WORK: Final = f"{ROOT}/work"
 RESULTS: Final = f"{ROOT}/results"
 CODE: Final = f"{WORK}/code"
+IMPORTED: Final = "imported"
+"""Field of the code of a plan that another machine has made: there is no folder of it here."""
 TRAVEL: Final = f"{WORK}/travel"
 END: Final = f"{ROOT}/end"
-"""Where pods that somebody may make again after the end of their run see the mark of that end."""
+"""Where pods that an operator may recreate after the end of their run find the tombstone of that end."""
+KEY: Final = f"{ROOT}/key"
+"""Where the key is mounted that a pod and its run's supervisor share."""
+KEY_FILE: Final = "key"
 NODES_FILE: Final = "nodes.json.gz"
+SPARES_FILE: Final = "spares.json"
+"""Beside the nodes file, in attempts of runs with spares: by the place of each spec there that is of no pod of this
+attempt, the spare that runs it, as the attempt it was made for and its number; null for none."""
 CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
-"""Names the container that is ours: some operators want it called as they please, and others may stand beside it."""
+"""Names our container: some operators require a certain name, and there may be sidecars."""
 MASTER_PORT: Final = 29500
 RENDEZVOUS_PORT: Final = 29400
 """torch's own defaults; a pod has all ports to itself."""
+PORTS: Final = 90
+"""Number of ports from each of these on: a later attempt in the same pods uses the next one."""
+ORDERS_PORT: Final = 29300
+"""Where a supervisor in the cluster listens for its pods."""
+POD_NAME_VARIABLE: Final = "WINDLASS_POD_NAME"
+SUPERVISOR_ACCOUNT: Final = "windlass-supervisor"
+"""The service account of supervisors in the cluster, and its Role: supervisors run in namespaces that have it."""
 
+MOST_DIGITS: Final = 7
+"""Numbers in labels and annotations have fewer: other users of the namespace may write anything into them."""
 FIRST_PLACE_ANNOTATION: Final = "windlass.dev/first-place"
 """Which place of an attempt the first pod of a replica type has, where an operator counts each type from 0."""
 RUN_LABEL: Final = "windlass.dev/run"
@@ -31,10 +48,25 @@ CODE_LABEL: Final = "windlass.dev/code"
 """Pieces of code have it, so that lists of runs can leave them out."""
 MARK_LABEL: Final = "windlass.dev/mark"
 HOW_LABEL: Final = "windlass.dev/how"
-"""Of the mark of a run's end: `well` or `badly`. As a label it comes with each list of runs."""
+"""Of the tombstone of a run's end: `well` or `badly`. As a label it is part of each list of runs."""
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 DIGEST_ANNOTATION: Final = "windlass.dev/code-digest"
+SPARES_ANNOTATION: Final = "windlass.dev/spares"
+"""Of the object that owns all others: how many pods the run has beside those of its nodes."""
+COMMAND_ANNOTATION: Final = "windlass.dev/command"
+ENV_ANNOTATION: Final = "windlass.dev/env"
+"""Of the pods of a run: the command line of its ranks, and the environment that job and target set, as JSON."""
+STATUS_ANNOTATION: Final = "windlass.dev/status"
+"""Of the head of a run's record: the run's status in short, so that a list of runs needs no further request."""
+WRITER_ANNOTATION: Final = "windlass.dev/writer"
+"""Of the same: the supervisor that wrote it last, as its Lease names it."""
+PLAN_ANNOTATION: Final = "windlass.dev/plan-digest"
+"""Of the Job of a supervisor: the digest of the run's plan, which is in a ConfigMap."""
+RIGHTS_ANNOTATION: Final = "windlass.dev/rights"
+"""Of the service account of supervisors: the verbs that its Role grants, by resource, as JSON."""
+RECORD: Final = "record"
+"""Value of MARK_LABEL of that head."""
 
 
 def attempt_name(run_id: str, number: int) -> str:
@@ -47,6 +79,16 @@ def piece_name(run_id: str, digest: str, number: int) -> str:
     return f"{run_id}-code-{digest[:8]}-{number}"
 
 
+def supervisor_name(run_id: str) -> str:
+    """The supervisor's own objects, and the name by which pods find it."""
+    return f"{run_id}-supervisor"
+
+
+def key_name(run_id: str) -> str:
+    """The Secret of the key that the pods of a run and its supervisor share."""
+    return f"{run_id}-key"
+
+
 def container_of(pod: Mapping[str, Any]) -> str:
     """What the container of a pod is called in which a node runs."""
     named = pod["metadata"].get("annotations", {}).get(CONTAINER_ANNOTATION)
@@ -54,10 +96,30 @@ def container_of(pod: Mapping[str, Any]) -> str:
 
 
 def mark_name(run_id: str, mark: str) -> str:
-    """The object that says something of a run as a whole: `stop` that it is to end, `end` that it has."""
+    """A tombstone of the whole run: `stop` requests its end, `end` records it."""
     return f"{run_id}-{mark}"
+
+
+def record_name(run_id: str, number: int = 0) -> str:
+    """The head of a run's record, or part `number` of what came before it."""
+    return f"{run_id}-{RECORD}" + (f"-{number}" if number else "")
 
 
 def selector(run_id: str) -> str:
     """What all objects of a run have in common."""
     return f"{RUN_LABEL}={run_id}"
+
+
+def of_attempts(run_id: str) -> str:
+    """Selects the objects of a run's attempts, and so its training pods alone."""
+    return f"{selector(run_id)},{ATTEMPT_LABEL}"
+
+
+def attempt_of(one: Mapping[str, Any]) -> int:
+    """The attempt for which an object was created; 0 for one of the whole run, or of another user's making."""
+    return number_in(str(one["metadata"]["labels"].get(ATTEMPT_LABEL, ""))) or 0
+
+
+def number_in(text: str) -> int | None:
+    """The number that a label or an annotation has; None where it has none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < MOST_DIGITS else None

@@ -3,23 +3,31 @@
 ConfigMap RUN            the anchor: owns all others, so that one delete removes everything
 ├── ConfigMap RUN-code-… the code, in pieces
 ├── Service RUN          headless: gives pods their names
+├── NetworkPolicy RUN    admits only connections between the pods of the run
 ├── PersistentVolumeClaim RUN   where a claim was asked for
 ├── ConfigMap RUN-K      what the nodes of attempt K are asked to do
-└── Job, JobSet, TrainJob … RUN-K  attempt K, see `ways/`
+└── Job, JobSet, TrainJob … RUN-K  attempt K, see `workloads/`
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
+from windlass.engines.kubernetes import labels as named
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.ways import WAYS
-from windlass.engines.kubernetes.ways.base import Asked, Manifest
-from windlass.engines.kubernetes.ways.runtimes import Runtime
-from windlass.spec.job import Job
+from windlass.engines.kubernetes.pods.control import order_client_fields
+from windlass.engines.kubernetes.pods.spec import pod_specs
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.workloads.base import Asked, Manifest
+from windlass.engines.kubernetes.workloads.runtimes import Runtime
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
 
 GPU: Final = "nvidia.com/gpu"
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
@@ -29,10 +37,15 @@ DEADLINE_SLACK_SECONDS: Final = 60
 END_SECONDS: Final = 15
 """How much longer than its ranks a pod may take to end."""
 BOOT_FILE: Final = "boot.py"
+UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""The security context of a container under the restricted profile."""
+SHM_BYTES: Final = 8 << 30
+"""Most of `/dev/shm` where the job names neither that nor its memory: else it may fill the memory of a node."""
+READ_ONLY: Final[Manifest] = {"readOnly": True}
 SILENT: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-"""What a cluster marks a machine with that it does not hear; after some time it deletes the pods there."""
+"""Taints of a node that does not answer; after some time the cluster deletes its pods."""
 LOST_SECONDS: Final = 30
-"""How long a job that can go on without it waits for such a machine: a kubelet that is restarted is back by then."""
+"""How long a job that can go on without it waits for such a node: a restarted kubelet is back by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,110 +61,122 @@ class Shape:
     user: int
     code_digest: str
     num_pieces: int
+    submitter: str = ""
+    """The name of the user who submits the run; empty where it is not known."""
     procs_per_node: int = 1
     pull_secrets: tuple[str, ...] = ()
     """Secrets with the logins of image registries."""
     gpu_label: tuple[str, str] | None = None
-    """The node label, and its value, that stands for the GPU type that was asked for."""
+    """The node label, and its value, for the requested GPU type."""
+    is_supervised_inside: bool = False
+    """Whether the supervisor of the run is a pod of the cluster."""
+    keeps_others: bool = False
+    """Whether the owner object keeps the other pods when one is lost."""
+    supervisor_image: str = ""
+    """Of that pod; empty for the image of the run."""
+    target_env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that the target sets for every job."""
+    expires_seconds: int | None = None
+    """How long after its end a run with a supervisor in the cluster is kept; None is until it is removed."""
+    pods_seconds: int | None = None
+    """The same of the pods of an attempt; None is as long as the run."""
+    supervisor_queue: str = ""
+    """The queue that admits the supervisor's pod; empty where none does."""
     runtime: Runtime | None = None
     """The runtime of the cluster that a TrainJob stands on; then `image` may be empty, and is the runtime's."""
 
 
-def labels(shape: Shape, job: Job, attempt: int | None = None) -> dict[str, str]:
+def labels(shape: Shape, job: Job, component: str, attempt: int | None = None) -> dict[str, str]:
     """What ties an object to its run."""
-    found = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: shape.run_id, layout.JOB_LABEL: job.name}
-    return found if attempt is None else {**found, layout.ATTEMPT_LABEL: str(attempt)}
+    return named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)
+
+
+def core(kind: str, name: str, namespace: str, labels: Mapping[str, str], **fields: Any) -> Manifest:
+    """An object of the core API."""
+    meta = {"name": name, "namespace": namespace, "labels": dict(labels)}
+    return {"apiVersion": "v1", "kind": kind, "metadata": meta, **fields}
 
 
 def anchor(shape: Shape, job: Job, boot: str) -> Manifest:
     """The object that owns all others, and holds the program that unpacks the code."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": shape.run_id,
-            "namespace": shape.namespace,
-            "labels": labels(shape, job),
-            "annotations": {layout.DIGEST_ANNOTATION: shape.code_digest},
-        },
-        "data": {BOOT_FILE: boot},
-    }
+    made = core("ConfigMap", shape.run_id, shape.namespace, labels(shape, job, named.RUN), data={BOOT_FILE: boot})
+    spares = {layout.SPARES_ANNOTATION: str(job.kubernetes.spares)} if job.kubernetes.spares else {}
+    made["metadata"]["annotations"] = {layout.DIGEST_ANNOTATION: shape.code_digest, **spares}
+    return made
 
 
 def piece(shape: Shape, job: Job, number: int) -> Manifest:
     """One piece of the code; what it holds is put in as `binaryData` when it is sent."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "immutable": True,
-        "metadata": {
-            "name": layout.piece_name(shape.run_id, shape.code_digest, number),
-            "namespace": shape.namespace,
-            "labels": {**labels(shape, job), layout.CODE_LABEL: shape.code_digest[:8]},
-        },
-    }
+    name = layout.piece_name(shape.run_id, shape.code_digest, number)
+    its = {**labels(shape, job, named.CODE), layout.CODE_LABEL: shape.code_digest[:8]}
+    return core("ConfigMap", name, shape.namespace, its, immutable=True)
 
 
 def service(shape: Shape, job: Job) -> Manifest:
     """What gives each pod a name. Pods have theirs before they are ready: they meet before they work."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": shape.run_id, "namespace": shape.namespace, "labels": labels(shape, job)},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {layout.RUN_LABEL: shape.run_id},
-            "ports": [{"name": "master", "port": layout.MASTER_PORT}],
-        },
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {layout.RUN_LABEL: shape.run_id},
+        "ports": [{"name": "master", "port": layout.MASTER_PORT}],
     }
+    return core("Service", shape.run_id, shape.namespace, labels(shape, job, named.TRAINING), spec=spec)
+
+
+def network_policies(shape: Shape, job: Job) -> Iterator[Manifest]:
+    """What admits to the pods of a run only connections from its pods, and to its supervisor only orders' port."""
+    run = {"matchLabels": {layout.RUN_LABEL: shape.run_id}}
+    pods = {**run, "matchExpressions": [{"key": layout.ATTEMPT_LABEL, "operator": "Exists"}]}
+    yield _policy(shape.run_id, shape, labels(shape, job, named.TRAINING), pods, {"from": [{"podSelector": run}]})
+    if shape.is_supervised_inside:
+        port = {"protocol": "TCP", "port": layout.ORDERS_PORT}
+        its = {"matchLabels": {layout.RUN_LABEL: shape.run_id, named.COMPONENT: named.SUPERVISOR}}
+        orders = {"from": [{"podSelector": pods}], "ports": [port]}
+        yield _policy(layout.supervisor_name(shape.run_id), shape, labels(shape, job, named.SUPERVISOR), its, orders)
+
+
+def _policy(name: str, shape: Shape, labels: Mapping[str, str], pods: Manifest, ingress: Manifest) -> Manifest:
+    meta = {"name": name, "namespace": shape.namespace, "labels": dict(labels)}
+    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [ingress]}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
 
 
 def claim(shape: Shape, job: Job) -> Manifest | None:
-    """The claim that is made for the run, if one was asked for."""
+    """The claim that is created for the run, if one was requested."""
     results = job.kubernetes.results
     if results is None or results.claim is not None:
         return None
     spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": str(results.size)}}}
     if results.storage_class is not None:
         spec["storageClassName"] = results.storage_class
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": shape.run_id, "namespace": shape.namespace, "labels": labels(shape, job)},
-        "spec": spec,
-    }
+    return core("PersistentVolumeClaim", shape.run_id, shape.namespace, labels(shape, job, named.RESULTS), spec=spec)
 
 
 def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifest]:
     """The objects of one attempt, the one that makes the pods last."""
     name = layout.attempt_name(shape.run_id, number)
-    meta: Manifest = {"name": name, "namespace": shape.namespace, "labels": labels(shape, job, number)}
+    meta: Manifest = {"name": name, "namespace": shape.namespace, "labels": labels(shape, job, named.TRAINING, number)}
     if job.queue is not None:
         meta["labels"] = {**meta["labels"], layout.QUEUE_LABEL: job.queue}
-    ttl = job.kubernetes.ttl
-    ttl_seconds = None if ttl is None else round(ttl)
-    asked = Asked(num_nodes, job.nodes.min, shape.procs_per_node, ttl_seconds, shape.runtime)
-    return WAYS[shape.via].made(meta, _template(shape, job, number, num_nodes), asked)
+    asked = Asked(num_nodes, job.nodes.min, shape.procs_per_node, shape.pods_seconds, shape.runtime, shape.keeps_others)
+    return WORKLOADS[shape.via].made(meta, _template(shape, job, number, num_nodes), asked)
 
 
 def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
+    volumes = list(_volumes(shape, job, number))
+    mounts = [{"name": name, "mountPath": path, **more} for name, path, _, more in volumes]
+    orders = order_client_fields(shape.run_id, shape.namespace) if shape.is_supervised_inside else {}
+    container = _container(shape, job, [*mounts, *orders.get("volumeMounts", ())])
+    container["env"] += orders.get("env", ())
     spec: Manifest = {
         "restartPolicy": "Never",
         "subdomain": shape.run_id,
         "terminationGracePeriodSeconds": int(job.grace) + END_SECONDS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": shape.user,
-            "runAsGroup": shape.user,
-            "fsGroup": shape.user,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [_container(shape, job)],
-        "volumes": _volumes(shape, job, number),
+        "securityContext": restricted(shape.user),
+        "containers": [container],
+        "volumes": [*({"name": name, **source} for name, _, source, _ in volumes), *orders.get("volumes", ())],
     }
     if job.kubernetes.service_account is not None:
         spec["serviceAccountName"] = job.kubernetes.service_account
@@ -162,8 +187,30 @@ def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
     if job.timeout is not None:
         spec["activeDeadlineSeconds"] = deadline_seconds(job.timeout, job.grace)
     spec |= _where(shape, job, num_nodes)
-    notes = {layout.CONTAINER_ANNOTATION: WAYS[shape.via].container}
-    return {"metadata": {"labels": labels(shape, job, number), "annotations": notes}, "spec": spec}
+    notes = {layout.CONTAINER_ANNOTATION: WORKLOADS[shape.via].container, **_described(shape, job)}
+    return {"metadata": {"labels": labels(shape, job, named.TRAINING, number), "annotations": notes}, "spec": spec}
+
+
+def _described(shape: Shape, job: Job) -> dict[str, str]:
+    """What the ranks of the pods run, for reviewers and policy engines: the pods' own command only unpacks it."""
+    env = {**shape.target_env, **job.env}
+    return {
+        layout.DIGEST_ANNOTATION: shape.code_digest,
+        layout.COMMAND_ANNOTATION: shlex.join(job.script_argv),
+        **({layout.ENV_ANNOTATION: json.dumps(env, sort_keys=True)} if env else {}),
+    }
+
+
+def restricted(user: int) -> Manifest:
+    """The security context of a pod under the restricted profile."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def deadline_seconds(left: float, grace: float) -> int:
@@ -176,20 +223,14 @@ def deadline_seconds(left: float, grace: float) -> int:
 
 
 def bounded(objects: Iterable[Manifest], seconds: int) -> None:
-    """Give the pods that these objects make another deadline, wherever one stands in them."""
-    waiting: list[Any] = list(objects)
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            if "activeDeadlineSeconds" in one:
-                one["activeDeadlineSeconds"] = seconds
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+    """Give the pods that these objects make another deadline, where they have one."""
+    for spec in pod_specs(objects):
+        if "activeDeadlineSeconds" in spec:
+            spec["activeDeadlineSeconds"] = seconds
 
 
 def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
-    """Which machines the pods may go to."""
+    """On which nodes the pods may be scheduled."""
     found: Manifest = {}
     wanted = dict([shape.gpu_label]) if shape.gpu_label is not None else {}
     if job.resources.instance is not None:
@@ -199,7 +240,7 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
         found["nodeSelector"] = wanted
     if tolerations := _tolerations(job):
         found["tolerations"] = tolerations
-    if num_nodes > 1:  # where there is room: what one machine takes with it should be one node
+    if num_nodes > 1:  # where there is capacity: a lost cluster node should take one node of the job with it
         found["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
@@ -212,7 +253,7 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
 
 
 def _tolerations(job: Job) -> list[Manifest]:
-    """The machines that pods may go to although others may not, and how long they stay on one that is silent."""
+    """Taints that the pods tolerate, and for how long they are kept on an unreachable node."""
     found: list[Manifest] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if job.resources.gpus else []
     seconds = job.kubernetes.lost_after
     can_go_on = job.nodes.min < job.nodes.max or (job.restarts.max > 0 and "node-loss" in job.restarts.on)
@@ -224,9 +265,9 @@ def _tolerations(job: Job) -> list[Manifest]:
     return found
 
 
-def _container(shape: Shape, job: Job) -> Manifest:
+def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
     container: Manifest = {
-        "name": WAYS[shape.via].container,
+        "name": WORKLOADS[shape.via].container,
         "image": shape.image,
         "command": [shape.python, "-I", "-S", f"{layout.BOOT}/{BOOT_FILE}"],
         "workingDir": layout.WORK,
@@ -235,9 +276,9 @@ def _container(shape: Shape, job: Job) -> Manifest:
             # A user without an entry in the image's passwd has no home, and libraries want to keep caches in one.
             {"name": "HOME", "value": layout.WORK},
         ],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": UNPRIVILEGED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(shape, job),
+        "volumeMounts": mounts,
     }
     if job.secrets:
         container["envFrom"] = [{"secretRef": {"name": name}} for name in job.secrets]
@@ -247,7 +288,7 @@ def _container(shape: Shape, job: Job) -> Manifest:
 
 
 def _amounts(job: Job) -> dict[str, str]:
-    """What a pod is given; asked and granted are the same, so that no neighbour can take it away."""
+    """The resources of a pod; requests equal limits, so that no other pod can take them."""
     asked = job.resources
     found: dict[str, str] = {}
     if asked.cpus is not None:
@@ -259,61 +300,39 @@ def _amounts(job: Job) -> dict[str, str]:
     return found
 
 
-def _mounts(shape: Shape, job: Job) -> list[Manifest]:
-    results: Manifest = {"name": "results", "mountPath": layout.RESULTS}
-    if job.kubernetes.results is not None:
-        results["subPath"] = f"windlass/{shape.run_id}"
-    return [
-        {"name": "boot", "mountPath": layout.BOOT, "readOnly": True},
-        {"name": "code", "mountPath": layout.PIECES, "readOnly": True},
-        {"name": "attempt", "mountPath": layout.ATTEMPT, "readOnly": True},
-        {"name": "work", "mountPath": layout.WORK},
-        {"name": "shm", "mountPath": "/dev/shm"},
-        results,
-        *([{"name": "end", "mountPath": layout.END, "readOnly": True}] if WAYS[shape.via].revives else []),
-        *({"name": f"volume-{at}", "mountPath": volume.path} for at, volume in enumerate(job.volumes)),
-    ]
-
-
-def _volumes(shape: Shape, job: Job, number: int) -> list[Manifest]:
-    shm: Manifest = {"medium": "Memory"}
-    if job.resources.shm is not None:
-        shm["sizeLimit"] = str(job.resources.shm)
-    pieces = [
-        {
-            "configMap": {
-                "name": layout.piece_name(shape.run_id, shape.code_digest, at),
-                "items": [{"key": "piece", "path": f"{at:03d}"}],
-            }
-        }
-        for at in range(shape.num_pieces)
-    ]
+def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Manifest, Manifest]]:
+    """The volumes of a pod: name, where it is mounted, its source, and further fields of the mount."""
+    run, pieces = shape.run_id, range(shape.num_pieces)
+    code = code_sources(layout.piece_name(run, shape.code_digest, at) for at in pieces)
+    # What is written there counts as memory of the pod, so that its limit bounds it anyway.
+    most = job.resources.shm or job.resources.memory or SHM_BYTES
+    shm: Manifest = {"medium": "Memory", "sizeLimit": str(most)}
     results = job.kubernetes.results
-    kept: Mapping[str, Any] = {"emptyDir": {}}
+    kept: Manifest = {"emptyDir": {}}
     if results is not None:
-        kept = {"persistentVolumeClaim": {"claimName": results.claim or shape.run_id}}
+        kept = {"persistentVolumeClaim": {"claimName": results.claim or run}}
+    yield "boot", layout.BOOT, {"configMap": {"name": run}}, READ_ONLY
+    yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
+    yield "attempt", layout.ATTEMPT, {"configMap": {"name": layout.attempt_name(run, number)}}, READ_ONLY
+    yield "work", layout.WORK, {"emptyDir": {}}, {}
+    yield "shm", "/dev/shm", {"emptyDir": shm}, {}
+    yield "results", layout.RESULTS, kept, {} if results is None else {"subPath": f"windlass/{run}"}
+    # The tombstone of the run's end, which does not exist while the run is active: for pods that are created later.
+    if WORKLOADS[shape.via].revives or job.kubernetes.spares:
+        yield "end", layout.END, {"configMap": {"name": layout.mark_name(run, "end"), "optional": True}}, READ_ONLY
+    for at, volume in enumerate(job.volumes):
+        yield f"volume-{at}", volume.path, {"persistentVolumeClaim": {"claimName": volume.claim}}, {}
+
+
+def code_sources(names: Iterable[str]) -> list[Manifest]:
+    """The pieces of the code as sources of a projected volume, given the names of their ConfigMaps."""
     return [
-        {"name": "boot", "configMap": {"name": shape.run_id}},
-        {"name": "code", "projected": {"sources": pieces}},
-        {"name": "attempt", "configMap": {"name": layout.attempt_name(shape.run_id, number)}},
-        {"name": "work", "emptyDir": {}},
-        {"name": "shm", "emptyDir": shm},
-        {"name": "results", **kept},
-        *([_end(shape)] if WAYS[shape.via].revives else []),
-        *(
-            {"name": f"volume-{at}", "persistentVolumeClaim": {"claimName": volume.claim}}
-            for at, volume in enumerate(job.volumes)
-        ),
+        {"configMap": {"name": name, "items": [{"key": "piece", "path": f"{at:03d}"}]}} for at, name in enumerate(names)
     ]
-
-
-def _end(shape: Shape) -> Manifest:
-    """The mark of the run's end, which is not there while it goes on."""
-    return {"name": "end", "configMap": {"name": layout.mark_name(shape.run_id, "end"), "optional": True}}
 
 
 def owned(manifest: Mapping[str, Any], owner: Mapping[str, Any]) -> Manifest:
-    """The manifest of an object that goes when its owner, an object as the API server knows it, is deleted."""
+    """The manifest of an object that is deleted with its owner, an object as returned by the API server."""
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],

@@ -1,55 +1,51 @@
-"""Gathers what is known of a run on a cluster, for `why`: the record, the logs, and what the cluster says of it now.
+"""Collects observations of a run on a cluster, for `why`: the record, the logs, and the cluster's present state.
 
-The cluster is asked a handful of questions at once, and waited for only so long: what it has said of pods that failed
-is in the record, and a diagnosis rests on that where the cluster does not answer or has forgotten them.
+The cluster is asked a handful of questions at once, with a bounded wait: what it reported of pods that failed is in the
+record, and a diagnosis rests on that where the cluster does not answer or has forgotten them.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from windlass.diagnose.observations import (
-    ClusterSeen,
-    ComingSeen,
-    ObjectSaid,
-    Observations,
-    PodSeen,
-    QueueSeen,
-    ScalingSeen,
-)
-from windlass.engines import observing
-from windlass.engines.kubernetes import coming, kueue, layout, queueing, quotas, scaling, staying
-from windlass.engines.kubernetes.client import Client, Refused, Unreachable
+from windlass.diagnose import observe as diagnose
+from windlass.diagnose.observations import Observations
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once, served
+from windlass.engines.kubernetes.diagnose.rules import rules_on
+from windlass.engines.kubernetes.observations import ClusterStatus, ObjectReport, PodStatus, QueueStatus
 from windlass.engines.kubernetes.plan import attempt_objects
-from windlass.engines.kubernetes.pods import by_place
-from windlass.engines.kubernetes.seeing import (
+from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.pods.nodes import PodId, by_id, selector
+from windlass.engines.kubernetes.pods.spares import prefixes
+from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.pods.status import (
     NOT_ORDINARY,
     claims_of,
+    cluster_node,
     ends_of,
-    machine_seen,
-    objects_said,
-    pod_seen,
+    object_reports,
+    pod_status,
     recorded,
 )
+from windlass.engines.kubernetes.provisioning import claims, karpenter, node_pools
+from windlass.engines.kubernetes.queue import admission, quotas
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
-from windlass.plan.pods import pod_spec
-from windlass.runs.record import Phase, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 from windlass.runs.store import Store
 
-ANSWER_SECONDS: Final = 3.0
-"""How long the cluster may take to answer: a person waits."""
 MOST: Final = "1000"
 KUEUE: Final = ("Workload", "LocalQueue")
-"""What is asked for in the namespace and in all of them."""
+"""Read in the namespace and in all of them: workloads of other namespaces compete as well."""
 CALLED: Final = {
     "pods": "pods cannot be listed", "owner": "the owner object of the pods cannot be read",
-    "events": "events cannot be listed", "machines": "nodes cannot be listed",
+    "events": "events cannot be listed", "nodes": "nodes cannot be listed",
     "Workload": "Workloads cannot be listed", "LocalQueue": "LocalQueues cannot be listed",
     "every Workload": "Workloads of other namespaces cannot be listed",
     "ClusterQueue": "ClusterQueues cannot be listed",
@@ -57,88 +53,101 @@ CALLED: Final = {
     "claims": "NodeClaims cannot be listed", "refused": "events of the node autoscaler cannot be listed",
     "of claims": "events of NodeClaims cannot be listed", "pool api": "whether there is Karpenter cannot be asked",
 }  # fmt: skip
-"""How it is reported that an answer is missing."""
+"""How a missing answer is reported."""
 Json = Mapping[str, Any]
 Answers = dict[str, Any]
+"""By question an answer or an error."""
 
 
 def observe(store: Store, status: Status) -> Observations:
     """What is known of a run on a cluster."""
     plan = Plan.from_json(store.plan(status.id))
     [code] = plan.requests("code")
-    facts = {"keeper_words": observing.supervisor_words(store.run_dir(status.id), status)}
-    return observing.observe(
-        store, status, heard=observing.hear(store, status), facts=facts, cluster=look(store, status, plan),
-        moved=(layout.CODE, code["folder"]),
-    )  # fmt: skip
+    seen = diagnose.observe(store, status, moved=(layout.CODE, code["folder"]))
+    cluster = replace(cluster_status(store, status, plan), pod_spec=pod_spec(attempt_objects(plan)))
+    away = f"the cluster: {cluster.unreachable}; pods and objects are as last recorded"
+    not_seen = (*((away,) if cluster.unreachable else ()), *cluster.not_seen)
+    image = str(cluster.container.get("image") or "of the job")
+    return replace(seen, rules=rules_on(cluster), not_seen=not_seen, image=image)
 
 
-def look(store: Store, status: Status, plan: Plan) -> ClusterSeen:
-    """The newest attempt in its cluster: as it is now, over what the record knows of it."""
-    known, said = recorded(store.events(status.id))
-    turn = queueing.recorded(store.events(status.id))
-    members = (status.attempts[-1].members if status.attempts else ()) or range(plan.num_nodes)
+def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
+    """The newest attempt in its cluster: as it is now, completed by the record."""
+    events = store.events(status.id)
+    known, reports = recorded(events)
+    turn = admission.recorded(events)
     if status.phase is Phase.SUCCEEDED or not status.attempts:
-        return ClusterSeen(tuple(known.values()), tuple(said), queue=turn)
+        return ClusterStatus(tuple(known.values()), tuple(reports), queue=turn)
     unread = _unread(store, status)
     number = len(status.attempts)
-    made_for = staying.made_for(store.run_dir(status.id) / f"attempt-{number}", number)
-    answers, unreachable = _ask(plan, made_for)
+    members = tuple(status.attempts[-1].members or range(plan.num_nodes))
+    ids = reuse.pods_of(store.run_dir(status.id) / f"attempt-{number}", number, len(members))
+    answers, unreachable = _ask(plan, ids)
     now = time.time()
-    came = coming.recorded(store.events(status.id), status.ended_at or now)
+    provisioned = claims.recorded(events, status.ended_at or now)
     if unreachable:
-        comes = ScalingSeen(coming=came) if came else None
-        unseen = (f"the cluster cannot be asked: {unreachable}", *unread)
-        return ClusterSeen(
-            tuple(known.values()), tuple(said), queue=turn, unreachable=unreachable, scaling=comes, unseen=unseen
-        )
-    comes, more = _scaling(plan, answers, came, now)
-    found = _merged(status, plan, made_for, answers, known, (*more, *said), tuple(members))
-    return replace(found, queue=_queue(answers) or turn, scaling=comes, unseen=(*_unseen(answers), *unread))
+        return ClusterStatus(
+            tuple(known.values()), tuple(reports), queue=turn, unreachable=unreachable, claims=provisioned,
+            not_seen=unread,
+        )  # fmt: skip
+    pools: tuple[Any, ...] = ()
+    if pending := _not_running(answers):
+        lists = {
+            name: objects for name in ("claims", "refused", "of claims")
+            if (objects := _list(answers, name)) is not None
+        }  # fmt: skip
+        nodes = _items(answers, "nodes")
+        provisioned, refusals = claims.provisioned(pending, _items(answers, "events"), lists, nodes, provisioned, now)
+        pools = node_pools.matches(_list(answers, "pools") or (), pod_spec(attempt_objects(plan)))
+        reports = [*refusals, *reports]
+    found = _merged(status, plan, ids, answers, known, reports, members)
+    not_seen = (*_not_seen(answers), *unread)
+    return replace(found, queue=_queue(answers) or turn, pools=pools, claims=provisioned, not_seen=not_seen)
 
 
-def _unseen(answers: Answers) -> list[str]:
-    """What could not be looked at, with the reason; what is not there, or not installed, is none of it."""
-    missing = {name: answer for name, answer in (answers | answers.get("missing", {})).items() if name in CALLED}
+def _not_seen(answers: Answers) -> list[str]:
+    """What could not be read, with the reason; what does not exist, or is not installed, is none of it."""
     return [
         f"{CALLED[name]}: {error.message}"
-        for name, error in missing.items()
+        for name, error in answers.items()
         if isinstance(error, EngineError) and not (isinstance(error, Refused) and error.status == 404)
     ]
 
 
-def _unread(store: Store, status: Status) -> list[str]:
+def _unread(store: Store, status: Status) -> tuple[str, ...]:
     """Whether a new supervisor has yet to read what the pods have logged."""
     newest = store.events(status.id, status.last_seq - 1)
     if status.phase.is_terminal or not newest or newest[-1].kind != "adopted":
-        return []
+        return ()
     since = max((event.time for event in store.events(status.id) if event.kind != "adopted"), default=status.created_at)
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
-    return [f"logs that the pods wrote after {at} may not be read yet: the supervisor was restarted"]
+    return (f"logs that the pods wrote after {at} may not be read yet: the supervisor was restarted",)
 
 
 def _merged(
-    status: Status, plan: Plan, number: int, answers: Answers, known: Mapping[int, PodSeen], said: Iterable[ObjectSaid],
-    members: tuple[int, ...],
-) -> ClusterSeen:  # fmt: skip
+    status: Status, plan: Plan, ids: Sequence[PodId], answers: Answers, known: Mapping[int, PodStatus],
+    reports: Iterable[ObjectReport], members: tuple[int, ...],
+) -> ClusterStatus:  # fmt: skip
     [made] = plan.requests("attempt")
-    there = by_place(_items(answers, "pods"))
+    there, number = by_id(_items(answers, "pods")), max(one.made_for for one in ids)
     pods = [
-        _newer(pod_seen(node, there.get(place)), known.get(node), is_over=status.phase.is_terminal)
-        for place, node in enumerate(members)
+        _newer(pod_status(node, there.get(one)), known.get(node), is_over=status.phase.is_terminal)
+        for node, one in zip(members, ids, strict=True)
     ]
-    events = objects_said(_items(answers, "events"), plan.run_id, number, claims=claims_of(attempt_objects(plan)))
+    volumes = claims_of(attempt_objects(plan))
+    ignored = prefixes(plan, ids)
+    events = object_reports(_items(answers, "events"), plan.run_id, number, claims=volumes, spares=ignored)
     owner = answers["owner"]
-    # One that is not there may not have been made yet: whether it was deleted, its keeper has seen.
+    # One that is not there may not have been created yet; that it was deleted, its supervisor has recorded.
     ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
-    held = isinstance(owner, dict) and queueing.is_suspended(owner)
-    # What was said before the cluster forgot it comes after what it says now.
-    every = dict.fromkeys((*ends, *events, *said))
-    return ClusterSeen(tuple(pods), tuple(every), tuple(map(machine_seen, _items(answers, "machines"))), held)
+    is_suspended = isinstance(owner, dict) and admission.is_suspended(owner)
+    # What the record has comes after what the cluster reports now.
+    every = tuple(dict.fromkeys((*ends, *events, *reports)))
+    return ClusterStatus(tuple(pods), every, tuple(map(cluster_node, _items(answers, "nodes"))), is_suspended)
 
 
-def _newer(now: PodSeen, before: PodSeen | None, *, is_over: bool) -> PodSeen:
-    """What is to be known of a pod: what is seen of it now, unless it is gone and was seen to fail."""
+def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodStatus:
+    """The status of a pod: the present one, unless it is gone and was seen to fail."""
     if before is None:
         return now
     if not now.name:
@@ -149,128 +158,94 @@ def _newer(now: PodSeen, before: PodSeen | None, *, is_over: bool) -> PodSeen:
 # -- asking -----------------------------------------------------------------------------------------------------------
 
 
-def _ask(plan: Plan, number: int) -> tuple[Answers, str]:
-    """What the cluster says now; by question, an answer or the error. And why it says nothing, if so."""
+def _ask(plan: Plan, ids: Sequence[PodId]) -> tuple[Answers, str]:
+    """What the cluster reports now, and why it does not, if so."""
     [cluster], [made] = plan.requests("cluster"), plan.requests("attempt")
     try:
         client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
     except (EngineError, UsageError) as error:
         return {}, error.message
-    selector = f"{layout.RUN_LABEL}={plan.run_id},{layout.ATTEMPT_LABEL}={number}"
-    name = layout.attempt_name(plan.run_id, number)
-    answers = at_once({
-        "pods": lambda: client.find("v1", "Pod", selector),
+    name = layout.attempt_name(plan.run_id, max(one.made_for for one in ids))
+    answers = _answers({
+        "pods": lambda: _pods(client, plan, ids),
         "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
         "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
-        "machines": lambda: client.find("v1", "Node", limit=MOST),
+        "nodes": lambda: client.find("v1", "Node", limit=MOST),
     })  # fmt: skip
-    silent = next((one for one in answers.values() if isinstance(one, Unreachable)), None)
-    if silent is not None:
-        return {}, silent.message
-    if isinstance(answers["pods"], EngineError):
-        return {}, answers["pods"].message
+    late = next((one for one in answers.values() if isinstance(one, Unreachable)), None)
+    if late is not None or isinstance(answers["pods"], EngineError):
+        return {}, (late or answers["pods"]).message
     owner = answers["owner"]
-    if isinstance(owner, dict) and (queueing.is_suspended(owner) or queueing.queue_of(owner)):
-        answers |= _ask_kueue(client)
+    if isinstance(owner, dict) and (admission.is_suspended(owner) or admission.queue_of(owner)):
+        answers |= _ask_optional(client, admission.GROUP, "queue api", _of_kueue)
     if _not_running(answers):
-        missing = answers.get("missing", {})
-        answers |= _ask_karpenter(client)
-        answers["missing"] = missing | answers.get("missing", {})
+        answers |= _ask_optional(client, node_pools.GROUP, "pool api", _of_karpenter)
     client.close()
     return answers, ""
 
 
-def _ask_kueue(client: Client) -> Answers:
-    """Workloads and queues: of all namespaces where they may be read, for those compete as well."""
-    api = at_once({"api": lambda: {"api": kueue.served(client)}})["api"]
-    if isinstance(api, EngineError):
-        return {"missing": {"queue api": api}}
-    if not (api := api["api"]):
-        return {}
-    found = at_once({
+def _pods(client: Client, plan: Plan, ids: Sequence[PodId]) -> Json:
+    """The list of the pods of an attempt, without spares that wait beside it."""
+    found, ignored = client.find("v1", "Pod", selector(plan.run_id, ids)), tuple(prefixes(plan, ids))
+    return {**found, "items": [pod for pod in found["items"] if not pod["metadata"]["name"].startswith(ignored)]}
+
+
+def _ask_optional(
+    client: Client, group: str, name: str, questions: Callable[[Client, str], Mapping[str, Callable[[], Json]]]
+) -> Answers:
+    """The answers of an API that need not be installed; `name` is that of the question whether it is."""
+    api = _answers({name: lambda: {"api": served(client, group)}})
+    if isinstance(api[name], EngineError):
+        return api
+    return _answers(questions(client, api[name]["api"])) if api[name]["api"] else {}
+
+
+def _of_kueue(client: Client, api: str) -> dict[str, Callable[[], Json]]:
+    return {
         **{kind: lambda kind=kind: client.find(api, kind, limit=MOST) for kind in KUEUE},  # type: ignore[misc]
         **{f"every {kind}": lambda kind=kind: _every(client, api, kind) for kind in KUEUE},  # type: ignore[misc]
         "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MOST),
-    })  # fmt: skip
-    return _sorted_out(found)
+    }
 
 
-def _ask_karpenter(client: Client) -> Answers:
-    """What makes machines, what it has made, and what it says of pods for which it makes none."""
-    api = at_once({"api": lambda: {"api": scaling.served(client)}})["api"]
-    if isinstance(api, EngineError):
-        return {"missing": {"pool api": api}}
-    return _sorted_out(at_once(scaling.questions(client, api["api"])))
-
-
-def _sorted_out(found: Answers) -> Answers:
-    """The answers, and below `missing` the errors."""
-    errors = {name: answer for name, answer in found.items() if isinstance(answer, EngineError)}
-    return {**{name: answer for name, answer in found.items() if name not in errors}, "missing": errors}
-
-
-def _not_running(answers: Answers) -> list[Json]:
-    """The pods that have no machine yet, or one that may not be ready."""
-    return [pod for pod in _items(answers, "pods") if pod_seen(0, pod).state in ("queued", "pulling")]
-
-
-def _scaling(
-    plan: Plan, answers: Answers, came: tuple[ComingSeen, ...], now: float
-) -> tuple[ScalingSeen | None, list[ObjectSaid]]:
-    """What makes machines for the pods that do not run yet, and what is said where none come."""
-    pods = _not_running(answers)
-    if not pods:
-        return (ScalingSeen(coming=came) if came else None), []
-    spec = pod_spec(attempt_objects(plan))
-    found, said = scaling.seen(pods, spec, _items(answers, "events"), answers, _items(answers, "machines"), came, now)
-    return (found if found.pools is not None or found.coming or said else None), said
+def _of_karpenter(client: Client, api: str) -> dict[str, Callable[[], Json]]:
+    return {"pools": lambda: client.find(api, "NodePool", limit=MOST), **karpenter.questions(client, api)}
 
 
 def _every(client: Client, api: str, kind: str) -> Json:
     return client.call("GET", client.path(api, kind, everywhere=True), query={"limit": MOST})
 
 
-def _queue(answers: Answers) -> QueueSeen | None:
-    """What Kueue makes of the attempt, as far as it was answered; None where nothing holds it back."""
+def _not_running(answers: Answers) -> list[Json]:
+    """The pods that are on no node yet, or on one that may not be ready."""
+    return [pod for pod in _items(answers, "pods") if pod_status(0, pod).state in ("queued", "pulling")]
+
+
+def _queue(answers: Answers) -> QueueStatus | None:
+    """What Kueue reports of the attempt; None where no queue has to do with it."""
     owner = answers["owner"]
     if not isinstance(owner, dict):
         return None
-    is_everywhere = all(f"every {kind}" in answers for kind in KUEUE)
-    kinds = [f"every {kind}" if is_everywhere else kind for kind in KUEUE]
-    workloads, queues = (answers[kind]["items"] if kind in answers else None for kind in kinds)
-    seen = queueing.queue_seen(owner, workloads or (), queues)
+    is_everywhere = all(_list(answers, f"every {kind}") is not None for kind in KUEUE)
+    workloads, queues = (_list(answers, f"every {kind}" if is_everywhere else kind) for kind in KUEUE)
+    seen = admission.queue_status(owner, workloads or (), queues)
     if seen is None:
         return None
-    every = answers.get("ClusterQueue", {"items": ()})["items"]
+    every = _items(answers, "ClusterQueue")
     cluster_queue = next((one for one in every if one["metadata"]["name"] == seen.cluster_queue), None)
     return quotas.counted(owner, workloads or (), queues, cluster_queue, is_everywhere=is_everywhere)
 
 
-def at_once(questions: Mapping[str, Callable[[], Json]]) -> Answers:
-    """Ask all at the same time. Whoever does not answer in time is unreachable, and is not waited for at the end."""
-    told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+def _answers(questions: Mapping[str, Callable[[], Json]]) -> Answers:
+    late = Unreachable(f"the cluster has not answered within {ANSWER_SECONDS:g} s", "")
+    return {**dict.fromkeys(questions, late), **at_once(questions)}
 
-    def ask(name: str, question: Callable[[], Json]) -> None:
-        try:
-            told.put((name, question()))
-        except EngineError as error:
-            told.put((name, error))
 
-    for name, question in questions.items():
-        threading.Thread(target=ask, args=(name, question), name=f"why: {name}", daemon=True).start()
-    answers: Answers = {}
-    give_up = time.monotonic() + ANSWER_SECONDS
-    while len(answers) < len(questions):
-        try:
-            name, answer = told.get(timeout=max(0.0, give_up - time.monotonic()))
-        except queue.Empty:
-            late = Unreachable(f"the cluster has not answered within {ANSWER_SECONDS:g} s", "")
-            return {name: answers.get(name, late) for name in questions}
-        answers[name] = answer
-    return answers
+def _list(answers: Answers, name: str) -> list[Any] | None:
+    """The objects of a list; None where it was not read."""
+    answer = answers.get(name)
+    return list(answer["items"]) if isinstance(answer, dict) else None
 
 
 def _items(answers: Answers, name: str) -> list[Any]:
-    """The objects of a list; none where it may not be read."""
-    answer = answers[name]
-    return [] if isinstance(answer, EngineError) else list(answer["items"])
+    return _list(answers, name) or []

@@ -1,33 +1,41 @@
-"""Turns a job and the facts of a cluster into a plan: every object, and what each node is asked to do. Pure."""
+"""Plans a run on a cluster, from its job and the facts of the cluster: every object, and the node template. Pure."""
 
 from __future__ import annotations
 
 import posixpath
-import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.imports import ahead
 from windlass.code.pack import Packed
-from windlass.engines.kubernetes import layout, manifests, staying
+from windlass.engines.kubernetes import expiry, layout, manifests
 from windlass.engines.kubernetes.facts import Facts
-from windlass.engines.kubernetes.machinenotes import machine_notes, machine_steps, node_price
 from windlass.engines.kubernetes.manifests import Shape
-from windlass.engines.kubernetes.queuenotes import queue_notes
-from windlass.engines.kubernetes.runtimenotes import runtime_notes
-from windlass.engines.kubernetes.runtimes import image_and_user, runtime_of
-from windlass.engines.kubernetes.waynotes import way_notes
-from windlass.engines.kubernetes.ways import WAYS, mpijob
-from windlass.engines.kubernetes.ways.base import Manifest
-from windlass.engines.kubernetes.ways.runtimes import Runtime
+from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.preflight.supervision import missing_rights, supervised_in_cluster, supervision_notes
+from windlass.engines.kubernetes.provisioning.findings import node_notes, node_price, pools_for, provisioning_steps
+from windlass.engines.kubernetes.queue.findings import queue_notes
+from windlass.engines.kubernetes.supervisor import manifests as supervisor
+from windlass.engines.kubernetes.workloads import WORKLOADS, mpijob
+from windlass.engines.kubernetes.workloads.base import Manifest
+from windlass.engines.kubernetes.workloads.findings import blocker, workload_notes
+from windlass.engines.kubernetes.workloads.runtime_catalog import image_and_user, runtime_of
+from windlass.engines.kubernetes.workloads.runtime_findings import runtime_notes
+from windlass.engines.kubernetes.workloads.runtimes import Runtime
+from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
 from windlass.plan import arguments
-from windlass.plan.launch import torchrun_request
-from windlass.plan.placement import Place, job_environment, known_at_start, place, rank_environment
+from windlass.plan.compose import contract, known_at_start
+from windlass.plan.launch import torchrun
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.price import price
-from windlass.spec.job import Job
-from windlass.spec.targets import KubernetesTarget
+from windlass.plan.steps import node_steps
+from windlass.plan.template import NodeTemplate
+from windlass.worker.protocol import LauncherSpec
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+    from windlass.spec.targets import KubernetesTarget
 
 IMAGE: Final = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"
 PYTHON: Final = "python3"
@@ -36,17 +44,22 @@ PIECE_BYTES: Final = 1_000_000
 MAX_PIECES: Final = 8
 OUTPUT: Final = f"{layout.RESULTS}/output"
 CHECKPOINTS: Final = f"{layout.RESULTS}/checkpoints"
+_FOLDERS: Final = {"WINDLASS_OUTPUT_DIR": OUTPUT, "WINDLASS_CHECKPOINT_DIR": CHECKPOINTS}
 
 
 def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: str) -> Plan:
     """The plan of one run on a cluster. `boot` is the program that unpacks the code. What is against it is in notes."""
-    num_nodes = job.nodes.max
+    num_nodes, spares = job.nodes.max, job.kubernetes.spares
     procs = max(1, job.resources.gpus) if job.procs_per_node == "auto" else job.procs_per_node
     asked, why = choose(job, target, facts)
-    via = asked if asked in WAYS else "job"  # of another there is no more to say than that it is not known
+    via = (
+        asked if asked in WORKLOADS else "job"
+    )  # an unknown one is refused below, and the rest is planned as for a Job
     named = job.kubernetes.runtime if via == "trainjob" else None
     seen = facts.cluster.runtimes if facts.cluster is not None else None
     runtime = runtime_of(named, job.kubernetes.runtime_kind, seen)
+    is_inside = supervised_in_cluster(job, target, facts.cluster, via)[0]
+    expires = expiry.run_seconds(job)
     shape = Shape(
         run_id=run_id,
         namespace=job.kubernetes.namespace or target.namespace,
@@ -54,14 +67,24 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         image=_image(job, target, runtime),
         python=job.python or target.python or PYTHON,
         user=target.user,
+        submitter=facts.user,
         code_digest=facts.code.digest if facts.code is not None else "0" * 64,
         num_pieces=num_pieces(facts),
         procs_per_node=procs,
         pull_secrets=tuple(dict.fromkeys((*target.image_pull_secrets, *job.kubernetes.image_pull_secrets))),
         gpu_label=_gpu_label(job, facts),
         runtime=runtime,
+        is_supervised_inside=is_inside,
+        keeps_others=(is_inside or spares > 0) and can_keep_others(job, via, facts.cluster),
+        supervisor_image=target.supervisor_image or "",
+        target_env=target.env,
+        expires_seconds=expires,
+        pods_seconds=expiry.pods_seconds(job, via, is_supervised_inside=is_inside),
+        supervisor_queue=target.supervisor_queue or "",
     )
     made = tuple(_objects(shape, job, facts, boot))
+    nodes = _nodes(shape, job, target, facts, num_nodes)
+    pools = pools_for(made, facts.cluster.node_pools if facts.cluster is not None else None)
     return Plan(
         run_id=run_id,
         name=job.name,
@@ -73,25 +96,30 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         policy=policy(job),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(
-            Step("cluster", f"{why}: {WAYS[via].api} in namespace {shape.namespace} of context {target.context}", {
+            Step("cluster", f"{why}: {WORKLOADS[via].api} in namespace {shape.namespace} of context {target.context}", {
                 "context": target.context, "namespace": shape.namespace, "via": via, "why": why,
+                **({} if expires is None else {expiry.AFTER: expires}),
                 "kubeconfig": facts.kubeconfig, **(image_and_user(seen, shape.image, shape.user) if runtime else {}),
             }),
             *made,
-            *machine_steps(made, facts.cluster, target),
-            *_nodes(shape, job, target, facts, num_nodes, procs),
+            *_policies(shape, job, target, facts),
+            *_supervisor(shape, job),
+            *provisioning_steps(pools, target),
+            *node_steps(nodes, job),
         ),
         notes=(
             *_refusals(job, target, facts, asked),
+            *spare_notes(job, asked, facts.cluster, is_inside=is_inside),
             *queue_notes(job, facts.cluster),
-            *machine_notes(made, facts.cluster),
+            *node_notes(pools),
             *runtime_notes(job, facts.cluster, asked),
             *_warnings(job, target, facts),
-            *arguments.left_over(_words(job), _places()),
+            *arguments.left_over(arguments.words_with_names(job), _FOLDERS),
         ),
         price=price(
-            node_price(job, made, facts.cluster, target), target.currency, num_nodes, f"target {target.name}"
+            node_price(job, pools, target), target.currency, num_nodes, f"target {target.name}", spares
         ),
+        nodes=nodes,
     )  # fmt: skip
 
 
@@ -105,7 +133,9 @@ def choose(job: Job, target: KubernetesTarget, facts: Facts) -> tuple[str, str]:
         return target.via, f"via of target {target.name}"
     if job.launcher == "mpi":
         return "mpijob", "launcher: mpi"
-    if job.nodes.max > 1 and facts.cluster is not None and WAYS["jobset"].api in facts.cluster.groups:
+    if job.kubernetes.spares:
+        return "job", "kubernetes.spares of the job"
+    if job.nodes.max > 1 and facts.cluster is not None and WORKLOADS["jobset"].api in facts.cluster.groups:
         if facts.cluster.unfit:
             return "job", f"JobSet is installed and cannot be used ({facts.cluster.unfit})"
         return "jobset", "several nodes, and JobSet is installed"
@@ -122,12 +152,17 @@ def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
     return [*plan.requests("attempt-part"), *plan.requests("attempt")]
 
 
-def numbered(plan: Plan, number: int, num_nodes: int) -> list[Manifest]:
-    """The objects of attempt `number` on so many nodes, from a plan alone."""
-    way = WAYS[plan.requests("cluster")[0]["via"]]
+def is_imported(plan: Plan) -> bool:
+    """Whether another machine has made this plan."""
+    return layout.IMPORTED in plan.requests("code")[0]
+
+
+def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
+    """The objects of attempt `number` with so many pods, from a plan alone."""
+    way = WORKLOADS[plan.requests("cluster")[0]["via"]]
     found = [_numbered(one, plan.run_id, number) for one in attempt_objects(plan)]
     for one in found:
-        way.resize(one, num_nodes)
+        way.resize(one, num_pods)
     return found
 
 
@@ -153,16 +188,40 @@ def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
     if (claim := manifests.claim(shape, job)) is not None:
         kept = "kept" if job.kubernetes.results is not None and job.kubernetes.results.keep else "removed with the run"
         yield Step("claim", f"make PersistentVolumeClaim {shape.run_id}, {kept}", claim)
-    *parts, made = manifests.attempt(shape, job, 1, job.nodes.max)
+    spares = job.kubernetes.spares
+    *parts, made = manifests.attempt(shape, job, 1, job.nodes.max + spares)
     for part in parts:
         yield Step(
             "attempt-part", f"make {part['kind']} {part['metadata']['name']}, which the next one refers to", part
         )
-    yield Step("attempt", f"make {made['kind']} {made['metadata']['name']}, and one more for each restart", made)
+    what = f"{made['kind']} {made['metadata']['name']}"
+    more = f"; pods beside those of its nodes, as spares: {spares}" if spares else ""
+    yield Step("attempt", f"make {what}, and one more for each restart{more}", made)
+
+
+def _policies(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
+    if target.network_policy and facts.cluster is not None and facts.cluster.is_isolated:
+        for made in manifests.network_policies(shape, job):
+            yield Step(
+                "policy", f"make NetworkPolicy {made['metadata']['name']}, which admits the run's own pods", made
+            )
+
+
+def _supervisor(shape: Shape, job: Job) -> Iterator[Step]:
+    if not shape.is_supervised_inside:
+        return
+    name, key = layout.supervisor_name(shape.run_id), supervisor.key(shape, job)
+    for summary, made in (
+        (f"make Secret {key['metadata']['name']}, which only the pods of the run and their supervisor know", key),
+        (f"make ConfigMap {name}, the supervisor's code and this plan", supervisor.contents(shape, job)),
+        (f"make Service {name}, by which the pods find the supervisor", supervisor.service(shape, job)),
+        (f"make Job {name}, the supervisor of the run in the cluster", supervisor.job(shape, job)),
+    ):
+        yield Step("supervisor", summary, made)
 
 
 def _travelling(code: Packed) -> dict[str, Any]:
-    """What a user checks of the code before it leaves this machine."""
+    """The summary of the code that is sent, for the user to check."""
     return {
         "unpacked_bytes": code.num_bytes,
         "files": [{"name": name, "bytes": size} for name, size in code.files],
@@ -190,38 +249,10 @@ def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
     return found
 
 
-def _nodes(
-    shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_nodes: int, procs: int
-) -> Iterator[Step]:
-    common = _environment(shape, job, target, num_nodes, procs)
-    for places in place(num_nodes, procs):
-        request = {**_node(shape, job, common, places), "warm": ahead(job, facts.script_imports)}
-        guest = [shape.python, "-I", "-S", f"{layout.TRAVEL}/windlass/worker/guest.py"]
-        if job.launcher == "mpi":
-            request["launch"] = mpijob.launch_request(places[0].node, num_nodes, procs, guest)
-        elif num_nodes > 1 and job.launcher == "torchrun":
-            request["launch"] = torchrun_request(
-                python=shape.python,
-                guest=guest,
-                run_id=shape.run_id,
-                node=places[0].node,
-                procs_per_node=procs,
-                grace_seconds=job.grace,
-            )
-        yield Step("node", _summary(job, places, request.get("launch", {}).get("name", "")), request)
-
-
-def _places() -> dict[str, str]:
-    """The folders whose names may stand in the words of a job."""
-    return {"WINDLASS_OUTPUT_DIR": OUTPUT, "WINDLASS_CHECKPOINT_DIR": CHECKPOINTS}
-
-
-def _environment(shape: Shape, job: Job, target: KubernetesTarget, num_nodes: int, procs: int) -> dict[str, str]:
-    """What every rank gets on top of what the image and the cluster give."""
-    env = job_environment(
+def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_nodes: int) -> NodeTemplate:
+    """What all attempts have in common."""
+    promised = contract(
         run_id=shape.run_id,
-        num_nodes=num_nodes,
-        procs_per_node=procs,
         max_restarts=job.restarts.max,
         output_dir=OUTPUT,
         checkpoint_dir=CHECKPOINTS,
@@ -229,49 +260,54 @@ def _environment(shape: Shape, job: Job, target: KubernetesTarget, num_nodes: in
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
     )
-    env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": layout.TRAVEL}
+    defaults = _defaults(job, shape.procs_per_node)
+    common = {**promised, **defaults, **target.env, **job.env}
+    is_program = job.script_kind == "program"
+    program = [job.script_argv[0]] if is_program else [shape.python, f"{layout.TRAVEL}/windlass/worker/rank.py"]
+    return NodeTemplate(
+        run_id=shape.run_id,
+        num_nodes=num_nodes,
+        procs_per_node=shape.procs_per_node,
+        script=posixpath.join(layout.CODE, job.script_argv[0]),
+        worker_python=shape.python,
+        cwd=layout.CODE,
+        argv=(*program, *arguments.script_arguments(job, common)),
+        contract=promised,
+        defaults=defaults,
+        target_env=target.env,
+        job_env=job.env,
+        grace_seconds=job.grace,
+        known_at_start=known_at_start(is_python=not is_program, taken=set(common)),
+        progress=job.progress,
+        warm=tuple(ahead(job, facts.script_imports)),
+        # Of a supervisor in the cluster, pods that fail early also wait until it has started and read their logs.
+        stay_seconds=reuse.SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
+        resume=arguments.resume_spec(job, common, layout.CODE),
+        launchers=_launchers(shape, job, num_nodes),
+    )
+
+
+def _defaults(job: Job, procs: int) -> dict[str, str]:
+    """What ranks get on top of what the image and the cluster set, unless the user sets it."""
+    env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": layout.TRAVEL}
     if job.resources.cpus is not None:  # ranks must not fight for the cores of their pod
         env["OMP_NUM_THREADS"] = str(max(1, int(job.resources.cpus) // procs))
     if job.resources.gpus:
         env |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    return {**env, **target.env, **job.env}
+    return env
 
 
-def _node(shape: Shape, job: Job, common: dict[str, str], places: tuple[Place, ...]) -> dict[str, Any]:
-    """What one pod is asked to do; the attempt's own facts are added when it starts."""
-    words = job.script_argv[1:] if job.script_kind == "program" else job.script_argv
-    words = tuple(words) if job.command is not None else tuple(arguments.fill_in(words, common))
-    program = [job.script_argv[0]] if job.script_kind == "program" else [
-        shape.python, f"{layout.TRAVEL}/windlass/worker/rank.py"
-    ]  # fmt: skip
-    return {
-        "node": places[0].node,
-        "host": f"node-{places[0].node}",
-        "script": posixpath.join(layout.CODE, job.script_argv[0]),
-        "worker_python": shape.python,
-        "cwd": layout.CODE,
-        "env": common,
-        "known_at_start": list(known_at_start(is_python=job.script_kind != "program", taken=set(common))),
-        "ranks": [
-            {"rank": p.rank, "local_rank": p.local_rank, "argv": [*program, *words], "env": rank_environment(p)}
-            for p in places
-        ],
-        "grace_seconds": job.grace,
-        "progress": job.progress,
-        "stay_seconds": staying.SECONDS if job.restarts.max else 0.0,
-        **arguments.resume_request(job, common, layout.CODE),
-    }
-
-
-def _words(job: Job) -> list[str]:
-    return [*(() if job.run is None else job.script_argv), job.checkpoint.find or "", *job.resume_argv]
-
-
-def _summary(job: Job, places: tuple[Place, ...], launcher: str) -> str:
-    ranks = f"rank {places[0].rank}" if len(places) == 1 else f"ranks {places[0].rank}–{places[-1].rank}"
-    shown = job.script_argv if job.script_kind == "program" else ("python", *job.script_argv)
-    by = {"torchrun": " by an agent of torchrun", "mpirun": " by mpirun", "sshd": " by mpirun"}.get(launcher, "")
-    return f"start node {places[0].node}, {ranks}{by}: {shlex.join(shown)}"
+def _launchers(shape: Shape, job: Job, num_nodes: int) -> tuple[LauncherSpec, ...]:
+    proxy = (shape.python, "-I", "-S", f"{layout.TRAVEL}/windlass/worker/rank_proxy.py")
+    procs = shape.procs_per_node
+    if job.launcher == "mpi":
+        return mpijob.launchers(num_nodes, procs, proxy)
+    if num_nodes > 1 and job.launcher == "torchrun":
+        agent = torchrun(
+            python=shape.python, proxy=proxy, run_id=shape.run_id, procs_per_node=procs, grace_seconds=job.grace
+        )
+        return (agent,)
+    return ()
 
 
 def _output(job: Job, run_id: str) -> str:
@@ -287,7 +323,7 @@ def _image(job: Job, target: KubernetesTarget, runtime: Runtime | None) -> str:
 
 
 def _gpu_label(job: Job, facts: Facts) -> tuple[str, str] | None:
-    """The label that machines with the GPU type have: one whose value has the type as a word."""
+    """The label of nodes with the GPU type: one whose value has the type as a word."""
     if job.resources.gpu_type is None or facts.cluster is None:
         return None
     wanted = job.resources.gpu_type.lower()
@@ -300,80 +336,82 @@ def _gpu_label(job: Job, facts: Facts) -> tuple[str, str] | None:
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _blocker(code: str, message: str, fix: str) -> Note:
-    return Note(code, message, fix, blocks=True)
-
-
 def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Iterator[Note]:
     """What the cluster, or this version, cannot do for the job."""
     if not facts.code_dir_found:
-        yield _blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
+        yield blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
     elif not facts.script_found:
-        yield _blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
+        yield blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
     if facts.code_problem is not None:
-        yield _blocker("code-unpacked", *facts.code_problem)
+        yield blocker("code-unpacked", *facts.code_problem)
     elif facts.code is not None and num_pieces(facts) > MAX_PIECES:
         largest = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in facts.code.largest)
-        yield _blocker(
+        yield blocker(
             "code-too-large",
             f"the code is {len(facts.code.data) / 1e6:.1f} MB compressed, and {MAX_PIECES * PIECE_BYTES / 1e6:.0f} MB "
             "travel in objects of the cluster",
             f"largest: {largest}; name what is no code in .windlassignore, or put it into the image",
         )
-    yield from way_notes(job, facts.cluster, via)
+    yield from workload_notes(job, facts.cluster, via)
+    yield from supervision_notes(job, target, facts.cluster, via)
     if "/" in (job.python or "") and not (job.python or "").startswith("/"):
-        yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
+        yield blocker("python-relative", f"python: {job.python} is a path on this machine",
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
     for data in job.data:
         if not data.source.startswith("/"):
-            yield _blocker("data-remote", f"data {data.name}: {data.source} is not brought to a cluster yet",
+            yield blocker("data-remote", f"data {data.name}: {data.source} is not brought to a cluster yet",
                            "mount it by volumes: and give its path there as source:")  # fmt: skip
     if job.outputs is not None:
-        yield _blocker("outputs", "outputs: a cluster keeps results in a claim",
+        yield blocker("outputs", "outputs: a cluster keeps results in a claim",
                        "write kubernetes: {results: {size: 20GiB}} instead")  # fmt: skip
-    yield from _cluster_refusals(job, target, facts)
+    yield from _cluster_refusals(job, target, facts, via)
 
 
-def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:
+def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Iterator[Note]:
     cluster = facts.cluster
     if cluster is None:
-        yield _blocker("cluster-unreachable", facts.unreachable, "is it the right context, and is it up?")
+        yield blocker("cluster-unreachable", facts.unreachable, "is it the right context, and is it up?")
         return
-    if cluster.missing:
-        yield _blocker("rights-missing", f"this login may not {', '.join(cluster.missing)}",
+    if lacking := missing_rights(job, target, cluster, via):
+        yield blocker("rights-missing", f"this login may not {', '.join(lacking)}",
                        f"windlass check --on {target.name} --role prints the role that grants these")  # fmt: skip
     for name in job.secrets:
         if cluster.secrets is not None and name not in cluster.secrets:
-            yield _blocker("secret-missing", f"secret {name} is not in the namespace",
+            yield blocker("secret-missing", f"secret {name} is not in the namespace",
                            f"kubectl create secret generic {name} --from-literal=NAME=value")  # fmt: skip
     results = job.kubernetes.results
     wanted = [volume.claim for volume in job.volumes]
     wanted += [results.claim] if results is not None and results.claim is not None else []
     for claim in wanted:
         if cluster.claims is not None and claim not in cluster.claims:
-            yield _blocker("claim-missing", f"the claim {claim} is not in the namespace", "see: kubectl get pvc")
+            yield blocker("claim-missing", f"the claim {claim} is not in the namespace", "see: kubectl get pvc")
     is_unknown = job.resources.gpu_type is not None and _gpu_label(job, facts) is None
-    if is_unknown and cluster.gpu_labels and cluster.machines is None:  # else one may come
+    if is_unknown and cluster.gpu_labels and cluster.node_pools is None:  # else one may be provisioned
         had = ", ".join(sorted({value for _, value in cluster.gpu_labels}))
-        yield _blocker(
-            "gpu-type-missing", f"no machine has a GPU of type {job.resources.gpu_type}", f"there are: {had}"
-        )
+        yield blocker("gpu-type-missing", f"no node has a GPU of type {job.resources.gpu_type}", f"there are: {had}")
 
 
 def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:
     if job.kubernetes.results is None:
         yield Note(
             "results-lost",
-            "outputs and checkpoints go with the pods: nothing says where to keep them",
+            "outputs and checkpoints are deleted with the pods: no results claim is set",
             "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}",
         )
     if not job.image and not target.image and job.kubernetes.runtime is None:
         yield Note("image-default", f"no image is named: {IMAGE} is used", "set image:, in the job or the target")
+    if job.resources.cpus is None and job.resources.memory is None and job.kubernetes.runtime is None:
+        yield Note("requests-missing", "resources: sets neither cpus nor memory: pods without requests are evicted "
+                   "first where a node runs short", "set resources: {cpus: …, memory: …}")  # fmt: skip
     if job.resources.gpu_type is not None and facts.cluster is not None and not facts.cluster.gpu_labels:
-        yield Note("gpu-type-unknown", f"no node says which GPU it has: {job.resources.gpu_type} is not asked for",
+        yield Note("gpu-type-unknown", f"no node has a label of its GPU type: {job.resources.gpu_type} is not used",
                    "set resources.instance")  # fmt: skip
     if facts.cluster is not None and not facts.cluster.is_fenced:
         yield Note("leases-missing", "this login may not use Leases: two supervisors of this run, on machines that "
                    "share its records, are not kept apart", f"windlass check --on {target.name} --role")  # fmt: skip
+    if target.network_policy and facts.cluster is not None and not facts.cluster.is_isolated:
+        yield Note("network-open", "this login may not create NetworkPolicies: the run's ports admit all that the "
+                   "cluster lets through", f"windlass check --on {target.name} --role; or set network_policy: false "
+                   f"in target {target.name}")  # fmt: skip
     if job.local != type(job.local)():
-        yield Note("local-unused", "local: has no meaning on a cluster", "it is kept for other targets")
+        yield Note("local-unused", "local: has no meaning on a cluster", "other targets use it")

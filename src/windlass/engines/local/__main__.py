@@ -5,12 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).absolute().parents[3]))
 
-from windlass.engines.keeping.keeper import main
-from windlass.engines.local import waiting
-from windlass.engines.local.ground import LocalGround
+from windlass.engines.local.backend import LocalBackend
+from windlass.supervise.process import main
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    if arguments[1] == waiting.WAITS:
-        arguments = waiting.wait_for_run(arguments)
-    sys.exit(main(arguments, LocalGround) if arguments else 0)
+    sys.exit(main(sys.argv[1:], LocalBackend))

@@ -1,31 +1,101 @@
-"""The local engine's second door: runs on this machine, kept by detached supervisors."""
+"""Local engine: runs on this machine, each with a detached supervisor process."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
-from windlass.engines.keeping.engine import KeptEngine
-from windlass.engines.local import waiting
-from windlass.engines.local.ground import LocalGround
-from windlass.errors import StoreError
+from windlass.engines.base import Report
+from windlass.engines.supervised import SupervisedEngine
+from windlass.errors import StoreError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
+    from windlass.engines.local.backend import LocalBackend
+    from windlass.runs.context import Context
+    from windlass.spec.job import Job
+    from windlass.spec.targets import LocalTarget
+    from windlass.worker.tarpipe import Received
 
-KEEPER = Path(__file__).with_name("__main__.py")
-TRAVELLING = ("__init__.py", "worker", "train")
-"""What of the package goes with a job to interpreters that do not have it."""
+TRAVELLING: Final = ("__init__.py", "worker", "train")
+"""The parts of the package that are sent with a job to interpreters without it."""
 
 
-class LocalEngine(KeptEngine):
+class LocalEngine(SupervisedEngine):
     """Runs on this machine."""
+
+    kind: ClassVar[str] = "local"
+    # -I -S: it needs nothing but the standard library and this package, and starts in half the time.
+    _supervisor = ("-I", "-S", str(Path(__file__).with_name("__main__.py")))
+
+    @classmethod
+    def make_plan(cls, job: Job, target: LocalTarget, run_id: str, base: Path, context: Context) -> Plan:
+        """See `Engine`."""
+        from windlass.engines.local.facts import read_facts
+        from windlass.engines.local.plan import plan
+
+        if target.python and not job.python:
+            job = job.model_copy(update={"python": target.python})
+        facts = read_facts(job, base=base, home=context.home, environ=context.environ)
+        return plan(job, target, facts, run_id)
+
+    @classmethod
+    def check(cls, target: LocalTarget, context: Context) -> Report:
+        """See `Engine`."""
+        from windlass.engines.local.checks import checks
+
+        return Report(checks(context))
+
+    @classmethod
+    def list_warm(cls, home: Path) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        from windlass.engines.local.warm_pool import WarmPool
+
+        return WarmPool(home).show()
+
+    @classmethod
+    def stop_warm(cls, home: Path, name: str | None = None) -> list[str]:
+        """See `Engine`."""
+        from windlass.engines.local.warm_pool import WarmPool
+
+        stopped = WarmPool(home).stop(name)
+        if name is not None and not stopped:
+            raise UsageError(f"there is no warm process {name}", "see: windlass warm ls")
+        return stopped
+
+    def exec(
+        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
+        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
+    ) -> int:  # fmt: skip
+        """See `Engine`."""
+        from windlass.engines.local import exec_copy
+
+        status = self.store.status(run_id)
+        if (host := self.store.host_elsewhere(status)) is not None:
+            raise UsageError(f"{run_id} runs on {host}, and this is another machine", f"call this on {host}")
+        plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
+        return exec_copy.execute(run_dir, plan, status, rank, node, command, stdin, stdout, stderr)
+
+    def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
+        """See `Engine`."""
+        from windlass.engines.local import exec_copy
+
+        return exec_copy.copy(exec_copy.result(self._folders(run_id), path), local, told, Path(path).name)
+
+    def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
+        """See `Engine`."""
+        from windlass.engines.local import exec_copy
+
+        return exec_copy.copy(local, exec_copy.result(self._folders(run_id), path), told, local.resolve().name)
+
+    def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
+        """The folder of a run, and the environment with the folders of its results."""
+        return self.store.run_dir(run_id), Plan.from_json(self.store.plan(run_id)).nodes.common
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
@@ -33,15 +103,10 @@ class LocalEngine(KeptEngine):
 
         return observe(self.store, self.status(run_id))
 
-    def _keeper_command(self, run_id: str, lock: int) -> Sequence[str]:
-        # -I -S: it needs nothing but the standard library and this package, and starts in half the time.
-        return [sys.executable, "-I", "-S", str(KEEPER), str(self.store.home), run_id, str(lock)]
+    def _backend(self, plan: Plan, run_dir: Path) -> LocalBackend:
+        from windlass.engines.local.backend import LocalBackend  # a command that submits a run does not need it
 
-    def _ground(self, plan: Plan, run_dir: Path) -> LocalGround:
-        return LocalGround(plan, run_dir)
-
-    def _hand_over(self, run_id: str, lock: int, log: int) -> bool:
-        return waiting.hand_over(self.store.home, run_id, lock, log)
+        return LocalBackend(plan, run_dir)
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
         """Lay out the folder that is put on PYTHONPATH for interpreters that do not have this package."""

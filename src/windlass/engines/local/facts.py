@@ -1,4 +1,4 @@
-"""Reads the facts of this machine that a local plan depends on. Looks, and changes nothing."""
+"""Facts of this machine that a local plan depends on; reading them changes nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windlass.code.imports import script_imports
 from windlass.engines.local import netns
-from windlass.spec.job import Job
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
 
 LAUNCHERS = ("mpirun", "torchrun")
 NETWORK_TOOLS = ("ip", "tc")
@@ -24,15 +28,15 @@ NETWORK_CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The world as a local plan sees it."""
+    """What a local plan depends on."""
 
     home: str
-    """Where the records live."""
+    """The folder of the records."""
     code_dir: str
     """The job's folder, absolute: the scripts' working directory."""
     code_dir_found: bool
     python: str
-    """The interpreter that runs the script, absolute."""
+    """The interpreter of the script, absolute."""
     python_found: bool
     python_is_ours: bool
     """Whether Windlass runs under the same interpreter, so that scripts can import `windlass.train` anyway."""
@@ -61,13 +65,15 @@ class Facts:
     missing_network_tools: frozenset[str] = frozenset()
     """Which of `ip` and `tc` are not installed."""
     missing_capabilities: frozenset[str] = frozenset()
-    """What this process lacks of the rights to make networks."""
+    """Capabilities that this process lacks to create networks."""
     is_open_mpi: bool = False
-    """Whether `mpirun` is there and is Open MPI's; looked at only for jobs that need it."""
+    """Whether `mpirun` is Open MPI's; read only for jobs that need it."""
     metadata_endpoint: str | None = None
-    """Where the metadata of an EC2 instance is asked; None where this is none, or it is to be left alone."""
+    """The metadata endpoint of this EC2 instance; None where this is none, or its use is disabled."""
+    has_data_extra: bool = True
+    """Whether the extra `data` is installed; read only for jobs that need it."""
     has_torch: bool = False
-    """Whether the script's interpreter has torch; looked at only for jobs that need it."""
+    """Whether the script's interpreter has torch; read only for jobs that need it."""
 
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
@@ -97,7 +103,8 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
         is_open_mpi=job.launcher == "mpi" and _is_open_mpi(environ),
         metadata_endpoint=find_metadata(environ),
-        has_torch=job.local.agent == "torchrun" and _has_torch(python, environ, is_named=bool(job.python)),
+        has_data_extra=not any(data.is_remote for data in job.data) or find_spec("obstore") is not None,
+        has_torch=job.local.agent == "torchrun" and _may_have_torch(python, environ),
     )
 
 
@@ -114,7 +121,7 @@ def find_python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Pa
 
 
 def find_metadata(environ: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id")) -> str | None:
-    """Where to ask whether this machine is to go away, by the variables that AWS's own tools read; None: nowhere."""
+    """The endpoint of instance metadata, by the variables that AWS's own tools read; None for none."""
     if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     if endpoint := environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
@@ -134,7 +141,7 @@ def _line(path: Path) -> str:
 
 @functools.cache
 def find_gpus() -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs of this machine, asked of its driver; none where there is no driver."""
+    """Names of the NVIDIA GPUs of this machine, from its driver; none where there is no driver."""
     if not Path("/proc/driver/nvidia").exists() or not shutil.which("nvidia-smi"):
         return ()
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -155,7 +162,7 @@ def _script_found(job: Job, code_dir: Path) -> bool:
 
 
 def _expanded(path: str) -> Path:
-    """`~` as home; that of nobody stays as it is, and is then not found."""
+    """`~` as home; that of an unknown user is not expanded, and is then not found."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path's own raises
 
 
@@ -177,7 +184,7 @@ def _find_program(name: str, code_dir: Path, environ: Mapping[str, str]) -> str 
 def _missing(job: Job, base: Path) -> Iterable[str]:
     for data in job.data:
         source = base / _expanded(data.source)
-        if "://" not in data.source and not os.path.exists(source):  # noqa: PTH110 - as above
+        if not data.is_remote and not os.path.exists(source):  # noqa: PTH110 - as above
             yield data.name
 
 
@@ -196,16 +203,11 @@ def _is_open_mpi(environ: Mapping[str, str]) -> bool:
     return path is not None and b"Open MPI" in _ask([path, "--version"])
 
 
-def _has_torch(python: Path, environ: Mapping[str, str], *, is_named: bool) -> bool:
-    """Whether an interpreter has torch. One that a job file names is not run for a plan: its files are looked at."""
-    if is_named:
-        return _may_have_torch(python, environ)
-    found = "import importlib.util; print(importlib.util.find_spec('torch') is not None)"
-    return _is_program(python) and _ask([str(python), "-c", found]).strip() == b"True"
-
-
 def _may_have_torch(python: Path, environ: Mapping[str, str]) -> bool:
-    """False only for an interpreter whose packages lie where they usually do, and torch is not one of them."""
+    """False only for an interpreter whose packages lie where they usually do, and torch is not one of them.
+
+    Its files are searched: a plan does not run the interpreter that a job file names.
+    """
     if not _is_program(python):
         return False
     with python.open("rb") as file:
@@ -222,7 +224,7 @@ def _may_have_torch(python: Path, environ: Mapping[str, str]) -> bool:
 
 
 def _leads_on(folder: Path) -> bool:
-    """Whether a `.pth` file adds folders to those in which modules are looked for."""
+    """Whether a `.pth` file adds folders to `sys.path`."""
     lines = [line for path in folder.glob("*.pth") for line in path.read_text(errors="replace").splitlines()]
     return any(line.strip() and not line.startswith(("import ", "import\t", "#")) for line in lines)
 

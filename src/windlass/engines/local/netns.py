@@ -1,11 +1,11 @@
-"""Gives each node of a run a network of its own: what to make, as a list of `ip` and `tc` commands, and who runs them.
+"""A network namespace for each node of a run: the list of `ip` and `tc` commands, and running them.
 
     namespace of node 0          namespace of the run           namespace of node 1
     eth0  10.77.0.1  ── veth ──  node0 ── bridge br0 ── node1  ── veth ──  eth0  10.77.0.2
 
-Every device is made inside a namespace of the run, so nothing of the host's network changes, two runs may have the same
-addresses, and no way leads out. The names say whose they are (`wl-RUN-HOME-node-0`, where HOME stands for the folder
-of the records), so what a killed process leaves is found again from the record alone.
+Every device is created inside a namespace of the run, so the host's network does not change, two runs may have the same
+addresses, and there is no route out. The names contain the run and a hash of the records' folder
+(`wl-RUN-HOME-node-0`), so that the namespaces of a killed process are found from the record alone.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.errors import EngineError, NoSuchRun
+from windlass.worker.protocol import NetworkSpec
 
 INTERFACE: Final = "eth0"
-"""The device of a node, by the name that it has on most machines."""
+"""The device of a node, by its usual name."""
 NETWORK: Final = ipaddress.ip_network("10.77.0.0/16")
 """The addresses of every run: node k has the one after k. Runs do not see each other, so they may share them."""
 MAX_NODES: Final = 1000
-"""The ports that a bridge of Linux has, less some."""
+"""A Linux bridge has 1024 ports."""
 FOLDER: Final = Path("/run/netns")
-"""Where `ip` keeps the names."""
+"""Where `ip` keeps network namespaces."""
 FIRST_PORT: Final = 29500
-"""Where the ranks of the first attempt meet: below the ports that a kernel gives out by itself."""
+"""MASTER_PORT of the first attempt: below the kernel's ephemeral ports."""
 PORTS: Final = 1000
 COMMAND_SECONDS: Final = 60.0
 QUANTUM_BYTES: Final = 60000
-"""What a class sends in one turn; without it the kernel derives one from the rate, and complains if it is large."""
+"""Without it the kernel derives the quantum of a class from the rate, and warns if it is large."""
 Request = Mapping[str, Any]
 """The request of a `network` step: `describe` makes it, `make` and `remove` carry it out."""
 
 
-# -- what to make (pure) ----------------------------------------------------------------------------------------------
+# -- commands (pure) --------------------------------------------------------------------------------------------------
 
 
 def describe(run_id: str, home: str, num_nodes: int, rate: str | None) -> dict[str, Any]:
-    """The network of a run: its nodes with their addresses, and the commands that make and remove it."""
+    """The network of a run: its nodes with their addresses, and the commands that create and remove it."""
     stem = f"wl-{run_id}-{hashlib.sha256(home.encode()).hexdigest()[:6]}"
     hub = f"{stem}-bridge"
     nodes = [
@@ -65,20 +66,15 @@ def describe(run_id: str, home: str, num_nodes: int, rate: str | None) -> dict[s
     }
 
 
-def node_request(request: Request, node: int) -> dict[str, Any]:
-    """What the worker of a node needs to enter its network."""
-    own = request["nodes"][node]
-    return {
-        "namespace": str(FOLDER / own["namespace"]),
-        "host": own["host"],
-        "hosts": {other["host"]: other["address"] for other in request["nodes"]},
-    }
+def node_specs(request: Request) -> tuple[NetworkSpec, ...]:
+    """What the worker of each node needs to enter its network."""
+    hosts = {node["host"]: node["address"] for node in request["nodes"]}
+    return tuple(NetworkSpec(str(FOLDER / node["namespace"]), node["host"], hosts) for node in request["nodes"])
 
 
-def meeting_point(request: Request, attempt: int, node: int) -> dict[str, str]:
-    """Where the ranks of an attempt meet: at `node`, at a port that no attempt before it has used."""
-    port = FIRST_PORT + (attempt - 1) % PORTS
-    return {"MASTER_ADDR": request["nodes"][node]["address"], "MASTER_PORT": str(port)}
+def meeting_port(attempt: int) -> int:
+    """The port at which the ranks of an attempt meet: none that an attempt before it has used."""
+    return FIRST_PORT + (attempt - 1) % PORTS
 
 
 def _node_commands(hub: str, node: Mapping[str, Any], rate: str | None) -> list[str]:
@@ -92,7 +88,7 @@ def _node_commands(hub: str, node: Mapping[str, Any], rate: str | None) -> list[
         f"ip -n {own} link set {INTERFACE} up",
     ]
     if rate is not None:
-        for namespace, device in ((own, INTERFACE), (hub, peer)):  # what the node sends, and what it is sent
+        for namespace, device in ((own, INTERFACE), (hub, peer)):  # outgoing and incoming traffic of the node
             limit = f"htb rate {rate} quantum {QUANTUM_BYTES}"
             commands.append(f"tc -n {namespace} qdisc add dev {device} root handle 1: htb default 1")
             commands.append(f"tc -n {namespace} class add dev {device} parent 1: classid 1:1 {limit}")
@@ -103,9 +99,9 @@ def _node_commands(hub: str, node: Mapping[str, Any], rate: str | None) -> list[
 
 
 def make(request: Request, run_dir: Path) -> bool:
-    """Make the network, unless it is there; gives whether it had to be made. Raises EngineError, leaving nothing.
+    """Create the network unless it exists; returns whether it was created. Raises EngineError, leaving nothing.
 
-    A network that is there is left as it is, cut links included: a restart of the run does not mend a partition.
+    An existing network is not changed, cut links included: a restart of the run does not repair a partition.
     """
     complete = run_dir / "network-made"
     if complete.exists() and all((FOLDER / name).exists() for name in _names(request)):
@@ -120,7 +116,7 @@ def make(request: Request, run_dir: Path) -> bool:
 
 
 def remove(request: Request) -> list[str]:
-    """Remove what there is of the network; gives what could not be removed, and why. Whoever is inside stays there."""
+    """Remove the network; returns what could not be removed, and why. Processes in it keep their namespace."""
     refused = []
     for command in request["remove"]:
         path = FOLDER / command[-1]
@@ -130,22 +126,20 @@ def remove(request: Request) -> list[str]:
 
 
 def cut(run_id: str, node: int) -> None:
-    """Unplug a node: nothing reaches it or leaves it, and nobody is told. Raises NoSuchRun, EngineError."""
+    """Set the link of a node down, without notice to its processes. Raises NoSuchRun, EngineError."""
     _plug(run_id, node, "down")
 
 
 def restore(run_id: str, node: int) -> None:
-    """Plug a node in again. Raises NoSuchRun, EngineError."""
+    """Set the link of a node up again. Raises NoSuchRun, EngineError."""
     _plug(run_id, node, "up")
 
 
 def unplugged(request: Request) -> set[int]:
-    """The nodes whose links are down, as far as the bridge can tell; none where there is no network to ask."""
-    environ = {**os.environ, "PATH": search_path(os.environ.get("PATH")), "LC_ALL": "C"}
+    """The nodes whose links are down, as the bridge shows; none where there is no network."""
     command = ["ip", "-n", request["bridge"], "-json", "link", "show", "type", "veth"]
     try:
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
-        links = {link["ifname"]: link.get("flags", ()) for link in json.loads(done.stdout)}
+        links = {link["ifname"]: link.get("flags", ()) for link in json.loads(_run(command).stdout)}
     except (OSError, subprocess.SubprocessError, ValueError):
         return set()
     return {node["node"] for node in request["nodes"] if "UP" not in links.get(f"node{node['node']}", ("UP",))}
@@ -166,14 +160,18 @@ def _names(request: Request) -> list[str]:
     return [command[-1] for command in request["remove"]]
 
 
-def _call(command: Sequence[str]) -> str:
-    """Run one command; gives what it said if it failed."""
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PATH": search_path(os.environ.get("PATH")), "LC_ALL": "C"}
+    return subprocess.run(
+        command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+        check=False,
+    )  # fmt: skip
+
+
+def _call(command: Sequence[str]) -> str:
+    """Run one command; returns its error message if it failed."""
     try:
-        done = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
-            check=False,
-        )  # fmt: skip
+        done = _run(command)
     except FileNotFoundError:
         return f"{command[0]} was not found"
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -182,7 +180,7 @@ def _call(command: Sequence[str]) -> str:
 
 
 def search_path(path: str | None) -> str:
-    """`path`, with the folders of administration programs, which few users have on theirs."""
+    """`path`, with the sbin folders, which few users have on theirs."""
     return os.pathsep.join([path or os.defpath, "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 

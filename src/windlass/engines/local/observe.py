@@ -1,21 +1,22 @@
-"""Gathers what this machine knows of a run, for `why`: the record, the logs, and what its node workers have said."""
+"""Collects observations of a run on this machine, for `why`: the record, the logs, the reports of node workers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from windlass.diagnose import observe as diagnose
+from windlass.diagnose.nccl_dumps import read_watchdogs
 from windlass.diagnose.observations import Observations
-from windlass.engines import observing
-from windlass.engines.watchdogs import read_watchdogs
-from windlass.runs.record import Phase, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 
 def observe(store: Store, status: Status) -> Observations:
-    """What is known of a run on this machine. Reads files only."""
+    """Observations of a run on this machine. Reads files only."""
     run_dir = store.run_dir(status.id)
-    facts: dict[str, Any] = {"keeper_words": observing.supervisor_words(run_dir, status)}
+    facts: dict[str, Any] = {}
     began = status.attempts[-1].started_at if status.attempts else 0.0
     written = [path for path in run_dir.glob("nccl-trace-rank-*") if path.stat().st_mtime >= began]
     facts["flights"] = read_watchdogs(written)
@@ -24,7 +25,7 @@ def observe(store: Store, status: Status) -> Observations:
     facts["record_disk_full"] = not store.reserve.has_room()
     seen = Observations(status, store.plan(status.id))
     facts["environment"] = environment(seen.python, seen.code_dir)
-    return observing.observe(store, status, heard=observing.hear(store, status), facts=facts)
+    return diagnose.observe(store, status, facts=facts)
 
 
 def environment(python: str, code_dir: str) -> dict[str, str]:

@@ -1,64 +1,64 @@
-"""Turns a job and the facts of this machine into a plan: the exact argv, environment and place of every rank. Pure."""
+"""Plans a run on this machine, from its job and the facts of the machine. Pure."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass.code.imports import ahead
-from windlass.engines.local import launch, netns
+from windlass.engines.local import launchers, netns
 from windlass.engines.local.facts import Facts
 from windlass.errors import PlanError, Problem
 from windlass.plan import arguments
-from windlass.plan.placement import Place, job_environment, known_at_start, place, rank_environment
+from windlass.plan.compose import contract, known_at_start
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.price import price
-from windlass.spec.job import Job
-from windlass.spec.targets import LocalTarget
+from windlass.plan.steps import node_steps
+from windlass.plan.template import NodeTemplate
+from windlass.storage.address import STORES
+from windlass.worker.protocol import NoticeSpec
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+    from windlass.spec.parts import Data
+    from windlass.spec.targets import LocalTarget
 
 NOT_HERE = {
     "image": "ranks run under the interpreter of this machine",
     "queue": "runs start at once",
     "priority": "runs start at once",
 }
-"""Fields that say where containers come from and how they queue: on this machine there is nothing they could change."""
+"""Fields on images and queues, which have no effect on this machine."""
 
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 NOTICE_SECONDS = 5.0
-"""Between two questions to the machine's metadata, as AWS advises: a notice comes two minutes ahead."""
+"""Polling interval of the instance metadata, as AWS advises: a notice comes two minutes ahead."""
 MAX_RANKS = 4096
-"""As many processes as one machine may reasonably be asked for."""
+"""The most processes that a plan may start on one machine."""
 
 
 def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
-    """The plan of one run on this machine. Whatever stands against it is in its notes."""
+    """The plan of one run on this machine. Problems are in its notes."""
     num_nodes = job.nodes.max
     procs = _procs_per_node(job, facts, num_nodes)
-    if num_nodes * procs > MAX_RANKS:  # said at once: the plan alone would fill the memory
+    if num_nodes * procs > MAX_RANKS:  # refused at once: the plan alone would fill the memory
         message = f"{num_nodes * procs} ranks are more than this machine can start"
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
     run_dir = f"{facts.home}/runs/{run_id}"
     output_dir = _output_dir(job, facts, run_id, run_dir)
     # The ports of a network of its own are all free.
     kept = {**policy(job), "port": None if job.local.netns else job.local.port}
-    if job.launcher == "plain":  # whatever runs there may bind MASTER_PORT in a way that does not bear our holder
+    if job.launcher == "plain":  # the program may bind MASTER_PORT without SO_REUSEADDR, which our socket would prevent
         kept["port_is_free"] = True
-    common = _environment(job, target, facts, run_id, num_nodes, procs, output_dir, run_dir)
-    places = place(num_nodes, procs)
     steps = [Step("folder", f"make {output_dir}", {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints"})]
+    steps += _stagings(job, facts, run_dir)
     network = netns.describe(run_id, facts.home, num_nodes, job.local.rate) if job.local.netns else None
     if network is not None:
         steps.append(Step("network", _network_summary(network), network))
-    started_together = (sum(places, ()),) if job.launcher == "mpi" else places  # one mpirun starts all
-    for ranks in started_together:
-        node = _node(job, facts, common, ranks, procs) | _in_network(network, ranks)
-        if launcher := launch.request(job, facts, run_id, ranks, _reached(network, ranks)):
-            node["launch"] = launcher
-        steps.append(Step("node", _summary(job, ranks), node))
+    nodes = _nodes(job, target, facts, run_id, num_nodes, procs, output_dir, run_dir, network)
     return Plan(
         run_id=run_id,
         name=job.name,
@@ -69,13 +69,14 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         procs_per_node=procs,
         policy=kept,
         job=job.model_dump(mode="json", exclude_defaults=True),
-        steps=tuple(steps),
+        steps=(*steps, *node_steps(nodes, job)),
         notes=(
             *_refusals(job, facts),
             *_warnings(job, target, facts, num_nodes, procs),
-            *arguments.left_over(_words(job), common),
+            *arguments.left_over(arguments.words_with_names(job), nodes.common),
         ),
         price=price(target.price_per_hour, target.currency, num_nodes, f"target {target.name}"),
+        nodes=nodes,
     )
 
 
@@ -91,25 +92,74 @@ def _output_dir(job: Job, facts: Facts, run_id: str, run_dir: str) -> str:
     return str(PurePosixPath(facts.code_dir) / job.outputs / run_id)
 
 
-def _environment(
-    job: Job, target: LocalTarget, facts: Facts, run_id: str, num_nodes: int, procs: int, output_dir: str, run_dir: str
-) -> dict[str, str]:
-    """What every rank gets on top of the environment that the command was called in."""
-    env = job_environment(
+def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:
+    """The data sets that are fetched, each to the cache of this machine, before the first attempt."""
+    return [
+        Step("stage", f"stage {data.source} as ${data.env_name}",
+             {"name": data.name, "source": data.source, "link": _data_path(data, facts, run_dir),
+              "python": facts.own_python})
+        for data in job.data if data.is_remote
+    ]  # fmt: skip
+
+
+def _data_path(data: Data, facts: Facts, run_dir: str) -> str:
+    """Where the ranks read it."""
+    if data.is_remote:
+        return f"{run_dir}/data/{data.name}"
+    return str(PurePosixPath(facts.code_dir) / data.source)
+
+
+def _nodes(
+    job: Job, target: LocalTarget, facts: Facts, run_id: str, num_nodes: int, procs: int, output_dir: str, run_dir: str,
+    network: Mapping[str, Any] | None,
+) -> NodeTemplate:  # fmt: skip
+    """What all attempts have in common."""
+    promised = contract(
         run_id=run_id,
-        num_nodes=num_nodes,
-        procs_per_node=procs,
         max_restarts=job.restarts.max,
         output_dir=output_dir,
         checkpoint_dir=f"{run_dir}/checkpoints",
-        data={data.name: str(PurePosixPath(facts.code_dir) / data.source) for data in job.data},
+        data={data.name: _data_path(data, facts, run_dir) for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
     )
+    defaults = _defaults(job, facts, num_nodes * procs, run_dir)
+    common = {**promised, **defaults, **target.env, **job.env}
+    chosen = {*facts.environ, *common}
+    networks = netns.node_specs(network) if network is not None else ()
+    is_program = job.script_kind == "program"
+    notices = NoticeSpec(facts.metadata_endpoint, NOTICE_SECONDS) if facts.metadata_endpoint is not None else None
+    return NodeTemplate(
+        run_id=run_id,
+        num_nodes=num_nodes,
+        procs_per_node=procs,
+        script=f"{facts.code_dir}/{job.script_argv[0]}",
+        worker_python=facts.own_python if is_program else facts.python,
+        cwd=facts.code_dir,
+        argv=(*_program(job, facts), *arguments.script_arguments(job, common)),
+        contract=promised,
+        defaults=defaults,
+        target_env=target.env,
+        job_env=job.env,
+        grace_seconds=job.grace,
+        node_env={} if DEVICES in chosen else _devices(facts, num_nodes, procs),
+        known_at_start=known_at_start(is_python=not is_program, taken=chosen),
+        progress=job.progress,
+        warm=tuple(ahead(job, facts.script_imports)),
+        resume=arguments.resume_spec(job, common, facts.code_dir),
+        notices=notices,
+        networks=networks,
+        launchers=launchers.launcher(job, facts, run_id, num_nodes, procs, networks),
+        one_worker=job.launcher == "mpi",
+    )
+
+
+def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str, str]:
+    """What ranks get on top of the environment that the command was called in, unless the user sets it."""
     defaults = {
         # Ranks must not fight for cores: torchrun gives each one thread; we share the cores out.
-        "OMP_NUM_THREADS": str(max(1, facts.num_cpus // (num_nodes * procs))),
-        # A line is to be seen when it is printed, and a crash in native code is to say where.
+        "OMP_NUM_THREADS": str(max(1, facts.num_cpus // num_ranks)),
+        # A line must appear when it is printed, and a crash in native code must print a traceback.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         # gloo asks the resolver for this host's name, which on laptops often answers with an address of no use.
@@ -123,64 +173,13 @@ def _environment(
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{run_dir}/nccl-trace-rank-",
         }
-    env |= {name: value for name, value in defaults.items() if name not in facts.environ}
+    env = {name: value for name, value in defaults.items() if name not in facts.environ}
     if job.local.netns:  # whatever the device of this machine is called
         env |= {"GLOO_SOCKET_IFNAME": netns.INTERFACE, "NCCL_SOCKET_IFNAME": netns.INTERFACE}
         env |= {"MASTER_PORT": str(job.local.port)} if job.local.port else {}
     if not facts.python_is_ours:
         env["PYTHONPATH"] = f"{facts.home}/travel"
-    return {**env, **target.env, **job.env}
-
-
-def _node(job: Job, facts: Facts, common: dict[str, str], places: tuple[Place, ...], procs: int) -> dict[str, Any]:
-    """The request that a node's worker is sent; the attempt's own facts are added when it starts."""
-    chosen = {*facts.environ, *common}
-    devices = {p.node: _devices(facts, p.node, procs, job.nodes.max, chosen) for p in places}
-    words = _arguments(job, common)
-    shared = devices[places[0].node] if len(devices) == 1 else {}
-    return {
-        "node": places[0].node,
-        "host": f"node-{places[0].node}",
-        "warm": _warm_modules(job, facts),
-        "script": f"{facts.code_dir}/{job.script_argv[0]}",
-        "worker_python": facts.own_python if job.script_kind == "program" else facts.python,
-        "cwd": facts.code_dir,
-        "env": {**common, **shared},
-        "known_at_start": list(known_at_start(is_python=job.script_kind != "program", taken=chosen)),
-        "ranks": [
-            {
-                "rank": p.rank,
-                "local_rank": p.local_rank,
-                "argv": [*_program(job, facts), *words],
-                "env": rank_environment(p) | ({} if shared else devices[p.node]),
-            }
-            for p in places
-        ],
-        "grace_seconds": job.grace,
-        "progress": job.progress,
-        **arguments.resume_request(job, common, facts.code_dir),
-        **_notices(facts, places),
-    }
-
-
-def _notices(facts: Facts, places: tuple[Place, ...]) -> dict[str, Any]:
-    """Whom to ask whether this machine is to go away: once for all nodes that it plays."""
-    if facts.metadata_endpoint is None or places[0].node != 0:
-        return {}
-    return {"notices": {"endpoint": facts.metadata_endpoint, "poll_seconds": NOTICE_SECONDS}}
-
-
-def _in_network(network: Mapping[str, Any] | None, places: tuple[Place, ...]) -> dict[str, Any]:
-    """What a node's request says more where it has a network of its own."""
-    return {} if network is None else {"network": netns.node_request(network, places[0].node)}
-
-
-def _reached(network: Mapping[str, Any] | None, places: tuple[Place, ...]) -> dict[str, Any]:
-    """The requests of the networks, by host, where one node starts ranks in several."""
-    nodes = sorted({place.node for place in places})
-    if network is None or len(nodes) == 1:
-        return {}
-    return {f"node-{node}": netns.node_request(network, node) for node in nodes}
+    return env
 
 
 def _network_summary(network: Mapping[str, Any]) -> str:
@@ -190,50 +189,27 @@ def _network_summary(network: Mapping[str, Any]) -> str:
     return f"make a network with no way out: {span} on {network['interface']}, {rate}"
 
 
-def _warm_modules(job: Job, facts: Facts) -> list[str]:
-    """What a warm process for this job has imported; empty where the ranks are to start cold."""
-    return [] if job.local.start == "cold" else ahead(job, facts.script_imports)
-
-
 def _program(job: Job, facts: Facts) -> list[str]:
     if job.script_kind == "program":
         return [facts.program or job.script_argv[0]]
     return [facts.python, f"{facts.package_root}/windlass/worker/rank.py"]
 
 
-def _arguments(job: Job, common: Mapping[str, str]) -> list[str]:
-    """What the program is given: the words of `run`, with the folders filled in, or those of `command` as they are."""
-    words = job.script_argv[1:] if job.script_kind == "program" else job.script_argv
-    return list(words) if job.command is not None else arguments.fill_in(words, common)
-
-
-def _words(job: Job) -> list[str]:
-    """All words of the job in which names are filled in."""
-    return [*(() if job.run is None else job.script_argv), job.checkpoint.find or "", *job.resume_argv]
-
-
-def _devices(facts: Facts, node: int, procs: int, num_nodes: int, chosen: Container[str]) -> dict[str, str]:
+def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, str]]:
     """Each node sees the GPUs of its own ranks, so that `LOCAL_RANK` numbers them as on a machine of its own.
 
-    Not where the user has `chosen` them, or where there are too few: then `_warnings` says what that means.
+    Not where there are too few: then `_warnings` has a note.
     """
-    if num_nodes == 1 or len(facts.gpus) < num_nodes * procs or DEVICES in chosen:
+    if num_nodes == 1 or len(facts.gpus) < num_nodes * procs:
         return {}
-    return {DEVICES: ",".join(str(gpu) for gpu in range(node * procs, (node + 1) * procs))}
-
-
-def _summary(job: Job, places: tuple[Place, ...]) -> str:
-    ranks = f"rank {places[0].rank}" if len(places) == 1 else f"ranks {places[0].rank}–{places[-1].rank}"
-    shown = job.script_argv if job.script_kind == "program" else ("python", *job.script_argv)
-    nodes = sorted({place.node for place in places})
-    which = f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]}–{nodes[-1]}"
-    by = {"mpi": " by mpirun", "torchrun": " by an agent of torchrun"}
-    launcher = by.get("mpi" if job.launcher == "mpi" else job.local.agent, "")
-    return f"start {which}, {ranks}{launcher}: {shlex.join(shown)}"
+    return {
+        str(node): {DEVICES: ",".join(str(gpu) for gpu in range(node * procs, (node + 1) * procs))}
+        for node in range(num_nodes)
+    }
 
 
 def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
-    """What this machine cannot do for the job: the run would be wrong, so it is not begun."""
+    """Fields that this machine does not support: the results would be wrong, so the run is refused."""
     if not facts.code_dir_found:
         yield _blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
     elif not facts.script_found:
@@ -256,9 +232,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
                        "install torch there, set python: to one that has it, or leave local.agent out")  # fmt: skip
     if job.local.netns:
         yield from _network_refusals(job, facts)
-    for data in job.data:
-        if "://" in data.source:
-            yield _blocker("data-remote", f"data {data.name}: local reads folders only", "copy it here first")
+    yield from _data_refusals(job, facts)
     if job.outputs and "://" in job.outputs:
         yield _blocker("outputs-remote", f"outputs: local cannot write {job.outputs}", "give a folder; targets of kind "
                        "kubernetes and sagemaker write to object storage")  # fmt: skip
@@ -270,6 +244,22 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
             yield _blocker(
                 "secret-missing", f"secret {name}: {variable} is not set", f"export {variable} and run again"
             )
+
+
+def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
+    """Data sets that cannot be staged on this machine."""
+    for data in job.data:
+        if not data.is_remote:
+            continue
+        if data.scheme not in (*STORES, "file"):
+            yield _blocker("data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store",
+                           "known are s3://, gs://, az:// and file://, and paths of folders")  # fmt: skip
+        elif data.via != "copy":
+            yield _blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
+                           "leave it out: the set is copied to the cache of this machine")  # fmt: skip
+        elif data.scheme != "file" and not facts.has_data_extra:
+            yield _blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
+                           "pip install 'windlass[data]'")  # fmt: skip
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:

@@ -1,4 +1,4 @@
-"""Reserves the port where the ranks of an attempt meet, so that two runs at once can never be given the same."""
+"""Reserves the rendezvous port of an attempt, so that two runs never get the same one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from windlass.errors import EngineError
 
 
 def reserve(fixed: int | None) -> socket.socket:
-    """A socket that is bound and does not listen: while it is open, the kernel gives its port to nobody else.
+    """A socket that is bound and does not listen: the kernel assigns its port to no other meanwhile.
 
-    The rank that hosts the store names the port and sets SO_REUSEADDR (as torch's TCPStore does), so it may bind beside
-    us; the kernel's own choice, and any program that binds without that option, passes over it. Picking a free number
-    and closing the socket again would leave a gap in which another run is given the same.
+    The rank that hosts the store sets SO_REUSEADDR (as torch's TCPStore does), so it may bind the same port; the
+    kernel's own choice, and any program that binds without that option, cannot. Picking a free number and closing the
+    socket again would leave a moment in which another run gets the same.
 
     Raises EngineError if the `fixed` port is in use.
     """

@@ -1,11 +1,11 @@
-"""Saves a training beside itself, and restores the newest verified checkpoint.
+"""Saves a training while it runs, and restores the newest verified checkpoint.
 
     saved = Checkpoint(model=model, optimizer=optimizer, sampler=sampler)
     for epoch in saved.epochs(10):
         for batch in saved.batches(loader):
             ...
 
-Importing this package imports no torch; `files` works without it altogether.
+Importing this package does not import torch; `files` and `chunks` work without it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.train.checkpoint.checkpoint import Checkpoint, Preempted
+    from windlass.train.checkpoint.checkpoint import Checkpoint
     from windlass.train.checkpoint.reader import FolderReader
+    from windlass.train.checkpoint.stop_signal import Preempted
 
-_HOMES = {
-    "Checkpoint": "windlass.train.checkpoint.checkpoint",
-    "FolderReader": "windlass.train.checkpoint.reader",
-    "Preempted": "windlass.train.checkpoint.checkpoint",
-}
+_MODULES = {"Checkpoint": "checkpoint", "FolderReader": "reader", "Preempted": "stop_signal"}
 
 __all__ = ["Checkpoint", "FolderReader", "Preempted"]
 
@@ -29,7 +26,6 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     import importlib
 
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _MODULES:
         raise AttributeError(f"module 'windlass.train.checkpoint' has no attribute '{name}'")
-    return getattr(importlib.import_module(home), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Turns state into JSON that keeps Python's types, and back; no pickle unless the user chooses it.
+"""Encodes state and messages between ranks as JSON that keeps Python's types; no pickle unless the user chooses it.
 
 What JSON has goes as it is. The rest goes as an object with the key `$`, the name of its type:
 `{"$": "tuple", "v": [1, 2]}`. Tensors stay outside: a tensor in the state is `{"$": "tensor", "v": name}`.
@@ -7,11 +7,13 @@ What JSON has goes as it is. The rest goes as an object with the key `$`, the na
 from __future__ import annotations
 
 import base64
+import dataclasses
+import enum
 import math
+import pickle
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _TAG, _VALUE = "$", "v"
@@ -21,20 +23,23 @@ _PICKLE_HINT = (
 )
 
 
-@dataclass(frozen=True)
-class TensorName:
-    """Stands in encoded state where a tensor was."""
-
-    name: str
+_SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_BYTES: dict[str, Any] = {"bytes": bytes, "bytearray": bytearray}
+_DICTS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict}
+_FACTORIES: dict[Any, Any] = {of.__name__: of for of in (dict, list, int, float, set, str, bool)}
+"""Factories of a defaultdict that are restored; any other would be code."""
 
 
 class Encoder:
     """Encodes one tree of state, naming the tensors in it."""
 
-    def __init__(self, keep: Callable[[str, Any], str], *, allow_pickle: bool) -> None:
-        """`keep` is given each tensor with its path and answers by what name it will be found."""
+    def __init__(
+        self, keep: Callable[[str, Any], str] | None = None, *, allow_pickle: bool = False, types: tuple[type, ...] = ()
+    ) -> None:
+        """`keep` is called with the path of each tensor and returns its name; `types` are dataclasses and enums."""
         self._keep = keep
         self._allow_pickle = allow_pickle
+        self._types = types
 
     def encode(self, value: Any, path: str) -> Any:
         """The JSON of `value`. Raises TypeError that names the path of what has none."""
@@ -53,30 +58,32 @@ class Encoder:
             return [self._encode(item, f"{path}.{number}") for number, item in enumerate(value)]
         if kind is dict and all(type(key) is str and key != _TAG for key in value):
             return {key: self._encode(item, f"{path}.{key}") for key, item in value.items()}
-        if kind in (dict, OrderedDict, Counter) or (kind is defaultdict and value.default_factory in _FACTORIES):
-            return self._encode_dict(kind, value, path)
-        if kind in (tuple, set, frozenset):
-            return _tagged(kind.__name__, [self._encode(item, f"{path}.{n}") for n, item in enumerate(value)])
-        if kind in (bytes, bytearray):
-            return _tagged(kind.__name__, _to_base64(value))
+        name = kind.__name__
+        if kind is _DICTS.get(name):
+            factory = getattr(value, "default_factory", None)
+            if factory in (None, *_FACTORIES.values()):
+                pairs = [
+                    [self._encode(key, f"the key {key!r} of {path}"), self._encode(item, f"{path}.{key}")]
+                    for key, item in value.items()
+                ]
+                return {**_tagged(name, pairs), **({"of": factory.__name__} if factory is not None else {})}
+        if kind is _SEQUENCES.get(name):
+            return _tagged(name, [self._encode(item, f"{path}.{number}") for number, item in enumerate(value)])
+        if kind is _BYTES.get(name):
+            return _tagged(name, _to_base64(value))
         if kind is complex:
-            return _tagged("complex", [self._encode(value.real, path), self._encode(value.imag, path)])
+            return _tagged(name, self._encode([value.real, value.imag], path))
+        if kind in self._types:
+            fields = [value.value] if isinstance(value, enum.Enum) else [
+                getattr(value, field.name) for field in dataclasses.fields(value)
+            ]  # fmt: skip
+            return _tagged(name, self._encode(fields, path))
         return self._encode_of_libraries(value, path)
-
-    def _encode_dict(self, kind: type, value: Any, path: str) -> Any:
-        pairs = [
-            [self._encode(key, f"the key {key!r} of {path}"), self._encode(item, f"{path}.{key}")]
-            for key, item in value.items()
-        ]
-        coded = _tagged(kind.__name__, pairs)
-        if kind is defaultdict and value.default_factory is not None:
-            coded["of"] = value.default_factory.__name__
-        return coded
 
     def _encode_of_libraries(self, value: Any, path: str) -> Any:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None:
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and self._keep is not None:
                 return _tagged("tensor", self._keep(path, value))
             if isinstance(value, torch.Size):
                 return _tagged("torch.Size", list(value))
@@ -89,8 +96,6 @@ class Encoder:
                 coded = _tagged(kind, _to_base64(numpy.ascontiguousarray(array).tobytes()))
                 return {**coded, "dtype": array.dtype.str, "shape": list(array.shape)}
         if self._allow_pickle:
-            import pickle
-
             try:
                 return _tagged("pickle", _to_base64(pickle.dumps(value)))
             except Exception as error:
@@ -100,72 +105,70 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes what `Encoder` made; tensors come back as `TensorName`."""
+    """Decodes what `Encoder` made."""
 
-    def __init__(self, *, allow_pickle: bool) -> None:
+    def __init__(
+        self,
+        tensor: Callable[[Sequence[str], str], Any] | None = None,
+        *,
+        allow_pickle: bool = False,
+        types: tuple[type, ...] = (),
+    ) -> None:
+        """`tensor` makes a tensor from its place in the tree and its name. No other type than `types`, dataclasses and
+        enums, and those of state is made."""
+        self._tensor = tensor
         self._allow_pickle = allow_pickle
+        self._types = {kind.__name__: kind for kind in types}
 
-    def decode(self, coded: Any, path: str) -> Any:
-        """The value. Raises ValueError that names the path of what is not understood."""
+    def decode(self, coded: Any, *path: str) -> Any:
+        """The value. Raises ValueError that names the path of what cannot be decoded."""
         if isinstance(coded, list):
-            return [self.decode(item, f"{path}.{number}") for number, item in enumerate(coded)]
+            return [self.decode(item, *path, str(number)) for number, item in enumerate(coded)]
         if not isinstance(coded, dict):
             return coded
         if _TAG not in coded:
-            return {key: self.decode(item, f"{path}.{key}") for key, item in coded.items()}
+            return {key: self.decode(item, *path, key) for key, item in coded.items()}
         try:
             return self._decode_tagged(coded[_TAG], coded.get(_VALUE), coded, path)
         except (TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+            raise ValueError(f"{'.'.join(path)} cannot be read: {error}") from error
 
-    def _decode_tagged(self, kind: str, value: Any, coded: Mapping[str, Any], path: str) -> Any:
-        if kind == "tensor":
-            return TensorName(value)
+    def _decode_tagged(self, kind: str, value: Any, coded: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+        if kind == "tensor" and self._tensor is not None:
+            return self._tensor(path, value)
+        if kind in self._types:
+            return self._types[kind](*self.decode(value, *path))
         if kind == "float":
             return float(value)
-        if kind in ("tuple", "set", "frozenset"):
-            items = [self.decode(item, f"{path}.{number}") for number, item in enumerate(value)]
-            return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
-        if kind in ("dict", "OrderedDict", "Counter", "defaultdict"):
+        if kind in _SEQUENCES:
+            return _SEQUENCES[kind]([self.decode(item, *path, str(number)) for number, item in enumerate(value)])
+        if kind in _DICTS:
             return self._decode_dict(kind, value, coded, path)
-        if kind == "bytes":
-            return base64.b64decode(value, validate=True)
-        if kind == "bytearray":
-            return bytearray(base64.b64decode(value, validate=True))
+        if kind in _BYTES:
+            return _BYTES[kind](base64.b64decode(value, validate=True))
         if kind == "complex":
-            return complex(*(self.decode(part, path) for part in value))
+            return complex(*self.decode(value, *path))
         if kind.startswith("torch."):
             return _decode_torch(kind, value)
         if kind.startswith("numpy."):
             return _decode_numpy(kind, value, coded)
-        if kind == "pickle":
-            return self._unpickle(value, path)
-        raise ValueError(f"{path} is of a kind that this version of Windlass does not know: {kind!r}")
-
-    def _decode_dict(self, kind: str, pairs: Any, coded: Mapping[str, Any], path: str) -> Any:
-        made: Any
-        if kind == "defaultdict":
-            made = defaultdict(next((of for of in _FACTORIES if of and of.__name__ == coded.get("of")), None))
-        else:
-            made = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}[kind]()
-        for key, item in pairs:
-            plain = self.decode(key, path)
-            made[plain] = self.decode(item, f"{path}.{plain}")
-        return made
-
-    def _unpickle(self, value: str, path: str) -> Any:
+        if kind != "pickle":
+            raise ValueError(f"{'.'.join(path)} has a type that this version of Windlass does not know: {kind!r}")
         if not self._allow_pickle:
             raise ValueError(
-                f"{path} was stored by pickle, which runs code when it is loaded; if you trust whoever made this "
-                "checkpoint, restore with Checkpoint(..., allow_pickle=True)"
+                f"{'.'.join(path)} was stored by pickle, which runs code when it is loaded; if you trust the source of "
+                "this checkpoint, restore with Checkpoint(..., allow_pickle=True)"
             )
-        import pickle
-
         return pickle.loads(base64.b64decode(value, validate=True))
 
-
-_FACTORIES: tuple[Any, ...] = (None, dict, list, int, float, set, str, bool)
-"""What a defaultdict may make by itself; any other would be code."""
+    def _decode_dict(self, kind: str, pairs: Any, coded: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+        made = _DICTS[kind]()
+        if kind == "defaultdict":
+            made.default_factory = _FACTORIES.get(coded.get("of"))
+        for key, item in pairs:
+            plain = self.decode(key, *path)
+            made[plain] = self.decode(item, *path, str(plain))
+        return made
 
 
 def _tagged(kind: str, value: Any) -> dict[str, Any]:

@@ -1,8 +1,14 @@
-"""Writes a module whole, for those who know nothing of Windlass: `model.pt`, `model.safetensors`."""
+"""Writes a module for programs other than Windlass: `model.pt` or `model.safetensors`.
+
+`python -m windlass.train.checkpoint.export IN.safetensors OUT.pt` is called by `windlass checkpoints export`, with the
+interpreter of the job, since the command line itself has no torch. It does not need the safetensors package.
+"""
 
 from __future__ import annotations
 
-import os
+import json
+import mmap
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +18,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-from windlass.train.checkpoint.agreement import World
-from windlass.train.checkpoint.plan import Chunk, lay_out
-from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.chunks import SAFETENSORS, full_chunk, lay_out
+from windlass.train.checkpoint.storage import replacing
 
 
-def export(modules: Mapping[str, nn.Module], part: str | None, path: Path, world: World) -> None:
-    """Write one of the modules; see `Checkpoint.export`."""
+def full_state(modules: Mapping[str, nn.Module], part: str | None, path: Path) -> dict[str, Any]:
+    """The state of one of the modules, put together on rank 0. A collective. Raises ValueError; see
+    `Checkpoint.export`."""
     if path.suffix not in (".pt", ".safetensors"):
         raise ValueError(f"export({str(path)!r}): takes a name that ends in .pt or .safetensors")
     if part is None and len(modules) != 1:
@@ -26,51 +32,63 @@ def export(modules: Mapping[str, nn.Module], part: str | None, path: Path, world
     name = part if part is not None else next(iter(modules))
     if name not in modules:
         raise ValueError(f"export(part={name!r}): there are {', '.join(modules) or 'no modules'}")
-    together = dist.is_available() and dist.is_initialized()
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True) if together else None
-    state = get_model_state_dict(modules[name], options=options)
-    if world.rank == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folder, inner = path.absolute().parent.parent, path.absolute().parent.name
-        place = Folder(str(folder))
-        if path.suffix == ".pt":
-            _save_pt(state, path)
+    is_distributed = dist.is_available() and dist.is_initialized()
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True) if is_distributed else None
+    return get_model_state_dict(modules[name], options=options)
+
+
+def write(state: Mapping[str, Any], path: Path) -> None:
+    """Write it in the format of the ending; the file is there in full or not at all. Raises OSError, TypeError."""
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(str(path)) as file:
+        if path.suffix == ".safetensors":
+            file.writelines(_safetensors(state))
         else:
-            place.put(inner, path.name, safetensors(state))
-    world.now([0] * 8)
+            torch.save({key: _own(value) for key, value in state.items()}, file)
 
 
-def _save_pt(state: Mapping[str, Any], path: Path) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with open(partial, "wb") as file:
-            torch.save({key: _plain(value) for key, value in state.items()}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _plain(value: Any) -> Any:
-    """A tensor of its own on the CPU: a view would be saved with all that it is a view of."""
+def _own(value: Any) -> Any:
+    """A tensor with a storage of its own on the CPU: torch.save writes all of the storage behind a view."""
     return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
 
 
-def safetensors(state: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
+def _safetensors(state: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
     """A safetensors file of these tensors, piece by piece. Raises TypeError for what is no tensor."""
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} is a {type(value).__name__}, and safetensors holds tensors only; export to .pt")
     layout = lay_out(
-        [
-            Chunk(name, str(value.dtype).removeprefix("torch."), tuple(value.shape), (0,) * value.dim(),
-                  tuple(value.shape))
-            for name, value in state.items()
-        ]
-    )  # fmt: skip
+        [full_chunk(name, str(value.dtype).removeprefix("torch."), value.shape) for name, value in state.items()]
+    )
     yield layout.header
     for chunk in layout.chunks:
         data = state[chunk.name].detach().cpu().contiguous()
         if chunk.num_bytes:
             yield memoryview(data.reshape(-1).view(torch.uint8).numpy())
+
+
+def read_tensors(path: str) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, in its order. Raises OSError, ValueError for other files."""
+    with open(path, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private pages: torch requires writable memory
+    length = int.from_bytes(data[:8], "little")
+    if length > len(data) - 8:
+        raise ValueError(f"{path} is no safetensors file")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    dtypes = {kind: getattr(torch, name) for name, kind in SAFETENSORS.items()}
+    tensors = {}
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
+        if entry["dtype"] not in dtypes:
+            raise ValueError(f"this version of Windlass does not know the type {entry['dtype']}")
+        begin, end = entry["data_offsets"]
+        flat = torch.empty(0, dtype=torch.uint8)
+        if end > begin:
+            flat = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=8 + length + begin)
+        tensors[name] = flat.view(dtypes[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+if __name__ == "__main__":
+    write(read_tensors(sys.argv[1]), Path(sys.argv[2]))

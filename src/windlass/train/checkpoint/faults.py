@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 class Fault(enum.Enum):
-    """What keeps a checkpoint from being verified. Only `damaged` says anything about its bytes."""
+    """What keeps a checkpoint from being verified. Only `damaged` means that its bytes are wrong."""
 
     UNFINISHED = "unfinished"
     """It has no manifest: its save is under way, or was cut off."""
@@ -30,7 +30,7 @@ class Problem:
 
     fault: Fault
     text: str
-    """For a person: which file, and what was found."""
+    """Which file, and what was found."""
 
     def __str__(self) -> str:
         return self.text
@@ -39,19 +39,16 @@ class Problem:
 class BadCheckpoint(ValueError):
     """A checkpoint that must not be loaded; the message says why."""
 
-    fault = Fault.DAMAGED
+    def __init__(self, text: str, fault: Fault = Fault.DAMAGED) -> None:
+        super().__init__(text)
+        self.fault = fault
 
 
 class UnknownFormat(BadCheckpoint):
     """A checkpoint that this version cannot read."""
 
-    fault = Fault.UNKNOWN_FORMAT
-
-
-class UnfinishedCheckpoint(BadCheckpoint):
-    """A checkpoint without a manifest."""
-
-    fault = Fault.UNFINISHED
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Fault.UNKNOWN_FORMAT)
 
 
 class UnreadableCheckpoint(OSError):
@@ -59,20 +56,15 @@ class UnreadableCheckpoint(OSError):
 
 
 def worst(problems: list[Problem]) -> Fault | None:
-    """The fault that decides what is done: proved damage before all, then what could not be read; None without any."""
+    """The fault that decides what is done: proved damage first, then what could not be read; None without any."""
     found = {problem.fault for problem in problems}
     order = (Fault.DAMAGED, Fault.UNREADABLE, Fault.UNKNOWN_FORMAT, Fault.UNFINISHED)
     return next((fault for fault in order if fault in found), None)
 
 
-def errno_text(error: OSError) -> str:
-    """`Stale file handle (ESTALE)`; the message of an error without a number."""
-    if error.errno is None:
-        return str(error)
-    return f"{os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
-
-
 def described(error: OSError, path: str) -> str:
     """`/runs/x/manifest.json: Stale file handle (ESTALE)`: the path of the error, or else `path`."""
     where = error.filename if isinstance(error.filename, str) else path
-    return f"{where}: {errno_text(error)}"
+    if error.errno is None:
+        return f"{where}: {error}"
+    return f"{where}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"

@@ -1,12 +1,12 @@
-"""What a script gives to keep: modules, optimizers, dicts, and whatever else has state_dict and load_state_dict.
+"""What a script gives `Checkpoint` to keep: modules, optimizers, dicts, and other objects with state_dict.
 
-Each part turns its object into a tree of state and back. Where a tree is loaded into, tensors that exist already (a
-module's) are loaded in place, so that no second copy of a model is ever needed.
+Each part turns its object into a tree of state and back. Tensors that exist already (a module's) are loaded in place,
+so that no second copy of a model is ever needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -14,10 +14,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from windlass.train.checkpoint.encoding import TensorName
-
-Target = Callable[[str, TensorName], torch.Tensor]
-"""Given a tensor's path within its part, and its name: where it is to be loaded to."""
+_REPLICATED = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
 class Part:
@@ -27,7 +24,7 @@ class Part:
         self.name = name
         self.thing = thing
         self.per_rank = bool(getattr(thing, "state_is_per_rank", False)) or _is_stateful_loader(thing)
-        """Whether each rank has a state of its own; else rank 0's is everyone's."""
+        """Whether each rank has a state of its own; else rank 0's is used by all."""
 
     def state(self) -> Any:
         """The tree to keep."""
@@ -37,27 +34,27 @@ class Part:
         """Tensors by path that are to be loaded in place."""
         return {}
 
-    def template(self, path: tuple[str, ...], shape: tuple[int, ...]) -> torch.Tensor | None:
-        """A tensor like which the loaded one is to be: sharded as it, and where it is. None: on the CPU, whole."""
+    def template(self, path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
+        """A tensor whose sharding and device the loaded one gets. None: it is loaded in full to the CPU."""
         return None
 
     def check(self, state: Any) -> None:
-        """Whether a tree can be loaded, its tensors still names. Raises ValueError."""
+        """Raises ValueError for a tree, its tensors still empty, that cannot be loaded."""
 
     def load(self, state: Any) -> None:
-        """Go on from a tree."""
+        """Load a tree."""
         self.thing.load_state_dict(state)
 
 
-class OnlyEpochs(Part):
-    """Something that is told the epoch and has no state, as torch's DistributedSampler."""
+class EpochPart(Part):
+    """Something that has `set_epoch` and no state, as torch's DistributedSampler."""
 
     def state(self) -> Any:
-        """There is none."""
+        """None."""
         return None
 
     def load(self, state: Any) -> None:
-        """There is nothing to load."""
+        """Does nothing."""
 
 
 class DictPart(Part):
@@ -78,22 +75,25 @@ class ModulePart(Part):
 
     def state(self) -> Any:
         """Name to tensor; DTensors where it is sharded."""
-        return get_model_state_dict(self.thing)
+        plain = self.thing.module if isinstance(self.thing, _REPLICATED) else self.thing
+        # Where nothing inside is wrapped, torch's function gives the same names, and takes a hundred times as long.
+        is_plain = all(unwrapped(child) is child for child in plain.modules())
+        return plain.state_dict() if is_plain else get_model_state_dict(self.thing)
 
     def existing(self) -> dict[str, torch.Tensor]:
         """All its tensors."""
         return {name: value for name, value in self.state().items() if isinstance(value, torch.Tensor)}
 
     def load(self, state: Any) -> None:
-        """The tensors are in place already; what else the module keeps is given to it."""
-        set_model_state_dict(self.thing, state)
+        """The tensors are loaded in place already; this loads what else the module keeps."""
+        set_model_state_dict(self.thing, state or {})
 
 
 class OptimizerPart(Part):
     """An optimizer, its state under the names of the parameters: their numbers depend on the order of groups.
 
-    Written out here rather than by DCP's get_optimizer_state_dict, which steps a fresh optimizer to make it have state:
-    that fails for some optimizers, and makes state for parameters that had none.
+    DCP's get_optimizer_state_dict is not used, since it steps a fresh optimizer to make it have state: that fails for
+    some optimizers, and makes state for parameters that had none.
     """
 
     def __init__(self, name: str, thing: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
@@ -111,7 +111,7 @@ class OptimizerPart(Part):
                     state[name] = dict(self.thing.state[parameter])
         return {"state": state, "param_groups": groups}
 
-    def template(self, path: tuple[str, ...], shape: tuple[int, ...]) -> torch.Tensor | None:
+    def template(self, path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
         """State of the shape of its parameter is sharded as the parameter is."""
         if len(path) < 3 or path[0] != "state":
             return None
@@ -120,42 +120,32 @@ class OptimizerPart(Part):
 
     def check(self, state: Any) -> None:
         """Its parameters must be the same, by name and order."""
-        self._check_groups([group["params"] for group in state["param_groups"]])
-
-    def load(self, state: Any) -> None:
-        """Goes through the optimizer's own load_state_dict."""
-        number = 0
-        plain: dict[str, Any] = {"state": {}, "param_groups": []}
-        numbers: dict[str, int] = {}
-        for saved in state["param_groups"]:
-            for name in saved["params"]:
-                numbers[name], number = number, number + 1
-            plain["param_groups"].append({**saved, "params": [numbers[name] for name in saved["params"]]})
-        plain["state"] = {numbers[name]: dict(values) for name, values in state["state"].items()}
-        self.thing.load_state_dict(plain)
-        self._keep_types(state["state"])
-
-    def _check_groups(self, saved: list[list[str]]) -> None:
+        saved = [list(group["params"]) for group in state["param_groups"]]
         now = [list(named) for _, named in self._groups()]
         if saved == now:
             return
         missing = sorted({name for names in now for name in names} - {name for names in saved for name in names})
         extra = sorted({name for names in saved for name in names} - {name for names in now for name in names})
+        problems = [f"the checkpoint lacks {_some(missing)}"] if missing else []
+        problems += [f"the optimizer lacks {_some(extra)}"] if extra else []
+        problems = problems or [f"{len(now)} groups or their order differ from {len(saved)} groups"]
         raise ValueError(
-            f"the optimizer {self.name!r} has other parameters than the checkpoint's: "
-            + "; ".join(
-                text for text in (
-                    f"the checkpoint lacks {_some(missing)}" if missing else "",
-                    f"the optimizer lacks {_some(extra)}" if extra else "",
-                    "" if missing or extra else f"{len(now)} groups or their order differ from {len(saved)} groups",
-                ) if text
-            )
-        )  # fmt: skip
+            f"the optimizer {self.name!r} has other parameters than the checkpoint's: {'; '.join(problems)}"
+        )
 
-    def _keep_types(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """load_state_dict converts all state to its parameter's type; what was float32 is to stay so."""
+    def load(self, state: Any) -> None:
+        """Goes through the optimizer's own load_state_dict, which needs numbers instead of names."""
+        names = [name for group in state["param_groups"] for name in group["params"]]
+        numbers = {name: number for number, name in enumerate(names)}
+        self.thing.load_state_dict({
+            "state": {numbers[name]: dict(values) for name, values in state["state"].items()},
+            "param_groups": [
+                {**group, "params": [numbers[name] for name in group["params"]]} for group in state["param_groups"]
+            ],
+        })  # fmt: skip
+        # It converts all state to its parameter's type; what was float32 must stay so.
         parameters = self._parameters()
-        for name, values in saved.items():
+        for name, values in state["state"].items():
             loaded = self.thing.state[parameters[name]]
             for key, value in values.items():
                 now = loaded.get(key)
@@ -167,13 +157,11 @@ class OptimizerPart(Part):
 
     def _groups(self) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
         for number, group in enumerate(self.thing.param_groups):
-            yield (
-                group,
-                {
-                    self._names.get(id(parameter), f"group{number}.{place}"): parameter
-                    for place, parameter in enumerate(group["params"])
-                },
-            )
+            named = {
+                self._names.get(id(parameter), f"group{number}.{place}"): parameter
+                for place, parameter in enumerate(group["params"])
+            }
+            yield group, named
 
 
 def make_parts(things: Mapping[str, Any]) -> list[Part]:
@@ -203,24 +191,26 @@ def _make(name: str, thing: Any, names: Mapping[int, str]) -> Part:
     if isinstance(thing, MutableMapping):
         return DictPart(name, thing)
     if callable(getattr(thing, "set_epoch", None)):
-        return OnlyEpochs(name, thing)
+        return EpochPart(name, thing)
     raise TypeError(
         f"Checkpoint({name}=...) takes something with state_dict() and load_state_dict(), or a dict, "
         f"but was given a {type(thing).__module__}.{type(thing).__qualname__}"
     )
 
 
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside of wrappers that add to the names of its parameters."""
+    for wrapped in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"):
+        if module._modules.get(wrapped) is not None:
+            return unwrapped(getattr(module, wrapped))
+    if isinstance(module, _REPLICATED):
+        return unwrapped(module.module)
+    return module
+
+
 def named_parameters(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Names and parameters, without what wrappers add to the names."""
-    for wrapped in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"):
-        if wrapped in module._modules:
-            inner = module._modules[wrapped]
-            assert inner is not None
-            yield from named_parameters(inner, prefix)
-            return
-    if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        yield from named_parameters(module.module, prefix)
-        return
+    module = unwrapped(module)
     for name, parameter in module._parameters.items():
         if parameter is not None:
             yield prefix + name, parameter

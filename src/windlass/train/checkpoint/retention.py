@@ -1,4 +1,4 @@
-"""Which checkpoints a run removes: its own, beyond as many as it keeps, and nothing that may still be of use.
+"""Which checkpoints a run removes: its own beyond as many as it keeps, and none that may still be of use.
 
 | what | removed |
 |---|---|
@@ -29,15 +29,14 @@ INCOMPLETE_SECONDS = 600.0
 
 @dataclass
 class Pruned:
-    """What was done."""
+    """What was removed and set aside, by the names that they had."""
 
     removed: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
-    """By the name that they had."""
 
 
 def prune(
-    folder: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     run_id: str,
     keep: int | None,
     keep_for: float | None = None,
@@ -49,42 +48,39 @@ def prune(
     """Set aside what was found damaged, then remove what the run `run_id` keeps no longer. Raises OSError.
 
     `faults` has what the caller found by reading, by name. What is damaged is set aside, unless it is of another run;
-    what has another fault neither counts as kept nor is removed. `verify` reads one checkpoint and gives what is wrong
-    with it; it is called only where a damaged one is due to be removed.
+    what has another fault neither counts as kept nor is removed. `verify` reads one checkpoint and returns its
+    problems; it is called only before a damaged one is removed.
     """
-    path = os.fspath(folder)
-    storage = Folder(path)
+    folder = Folder(os.fspath(path))
     done = Pruned()
-    for one in files.listed(storage, path) if faults else ():
+    for one in files.list_checkpoints(folder) if faults else ():
         if faults.get(one.name) is Fault.DAMAGED and one.run_id in (run_id, ""):
             try:
-                storage.set_aside(one.name)
+                folder.set_aside(one.name)
                 done.set_aside.append(one.name)
             except OSError:
                 pass  # by another process, or the disk is read only: it does not count as kept
-    found = [one for one in files.listed(storage, path) if one.name not in faults]
+    found = [one for one in files.list_checkpoints(folder) if one.name not in faults]
     for one in to_prune(found, run_id, keep, keep_for, clock()):
         if one.fault is Fault.DAMAGED and not _is_superseded(one, found, verify):
             continue
-        if not _opens(storage, one):
+        if not _opens(folder, one):
             continue
         try:
-            storage.remove(one.name, files.MANIFEST)
+            folder.remove(one.name, files.MANIFEST)
             done.removed.append(one.name)
         except FileNotFoundError:
             pass  # removed by another process
     return done
 
 
-def _opens(storage: Folder, found: Found) -> bool:
+def _opens(folder: Folder, found: Found) -> bool:
     """Whether every file of it can be opened. One that cannot is unreadable, whatever its manifest says."""
     try:
         for file in found.files:
-            storage.open(found.name, file).close()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+            folder.open(found.name, file).close()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return True
 
 
@@ -99,7 +95,7 @@ def _is_superseded(damaged: Found, found: list[Found], verify: Callable[[Found],
 
 
 def to_prune(found: list[Found], run_id: str, keep: int | None, keep_for: float | None, now: float) -> list[Found]:
-    """Which of these, newest first, the run `run_id` is to remove; of damaged ones, those that are due."""
+    """Which of these, newest first, the run `run_id` removes; damaged ones only if a newer one is verified."""
     mine = [one for one in found if one.run_id == run_id and run_id]
     newest = next((one for one in mine if one.complete), None)
     if newest is None:
@@ -107,8 +103,8 @@ def to_prune(found: list[Found], run_id: str, keep: int | None, keep_for: float 
     gone = []
     num_newer = 0
     for one in mine:
-        too_old = keep_for is not None and now - one.created_at > keep_for
         if one.complete or one.fault is Fault.DAMAGED:
+            too_old = keep_for is not None and now - one.created_at > keep_for
             too_many = keep is not None and num_newer >= max(1, keep)
             if num_newer and (too_many or too_old):
                 gone.append(one)

@@ -1,7 +1,7 @@
 """Repeats a read that the file system failed, with growing pauses, until its time is used up.
 
 Network file systems fail reads for a while (ESTALE, EIO, EACCES), and a process runs out of descriptors for a moment
-(EMFILE): none of this says anything about the bytes. Standard library only, Python 3.9.
+(EMFILE): none of these means that bytes are damaged. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -38,44 +38,38 @@ class Retry:
         log: Callable[[str], object] = _log,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`gives_up` is asked before each pause: a process that is to stop does not wait for a disk."""
+        """`gives_up` is called before each pause: a process that received SIGTERM does not wait for a disk."""
         self._left = seconds
         self._clock = clock
         self._sleep = sleep
         self._log = log
         self._gives_up = gives_up
-        self.num_retries = 0
-        """How many reads were repeated so far."""
 
     def call(self, read: Callable[[], T], path: str) -> T:
         """The result of `read()`. Raises its last OSError once the time is up; FileNotFoundError at once.
 
         `path` is for the log, where the error has none.
         """
-        began: float | None = None
+        end: float | None = None
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                result = read()
+                return read()
             except FileNotFoundError:
                 raise
             except OSError as error:
                 now = self._clock()
-                if began is None:
-                    began = now
+                if end is None:
+                    end = now + self._left
                     if self._left > 0:
                         self._log(f"{described(error, path)}; trying again for up to {self._left:.0f} s")
-                left = self._left - (now - began)
-                if left <= 0 or self._gives_up():
-                    self._left = max(0.0, left)
+                if now >= end or self._gives_up():
                     raise
-                self._sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-                self.num_retries += 1
-            else:
-                if began is not None:
-                    self._left = max(0.0, self._left - (self._clock() - began))
-                return result
+            finally:
+                if end is not None:
+                    self._left = max(0.0, end - self._clock())
+            self._sleep(min(pause, self._left))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def seconds_of(environ: Mapping[str, str]) -> float:

@@ -1,4 +1,4 @@
-"""When to save and what to keep, from arguments or from what Windlass has put into the environment."""
+"""Settings of `Checkpoint`: folder, interval and retention, from arguments or the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = re.compile(r"(\d+)\s*steps?\Z")
 
 @dataclass(frozen=True)
 class Settings:
-    """What was decided."""
+    """Where and how often to save, and what to keep."""
 
     folder: str
     every_steps: int | None
@@ -31,7 +31,7 @@ class Settings:
 def settle(
     folder: object, every: object, keep: object, keep_for: object, when_busy: object, environ: Mapping[str, str]
 ) -> Settings:
-    """The settings of these arguments, None meaning the environment's. Raises ValueError for what makes no sense."""
+    """The settings of these arguments; None means the environment's. Raises ValueError for an invalid one."""
     steps, seconds = _every(every if every is not None else environ.get("WINDLASS_CHECKPOINT_EVERY") or DEFAULT_EVERY)
     kept = keep if keep is not None else environ.get("WINDLASS_CHECKPOINT_KEEP") or DEFAULT_KEEP
     if isinstance(kept, str) and kept.isdigit():
@@ -50,11 +50,10 @@ def settle(
 def _every(every: object) -> tuple[int | None, float | None]:
     """Steps, or seconds."""
     if type(every) is int:
-        steps: int | None = every
+        steps: int = every
+    elif isinstance(every, str) and (found := _STEPS.match(every.strip().lower())):
+        steps = int(found[1])
     else:
-        found = _STEPS.match(every.strip().lower()) if isinstance(every, str) else None
-        steps = int(found[1]) if found else None
-    if steps is None:
         return None, _seconds("every", every)
     if steps < 1:
         raise ValueError(f"Checkpoint(every={every!r}): takes at least 1 step")

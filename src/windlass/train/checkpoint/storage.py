@@ -1,79 +1,36 @@
-"""Where checkpoints lie: the few things that are asked of a place, and a folder as the first such place.
+"""Reads and writes the files of checkpoints in a shared folder: durable writes, no links followed.
 
 Standard library only, Python 3.9: the writer process uses it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable
-from typing import BinaryIO, Protocol
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 ASIDE = ".damaged"
-"""Ends the name of a checkpoint that was set aside. Versions that do not know it take the folder for none of theirs."""
-_BEGUN_BY = "run-"
+"""Ends the name of a checkpoint that was set aside. Versions that do not know it ignore the folder."""
+_RUN_MARKER = "run-"
 """Begins the name of an empty file in a checkpoint; the rest is the id of its run, also before there is a manifest."""
 
 
 class NotPlainFile(OSError):
-    """A symbolic link, a pipe or a folder in the place of a file: no disk error, and nothing that Windlass wrote."""
-
-
-class Storage(Protocol):
-    """A place that keeps files under `checkpoint/file`. Whatever can do this can keep checkpoints.
-
-    All methods raise OSError where the place refuses. Nothing here lists, renames or locks across checkpoints, so a
-    bucket of an object store can do it: `put` is then an upload that becomes visible when it is finished.
-    """
-
-    def checkpoints(self) -> list[str]:
-        """Names of all checkpoints, whole or not, in any order; none where the place does not exist yet."""
-        ...
-
-    def files(self, checkpoint: str) -> dict[str, int]:
-        """Name and size in bytes of each file of a checkpoint."""
-        ...
-
-    def open(self, checkpoint: str, file: str) -> BinaryIO:
-        """A file for reading, unbuffered and seekable. Raises OSError where it is no plain file."""
-        ...
-
-    def begin(self, checkpoint: str, run_id: str = "") -> None:
-        """Make room for a checkpoint's files, and keep the id of its run. No error where another rank has done so."""
-        ...
-
-    def begun_by(self, checkpoint: str) -> str:
-        """The run id that was given to `begin`; empty where none was."""
-        ...
-
-    def set_aside(self, checkpoint: str) -> None:
-        """Rename a damaged checkpoint to `checkpoint.damaged`: it stays, and no version of Windlass loads it."""
-        ...
-
-    def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """Keep a file: whole and durable once this returns, or not there at all."""
-        ...
-
-    def settle(self, checkpoint: str) -> None:
-        """Make durable that the files are there, after `put`s of whatever rank."""
-        ...
-
-    def remove(self, checkpoint: str, first: str) -> None:
-        """Remove a checkpoint: file `first`, whose absence makes it none, before all others."""
-        ...
+    """A symbolic link, a pipe or a folder in the place of a file: no disk error, and not written by Windlass."""
 
 
 class Folder:
-    """A folder on a disk that all ranks share."""
+    """A folder of checkpoints on a disk that all ranks share. All methods raise OSError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def checkpoints(self) -> list[str]:
-        """Names of the folders in it; links are none."""
+        """Names of the folders in it, complete checkpoints or not, links left out; none where it does not exist."""
         try:
             with os.scandir(self.path) as entries:
                 found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -82,7 +39,7 @@ class Folder:
         return [name for name in found if not name.startswith(".")]
 
     def files(self, checkpoint: str) -> dict[str, int]:
-        """Plain files alone: a link may lead anywhere."""
+        """Name and size in bytes of each plain file of a checkpoint; links may lead anywhere and are left out."""
         with os.scandir(self._within(checkpoint)) as entries:
             return {
                 entry.name: entry.stat(follow_symlinks=False).st_size
@@ -91,7 +48,7 @@ class Folder:
             }
 
     def open(self, checkpoint: str, file: str) -> BinaryIO:
-        """Opened without following a link, and without waiting for whoever may feed a pipe."""
+        """A file for reading, unbuffered; opened without following a link or waiting for the writer of a pipe."""
         path = self._within(checkpoint, file)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,52 +65,33 @@ class Folder:
             raise
 
     def begin(self, checkpoint: str, run_id: str = "") -> None:
-        """The folder of all checkpoints must be there: where a disk is gone, its mount point is not to be filled."""
+        """Create the folder of a checkpoint, unless another rank has, and an empty file with the id of its run.
+
+        The folder of all checkpoints must exist: where a disk is gone, its mount point must not be filled.
+        """
         try:
             os.mkdir(self._within(checkpoint))
         except FileExistsError:
             pass
-        marker = _BEGUN_BY + run_id
+        marker = _RUN_MARKER + run_id
         if run_id and is_plain_name(marker):
             try:
                 os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
             except OSError:
-                pass  # it only matters where the save is cut off: what is left then stays
+                pass  # needed only if the save is cut off: the unfinished checkpoint is then never removed
 
-    def begun_by(self, checkpoint: str) -> str:
-        """From the name of an empty file."""
-        return next((name[len(_BEGUN_BY) :] for name in self.files(checkpoint) if name.startswith(_BEGUN_BY)), "")
+    def run_of(self, checkpoint: str) -> str:
+        """The run id that was given to `begin`; empty where none was."""
+        names = (name for name in self.files(checkpoint) if name.startswith(_RUN_MARKER))
+        return next((name[len(_RUN_MARKER) :] for name in names), "")
 
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """Written beside its place, synced, then renamed into it."""
-        path = self._within(checkpoint, file)
-        partial = self._within(checkpoint, f".{file}.partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                self._write(descriptor, pieces)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.rename(partial, path)
-        except BaseException:
-            _unlink(partial)
-            raise
+        """Write a file, as `replacing` does."""
+        with replacing(self._within(checkpoint, file)) as written:
+            _write(written.fileno(), pieces)
 
-    @staticmethod
-    def _write(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:
-        done = 0
-        for piece in pieces:
-            left = memoryview(piece)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            # Begin writing it to the disk now, so that the fsync at the end finds little left to do.
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(descriptor, done, len(piece), os.POSIX_FADV_DONTNEED)
-            done += len(piece)
-
-    def settle(self, checkpoint: str) -> None:
-        """Sync the folder, and the one it stands in."""
+    def sync(self, checkpoint: str) -> None:
+        """Make the names of the files durable: sync the folder of the checkpoint, and the one that contains it."""
         for path in (self._within(checkpoint), self.path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -162,14 +100,13 @@ class Folder:
                 os.close(descriptor)
 
     def set_aside(self, checkpoint: str) -> None:
-        """One rename. Fails where one of that name has been set aside before."""
+        """Rename a damaged checkpoint, so that no version of Windlass loads it. Fails if that name is taken."""
         os.rename(self._within(checkpoint), self._within(checkpoint + ASIDE))
 
     def remove(self, checkpoint: str, first: str) -> None:
-        """Take it out of sight in one step as well: a writer that still wants to add to it finds it gone."""
-        path = self._within(checkpoint)
-        hidden = self._within(f".{checkpoint}.removed")
-        _unlink(os.path.join(path, first))
+        """Remove a checkpoint, the file `first` before all others; hidden by a rename, so that no writer adds to it."""
+        path, hidden = self._within(checkpoint), self._within(f".{checkpoint}.removed")
+        unlink(os.path.join(path, first))
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(path, hidden)
         shutil.rmtree(hidden, ignore_errors=True)
@@ -186,8 +123,37 @@ def is_plain_name(name: object) -> bool:
     return isinstance(name, str) and 0 < len(name) <= 255 and name not in (".", "..") and not set(name) & set("/\\\0")
 
 
-def _unlink(path: str) -> None:
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """A file to be written beside its place, synced and renamed at the end: complete and durable, or not there."""
+    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(partial, path)
+    except BaseException:
+        unlink(partial)
+        raise
+
+
+def unlink(path: str) -> None:
+    """Remove a file if it is there. Raises OSError."""
     try:
         os.unlink(path)
     except FileNotFoundError:
         pass
+
+
+def _write(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:
+    done = 0
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        # Start writing to the disk now, so that the fsync at the end finds little left to do.
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, done, len(piece), os.POSIX_FADV_DONTNEED)
+        done += len(piece)

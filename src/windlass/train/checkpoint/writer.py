@@ -1,14 +1,14 @@
-"""The writer: a small process beside each rank that turns shared memory into files, so that training need not wait.
+"""The writer process of a rank: writes the state in shared memory to files, and commits the checkpoint on rank 0.
 
-`python -I -S writer.py SETTINGS_JSON`, with the rank's shared memory as an inherited descriptor. Orders come as JSON
-lines on standard input, answers go as JSON lines to a descriptor of their own. Standard library only, Python 3.9.
+`python -I -S writer.py SETTINGS_JSON`, with the rank's shared memory as an inherited descriptor. Standard input is a
+socket: orders come and answers go as JSON lines. Standard library only, Python 3.9.
 
 | order | answer |
 |---|---|
 | `{"do": "save", …}`: write this rank's part; rank 0 then awaits the others', commits, prunes | `part`, then `commit` |
 | `{"do": "abandon", "reason": …}`: stop waiting for the other ranks' parts | `commit` |
 
-When the rank dies its end of the pipe closes: a part that is being written is finished, and then the writer ends.
+When the rank dies its end of the socket closes: a part that is being written is finished, and then the writer ends.
 """
 
 from __future__ import annotations
@@ -29,65 +29,65 @@ if __name__ == "__main__":
 
 from windlass.train.checkpoint import files, retention
 from windlass.train.checkpoint.faults import Fault
-from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.storage import Folder, unlink
 from windlass.train.report import checkpoint_line, checkpoint_text
 
-PIECE_BYTES = 4 << 20
 LINGER_SECONDS = 20.0
 """How long a writer may outlive its rank, to finish what it has begun."""
 PARTS_SECONDS = 600.0
-"""How long rank 0 waits for the parts of the others. They began at the same step."""
+"""How long rank 0 waits for the parts of the other ranks, which begin at the same step."""
 POLL_SECONDS = 0.005
 PARENT_SECONDS = 1.0
 
 
 class Abandoned(Exception):
-    """The checkpoint under way is to be given up; the message says why."""
+    """The save under way must be given up; the message says why."""
 
 
 class Writer:
-    """Carries out orders until its rank is gone."""
+    """Carries out orders until its rank ends."""
 
-    def __init__(self, settings: dict[str, Any], orders: int, answers: int) -> None:
+    def __init__(self, settings: dict[str, Any], socket: int) -> None:
         self.rank: int = settings["rank"]
         self.world_size: int = settings["world_size"]
         self.parent: int = settings["parent"]
         self.memory: int = settings["memory"]
         self.mapped = memoryview(b"")
         self.for_windlass: bool = settings["for_windlass"]
-        self.path: str = settings["folder"]
-        self.storage = Folder(self.path)
-        self.orders = orders
-        self.answers = answers
+        self.folder = Folder(settings["folder"])
+        self.socket = socket
         self.unread = b""
         self.waiting: list[dict[str, Any]] = []
         self.orphaned_at: float | None = None
 
     def run(self) -> None:
-        """Until standard input closes."""
+        """Until the socket closes."""
         while self.orphaned_at is None:
             self._listen(None)
             while self.waiting:
                 order = self.waiting.pop(0)
-                if order["do"] == "save":  # one that was to be abandoned is over already
+                if order["do"] == "save":  # "abandon" is for a save that is over already
                     self._save(order)
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def _listen(self, timeout: float | None) -> None:
-        """Take in orders that have come; without a `timeout`, wait for one."""
+        """Read orders that have come; without a `timeout`, wait for one."""
         while True:
             if self.orphaned_at is not None:
                 time.sleep(timeout or 0.0)
                 return
-            if select.select([self.orders], [], [], PARENT_SECONDS if timeout is None else timeout)[0]:
+            if select.select([self.socket], [], [], PARENT_SECONDS if timeout is None else timeout)[0]:
                 break
-            # A child of the rank may hold the other end of the pipe open after the rank's death.
+            # A child of the rank may keep the other end of the socket open after the rank has ended.
             if os.getppid() != self.parent:
                 self.orphaned_at = time.monotonic()
             if timeout is not None:
                 return
-        data = os.read(self.orders, 1 << 16)
+        try:
+            data = os.read(self.socket, 1 << 16)
+        except OSError:  # the rank has ended without reading an answer
+            data = b""
         if not data:
             self.orphaned_at = time.monotonic()
         *lines, self.unread = (self.unread + data).split(b"\n")
@@ -95,12 +95,12 @@ class Writer:
 
     def _answer(self, **fields: Any) -> None:
         try:
-            os.write(self.answers, json.dumps(fields).encode() + b"\n")
+            os.write(self.socket, json.dumps(fields).encode() + b"\n")
         except OSError:
             self.orphaned_at = self.orphaned_at or time.monotonic()
 
     def _check(self) -> None:
-        """Between two pieces: whether to go on. Raises Abandoned."""
+        """Called between two pieces. Raises Abandoned if the save must be given up."""
         self._listen(0)
         for order in self.waiting:
             if order["do"] == "abandon":
@@ -112,147 +112,136 @@ class Writer:
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def _save(self, order: dict[str, Any]) -> None:
-        name = order["name"]
+        name, failed = order["name"], ""
         try:
             memory = self._memory(order["end"])
-            self.storage.begin(name, order["manifest"]["run_id"] if self.rank == 0 else "")
+            self.folder.begin(name, order["manifest"]["run_id"] if self.rank == 0 else "")
             self._write_part(order, memory)
         except (OSError, Abandoned) as error:
-            self._answer(did="part", name=name, ok=False, reason=_reason(error))
-            self._part_failed(order, _reason(error))
-            return
-        self._answer(did="part", name=name, ok=True, reason="")
+            failed = _reason(error)
+        self._answer(did="part", name=name, ok=not failed)
         if self.rank == 0:
-            self._commit(order)
+            self._commit(order, failed)
+        elif failed:
+            self._mark_failed(name, failed)
 
     def _memory(self, end: int) -> memoryview:
-        """The shared memory up to there; mapped once for all saves of one size, since finding its pages takes time."""
+        """The shared memory up to `end`; mapped once for all saves of one size, since page faults take time."""
         if len(self.mapped) < end:
             self.mapped = memoryview(mmap.mmap(self.memory, os.fstat(self.memory).st_size, prot=mmap.PROT_READ))
         return self.mapped[:end]
 
     def _write_part(self, order: dict[str, Any], memory: memoryview) -> None:
-        tensors = f"rank-{self.rank}.safetensors"
-        summed = _Summed(self._checked(memory[: order["tensors_end"]]))
-        self.storage.put(order["name"], tensors, summed)
-        part = {"part": {tensors: {"bytes": summed.length, files.CHECKSUM: summed.checksum}}}
-        # The rank's own state is an object too; the two become one.
-        own = memory[order["own_begin"] + 1 : order["end"]]
-        self.storage.put(order["name"], f"rank-{self.rank}.json", [json.dumps(part).encode()[:-1] + b", ", own])
+        tensors, state = files.names_of(self.rank)
+        checksum = 0
 
-    def _checked(self, memory: memoryview) -> Iterator[memoryview]:
-        for begin in range(0, len(memory), PIECE_BYTES):
-            self._check()
-            yield memory[begin : begin + PIECE_BYTES]
+        def pieces() -> Iterator[memoryview]:
+            nonlocal checksum
+            for begin in range(0, order["tensors_end"], files.PIECE_BYTES):
+                self._check()
+                piece = memory[begin : min(begin + files.PIECE_BYTES, order["tensors_end"])]
+                checksum = zlib.crc32(piece, checksum)
+                yield piece
 
-    def _part_failed(self, order: dict[str, Any], reason: str) -> None:
-        """Rank 0 gives the whole checkpoint up and says so; the others tell rank 0 by a file."""
-        name = order["name"]
-        if self.rank == 0:
-            self._give_up(order, reason)
-            return
-        for file in (f"rank-{self.rank}.safetensors", f"rank-{self.rank}.json"):
-            _try_unlink(os.path.join(self.path, name, file))
+        self.folder.put(order["name"], tensors, pieces())
+        part = {"part": {tensors: {"bytes": order["tensors_end"], files.CHECKSUM: f"{checksum:08x}"}}}
+        # The rank's own state is a JSON object too; the two become one.
+        own = memory[order["tensors_end"] + 1 : order["end"]]
+        self.folder.put(order["name"], state, [json.dumps(part).encode()[:-1] + b", ", own])
+
+    def _mark_failed(self, name: str, reason: str) -> None:
+        """Inform rank 0 by a file that this rank's part will not come."""
+        for file in files.names_of(self.rank):
+            try:
+                unlink(os.path.join(self.folder.path, name, file))
+            except OSError:
+                pass
         for text in (reason.encode(), b""):  # on a full disk there is still room for a name
             try:
-                self.storage.put(name, f"rank-{self.rank}.failed", [text])
+                self.folder.put(name, f"rank-{self.rank}.failed", [text])
                 return
             except OSError:
                 pass
 
     # -- committing ---------------------------------------------------------------------------------------------------
 
-    def _commit(self, order: dict[str, Any]) -> None:
+    def _commit(self, order: dict[str, Any], failed: str) -> None:
+        """Commit the checkpoint, or give it up and report why; `failed` says what became of rank 0's own part."""
         name = order["name"]
         try:
+            if failed:
+                raise Abandoned(failed)
             self._await_parts(name)
-            listed = self._listed(name)
+            listed = self._manifest_files(name)
             manifest = {"format": files.FORMAT, **order["manifest"], "created_at": time.time(), "files": listed}
-            self.storage.settle(name)
+            self.folder.sync(name)
             self._check()
-            self.storage.put(name, files.MANIFEST, [files.seal(manifest)])
-            self.storage.settle(name)
+            self.folder.put(name, files.MANIFEST, [files.seal(manifest)])
+            self.folder.sync(name)
         except (OSError, ValueError, KeyError, Abandoned) as error:
             self._give_up(order, _reason(error))
             return
         num_bytes = sum(file["bytes"] for file in listed.values())
-        self._told(order, "saved", bytes=num_bytes, seconds=round(time.time() - order["asked_at"], 6))
-        self._answer(did="commit", name=name, ok=True, reason="")
+        self._finish(order, "saved", bytes=num_bytes)
         try:
             run_id = order["manifest"]["run_id"]
             faults = dict.fromkeys(order["damaged"], Fault.DAMAGED)
-            retention.prune(self.path, run_id, order["keep"], order["keep_for"], faults=faults)
+            retention.prune(self.folder.path, run_id, order["keep"], order["keep_for"], faults=faults)
         except OSError:
             pass  # tried again after the next one
 
     def _await_parts(self, name: str) -> None:
-        """Until the parts of all ranks are there. Raises Abandoned, and OSError where the folder is gone."""
+        """Wait until the parts of all ranks are there. Raises Abandoned, and OSError where the folder is gone."""
         began = time.monotonic()
         missing = list(range(1, self.world_size))
         while missing:
-            there = self.storage.files(name)
+            present = self.folder.files(name)
             for rank in range(1, self.world_size):
-                if f"rank-{rank}.failed" in there:
-                    reason = files.read_whole(self.storage, name, f"rank-{rank}.failed").decode("utf-8", "replace")
+                if f"rank-{rank}.failed" in present:
+                    reason = files.read_small(self.folder, name, f"rank-{rank}.failed").decode("utf-8", "replace")
                     raise Abandoned(f"rank {rank}: {reason or 'its part could not be written'}")
-            missing = [rank for rank in missing if f"rank-{rank}.json" not in there]
+            missing = [rank for rank in missing if f"rank-{rank}.json" not in present]
             if missing:
                 if time.monotonic() - began > PARTS_SECONDS:
-                    who = ", ".join(str(rank) for rank in missing[:8])
-                    raise Abandoned(f"the parts of ranks {who} have not come; do all nodes share {self.path}?")
+                    ranks = ", ".join(str(rank) for rank in missing[:8])
+                    raise Abandoned(f"ranks {ranks} wrote no part; do all nodes share {self.folder.path}?")
                 self._check()
                 self._listen(POLL_SECONDS)
 
-    def _listed(self, name: str) -> dict[str, Any]:
+    def _manifest_files(self, name: str) -> dict[str, Any]:
         """Length and checksum of every file, for the manifest."""
         listed: dict[str, Any] = {}
-        sizes = self.storage.files(name)
+        sizes = self.folder.files(name)
         for rank in range(self.world_size):
-            own = files.read_whole(self.storage, name, f"rank-{rank}.json")
-            tensors = f"rank-{rank}.safetensors"
+            tensors, state = files.names_of(rank)
+            own = files.read_small(self.folder, name, state)
             part = json.loads(own)["part"][tensors]
             if sizes.get(tensors) != part["bytes"]:
                 raise Abandoned(f"{tensors} is not as rank {rank} has written it")
             listed[tensors] = part
-            listed[f"rank-{rank}.json"] = {"bytes": len(own), files.CHECKSUM: f"{zlib.crc32(own):08x}"}
+            listed[state] = {"bytes": len(own), files.CHECKSUM: files.checksum(own)}
         return listed
 
     def _give_up(self, order: dict[str, Any], reason: str) -> None:
         try:
-            self.storage.remove(order["name"], files.MANIFEST)
+            self.folder.remove(order["name"], files.MANIFEST)
         except OSError:
-            pass  # it is gone already, or cannot be removed: without a manifest it counts for nothing
-        self._told(order, "failed", reason=reason, seconds=round(time.time() - order["asked_at"], 6))
-        self._answer(did="commit", name=order["name"], ok=False, reason=reason)
+            pass  # it is gone already, or cannot be removed: without a manifest it is never loaded
+        self._finish(order, "failed", reason=reason)
 
-    def _told(self, order: dict[str, Any], action: str, **facts: Any) -> None:
-        """Say it on the rank's own output at once: the rank may be in the middle of a long step, or dead."""
-        fields = {"action": action, "step": order["manifest"]["step"], "name": order["name"], **facts}
-        fields.update(blocked_at=order["blocked_at"], blocked_seconds=order["blocked_seconds"])
+    def _finish(self, order: dict[str, Any], action: str, **facts: Any) -> None:
+        """Write a line to the rank's own output at once: the rank may be in the middle of a long step, or dead."""
+        fields = {
+            "action": action, "step": order["manifest"]["step"], "name": order["name"], **facts,
+            "seconds": round(time.time() - order["blocked_at"], 6),
+            "blocked_at": order["blocked_at"], "blocked_seconds": order["blocked_seconds"],
+        }  # fmt: skip
         line = checkpoint_line(fields) if self.for_windlass else checkpoint_text(fields).encode()
         try:
             os.write(1, line)
         except OSError:
             pass
-
-
-class _Summed:
-    """Pieces on their way through, their length and checksum taken."""
-
-    def __init__(self, pieces: Iterator[memoryview]) -> None:
-        self._pieces = pieces
-        self._value = 0
-        self.length = 0
-
-    def __iter__(self) -> Iterator[memoryview]:
-        for piece in self._pieces:
-            self._value = zlib.crc32(piece, self._value)
-            self.length += len(piece)
-            yield piece
-
-    @property
-    def checksum(self) -> str:
-        return f"{self._value:08x}"
+        self._answer(did="commit", name=order["name"], ok=action == "saved")
 
 
 def _reason(error: BaseException) -> str:
@@ -261,19 +250,11 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _try_unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
 def main(argv: list[str]) -> None:
     """Serve one rank."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the rank, which may then want to save
-    settings = json.loads(argv[0])
-    Writer(settings, 0, settings["answers"]).run()
+        signal.signal(number, signal.SIG_IGN)  # meant for the rank, which may save then
+    Writer(json.loads(argv[0]), 0).run()
 
 
 if __name__ == "__main__":

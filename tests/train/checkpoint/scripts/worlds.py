@@ -1,13 +1,17 @@
 """Runs phases of training, each as some ranks forked from here, and prints what each found: torch is imported once.
 
 `worlds.py FOLDER` plays all phases; a line of JSON for each rank of each phase. Nothing is computed before the forks.
+Where the library of `tests/helpers/read_errors.c` is preloaded, reads fail in some.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -17,12 +21,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch._dynamo  # an optimizer imports it when it is made: once here, and not in each rank
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from windlass.train.checkpoint import Checkpoint, files
+from windlass.train.checkpoint.consensus import GlooWorld
 
 FOLDER = Path(sys.argv[1])
 Rank = Callable[[], dict[str, Any]]
@@ -151,10 +157,10 @@ def writer_dies() -> dict[str, Any]:
     train(model, optimizer, 0)
     saved.step()
     if dist.get_rank() == 1:
-        os.kill(saved._writer.pid, signal.SIGSTOP)
+        os.kill(saved._saver.writer.pid, signal.SIGSTOP)
     saved.save()
     if dist.get_rank() == 1:
-        os.kill(saved._writer.pid, signal.SIGKILL)
+        os.kill(saved._saver.writer.pid, signal.SIGKILL)
     train(model, optimizer, 1)
     saved.step()
     safe = saved.save(wait=True)
@@ -205,6 +211,72 @@ class PerRank:
 
 
 PIPES = [os.pipe(), os.pipe()]
+
+
+class Pickled:
+    """Makes a file when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return open, (str(FOLDER / "unpickled"), "w")
+
+
+def gather_pickle() -> dict[str, Any]:
+    """Rank 1 sends a pickle, as torch's own collectives of objects do."""
+    world = GlooWorld({})
+    if world.rank == 1:
+        found: list[Any] = [None, None]
+        with contextlib.suppress(pickle.UnpicklingError):  # what it receives is JSON
+            dist.all_gather_object(found, Pickled(), group=world._group)
+        return {}
+    try:
+        return {"received": repr(world.gather(["ours"]))}
+    except ValueError as error:
+        return {"said": str(error)}
+
+
+# -- reads that fail --------------------------------------------------------------------------------------------------
+
+
+def saved_twice() -> dict[str, Any]:
+    model, optimizer = make("ddp")
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "ck", every=1, when_busy="wait")
+    for step in range(2):
+        train(model, optimizer, step)
+        saved.step()
+    saved.close()
+    return {"digest": digest(model, optimizer)}
+
+
+def restored() -> dict[str, Any]:
+    model, optimizer = make("ddp")
+    try:
+        saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "ck")
+    except OSError as error:
+        return {"raised": type(error).__name__, "said": str(error)}
+    try:
+        return {"steps": saved.restore(), "digest": digest(model, optimizer)}
+    except (OSError, ValueError) as error:
+        return {"raised": type(error).__name__, "said": str(error)}
+    finally:
+        saved.close()
+
+
+def phase_with_errors(name: str, seconds: float, number: int, place: Path, *, once: bool = False) -> None:
+    """Restore while reads of `place` fail; the ranks repeat them for so many seconds."""
+    control = Path(os.environ["READ_ERRORS"])
+    os.environ["WINDLASS_CHECKPOINT_RETRY_SECONDS"] = str(seconds)
+    control.write_text(f"{number} {place}{' once' if once else ''}\n")
+    phase(name, 2, restored)
+    control.unlink(missing_ok=True)
+
+
+def phases_with_errors() -> None:
+    phase("save", 2, saved_twice)
+    newest, older = (Path(found.path) for found in files.list_checkpoints(FOLDER / "ck"))
+    phase_with_errors("once", 30, errno.ESTALE, newest / "rank-1.json", once=True)
+    phase_with_errors("file of rank 1", 0.2, errno.ESTALE, newest / "rank-1.safetensors")
+    phase_with_errors("folder", 0.2, errno.EIO, FOLDER / "ck")
+    phase_with_errors("older", 0, errno.EIO, older)
 
 
 # -- ranks ------------------------------------------------------------------------------------------------------------
@@ -296,6 +368,9 @@ def main() -> None:
     phase("dies", 2, writer_dies)
     phase_with_stop("alone", without_talking, talk=False)
     phase_with_stop("alone again", without_talking, talk=False)
+    phase("gather", 2, gather_pickle)
+    if "READ_ERRORS" in os.environ:
+        phases_with_errors()
 
 
 if __name__ == "__main__":

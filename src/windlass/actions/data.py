@@ -1,0 +1,119 @@
+"""Data: copies, lists and verifies sets of files in folders and object stores."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from windlass.errors import UsageError
+from windlass.runs.context import Context
+from windlass.storage import manifest as manifests
+from windlass.storage.address import Address
+from windlass.storage.cache import DataCache
+from windlass.storage.copy import Copy
+from windlass.storage.failure import first_of
+from windlass.storage.memory import return_freed_blocks
+from windlass.storage.opening import journal_for, open_place
+from windlass.storage.place import Place
+from windlass.storage.progress import Copied, Progress
+from windlass.storage.sets import CachedSet
+from windlass.storage.verify import Verified, read_manifest
+from windlass.storage.verify import verify as verify_place
+from windlass.views.reports import (
+    CachedData,
+    DataCacheList,
+    DataCopied,
+    DataFile,
+    DataList,
+    DataVerified,
+    RefusedFile,
+    StagedData,
+)
+from windlass.views.serialise import view_of
+
+Answer = TypeVar("Answer")
+DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
+"""Digest of a set, or its beginning."""
+
+
+def copy(source: str, destination: str, context: Context, progress: Progress | None = None) -> DataCopied:
+    """Copy what differs from one place to another. Raises UsageError, StorageError, MissingPart."""
+    of, to = (Address.parse(text, context.cwd) for text in (source, destination))
+    if of.is_folder and not Path(of.path).is_dir():
+        raise UsageError(f"{of}: there is no such folder")
+    with journal_for(of, to, context.home) as journal:
+        places = open_place(of, context.home), open_place(to, context.home)
+        done: Copied = _wait(Copy(*places, journal, progress).run())
+    refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
+    found = done.manifest
+    return DataCopied(
+        str(of), str(to), found.digest, len(found.files), found.num_bytes,
+        done.num_copied, done.num_bytes, done.num_unchanged, refused, done.seconds,
+    )  # fmt: skip
+
+
+def verify(address: str, context: Context, progress: Progress | None = None) -> DataVerified:
+    """Read every byte of a set and compare it with its manifest. Raises UsageError, StorageError, MissingPart."""
+    place = _open(address, context)
+    done: Verified = _wait(verify_place(place, progress or Progress()))
+    problems = tuple(RefusedFile(one.name, one.why) for one in done.problems)
+    return DataVerified(
+        str(place.address), not problems, done.digest, done.num_files, done.num_bytes, problems, done.extra
+    )
+
+
+def list_files(address: str, context: Context) -> DataList:
+    """The files of a place, and the digest of its manifest if it has one. Raises UsageError, StorageError."""
+    place = _open(address, context)
+
+    async def find() -> DataList:
+        entries = [one async for batch in place.entries() for one in batch]
+        manifest = await read_manifest(place) if await place.read_own(manifests.NAME) is not None else None
+        of = {} if manifest is None else manifest.files
+        files = tuple(
+            DataFile(one.name, one.size, known.digest if (known := of.get(one.name)) is not None else "")
+            for one in sorted(entries, key=lambda one: one.name)
+        )
+        return DataList(str(place.address), "" if manifest is None else manifest.digest, files)
+
+    return _wait(find())
+
+
+def stage(source: str, context: Context, progress: Progress | None = None) -> StagedData:
+    """Fetch a set into the cache of this machine. Raises UsageError, StorageError, MissingPart."""
+    began = time.monotonic()
+    staged, moved = _wait(DataCache(context.home).stage(Address.parse(source, context.cwd), progress=progress))
+    return view_of(StagedData, _cached(staged), fetched_bytes=moved, seconds=round(time.monotonic() - began, 3))
+
+
+def list_cache(context: Context) -> DataCacheList:
+    """The sets in the cache of this machine."""
+    return DataCacheList(tuple(map(_cached, DataCache(context.home).sets())))
+
+
+def remove(which: str, context: Context) -> CachedData:
+    """Remove a set from the cache of this machine, by its source or its digest. Raises UsageError, StorageError."""
+    if not DIGEST.fullmatch(which):
+        which = str(Address.parse(which, context.cwd))
+    return _cached(DataCache(context.home).remove(which))
+
+
+def _cached(one: CachedSet) -> CachedData:
+    return CachedData(one.digest, str(one.folder), one.num_files, one.num_bytes, one.sources, one.used_at)
+
+
+def _open(address: str, context: Context) -> Place:
+    return open_place(Address.parse(address, context.cwd), context.home)
+
+
+def _wait(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run to its end. Raises the first error of several that came at once."""
+    return_freed_blocks()
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as group:
+        raise first_of(group) from group

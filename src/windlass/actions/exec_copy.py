@@ -1,0 +1,154 @@
+"""Runs commands in the environment of a rank or beside a claim, and copies files from either or into it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Final
+
+from windlass.actions import runs
+from windlass.engines.base import ClaimFiles, Engine
+from windlass.errors import EngineError, UsageError
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+if TYPE_CHECKING:
+    from windlass.views.reports import CopiedFiles
+    from windlass.worker.tarpipe import Received
+
+CLAIM: Final = "claim:"
+NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Of a claim, as Kubernetes has it."""
+
+
+def execute(
+    run: str | None, command: Sequence[str], store: Store, *, on: str | None = None, rank: int | None = None,
+    node: int | None = None, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
+) -> int:  # fmt: skip
+    """Run a command where a rank runs, in its environment and working folder; gives its exit code.
+
+    With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. `run` may be a
+    claim, as `claim:NAME`: a pod that mounts it runs the command. Raises NoSuchRun, UsageError, EngineError.
+    """
+    if run is not None and (claim := _claim(run)) is not None:
+        _refuse_node(run, rank, node)
+        with _claim_files(claim[0], on, store) as files:
+            return files.execute(command, stdin, stdout, stderr)
+    engine, run_id = runs.find(run, store, on)
+    status = engine.status(run_id)
+    if status.phase.is_terminal:
+        raise UsageError(f"{status.id} has ended as {status.phase}: it has no process", f"windlass cp {status.id}:"
+                         "output . copies its results")  # fmt: skip
+    where = _node(engine, status, rank, node)
+    if not status.attempts:
+        raise EngineError(f"{status.id} has not started: it is {status.phase}", f"windlass status {status.id}")
+    rank = rank if rank is not None or node is not None else 0
+    return engine.exec(status.id, where, rank, command, stdin, stdout, stderr)
+
+
+def copy(
+    source: str, destination: str, store: Store, cwd: Path, *, on: str | None = None, node: int | None = None,
+    on_progress: Callable[[int], None] = lambda _bytes: None,
+) -> CopiedFiles:  # fmt: skip
+    """Copy a file or folder from `RUN:path` to a local path, or the other way round; `on_progress` gets the bytes
+    so far.
+
+    A relative path is one of the run's results (`output/…`, `checkpoints/…`); an absolute one is of a pod. In place of
+    a run there may be a claim of the target `on`: `claim:NAME/path`. Raises NoSuchRun, UsageError, EngineError.
+    """
+    from windlass.views.reports import CopiedFiles
+
+    there, here = _split(source, cwd), _split(destination, cwd)
+    if (there is None) == (here is None):
+        raise UsageError(f"one of {source} and {destination} must be of a run", "windlass cp RUN:output/model.pt .")
+    local = cwd / Path(destination if there else source).expanduser()
+    if here is not None and not local.exists():
+        raise UsageError(f"{local} is not there", "name a file or folder of this machine")
+    try:
+        of, found = _copied(there, here, local, store, on, node, on_progress)
+    except OSError as error:
+        raise EngineError(f"{error.filename or local}: {error.strerror or error}", "is there room, and the right to "
+                          "write?") from error  # fmt: skip
+    return CopiedFiles(of, found.path, found.files, found.bytes, tuple(found.left_out))
+
+
+def _copied(
+    there: tuple[str, str] | None, here: tuple[str, str] | None, local: Path, store: Store, on: str | None,
+    node: int | None, told: Callable[[int], None],
+) -> tuple[str, Received]:  # fmt: skip
+    """Copy from `there` or to `here`, each a run or a claim and a path; gives its name, and what was copied."""
+    of, path = there or here or ("", "")
+    if of.startswith(CLAIM):
+        _refuse_node(of, None, node)
+        with _claim_files(of.removeprefix(CLAIM), on, store) as files:
+            return of, files.fetch(path, local, told) if there is not None else files.put(local, path, told)
+    engine, run_id = runs.find(of, store, on)
+    where = _node(engine, engine.status(run_id), None, node)
+    if there is not None:
+        return run_id, engine.fetch(run_id, where, path, local, told)
+    return run_id, engine.put(run_id, where, local, path, told)
+
+
+@contextlib.contextmanager
+def _claim_files(claim: str, on: str | None, store: Store) -> Iterator[ClaimFiles]:
+    """The files of a claim of a target. Raises UsageError, EngineError."""
+    from windlass.actions.targets import find_target
+    from windlass.engines import target_class
+    from windlass.runs.context import here
+
+    if on is None:
+        raise UsageError(f"{CLAIM}{claim} is in a cluster, and no target is named", "add --on TARGET")
+    context = here()
+    target = find_target(on, context)
+    engine = target_class(target.kind, f"target {target.name}").connect(store, target, context)
+    with engine.claim_files(claim) as files:
+        yield files
+
+
+def _claim(text: str) -> tuple[str, str] | None:
+    """`claim:results/data` as the claim's name and the path in it; None for anything else. Raises UsageError."""
+    if not text.startswith(CLAIM):
+        return None
+    name, _, path = text.removeprefix(CLAIM).partition("/")
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{text} names no claim", "write claim:NAME/PATH; see: kubectl get pvc")
+    if ".." in path.split("/") or "\0" in path:
+        raise UsageError(f"{text}: a path of a claim may not lead upwards", "name it without ..")
+    return name, str(PurePosixPath(path or "."))
+
+
+def _refuse_node(claim: str, rank: int | None, node: int | None) -> None:
+    if rank is not None or node is not None:
+        raise UsageError(f"{claim} has neither ranks nor nodes", "leave out --rank and --node")
+
+
+def _split(text: str, cwd: Path) -> tuple[str, str] | None:
+    """`digits-7:output` as its run and path; None for a path of this machine. Raises UsageError."""
+    if (claim := _claim(text)) is not None:
+        return f"{CLAIM}{claim[0]}", claim[1]
+    run, colon, path = text.partition(":")
+    if not colon or not run or "/" in run or (cwd / text).exists():
+        return None
+    if ".." in path.split("/") or "\0" in path:
+        raise UsageError(f"{text}: a path of a run may not lead upwards", "name it without ..")
+    return run, path if path.startswith("/") else str(PurePosixPath(path or "."))
+
+
+def _node(engine: Engine, status: Status, rank: int | None, node: int | None) -> int:
+    """The node of `rank`, or `node`, or the first one. Raises UsageError for one that does not exist."""
+    if rank is not None and node is not None:
+        raise UsageError("--rank and --node exclude each other", "give one of them")
+    if rank is not None:
+        found = next((one.node for one in status.ranks if one.rank == rank), None)
+        if found is None:
+            had = f"ranks 0–{len(status.ranks) - 1}" if status.ranks else "no rank yet"
+            raise UsageError(f"{status.id} has no rank {rank}: it has {had}", f"windlass status {status.id}")
+        return found
+    members = (status.attempts[-1].members if status.attempts else ()) or tuple(
+        range(engine.plan_of(status.id)["num_nodes"])
+    )
+    if node is not None and node not in members:
+        raise UsageError(f"node {node} is not a node of {status.id}", f"windlass status {status.id}")
+    return members[0] if node is None else node

@@ -1,0 +1,221 @@
+"""Writes a job file for a script that is there already, and checks one against the target it is to run on."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from windlass.actions.jobs import JOB_FILES, ReadyJob
+from windlass.code.imports import imports
+from windlass.errors import UsageError
+from windlass.runs.context import Context
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
+    from windlass.spec.targets import Target
+
+Template = Literal["torchrun", "mpi", "plain"]
+TEMPLATES: Final[tuple[Template, ...]] = ("torchrun", "mpi", "plain")
+SCHEMA_FILE: Final = "job.schema.json"
+MAX_SCRIPT_BYTES: Final = 4 << 20
+MAX_SCRIPTS: Final = 200
+
+_LIKELY_NAMES: Final = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
+_IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
+    ("mpi", ("horovod", "mpi4py", "deepspeed.comm.mpi")),
+    ("torchrun", ("torch.distributed", "torch.nn.parallel", "lightning", "pytorch_lightning", "transformers",
+                  "accelerate", "deepspeed", "torchtitan", "composer", "windlass.train")),
+)  # fmt: skip
+"""What a script imports says who starts its ranks; the first match counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look into one script says about the job for it."""
+
+    script: str
+    """Relative to the folder, with `/`."""
+    template: Template
+    reason: str
+    """Why, as the end of a sentence: `it imports torch.distributed`."""
+    is_program: bool
+    """Whether it has an `if __name__ == "__main__"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job file that is not written yet."""
+
+    path: Path
+    text: str
+    template: Template
+    reason: str
+    schema_path: Path | None
+    """Where the JSON Schema goes that the file refers to; None where it refers to none."""
+
+
+def draft(
+    context: Context, *, script: str | None = None, template: Template | None = None, name: str | None = None,
+    with_schema: bool = False,
+) -> Draft:  # fmt: skip
+    """A job file for `script`, or for the likeliest script of the working folder. Reads, and writes nothing.
+
+    Raises UsageError where there is no script or several are as likely, JobFileError for a name that is not legal.
+    """
+    finding = look_into(context.cwd, script) if script is not None else likeliest(context.cwd, template)
+    chosen = template or finding.template
+    reason = "as asked" if template else finding.reason
+    text = job_text(finding.script, chosen, name or _name_of(finding.script, context.cwd), with_schema=with_schema)
+    from windlass.spec.parse import parse_job
+
+    parse_job(text, JOB_FILES[0])  # what we write, we can read; a name that is not legal is refused here
+    schema = context.cwd / SCHEMA_FILE if with_schema else None
+    return Draft(context.cwd / JOB_FILES[0], text, chosen, reason, schema)
+
+
+def write(made: Draft, *, force: bool = False) -> list[Path]:
+    """Write a draft; gives the files written. Raises UsageError where one is there already, unless forced."""
+    texts = {made.path: made.text}
+    if made.schema_path is not None:
+        from windlass.spec.schema import job_schema
+
+        texts[made.schema_path] = json.dumps(job_schema(), indent=2) + "\n"
+    return write_files(texts, force=force)
+
+
+def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
+    """Write files, each whole or not at all; gives their paths. Raises UsageError as `write`."""
+    there = [path.name for path in texts if path.exists()]
+    if there and not force:
+        raise UsageError(f"{' and '.join(there)} is there already", "--force overwrites it")
+    for path, text in texts.items():
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise UsageError(f"{path} cannot be written: {error.strerror}", "check the folder's rights") from error
+    return list(texts)
+
+
+def check(ready: ReadyJob, target: Target, context: Context) -> Plan:
+    """The plan that a run would follow, with a placeholder for the run id. Raises what `make_plan` raises."""
+    from windlass.actions.targets import plan_for
+
+    return plan_for(ready, target, f"{ready.job.name}-xxxxx", context)
+
+
+# -- looking at scripts -----------------------------------------------------------------------------------------------
+
+
+def look_into(folder: Path, script: str) -> Finding:
+    """What one script says. Raises UsageError where it is not there."""
+    path = folder / Path(script).expanduser()
+    if not path.is_file():
+        raise UsageError(f"{script} is not there", "name a script of this folder: windlass init train.py")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{script} is not below {folder}", "go to its folder first: a job ships its own folder")
+    return _finding(path, path.resolve().relative_to(folder.resolve()).as_posix())
+
+
+def likeliest(folder: Path, template: Template | None = None) -> Finding:
+    """The script of `folder` that is most likely the one to train. Raises UsageError where several are as likely."""
+    scripts = sorted(path for path in folder.glob("*.py") if path.is_file())[:MAX_SCRIPTS]
+    findings = [finding for path in scripts if (finding := _finding(path, path.name)).is_program]
+    if not findings:
+        hint = "name the script: windlass init src/train.py"
+        raise UsageError(f'no Python program is in {folder}: none has `if __name__ == "__main__"`', hint)
+    named = [finding for finding in findings if finding.script in _LIKELY_NAMES]
+    trained = [finding for finding in findings if finding.template != "plain"]
+    for likely in (named, trained, findings):
+        if len(likely) == 1:
+            return likely[0]
+    best = next((f for name in _LIKELY_NAMES for f in named if f.script == name), None)
+    if best is not None:
+        return best
+    names = ", ".join(finding.script for finding in findings[:5])
+    raise UsageError(f"several scripts are as likely: {names}", f"windlass init {findings[0].script}")
+
+
+def _finding(path: Path, shown: str) -> Finding:
+    if path.suffix != ".py":
+        return Finding(shown, "plain", "it is no Python script", is_program=True)
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read(MAX_SCRIPT_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return Finding(shown, "torchrun", f"it could not be read ({type(error).__name__})", is_program=False)
+    imported = set(_imports(tree))
+    is_program = any(_is_main_guard(node) for node in tree.body)
+    for template, modules in _IMPORTS:
+        for module in modules:
+            if any(name == module or name.startswith(f"{module}.") for name in imported):
+                return Finding(shown, template, f"it imports {module}", is_program=is_program)
+    return Finding(shown, "plain", "it imports no distributed library", is_program=is_program)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Modules that are imported anywhere, and `torch.distributed` where it is used as an attribute."""
+    yield from imports(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+            yield f"torch.{node.attr}"
+
+
+def _is_main_guard(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+# -- the text ---------------------------------------------------------------------------------------------------------
+
+
+def _name_of(script: str, folder: Path) -> str:
+    from windlass.spec.names import legal_name
+
+    stem = Path(script).stem
+    return legal_name(folder.name or stem if f"{stem}.py" in _LIKELY_NAMES else stem)
+
+
+def job_text(script: str, template: Template, name: str, *, with_schema: bool) -> str:
+    """A job file with a comment on each line that a newcomer is likely to change."""
+    from windlass.spec.yamlwriter import scalar
+
+    head = f"# yaml-language-server: $schema={SCHEMA_FILE}\n" if with_schema else ""
+    start, size = _START[template](script)
+    return f"{head}{_HEAD}name: {scalar(name)}\n{start}{size}{_TAIL}"
+
+
+def _torchrun(script: str) -> tuple[str, str]:
+    from windlass.spec.yamlwriter import scalar
+
+    run = f"run: {scalar(shlex.quote(script))}".ljust(34) + "# add arguments as in a shell: --epochs 5\n"
+    return run, f"nodes: 1{'':26}# machines; 2 on one machine simulates two\nprocs_per_node: 2{'':17}# ranks on each\n"
+
+
+def _mpi(script: str) -> tuple[str, str]:
+    run, size = _torchrun(script)
+    return run, f"launcher: mpi{'':21}# mpirun starts the ranks: Horovod, mpi4py\n{size}"
+
+
+def _plain(script: str) -> tuple[str, str]:
+    words = ["python", script] if script.endswith(".py") else [f"./{script}"]
+    command = f"command: {json.dumps(words, ensure_ascii=False)}".ljust(34)
+    return f"{command}# started once for each rank, as it stands\n", f"procs_per_node: 1{'':17}# ranks\n"
+
+
+_START: Final = {"torchrun": _torchrun, "mpi": _mpi, "plain": _plain}
+_HEAD: Final = "# Run it: windlass run      See what it would do: windlass plan      All fields: windlass schema\n"
+_TAIL: Final = """\
+# env: {NCCL_DEBUG: WARN}         # variables for each rank
+# outputs: results                # where $WINDLASS_OUTPUT_DIR is; default: kept with the run
+# restarts: {max: 3}              # start again after a failure
+# timeout: 2h                     # stop after this time
+# grace: 30s                      # from SIGTERM to SIGKILL, for a last checkpoint
+"""

@@ -1,0 +1,120 @@
+"""`exec` and `cp`: commands beside the ranks of a run, and files out of it and into it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from windlass.cli import options
+from windlass.cli.formatting import count, size, visible
+from windlass.cli.interrupts import tidy
+from windlass.cli.render import print_data
+from windlass.cli.run import TakesRest
+from windlass.cli.style import interactive
+
+SHOW_SECONDS = 0.2
+
+
+def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Runs, for what may also be a path of this machine."""
+    from click.shell_completion import CompletionItem
+
+    runs = options.complete_run(ctx, parameter, incomplete) if incomplete else []
+    return [*(CompletionItem(f"{run}:") for run in runs), CompletionItem(incomplete, type="file")]
+
+
+@click.command("exec", cls=TakesRest)
+@options.run_argument
+@click.option("--rank", "-r", type=click.IntRange(0), help="As this rank. Default: rank 0.")
+@click.option("--node", type=click.IntRange(0), help="On this node, in what all its ranks have alike.")
+@click.option("--stdin", "-i", is_flag=True, help="Pass standard input on.")
+@options.on_cluster
+@options.debug
+@click.pass_context
+def exec(
+    ctx: click.Context, /, run: str | None, rank: int | None, node: int | None, stdin: bool, on: str | None
+) -> int:  # fmt: skip
+    """Run a command where a rank of a live run is: in its environment, its working folder, its pod. Or beside a claim,
+    in a temporary pod that mounts it: claim:NAME.
+
+    Ends with the command's exit code; 125, 126 and 127 where it could not be run.
+
+    \b
+    Example:
+      windlass exec digits-7 -- nvidia-smi
+      windlass exec claim:data --on lab -- ls -la
+      windlass exec digits-7 --rank 3 -- python -c 'import os; print(os.environ["LOCAL_RANK"])'
+      windlass exec digits-7 --node 1 -i -- tar -x < more.tar
+    """
+    from windlass.actions import exec_copy
+    from windlass.runs.context import here
+
+    command = ctx.meta.get("rest")
+    if not command:
+        raise click.UsageError("no command is given: windlass exec RUN -- COMMAND", ctx)
+    options.require_named(run, on)
+    sys.stdout.flush()
+    with here().store() as store:
+        return exec_copy.execute(
+            run, command, store, on=on, rank=rank, node=node, stdin=sys.stdin.buffer if stdin else None,
+            stdout=sys.stdout.buffer, stderr=sys.stderr.buffer,
+        )  # fmt: skip
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE", shell_complete=_complete_end)
+@click.argument("destination", metavar="DESTINATION", shell_complete=_complete_end)
+@click.option("--node", type=click.IntRange(0), help="Of this node's pod. Default: the first node's.")
+@options.on_cluster
+@options.output
+def cp(source: str, destination: str, node: int | None, on: str | None, form: str) -> int:
+    """Copy files out of a run or a claim, or into it; one of the two is RUN:PATH or claim:NAME/PATH.
+
+    A relative PATH is one of the run's results: output/… and checkpoints/…. An absolute one is in the run's pod. Into a
+    folder that is there, things are copied under their own name. Results in a claim can be copied after the pods are
+    gone. A claim without a run is mounted by a temporary pod of the target --on. Links that lead out of what is
+    copied are left out.
+
+    \b
+    Example:
+      windlass cp digits-7:output/model.pt .
+      windlass cp data claim:data/digits --on lab
+      windlass cp digits-7:checkpoints backup
+      windlass cp more.csv digits-7:/windlass/work/code/data/
+    """
+    from pathlib import Path
+
+    from windlass.actions import exec_copy
+    from windlass.runs.context import here
+
+    shown = _Shown(form == "table" and interactive(sys.stderr))
+    with tidy(), here().store() as store:
+        found = exec_copy.copy(source, destination, store, Path.cwd(), on=on, node=node, on_progress=shown.show)
+    shown.clear()
+    for line in found.left_out:
+        click.echo(f"left out: {visible(line)}", err=True)
+    text = f"{count(found.files, 'file')}, {size(found.bytes)}: {visible(found.path)}"
+    print_data(found, form, text)
+    return 0
+
+
+class _Shown:
+    """How much was copied by now, on a terminal."""
+
+    def __init__(self, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._at = time.monotonic()
+
+    def show(self, num_bytes: int) -> None:
+        """So many bytes by now."""
+        if self._is_shown and time.monotonic() - self._at > SHOW_SECONDS:
+            self._at = time.monotonic()
+            click.echo(f"\r\x1b[K{size(num_bytes)}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """It is done."""
+        if self._is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)

@@ -1,0 +1,174 @@
+"""Turns numbers, lists and tables into the words of a terminal; nothing here knows what a run is."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, Final
+
+import click
+
+from windlass.cli.style import coloured
+
+Paint = Callable[..., str]
+"""`paint(text, "red", bold=True)`: the text in that colour, or as it is where there are no colours."""
+
+
+_MOVING: Final = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def painter(stream: IO[Any]) -> Paint:
+    """What colours text for `stream`."""
+    return styled if coloured(stream) else lambda text, *_colour, **_style: text
+
+
+def styled(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
+    """A text in this colour, by escape sequences."""
+    return click.style(text, fg=colour, bold=bold or None, dim=dim or None) if text else text
+
+
+def duration(seconds: float) -> str:
+    """A length of time in few letters: `0.4s`, `12s`, `3m05s`, `2h14m`, `3d04h`."""
+    if not math.isfinite(seconds):
+        return "–"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"
+
+
+def number(value: Any) -> str:
+    """A number, shortened to the digits that matter: `1,234`, `0.0312`, `3.2e-05`; other things as `visible` text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return visible(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def money(amount: float, currency: str, of: float | None = None) -> str:
+    """`12.30 USD`; of less than one, enough digits to differ from zero: `0.00042 USD`.
+
+    Amounts of one sum have as many digits as that sum, `of`, would have.
+    """
+    whole = amount if of is None else of
+    digits = 2 if whole >= 1 or whole <= 0 else min(9, 1 - math.floor(math.log10(whole)))
+    return f"{amount:,.{max(2, digits)}f} {currency}"
+
+
+def price(amount: float, currency: str) -> str:
+    """`0.526 USD`: a price as it was given."""
+    return f"{amount:,.10g} {currency}"
+
+
+def brief(seconds: float) -> str:
+    """A length of time that may be very short: `14ms`, `2.1s`."""
+    return f"{1000 * max(0.0, seconds):.0f}ms" if seconds < 1 else duration(seconds)
+
+
+def size(num_bytes: int) -> str:
+    """`512 B`, `1.5 MiB`, `20 GiB`."""
+    if num_bytes < 1024:
+        return f"{num_bytes} B"
+    power = min(4, int(math.log(num_bytes, 1024)))
+    value, unit = num_bytes / 1024**power, ("", "KiB", "MiB", "GiB", "TiB")[power]
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
+
+
+def size_of_run(num_nodes: int, procs_per_node: int) -> str:
+    """`2 nodes × 4 ranks`."""
+    return f"{count(num_nodes, 'node')} × {count(procs_per_node, 'rank')}"
+
+
+def count(many: int, noun: str, plural: str = "") -> str:
+    """`1 rank`, `3 ranks`, `2 entries`."""
+    return f"{many:,} {noun if many == 1 else plural or f'{noun}s'}"
+
+
+def spans(numbers: Iterable[int], limit: int = 8) -> str:
+    """Whole numbers in few words: `0–3, 7`; after `limit` spans only how many more there are."""
+    found: list[list[int]] = []
+    for value in sorted(set(numbers)):
+        if found and value == found[-1][1] + 1:
+            found[-1][1] = value
+        else:
+            found.append([value, value])
+    shown = [str(low) if low == high else f"{low}–{high}" for low, high in found]
+    rest = sum(high - low + 1 for low, high in found[limit:])
+    return ", ".join(shown[:limit]) + (f" and {rest} more" if rest else "")
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0–2, 7`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+
+
+def bar(share: float, width: int = 24) -> str:
+    """A bar that is `share` (0 to 1) full, drawn to an eighth of a letter."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")).ljust(width, "░")
+
+
+def width_of(text: str) -> int:
+    """Columns that a text takes on a terminal; escape sequences take none, wide letters two."""
+    plain = click.unstyle(text)
+    if plain.isascii():
+        return len(plain)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in plain
+    )
+
+
+def table(rows: Sequence[Sequence[str]], *, gap: int = 2) -> list[str]:
+    """Lines with aligned columns; the last one is not padded. Rows may be short."""
+    widths = [0] * max((len(row) for row in rows), default=0)
+    for row in rows:
+        for column, cell in enumerate(row[:-1]):
+            widths[column] = max(widths[column], width_of(cell))
+    lines = []
+    for row in rows:
+        cells = [cell + " " * (widths[column] - width_of(cell) + gap) for column, cell in enumerate(row[:-1])]
+        lines.append("".join([*cells, row[-1]]).rstrip() if row else "")
+    return lines
+
+
+def titled(titles: Iterable[str], rows: Iterable[Sequence[str]], paint: Paint) -> list[str]:
+    """A table below its titles."""
+    return table([[paint(title, dim=True) for title in titles], *rows])
+
+
+def tilde(path: str) -> str:
+    """A path with the home folder as `~`, which a shell reads back."""
+    home = os.environ.get("HOME", "").rstrip("/")
+    return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
+
+
+def in_place(output_dir: str) -> str:
+    """Where results are, after a verb or a noun: `in ~/out`, `in the pods of d-1, while they are there`."""
+    return output_dir if output_dir.startswith("in ") else f"in {tilde(output_dir)}"
+
+
+def harmless(text: str) -> str:
+    """Lines that may hold our own colours and text from outside, without what moves the cursor or reorders letters."""
+    return _MOVING.sub("�", text)
+
+
+def visible(text: str) -> str:
+    """Text from outside as it may go to a terminal: no control letters but tab, so that nothing moves the cursor."""
+    return "".join(letter if letter.isprintable() or letter == "\t" else "�" for letter in text)

@@ -1,0 +1,162 @@
+"""`ps`, `status`, `logs` and `events`: commands that show runs and change nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+from click.core import ParameterSource
+
+from windlass.cli import options
+from windlass.cli.render import print_event, print_runs
+from windlass.cli.style import coloured
+from windlass.errors import RunNotFinished
+from windlass.runs.phase import EXIT_CODES
+
+
+@click.command()
+@click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the unfinished and the newest.")
+@click.option("--last", "-n", type=click.IntRange(1), default=20, show_default=True, help="How many of the newest.")
+@click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
+@click.option("--on", metavar="TARGET", help="All runs on this cluster, also those that another machine started.")
+@click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="With --on: in all namespaces of the cluster.")
+@click.option("--watch", "-w", is_flag=True, help="With --on: go on with a line for each change, until Ctrl-C.")
+@options.output
+def ps(
+    every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, watch: bool, form: str
+) -> int:  # fmt: skip
+    """List runs: the unfinished ones and the newest.
+
+    \b
+    Example:
+      windlass ps
+      windlass ps --all -o json
+      windlass ps --on lab              what runs on a cluster, from any machine
+    """
+    from windlass.actions import runs
+    from windlass.runs.context import here
+
+    if on is None and (everywhere or watch):
+        raise click.UsageError(f"--{'watch' if watch else 'all-namespaces'} needs --on TARGET")
+    if watch and (everywhere or quiet):
+        raise click.UsageError("--watch shows the changes of one namespace, with their phases")
+    context = here()
+    with context.store() as store:
+        if on is None:
+            from windlass.views.run import summary_of
+
+            found = runs.states(runs.statuses(store, last=None if every else last), store, context.now())
+            hidden = 0 if every else store.count() - len(found)
+            print_runs(
+                [summary_of(one.status, context.now(), is_here=store.host_elsewhere(one.status) is None, current=one)
+                 for one in found],
+                form, hidden=hidden, quiet=quiet,
+            )  # fmt: skip
+            return 0
+        engine = runs.connect(on, store, context)
+        if watch:
+            from windlass.cli.statetext import watch_runs
+
+            return watch_runs(engine, on, form)
+        listed = engine.list(is_everywhere=everywhere)
+    from windlass.cli.listtext import print_list
+
+    if click.get_current_context().get_parameter_source("last") is not ParameterSource.DEFAULT:
+        listed = listed[:last]
+    print_list(listed, on, form, quiet=quiet, everywhere=everywhere)
+    return 0
+
+
+@click.command()
+@options.run_argument
+@click.option("--watch", "-w", is_flag=True, help="Follow it until it ends.")
+@click.option("--exit-code", is_flag=True, help="End with the run's code: 0, 100, 103, or 101 while it goes on.")
+@options.on_cluster
+@options.output
+@options.verbose
+def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: str, verbose: int) -> int:
+    """Show one run: its phase, progress, ranks, where its time went, and what broke first.
+
+    \b
+    Example:
+      windlass status                      the newest run
+      windlass status digits-7 -o json     a prefix of the id is enough
+      windlass status -w --exit-code       wait for it, and end as it did
+    """
+    from windlass.actions.runs import opened
+    from windlass.cli.statetext import print_state
+
+    code = 0
+    with opened(run, on) as (engine, run_id):
+        if watch and not engine.status(run_id).phase.is_terminal:
+            if engine.plan_of(run_id):
+                from windlass.cli.follow import watch as watch_run
+
+                code = watch_run(run_id, engine, form=form)
+            else:  # there are no events to follow
+                from windlass.cli.statetext import watch_runs
+
+                code = watch_runs(engine, str(on), form, run_id)
+                if code:
+                    return code
+        state = engine.state(run_id, time.time())
+        print_state(engine, state, form, verbose=verbose)
+    phase = state.status.phase
+    return EXIT_CODES.get(phase, RunNotFinished.exit_code) if exit_code else code
+
+
+@click.command()
+@options.run_argument
+@click.option("--rank", "-r", "ranks", type=click.IntRange(0), multiple=True, help="Only this rank; may be repeated.")
+@click.option("--attempt", type=click.IntRange(1), help="Only this attempt.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what arrives, until the run ends.")
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--since", metavar="10min", help="Only lines of the last 10min.")
+@options.on_cluster
+@options.debug
+def logs(
+    run: str | None, ranks: tuple[int, ...], attempt: int | None, follow: bool, tail: int | None, since: str | None,
+    on: str | None,
+) -> int:  # fmt: skip
+    """Show what the ranks wrote, in the order of time; each line begins with its rank unless one rank is asked for.
+
+    \b
+    Example:
+      windlass logs -f
+      windlass logs digits-7f3k2 --rank 0 --tail 100
+    """
+    from windlass.actions.runs import opened
+    from windlass.cli.interrupts import tidy
+    from windlass.cli.logs import write_logs
+
+    age = options.seconds(since, "--since", "write it as 30s, 10min or 2h") if since else None
+    since_ns = None if age is None else int((time.time() - age) * 1e9)
+    with opened(run, on) as (engine, run_id), tidy(), engine.logs(run_id, follow=follow) as (folder, is_over):
+        write_logs(
+            folder, sys.stdout.buffer, ranks=ranks, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over,
+            terminal=coloured(sys.stdout),
+        )  # fmt: skip
+    return 0
+
+
+@click.command()
+@options.run_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until the run ends.")
+@options.on_cluster
+@options.output
+def events(run: str | None, follow: bool, on: str | None, form: str) -> int:
+    """Show what happened to a run, event by event.
+
+    \b
+    Example:
+      windlass events digits-7f3k2
+      windlass events -f -o json            one JSON object a line
+    """
+    from windlass.actions.runs import opened
+
+    with opened(run, on) as (engine, run_id):
+        began_at = engine.status(run_id).created_at
+        for event in engine.events(run_id, follow=follow):
+            print_event(event, form, began_at)
+    return 0

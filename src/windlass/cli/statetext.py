@@ -1,0 +1,120 @@
+"""Prints runs as their engine reports them: with a ledger where there is a record, else with their pods."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from windlass.cli import statustext
+from windlass.cli.formatting import Paint, duration, painter, titled, visible
+from windlass.cli.interrupts import Choice, Interrupts
+from windlass.cli.render import emit, print_data, print_item
+from windlass.cli.statustext import advance_lines, clock_time, exit_words, labelled
+from windlass.cli.style import phase_word
+from windlass.engines.base import Engine, RunState
+from windlass.views.cluster import RunOnCluster, on_cluster
+from windlass.views.cluster_pods import ClusterAnswer, RunOnClusterWithPods, with_pods
+from windlass.views.run import recorded_run, summary_of
+
+POD_ROWS = 16
+TICK_SECONDS = 0.25
+
+
+def watch_runs(engine: Engine, on: str, form: str, run_id: str = "") -> int:
+    """Print the runs of a target, then a line for each run that changes, until Ctrl-C or the end of the named run.
+
+    For a program, nothing is printed of a named run: the caller prints its end. Returns the exit code.
+    """
+    shown: dict[str, RunOnCluster] = {}
+    trouble: str | None = None
+    with engine.watch(run_id) as watch, Interrupts(can_ask=False) as interrupts:
+        while interrupts.choice is not Choice.LEAVE:
+            if watch.has_changed():
+                found = {state.status.id: on_cluster(state) for state in watch.runs()}
+                for run in reversed(list(found.values())):
+                    if run != shown.get(run.id) and (form == "table" or not run_id):
+                        _print_change(run, form)
+                for gone in shown.keys() - found.keys():
+                    print_data({"id": gone, "removed": True}, form, f"{gone}  removed")
+                shown = found
+                sys.stdout.flush()
+                if run_id and all(run.phase.is_terminal for run in found.values()):
+                    return 0
+            if watch.trouble != trouble:
+                if (watch.trouble is None) != (trouble is None):
+                    answer = ClusterAnswer(on, watch.trouble, watch.answered_at, len(shown))
+                    _print_answer(answer, form, is_one=bool(run_id))
+                trouble = watch.trouble
+            interrupts.listen(TICK_SECONDS)
+    return interrupts.exit_code
+
+
+def _print_answer(answer: ClusterAnswer, form: str, *, is_one: bool) -> None:
+    """Print whether the cluster answers: as data where standard output has data."""
+    if form == "table" or is_one:
+        states = "the state of 1 run is" if answer.runs == 1 else f"the states of {answer.runs} runs are"
+        since = f"cluster {answer.target} does not answer since {clock_time(answer.as_of)}: {answer.stale}"
+        again = f"cluster {answer.target} answers again"
+        click.echo(visible(f"{since}; {states} as of then" if answer.stale is not None else again), err=True)
+    else:
+        print_item(answer, form, "")
+
+
+def _print_change(run: RunOnCluster, form: str) -> None:
+    words = [run.id, phase_word(run.phase, painter(sys.stdout)), f"{run.pods_ready}/{run.pods_total}"]
+    words += [f"attempt {run.attempt}"] if run.attempt > 1 else []
+    print_item(run, form, "  ".join([*words, visible(run.waits_for)]).rstrip())
+
+
+def print_state(engine: Engine, state: RunState, form: str, *, verbose: int = 0) -> None:
+    """Print one run."""
+    now = time.time()
+    if state.is_recorded:
+        run = recorded_run(state.status, engine.store, now, state)
+        return print_data(run, form, lambda paint: statustext.status_lines(run, now, paint, verbose=verbose))
+    return print_data(with_pods(state), form, lambda paint: pod_lines(state, with_pods(state), now, paint))
+
+
+def print_end(engine: Engine, run_id: str, form: str, note: str) -> None:
+    """Print a run that was asked to end, in few lines, after a `note`."""
+    now = time.time()
+    state = engine.state(run_id, now)
+    if form == "table" and note:
+        emit([note])
+    if not state.is_recorded:
+        return print_state(engine, state, form)
+    run = recorded_run(state.status, engine.store, now, state)
+    return print_data(run, form, lambda paint: statustext.summary_lines(run, now, paint))
+
+
+def pod_lines(state: RunState, run: RunOnClusterWithPods, now: float, paint: Paint) -> list[str]:
+    """What `windlass status --on` shows of it: what its pods show, since the record is on another machine."""
+    age = f"begun {duration(now - run.created_at)} ago"
+    head = [paint(run.id, bold=True), phase_word(run.phase, paint), age, f"on {run.target}, started on another machine"]
+    lines = ["  ".join(head)]
+    if run.waits_for:
+        lines += labelled("waits", [paint(visible(run.waits_for), "yellow")], paint)
+    if run.attempt > 1:
+        lines += labelled("attempt", [str(run.attempt)], paint)
+    lines += labelled("progress", advance_lines(summary_of(state.status, now, is_here=False), now), paint)
+    lines += labelled("pods", [f"{run.pods_ready} of {run.pods_total} ready", *_pod_rows(run, paint)], paint)
+    if not run.pods:  # their logs are gone with them
+        return lines
+    what = "show the output" if run.phase.is_terminal else "follow the output"
+    command = f"windlass logs {'' if run.phase.is_terminal else '-f '}{run.id} --on {run.target}"
+    return [*lines, *labelled("next", [f"{paint(command, bold=True)}   {paint(what, dim=True)}"], paint)]
+
+
+def _pod_rows(run: RunOnClusterWithPods, paint: Paint) -> list[str]:
+    if not run.pods:
+        return []
+    rows = []
+    for pod in run.pods[:POD_ROWS]:
+        why = ": ".join(part for part in (pod.reason, pod.message) if part)
+        ended = exit_words(pod.exit_code) if pod.exit_code else ""
+        state = "  ".join(word for word in (pod.state, ended, visible(why)) if word)
+        rows.append([str(pod.node), pod.name, pod.machine or "–", state])
+    hidden = len(run.pods) - POD_ROWS
+    return [*titled(("NODE", "POD", "MACHINE", "STATE"), rows, paint), *([f"and {hidden} more"] if hidden > 0 else [])]

@@ -1,0 +1,69 @@
+"""`target setup`: creates what supervisors in a cluster need, once for a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from windlass.cli import options
+from windlass.cli.formatting import Paint, titled
+from windlass.cli.render import print_data, to_yaml
+
+if TYPE_CHECKING:
+    from windlass.engines.checks import ObjectChange
+
+COLOURS = {"created": "green", "changed": "yellow", "removed": "yellow", "kept": None, "absent": None}
+
+
+@click.group()
+def target() -> None:
+    """Set up targets.
+
+    \b
+    Example:
+      windlass target setup lab
+    """
+
+
+@target.command()
+@click.argument("name", metavar="TARGET")
+@click.option("--remove", is_flag=True, help="Remove the objects; refused while unfinished runs use them.")
+@options.manifest_output
+def setup(name: str, remove: bool, form: str) -> int:
+    """Have the supervisors of runs run in the cluster: create their service account and its Role.
+
+    Once for a namespace, with a login that may create Roles. Without it, the supervisor of a run is on the machine that
+    starts the run, and nothing is restarted while that is off. May be repeated, such as after an upgrade: what differs
+    is changed. `-o manifest` changes nothing and prints the objects, for a platform team to apply.
+
+    \b
+    Example:
+      windlass target setup lab
+      windlass target setup lab -o manifest | kubectl apply -f -
+      windlass target setup lab --remove
+    """
+    from windlass.actions.targets import find_target
+    from windlass.engines import engine_class
+    from windlass.runs.context import here
+    from windlass.views.reports import TargetSetup
+
+    if remove and form == "manifest":
+        raise click.UsageError("-o manifest prints what is created; to remove it: kubectl delete -f")
+    context = here()
+    found = find_target(name, context)
+    engine = engine_class(found.kind, f"target {name}")
+    if form == "manifest":
+        click.echo("---\n".join(to_yaml(document) for document in engine.setup_objects(found, context)), nl=False)
+        return 0
+    objects = tuple(engine.setup(found, context, remove=remove))
+    after = [] if remove else ["", f"Next: windlass check --on {name}, which shows where new runs are supervised"]
+    print_data(TargetSetup(name, objects), form, lambda paint: [*change_lines(objects, paint), *after])
+    return 0
+
+
+def change_lines(objects: Sequence[ObjectChange], paint: Paint) -> list[str]:
+    """A table of what was done."""
+    rows = ([one.kind, one.name, paint(one.change, COLOURS[one.change])] for one in objects)
+    return titled(("KIND", "NAME", "CHANGE"), rows, paint)

@@ -1,0 +1,166 @@
+"""Collects observations from the record and the logs of a run, for `why`; for engines with logs on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import linecache
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.reading import FRAME, LIBRARY
+from windlass.runs import crash, node_events
+from windlass.runs.events import Event, HangDetected, RankChanged, entries, of_newest_attempt
+from windlass.runs.record import RankState, Status
+from windlass.runs.store import Store
+from windlass.worker.protocol import NodeEnded, RankFailure
+from windlass.worker.tracebacks import plain
+
+HEAD_BYTES: Final = 4 << 10
+TAIL_BYTES: Final = 64 << 10
+MAX_SOURCES: Final = 200
+_MISSING_FILE: Final = re.compile(
+    r"(?:FileNotFoundError|NotADirectoryError|No such file or directory)[^\n]*'([^'\n]+)'"
+)
+_MISSING_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
+
+
+def observe(
+    store: Store, status: Status, *, facts: Mapping[str, Any] | None = None, moved: tuple[str, str] | None = None
+) -> Observations:
+    """Observations on a run. `facts` come from its engine. Where the script's files are in another folder here than
+    where it ran, `moved` is that folder, and the one here.
+    """
+    run_dir = store.run_dir(status.id)
+    folder = run_dir / f"attempt-{len(status.attempts)}"
+    events = store.events(status.id)
+    node_ends = {node: _end(folder / f"node-{node}.events") for node in sorted({state.node for state in status.ranks})}
+    failures = {one.rank: one for end in node_ends.values() if end is not None for one in end.failures}
+    stacks = [rank.stack for hang in entries(events, HangDetected) for rank in hang.ranks if rank.stack]
+    ended_at = _ends(events)
+    ranks = [
+        _rank(status, state, ended_at.get(state.rank), failures.get(state.rank), _output(
+            folder / f"rank-{state.rank}.log", stacks))
+        for state in status.ranks
+    ]  # fmt: skip
+    nodes = [
+        NodeSeen(node, text_of(folder / f"node-{node}.out"), end.facts if end is not None else {})
+        for node, end in node_ends.items()
+    ]
+    seen = Observations(
+        status, store.plan(status.id), events, ranks, nodes,
+        {"keeper_words": supervisor_words(run_dir, status), **(facts or {})},
+    )  # fmt: skip
+    texts = [*(rank.tail for rank in ranks), *stacks, str(seen.cause.get("traceback") or "")]
+    near = dict(_near(texts, moved[1] if moved else seen.code_dir))
+    return replace(seen, sources=_sources(texts, moved), near=near)
+
+
+def supervisor_words(run_dir: Path, status: Status) -> str:
+    """The traceback of a supervisor that crashed, from its marker or from the record; empty where none did."""
+    if (crashed := crash.read(run_dir)) is not None:
+        return crashed.traceback or crashed.summary
+    cause = status.cause or {}
+    return str(cause.get("traceback") or "") if str(cause.get("summary", "")).startswith(crash.BROKE) else ""
+
+
+def text_of(path: Path) -> str:
+    """The end of a file, to quote it; empty where there is none."""
+    try:
+        return path.read_text(errors="replace").strip()[-4000:]
+    except OSError:
+        return ""
+
+
+def _end(path: Path) -> NodeEnded | None:
+    """How a node has ended, as it reported; None where it has not."""
+    ends = [event for event in node_events.read(path) if isinstance(event, NodeEnded)]
+    return ends[-1] if ends else None
+
+
+def _rank(
+    status: Status, state: RankState, ended: tuple[int, float] | None, failure: RankFailure | None,
+    output: tuple[str, str, float | None],
+) -> RankSeen:  # fmt: skip
+    """One rank: its end by the record, its output by its log and, where that lacks it, by the report of its node."""
+    head, tail, last_output_at = output
+    words = failure.tail if failure is not None else ""
+    tail = f"{tail.rstrip()}\n{words}" if tail and failure is not None and failure.of_launcher else tail or words
+    code, at = ended or (state.exit_code, None)
+    if code is None and status.cause and status.cause.get("rank") == state.rank:
+        code, at = status.cause.get("exit_code"), status.cause.get("at")
+    is_ours = failure is not None and failure.ended_by_us
+    return RankSeen(state.rank, state.node, code, at, is_ours, head, tail, last_output_at)
+
+
+def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
+    """Exit code and end time of each rank of the newest attempt."""
+    found: dict[int, tuple[int, float]] = {}
+    for event in of_newest_attempt(events):
+        match event.entry:
+            case RankChanged(rank=rank, exit_code=int(exit_code)):
+                found[rank] = (exit_code, event.time)
+    return found
+
+
+def _output(path: Path, stacks: Iterable[str]) -> tuple[str, str, float | None]:
+    """First and last output of a rank, without the stacks that we requested, and when it last wrote."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - TAIL_BYTES))
+            tail = file.read()
+            written_at = os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return "", "", None
+    texts = [head.decode("utf-8", "replace"), tail.decode("utf-8", "replace")]
+    for stack in stacks:
+        texts = [text.replace(stack, "") for text in texts]
+    if not texts[1].strip():
+        return "", "", None
+    return texts[0], texts[1], written_at
+
+
+def _sources(texts: Iterable[str], moved: tuple[str, str] | None) -> dict[str, str]:
+    """Lines of the script's own files that stacks and tracebacks name."""
+    found: dict[str, str] = {}
+    linecache.checkcache()
+    for text in texts:
+        for match in FRAME.finditer(plain(text)):
+            key = f"{match['file']}:{match['line']}"
+            if key not in found and len(found) < MAX_SOURCES and not LIBRARY.search(match["file"]):
+                file = match["file"].replace(*moved, 1) if moved else match["file"]
+                found[key] = linecache.getline(file, int(match["line"])).strip()[:200]
+    return {key: line for key, line in found.items() if line}
+
+
+def _near(texts: Iterable[str], code_dir: str) -> Iterator[tuple[str, str]]:
+    """Similar names of files and modules that were not found."""
+    for text in texts:
+        for name in _MISSING_FILE.findall(text)[-3:]:
+            with contextlib.suppress(OSError):
+                yield from _near_file(name, Path(code_dir))
+        for name in _MISSING_MODULE.findall(text)[-3:]:
+            top = name.partition(".")[0]
+            with contextlib.suppress(OSError):
+                for folder in sorted(Path(code_dir or "/nowhere").iterdir()):
+                    if folder.is_dir() and ((folder / top).is_dir() or (folder / f"{top}.py").is_file()):
+                        yield name, f"{folder.name}/{top} is there: set env: {{PYTHONPATH: {folder.name}}}"
+                        break
+
+
+def _near_file(name: str, code_dir: Path) -> Iterator[tuple[str, str]]:
+    """What is most like a file, or the first folder on the way to it that is not there. Raises OSError."""
+    wanted = path = code_dir / name
+    while not path.parent.is_dir() and path.parent != path.parent.parent:
+        path = path.parent
+    there = [entry.name for entry in islice(path.parent.iterdir(), 2000)]
+    for close in difflib.get_close_matches(path.name, there, 1, 0.7):
+        yield name, str((Path(name).parent if path == wanted else path.parent) / close)

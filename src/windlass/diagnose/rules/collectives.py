@@ -1,0 +1,271 @@
+"""Rules on collectives: a rank that is missing, one that left, several that call different ones."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from windlass.diagnose.flights import named
+from windlass.diagnose.observations import Observations, Silence, place_alone
+from windlass.diagnose.reading import Frame, collective, main_stack, own_frame, raised
+from windlass.diagnose.rules.recorded import MISMATCH_FIX, label
+from windlass.diagnose.rules.recorded import lines as recorded_lines
+from windlass.diagnose.verdict import Verdict
+from windlass.runs.events import AttemptStarted, RunResumed, Warned
+from windlass.runs.phase import Phase
+from windlass.worker.root_cause import is_victim
+
+SCORES: Final = {"silence": 110, "timeout": 110, "stop": 60, "failure": 97}
+"""How much the stacks count, by why they were taken: a user who stops a run knows why, wherever the ranks were."""
+LEFT_FIX: Final = (
+    "let every rank do the same number of steps (drop_last, a sampler that pads, DDP's join()), and leave only "
+    "after the last collective"
+)
+
+
+def silent(case: Observations) -> Iterator[Verdict]:
+    """No rank wrote anything for long: where each rank was."""
+    silence = case.silence()
+    if silence is None or case.went_on_after(silence):
+        return
+    score = SCORES.get(silence.reason, 60.0)
+    if case.failed and silence.reason == "silence":
+        score = 58  # it ended by a failure after all, which is the cause unless it has no explanation
+    stacks = {rank: main_stack(stack) for rank, stack in silence.stacks.items()}
+    if silence.reason == "failure":  # for those that gave up, their tracebacks say where
+        tracebacks = ((seen.rank, raised(seen.tail)) for seen in case.ranks)
+        stacks |= {rank: tuple(reversed(error.frames)) for rank, error in tracebacks if error is not None}
+    calls = {rank: collective(stack, case.sources) for rank, stack in stacks.items()}
+    evidence = (
+        _lasted(silence),
+        *(_place(case, silence, rank, stacks[rank], calls[rank]) for rank in sorted(stacks)[:16]),
+        *recorded_lines(case),
+    )
+    left = [seen.rank for seen in case.ranks if seen.exit_code == 0]
+    waiting = Counter(call for call in calls.values() if call)
+    frozen = [rank for rank, state in silence.states.items() if state in ("T", "t")]
+    num_ranks = len(case.status.ranks)
+    call, _ = waiting.most_common(1)[0] if waiting else ("", 0)
+    joined, missing = (sorted(rank for rank, one in calls.items() if bool(one) is has) for has in (True, False))
+    if frozen and len(frozen) < num_ranks:
+        pid = next((state.pid for state in case.status.ranks if state.rank == frozen[0] and state.pid), "PID")
+        yield Verdict(
+            "rank-frozen", f"{named(frozen)} {_is(frozen)} suspended (SIGSTOP), and the others wait", frozen[0],
+            evidence, f"see what suspended it; kill -CONT {pid} lets it go on", score + 2,
+        )  # fmt: skip
+    elif waiting and left:
+        yield Verdict("rank-left-early", f"{named(left)} ended with exit code 0 while the others wait in {call}",
+                      left[0], evidence, LEFT_FIX, score + 1)  # fmt: skip
+    elif len(waiting) > 1:
+        odd = sorted(rank for rank, one in calls.items() if one and one != call)
+        sides = (f"{named(sorted(r for r, one in calls.items() if one == side))} in {side}" for side in waiting)
+        yield Verdict("collective-mismatch", f"ranks wait in different collectives: {', '.join(sides)}",
+                      odd[0] if len(odd) == 1 and num_ranks > 2 else None, evidence, MISMATCH_FIX,
+                      score + 1)  # fmt: skip
+    elif waiting and missing:
+        is_init = call == "init_process_group"
+        place = own_frame(stacks[missing[0]], case.code_dir, innermost_first=True)
+        at = f"it is at {place_alone(case.at(place))}" if place else "it has no Python stack"
+        summary = f"{named(missing)} did not {'come to' if is_init else 'join'} {label(case, call)}, in which "
+        yield Verdict(
+            "rendezvous-timeout" if is_init else "collective-not-joined",
+            f"{summary}{named(joined)} {_waits(joined)}; {at}", missing[0], evidence,
+            f"see why {named(missing[:1])} does not come to {call}: a branch that only some ranks take, uneven data, "
+            "or a wait for something else", score,
+        )  # fmt: skip
+    elif waiting:
+        yield Verdict(
+            "collective-stuck", f"all ranks wait in {call}, and it does not end", None, evidence,
+            "the ranks may have come there in different order or for different tensors: run once with "
+            "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL}; or the network between the nodes is cut", score - 5,
+            is_effect=True,
+        )  # fmt: skip
+    elif silence.reason == "silence":
+        yield Verdict(
+            "hang", "nothing is printed any more", next(iter(sorted(stacks)), None) if num_ranks == 1 else None,
+            evidence,
+            "see where it is; if long silences are normal here, raise hang: or let the script report() its progress",
+            min(score, 75),
+        )  # fmt: skip
+
+
+def _lasted(silence: Silence) -> str:
+    ended = {
+        "timeout": ", then the time limit was reached",
+        "stop": ", then the run was stopped",
+        "failure": ", then a rank gave up",
+    }
+    return f"no rank wrote anything for {silence.seconds:.3g} s{ended.get(silence.reason, '')}"
+
+
+def _place(case: Observations, silence: Silence, rank: int, stack: tuple[Frame, ...], call: str) -> str:
+    own = own_frame(stack, case.code_dir, innermost_first=True)
+    states = {"T": "suspended", "t": "traced", "D": "waiting for the disk or a device", "Z": "dead"}
+    state = states.get(silence.states.get(rank, ""), "no Python stack could be taken")
+    return f"{case.name(rank)}: {'in ' + call + ', ' if call else ''}{case.at(own) if own else state}"
+
+
+_SHAPES = re.compile(r"preamble\.length <= .*?(\d+) vs (\d+)|Received data size doesn't match expected size", re.DOTALL)
+_DETAIL = re.compile(r"Detected mismatch between collectives on ranks\. (.*)", re.DOTALL)
+
+
+def mismatch(case: Observations) -> Iterator[Verdict]:
+    """Ranks that call different collectives, or the same one with different tensors."""
+    for seen in sorted(case.failures, key=lambda seen: seen.ended_at or 0.0) if case.failed else ():
+        detail, sizes = _DETAIL.search(seen.tail), _SHAPES.search(seen.tail)
+        if detail is None and sizes is None:
+            continue
+        evidence = [*case.calls.values(), *recorded_lines(case)]
+        if detail is not None:
+            text = " ".join(detail[1].split("Collectives differ")[0].split())[:600]
+            evidence = [part.strip() for part in re.split(r", but (?=Rank)|\.(?=Collectives)", text)] + evidence
+        elif sizes is not None and sizes[1]:
+            evidence.append(f"{case.name(seen.rank)} was sent {sizes[1]} bytes where {sizes[2]} were expected")
+        where = case.calls.get(seen.rank, "").partition(": ")[2]
+        yield Verdict(
+            "collective-mismatch", "ranks disagree on a collective: not the same shape, type or operation"
+            + (f" at {where}" if where else ""), seen.rank, tuple(evidence), MISMATCH_FIX, 98,
+        )  # fmt: skip
+        return
+
+
+def alone(case: Observations) -> Iterator[Verdict]:
+    """Ranks that were started together and never connected: each trained a model of its own."""
+    is_alone = False
+    for event in case.events:
+        match event.entry:
+            case AttemptStarted() | RunResumed():
+                is_alone = False
+            case Warned(code="ranks-alone"):
+                is_alone = True
+    if not is_alone or case.status.phase is Phase.FAILED:
+        return
+    many = len(case.status.ranks)
+    yield Verdict(
+        "ranks-alone", f"the {many} ranks never connected: each trained alone", None,
+        ("torch is used, and no rank made a process group (torch.distributed.init_process_group)",
+         f"no rank was connected to another one; WORLD_SIZE is {many}"),
+        "let the script call init_process_group and wrap the model (DistributedDataParallel); Lightning: "
+        f"Trainer(devices=..., num_nodes=..., strategy='ddp') for {many} ranks. Where ranks are meant to work alone: "
+        "launcher: plain", 45,
+    )  # fmt: skip
+
+
+def left_early(case: Observations) -> Iterator[Verdict]:
+    """A rank that ended with exit code 0 while its peers still wanted something of it."""
+    if not case.failed or not case.only_victims:
+        return
+    failed_at = min((seen.ended_at or 0.0 for seen in case.failures), default=0.0)
+    left = sorted(
+        (seen for seen in case.ranks if seen.exit_code == 0 and (seen.ended_at or 0.0) <= failed_at),
+        key=lambda seen: seen.ended_at or 0.0,
+    )
+    if not left:
+        return
+    waiting = sorted(seen.rank for seen in case.failures)
+    evidence = [f"{case.name(seen.rank)} ended with exit code 0 first" for seen in left[:4]]
+    evidence += [*case.calls.values(), *recorded_lines(case)]
+    error = raised(case.failures[0].tail)
+    if error is not None:
+        evidence.append(f"then {case.name(case.failures[0].rank)}: {error.line[:200]}")
+    need = "needs it" if len(waiting) == 1 else "need it"
+    summary = f"{named([seen.rank for seen in left])} ended with exit code 0 while {named(waiting)} still {need}"
+    yield Verdict("rank-left-early", summary, left[0].rank, tuple(evidence), LEFT_FIX, 96)
+
+
+_WAITED = re.compile(
+    r"Timed out waiting \d+ ?ms|Watchdog caught collective operation timeout|monitoredBarrier", re.IGNORECASE
+)
+_BARRIER = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitoredBarrier", re.IGNORECASE)
+
+
+def waited_in_vain(case: Observations) -> Iterator[Verdict]:
+    """Collectives that ran into torch's own timeout."""
+    waited = [seen for seen in case.ranks if _WAITED.search(seen.tail)] if case.failed else []
+    if not waited:
+        return
+    dumps = [f"NCCL's watchdog wrote {one['path']}" for one in dict(case.facts.get("flights") or {}).values()]
+    evidence = (*case.calls.values(), *recorded_lines(case), *dumps[:8])
+    names = {rank: place.partition(": ")[2].partition(",")[0] for rank, place in case.calls.items()}
+    barrier = next((match for seen in waited if (match := _BARRIER.search(seen.tail))), None)
+    waiting = [seen.rank for seen in waited]
+    missing = [seen.rank for seen in case.ranks if seen.rank not in waiting and seen.ended_by_us]
+    if barrier:
+        missing = [int(number) for number in re.findall(r"\d+", barrier[1])]
+    if len(set(names.values())) > 1 and not barrier:
+        sides = ", ".join(f"{case.name(rank)} in {call}" for rank, call in sorted(names.items()))
+        yield Verdict("collective-mismatch", f"ranks waited in different collectives: {sides}", None, evidence,
+                      MISMATCH_FIX, 96)  # fmt: skip
+    elif missing:
+        call = label(case, next(iter(names.values()), "a collective"))
+        yield Verdict(
+            "collective-not-joined", f"{named(missing)} did not join {call}, in which {named(waiting)} waited too long",
+            missing[0], evidence,
+            f"see what {named(missing[:1])} did instead; hang: 1min takes the stacks of all ranks while they wait", 95,
+        )  # fmt: skip
+    else:
+        yield Verdict(
+            "collective-stuck", "a collective did not end before its timeout", None, evidence,
+            "look at the network between the nodes; env: {TORCH_DISTRIBUTED_DEBUG: DETAIL} compares calls", 90,
+            is_effect=True,
+        )  # fmt: skip
+
+
+_ASKED = re.compile(r"world_size\s*=\s*(\d+)")
+_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
+_MEET = re.compile(
+    r"Timed out after \d+ seconds waiting for clients|client socket has timed out|failed to connect to|"
+    r"Rendezvous\w*(?:Timeout|Connection)Error|store.*[Tt]imeout|wait timeout after|Socket Timeout|connectFullMesh",
+    re.DOTALL,
+)
+
+
+def is_rendezvous_missed(case: Observations) -> bool:
+    """Whether a rank failed because others did not come to the rendezvous."""
+    errors = (raised(seen.tail) for seen in case.failures)
+    return any(error is not None and _MEET.search(error.line + error.message) for error in errors)
+
+
+def rendezvous(case: Observations) -> Iterator[Verdict]:
+    """Ranks that did not find each other."""
+    if not case.failed:
+        return
+    world = len(case.status.ranks)
+    for seen in case.failures:
+        error = raised(seen.tail)
+        if error is None or not _MEET.search(error.line + error.message):
+            continue
+        evidence = [error.line[:300]]
+        joined = _JOINED.search(seen.tail)
+        written = next((m for f in error.frames if (m := _ASKED.search(case.sources.get(f.key, "")))), None)
+        asked = int(joined[2]) if joined else int(written[1]) if written else world
+        if asked != world:
+            yield Verdict(
+                "world-size-mismatch", f"{case.name(seen.rank)} waits for {asked} ranks, but the job has {world}",
+                seen.rank, (*evidence, f"the job: {world} ranks (nodes × procs_per_node)"),
+                "take WORLD_SIZE from the environment instead of a number in the script, or set nodes: and "
+                "procs_per_node: to it", 97,
+            )  # fmt: skip
+            return
+        silence = case.silence()
+        stacks = silence.stacks if silence else {}
+        came = [n for n, text in stacks.items() if collective(main_stack(text), case.sources) == "init_process_group"]
+        others = [r for r in case.ranks if (r.ended_by_us or r.exit_code == 0) and r.rank not in came]
+        absent = [rank.rank for rank in others if not is_victim(rank.exit_code, rank.tail)]
+        missing = f"; {named(absent)} never came" if absent else ""
+        yield Verdict(
+            "rendezvous-timeout", f"the ranks did not find each other: {case.name(seen.rank)} timed out{missing}",
+            absent[0] if absent else seen.rank, tuple(evidence),
+            "see what the missing rank does before init_process_group; take MASTER_ADDR and MASTER_PORT as given", 94,
+        )  # fmt: skip
+        return
+
+
+def _is(ranks: list[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _waits(ranks: list[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"

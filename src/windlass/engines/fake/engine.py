@@ -1,0 +1,129 @@
+"""Fake engine: plans runs of threads, and supervises them in a thread of the calling process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from windlass.engines.fake.backend import FakeBackend, ThreadClock
+from windlass.engines.fake.rank import FakeRank, FakeSignal, Play
+from windlass.engines.supervised import SupervisedEngine
+from windlass.plan.arguments import fill_in, resume_spec
+from windlass.plan.compose import contract
+from windlass.plan.plan import Plan, Step
+from windlass.plan.steps import node_steps
+from windlass.plan.template import NodeTemplate
+from windlass.runs import crash
+from windlass.runs.phase import Phase
+from windlass.runs.restart_policy import Outcome
+from windlass.runs.store import RunWriter, Store
+from windlass.supervise.supervisor import Supervisor
+
+__all__ = ["FakeEngine", "FakeRank", "FakeSignal", "FakeTarget", "Play", "plan"]
+
+if TYPE_CHECKING:
+    from windlass.diagnose.observations import Observations
+    from windlass.runs.context import Context
+    from windlass.spec.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class FakeTarget:
+    """The target that fake runs name."""
+
+    name: str = "fake"
+    gpus_per_node: int = 0
+    """What `procs_per_node: auto` counts."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
+    """The plan of a fake run. `home` is the folder of the records. Pure."""
+    procs = max(1, target.gpus_per_node) if job.procs_per_node == "auto" else job.procs_per_node
+    run_dir = f"{home}/runs/{run_id}"
+    folders = {"path": f"{run_dir}/output", "checkpoints": f"{run_dir}/checkpoints"}
+    promised = contract(
+        run_id=run_id, max_restarts=job.restarts.max, output_dir=folders["path"], checkpoint_dir=folders["checkpoints"],
+        data={data.name: data.source for data in job.data},
+        checkpoint_every=job.checkpoint.every, checkpoint_keep=job.checkpoint.keep,
+    )  # fmt: skip
+    argv = job.script_argv if job.command is not None else fill_in(job.script_argv, promised)
+    nodes = NodeTemplate(
+        run_id=run_id, num_nodes=job.nodes.max, procs_per_node=procs, script=job.script_argv[0], worker_python="",
+        cwd="", argv=tuple(argv), contract=promised, defaults={}, target_env=target.env, job_env=job.env,
+        grace_seconds=job.grace, progress=job.progress, resume=resume_spec(job, promised, home),
+    )  # fmt: skip
+    return Plan(
+        run_id=run_id, name=job.name, target=target.name, engine="fake", output_dir=folders["path"],
+        num_nodes=job.nodes.max, procs_per_node=procs, job=job.model_dump(mode="json", exclude_defaults=True),
+        policy={"timeout_seconds": job.timeout, "grace_seconds": job.grace, "max_restarts": job.restarts.max,
+                "restart_on": list(job.restarts.on)},
+        steps=(Step("folder", f"make {folders['path']}", folders), *node_steps(nodes, job)),
+        nodes=nodes,
+    )  # fmt: skip
+
+
+class FakeEngine(SupervisedEngine):
+    """Runs of threads of this process; when the process ends, runs that have not ended are lost."""
+
+    kind: ClassVar[str] = "fake"
+
+    @classmethod
+    def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> FakeEngine:
+        """See `Engine`: to look at runs, since only the process that plays a run can continue it."""
+        return cls(store, lambda rank: None)
+
+    def __init__(self, store: Store, play: Play) -> None:
+        """`play` is called in a thread for each rank; it gives the exit code (None: 0), or raises."""
+        super().__init__(store)
+        self._play = play
+        self._clocks: dict[str, ThreadClock] = {}
+        """Of the supervisors in this process, by run."""
+
+    def plan(self, job: Job, run_id: str) -> Plan:
+        """The plan of a run."""
+        return plan(job, FakeTarget(), str(self.store.home), run_id)
+
+    def observe(self, run_id: str) -> Observations:
+        """All that can be seen of a run. Raises NoSuchRun."""
+        from windlass.diagnose.observe import observe
+
+        return observe(self.store, self.status(run_id))
+
+    def _backend(self, plan: Plan, run_dir: Path) -> FakeBackend:
+        return FakeBackend(plan, self._play)
+
+    def _start_supervisor(self, writer: RunWriter) -> None:
+        """In a thread, which inherits the run's lock as a process would."""
+        run_id, clock = writer.status.id, ThreadClock()
+        self._clocks[run_id] = clock
+        args = (run_id, os.dup(writer.lock), clock)
+        threading.Thread(target=self._supervise, args=args, name=f"supervisor of {run_id}", daemon=True).start()
+
+    def _supervise(self, run_id: str, lock: int, clock: ThreadClock) -> None:
+        with Store(self.store.home) as store:  # SQLite's connections belong to their threads
+            writer = store.writer(run_id, lock)
+            assert writer is not None
+            try:
+                plan, run_dir = Plan.from_json(store.plan(run_id)), store.run_dir(run_id)
+                Supervisor(writer, plan, run_dir, self._backend(plan, run_dir), clock).run()
+            finally:
+                writer.close()
+
+    def _is_supervised(self, run_id: str) -> bool:
+        return True  # a thread has no pid file
+
+    def _wake_supervisor(self, run_id: str) -> bool:
+        clock = self._clocks.get(run_id)
+        if clock is not None:
+            clock.wake()
+        return clock is not None
+
+    def _follow_up(self, writer: RunWriter, supervisor: Supervisor) -> None:
+        """The run is lost: only its process, which has ended, had the function that the ranks call."""
+        cause = crash.cause_of_loss(supervisor.run_dir)
+        supervisor.end_run(Outcome(Phase.LOST, cause=cause, reason="node-loss"))

@@ -1,0 +1,377 @@
+"""Log tail: writes the log of a pod into the files that a local node writes, no line lost and none twice.
+
+The log is read from the API with the time of each line. The position is kept beside the files (the cursor), with the
+lengths that they had then: after a crash they are cut back to those lengths and reading continues from that line.
+
+A pod counts its lines (`worker/pod.py`). Where a kubelet has rotated the log before it was read, the counts differ, and
+the number of missing lines is written to the log of each rank and as a warning. No file is open between two writes: a
+thousand ranks would need more open files than a process may have.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import struct
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.runs import node_events
+from windlass.worker.protocol import ATTEMPT, NODE_TAG, POD, LinesCounted, NodeStarted, NodeWarning
+
+LINE: Final = re.compile(rb"\[(\d+|n|w|a)\](\+?)(r?) (.*)", re.DOTALL)
+STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+OVER: Final = b"over "
+READ_ALONE: Final = (f'{{"kind": "{LinesCounted.kind}"'.encode(), f'{{"kind": "{NodeStarted.kind}"'.encode())
+"""Prefixes of the events that describe the log itself."""
+MAX_TIMELESS: Final = 20
+BATCH_LINES: Final = 512
+BATCH_SECONDS: Final = 0.05
+"""How long lines may gather before they are written, while more come."""
+_RECORD: Final = struct.Struct("<QQ")
+"""Of a rank's index: when (ns), and how long its log was then; see `runs/logs.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How far the events of an attempt are known from another source than the log."""
+
+    at: float
+    """When the last of them was made, in Unix seconds: later ones are in the log from then on."""
+    token: str
+    """The mark of the pod's own events."""
+
+
+class LogTail:
+    """The files of one node of one attempt; written by the thread that reads the log, read by the attempt monitor."""
+
+    def __init__(
+        self, folder: Path, node: int, ranks: Iterable[int], number: int = 1, first: int = 1, waited: bool = False, *,
+        has_output: bool = True, known: Known | None = None,
+    ) -> None:  # fmt: skip
+        """Cut the files back to the lengths in the cursor. Raises OSError.
+
+        They are of attempt `number`; attempt `first` is the first that the pod has run, and for which it was made, or
+        `waited` as a spare. Without `has_output`, the logs of ranks are hollow: they grow by what is printed, which
+        shows that the ranks are alive, and take no space.
+        With `known` the log is read from there on only.
+        """
+        self._folder = folder
+        self._node = node
+        self._number = number
+        self._first = first
+        self._waited = waited
+        self._known = known
+        self._cursor_path = folder / f"node-{node}.cursor"
+        ranks = tuple(ranks)
+        self._hollow = frozenset(() if has_output else map(str, ranks))
+        """Tags whose files are."""
+        self._names = {NODE_TAG: f"node-{node}.events", POD: f"node-{node}.out"}
+        self._names |= {str(rank): f"rank-{rank}.log" for rank in ranks}
+        self._indexes = {str(rank): f"rank-{rank}.idx" for rank in ranks}
+        self._lock = threading.Lock()
+        self._gathered: list[bytes] = []
+        """Lines that were not written yet."""
+        self._taken_at = 0.0
+        self._load()
+
+    def _load(self) -> None:
+        """The state of the cursor. Raises OSError."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        known = _cursor(self._cursor_path)
+        lengths = known.get("lengths", {})
+        if not known and self._number > self._first:  # where the attempt before ended in this log, this one begins
+            known = _end_of(self._folder.with_name(f"attempt-{self._number - 1}") / self._cursor_path.name)
+        if not known and self._known is not None:
+            stamp = datetime.fromtimestamp(self._known.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            known = {"time": stamp, "attempt": self._number, "token": self._known.token, "counted": False}
+        self.since: str | None = known.get("time")
+        """The time of the last line that was taken, as the API writes it."""
+        self._num_at_since: int = known.get("lines", 0)
+        """Lines with exactly that time that were taken."""
+        self._seen_again = 0
+        """Of these, how many this stream has shown."""
+        self._now: int = known.get("attempt", 0 if self._waited else self._first)
+        """The attempt that the next line is of; 0 for none."""
+        self.is_told: bool = known.get("told", False)
+        """Whether all lines of this attempt have been read, while the pod continues with another."""
+        self._timeless: set[bytes] = set()
+        """Lines without a time that were taken."""
+        self._token: str | None = known.get("token")
+        """The mark of the pod's own events."""
+        self._counts: dict[str, int] = {**dict.fromkeys((*self._names, ATTEMPT), 0), **known.get("counts", {})}
+        """Lines of the pod's own that have come, or are known to be missing, by their tag."""
+        self._is_counted: bool = known.get("counted", True)
+        """Whether these are the pod's own counts: not where the beginning of the log was not read."""
+        self._lengths = {name: lengths.get(name, 0) for name in (*self._names.values(), *self._indexes.values())}
+        for name, length in self._lengths.items():
+            os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.truncate(self._folder / name, length)
+        self._is_broken = False
+        """Whether lines could not be written: they must be read again."""
+
+    def begin(self) -> str | None:
+        """The log is read again from the second that this returns: lines that were read are repeated. Raises
+        OSError."""
+        with self._lock:
+            if self._is_broken:
+                self._load()
+            self._gathered.clear()
+            self._seen_again = 0
+            return self.since
+
+    def put(self, line: bytes) -> bool:
+        """One more line; returns whether anything new was written. Raises OSError: then the log must be read again."""
+        with self._lock:
+            self._gathered.append(line)
+            is_due = len(self._gathered) >= BATCH_LINES or time.monotonic() - self._taken_at >= BATCH_SECONDS
+            return self._take_gathered() if is_due else False
+
+    def flush(self) -> bool:
+        """Write the lines that have come; returns whether any was new. Raises OSError, as `put`."""
+        with self._lock:
+            return self._take_gathered()
+
+    def _take_gathered(self) -> bool:
+        """Write them; an error in the middle of it leaves the files to be cut back."""
+        if self._is_broken:
+            raise OSError("the log must be read anew, from its cursor")
+        lines, self._gathered = self._gathered, []
+        self._taken_at = time.monotonic()
+        self._is_broken = True
+        is_new = self.take(lines)
+        self._is_broken = False
+        return is_new
+
+    def take(self, lines: Iterable[bytes]) -> bool:
+        """Write lines of the log, each with its time in front; returns whether there was a new one. Raises OSError.
+
+        Lines after the end of the attempt are left to the `LogTail` of the next one.
+        """
+        batch = _Batch(self._names, self._indexes, self._lengths, self._hollow)
+        is_new = False
+        for line in lines:
+            if self.is_told:
+                break
+            found = self._fresh(line)
+            if found is not None:
+                is_new = self._take(batch, *found) or is_new
+        self._lengths = batch.write(self._folder)
+        if is_new:
+            self._write_cursor()
+        return is_new
+
+    # -- one line -----------------------------------------------------------------------------------------------------
+
+    def _fresh(self, line: bytes) -> tuple[int, bytes] | None:
+        """When (ns), and the text, of a line that was not taken before."""
+        stamp, _, text = line.partition(b" ")
+        at = stamp.decode("ascii", "replace")
+        moment = _nanoseconds(at)
+        if moment is None:  # a message of the kubelet in place of a log; reading cannot continue from it
+            is_new = line not in self._timeless and len(self._timeless) < MAX_TIMELESS
+            self._timeless.add(line)
+            return (time.time_ns(), line) if is_new else None
+        if self.since is not None:
+            if moment < (_nanoseconds(self.since) or 0):
+                return None
+            if at == self.since and self._seen_again < self._num_at_since:
+                self._seen_again += 1
+                return None
+        if at == self.since:
+            self._num_at_since += 1
+            self._seen_again += 1
+        else:
+            self.since, self._num_at_since, self._seen_again = at, 1, 1
+        return moment, text
+
+    def _take(self, batch: _Batch, moment: int, text: bytes) -> bool:
+        """Add a line to its file; returns False for one that is not of this attempt."""
+        found = LINE.fullmatch(text)
+        if found is None:  # not of a process of Windlass: the image's own entry point, the runtime
+            if self._now == self._number:
+                batch.add(POD, text + b"\n", moment)
+            return self._now == self._number
+        tag, is_piece = found[1].decode(), bool(found[2])
+        data = found[4][:-1] if found[3] else found[4]
+        if tag == NODE_TAG and not is_piece and data.startswith(READ_ALONE):
+            self._note(batch, moment, data)
+        if tag in self._counts and not is_piece:
+            self._counts[tag] += 1
+        if tag == ATTEMPT:
+            return self._switch(data.strip())
+        if self._now != self._number:
+            return False
+        batch.add(tag if tag in self._names else POD, data if is_piece else data + b"\n", moment)
+        return True
+
+    def _switch(self, word: bytes) -> bool:
+        """A line between two attempts; any process may have written it, so it counts only in its place, and an end only
+        with the token of the pod's events.
+        """
+        if self._now and self._token is not None and word == OVER + self._token.encode():
+            self.is_told = self._now == self._number
+            self._now = 0
+            return self.is_told
+        if word.isdigit() and not self._now and len(word) < 9:
+            self._now = int(word)
+            self._token = None
+        return False
+
+    # -- missing lines ----------------------------------------------------------------------------------------------
+
+    def _note(self, batch: _Batch, moment: int, data: bytes) -> None:
+        """Use an event that contains the mark of the pod's events, or how many lines it has written."""
+        found = node_events.parse(data)
+        if found is None or self._token not in (None, found.token):
+            return
+        if isinstance(found.event, LinesCounted):
+            self._compare(batch, moment, found.event.lines, found.event.attempt)
+        self._token = self._token or found.token
+
+    def _compare(self, batch: _Batch, moment: int, lines: Mapping[str, int], attempt: int) -> None:
+        written = {tag: lines.get(tag, 0) for tag in self._counts}
+        missing = {tag: count - self._counts[tag] for tag, count in written.items() if count > self._counts[tag]}
+        self._counts = written
+        if not self._is_counted:
+            self._is_counted, missing = True, {}
+        if ATTEMPT in missing and 0 < attempt != self._now:  # the line between the attempts is missing too
+            self.is_told = self.is_told or self._now == self._number
+            self._now = attempt
+        if missing and self._now == self._number:
+            self._write_gap(batch, moment, {tag: num for tag, num in missing.items() if tag != ATTEMPT})
+
+    def _write_gap(self, batch: _Batch, moment: int, missing: Mapping[str, int]) -> None:
+        for tag, num in missing.items():
+            if tag in self._indexes:
+                text = f"[windlass] {num:,} lines of rank {tag} are missing here: {_WHY_MISSING}"
+                batch.add_line(tag, text.encode(), moment, self._folder)
+        names = {NODE_TAG: "events", POD: "the pod's process"}
+        parts = ", ".join(f"{names.get(tag) or f'rank {tag}'}: {num:,}" for tag, num in missing.items())
+        total = sum(missing.values())
+        message = f"{total:,} lines are missing from the log of node {self._node} ({parts}): {_WHY_MISSING}"
+        event = NodeWarning(moment / 1e9, message, {"node": self._node}, missing=missing).to_json()
+        if self._token:
+            event[node_events.TOKEN] = self._token
+        batch.add_line(NODE_TAG, json.dumps(event).encode(), moment, self._folder)
+
+    # -- the cursor ---------------------------------------------------------------------------------------------------
+
+    def _write_cursor(self) -> None:
+        known = {
+            "time": self.since, "lines": self._num_at_since, "lengths": self._lengths, "attempt": self._now,
+            "told": self.is_told, "counts": self._counts, "token": self._token,
+            "counted": self._is_counted,
+        }  # fmt: skip
+        fresh = self._cursor_path.with_suffix(".fresh")
+        fresh.write_text(json.dumps(known))
+        fresh.replace(self._cursor_path)
+
+
+_WHY_MISSING: Final = "the kubelet rotated the log of the pod before a supervisor read it"
+
+
+class _Batch:
+    """Collects lines for the files of one node, and appends them in one write each."""
+
+    def __init__(
+        self, names: Mapping[str, str], indexes: Mapping[str, str], lengths: Mapping[str, int], hollow: Collection[str]
+    ) -> None:
+        self._names = names
+        self._indexes = {tag: name for tag, name in indexes.items() if tag not in hollow}
+        self._hollow = {names[tag] for tag in hollow}
+        self._lengths = dict(lengths)
+        self._data: dict[str, bytearray] = {}
+        self._stamps: dict[str, list[tuple[int, int]]] = {}
+        """By rank, when (ns) the log had which length."""
+
+    def add(self, tag: str, data: bytes, moment: int) -> None:
+        """One more piece of the output of `tag`."""
+        name = self._names[tag]
+        self._data.setdefault(name, bytearray()).extend(data)
+        if tag not in self._indexes:
+            return
+        length, stamps = self._lengths[name] + len(self._data[name]), self._stamps.setdefault(tag, [])
+        if stamps and stamps[-1][0] == moment:
+            stamps.pop()
+        stamps.append((moment, length))
+
+    def add_line(self, tag: str, text: bytes, moment: int, folder: Path) -> None:
+        """A line of Windlass's own; the line before it is ended. Raises OSError."""
+        name = self._names[tag]
+        last = bytes(self._data.get(name, b"")[-1:])
+        if not last and self._lengths[name]:
+            with open(folder / name, "rb") as file:
+                file.seek(self._lengths[name] - 1)
+                last = file.read(1)
+        self.add(tag, (b"" if last in (b"", b"\n") else b"\n") + text + b"\n", moment)
+
+    def write(self, folder: Path) -> dict[str, int]:
+        """Append everything; returns the lengths of the files after it. Raises OSError."""
+        for tag, stamps in self._stamps.items():
+            self._data[self._indexes[tag]] = bytearray(b"".join(_RECORD.pack(*stamp) for stamp in stamps))
+        for name, data in self._data.items():
+            self._lengths[name] += len(data)
+            if name in self._hollow:
+                os.truncate(folder / name, self._lengths[name])
+            else:
+                _append(folder / name, data)
+        return self._lengths
+
+
+def _append(path: Path, data: bytes | bytearray) -> None:
+    """Write all of it, or raise OSError: a partial write is cut off when the cursor is loaded again."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(file, left) :]
+    finally:
+        os.close(file)
+
+
+def _cursor(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _end_of(path: Path) -> dict[str, Any]:
+    """The cursor at the end of an attempt, where the next one begins; empty where it was not read to its end."""
+    known = _cursor(path)
+    if not known.get("told"):
+        return {}
+    return {**known, "told": False, "lengths": {}, "token": None}
+
+
+def last_line_at(cursor: Path) -> float:
+    """When the last line was written that was taken, in Unix seconds; 0 where that is not known."""
+    stamp = _cursor(cursor).get("time")
+    moment = _nanoseconds(stamp) if isinstance(stamp, str) else None
+    return moment / 1e9 if moment is not None else 0.0
+
+
+def _nanoseconds(stamp: str) -> int | None:
+    """Unix time of `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`; None for what is no time."""
+    found = STAMP.fullmatch(stamp)
+    seconds = _seconds(found[1], found[3]) if found is not None else None
+    if found is None or seconds is None:
+        return None
+    return seconds * 1_000_000_000 + int((found[2] or "").ljust(9, "0"))
+
+
+@functools.lru_cache(maxsize=4)
+def _seconds(moment: str, zone: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(f"{moment}{zone}").timestamp())
+    except (ValueError, OverflowError, OSError):
+        return None

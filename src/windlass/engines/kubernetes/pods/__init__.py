@@ -1,0 +1,1 @@
+"""Pods of an attempt: their status, reuse, probe pods, exec and copy."""

@@ -1,0 +1,159 @@
+"""Exec stream: a command in a container, its input and output over a web socket of the API server.
+
+The channels (0 input, 1 and 2 output, 3 how it ended) are those of `v5.channel.k8s.io`, and of v4, in which
+the end of the input cannot be sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any, Final
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
+from windlass.errors import EngineError
+
+STDIN, STDOUT, STDERR, ENDED, CLOSE = 0, 1, 2, 3, 255
+CHUNK_BYTES: Final = 32 << 10
+"""The longest message that API servers accept."""
+KEPT_BYTES: Final = 8 << 10
+"""Of standard error, kept for error messages."""
+
+
+Pod = Mapping[str, Any]
+
+
+class Stream:
+    """One command that runs in a pod. Raises Refused, Unreachable, EngineError where the connection breaks."""
+
+    def __init__(
+        self, client: Client, pod: Pod, command: Sequence[str], *, stdin: bool = False,
+        silence_seconds: float | None = None,
+    ) -> None:  # fmt: skip
+        """`silence_seconds`: how long the connection may be silent until it counts as broken."""
+        query = [("command", word) for word in command]
+        query += [("container", layout.container_of(pod)), ("stdout", "true"), ("stderr", "true")]
+        query += [("stdin", "true")] if stdin else []
+        name = pod["metadata"]["name"]
+        self._what = f"the command in pod {name}"
+        self._socket = client.websocket(f"{client.path('v1', 'Pod', name)}/exec", query)
+        import websocket  # which `client.websocket` reports where it is not installed
+
+        self._broken = (websocket.WebSocketException, OSError)
+        self._socket.settimeout(silence_seconds)
+        self.exit_code: int | None = None
+        """How it ended; None while it runs."""
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """Its output, with the channel of each piece, until it ends."""
+        import websocket
+
+        while self.exit_code is None:
+            try:
+                kind, frame = self._socket.recv_data_frame(True)
+            except self._broken as error:
+                raise Unreachable(f"{self._what} is no longer reachable: {error or 'no answer'}",
+                                  "is its node well?") from error  # fmt: skip
+            if kind == websocket.ABNF.OPCODE_CLOSE:
+                raise Unreachable(f"{self._what} is no longer reachable: the connection was closed",
+                                  "is its node well?")  # fmt: skip
+            if kind not in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) or not frame.data:
+                continue
+            channel, data = frame.data[0], frame.data[1:]
+            if channel == ENDED:
+                self.exit_code = _exit_code(data, self._what)
+            elif channel in (STDOUT, STDERR) and data:
+                yield channel, bytes(data)
+
+    def write(self, data: bytes) -> None:
+        """Send to its input."""
+        import websocket
+
+        for at in range(0, len(data), CHUNK_BYTES):
+            try:
+                self._socket.send(bytes([STDIN]) + data[at : at + CHUNK_BYTES], opcode=websocket.ABNF.OPCODE_BINARY)
+            except self._broken as error:
+                raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node well?") from error
+
+    def end_input(self) -> None:
+        """Send the end of the input, where the protocol can."""
+        import websocket
+
+        with contextlib.suppress(*self._broken):
+            # Of the protocols that were offered as a plain header, the socket itself does not know which was chosen.
+            if (self._socket.getheaders() or {}).get("sec-websocket-protocol") == "v5.channel.k8s.io":
+                self._socket.send(bytes([CLOSE, STDIN]), opcode=websocket.ABNF.OPCODE_BINARY)
+
+    def close(self) -> None:
+        """Close the connection; this ends a command that waits for input."""
+        with contextlib.suppress(*self._broken):
+            self._socket.close(timeout=1)
+
+
+class Output:
+    """Standard output as a file to read from, and the end of standard error."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._frames = stream.frames()
+        self._rest = b""
+        self.complaint = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes; none at the end. Raises Unreachable."""
+        while not self._rest:
+            channel, data = next(self._frames, (STDOUT, b""))
+            if channel == STDERR:
+                self.complaint = (self.complaint + data)[-KEPT_BYTES:]
+            elif not data:
+                return b""
+            else:
+                self._rest = data
+        size = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def attach(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+    """Copy input and output until the command ends; returns its exit code. Raises Unreachable, EngineError."""
+    if stdin is not None:
+        threading.Thread(target=_feed, args=(stream, stdin), name="input", daemon=True).start()
+    for channel, data in stream.frames():
+        out = stdout if channel == STDOUT else stderr
+        out.write(data)
+        out.flush()
+    return stream.exit_code or 0
+
+
+def call(client: Client, pod: Pod, command: Sequence[str], seconds: float) -> tuple[int, bytes, bytes]:
+    """Run a command to its end; returns exit code, output and standard error. Raises EngineError."""
+    with contextlib.closing(Stream(client, pod, command, silence_seconds=seconds)) as stream:
+        output = Output(stream)
+        data = b"".join(iter(output.read, b""))
+        return stream.exit_code or 0, data, output.complaint
+
+
+def _feed(stream: Stream, source: IO[bytes]) -> None:
+    read: Any = getattr(source, "read1", source.read)
+    with contextlib.suppress(Refused, Unreachable, ValueError, OSError):
+        while data := read(CHUNK_BYTES):
+            stream.write(data)
+        stream.end_input()
+
+
+def _exit_code(data: bytes, what: str) -> int:
+    """The code in the status that ends a command. Raises EngineError where it never ran."""
+    try:
+        status = json.loads(data)
+        if status.get("status") == "Success":
+            return 0
+        for cause in (status.get("details") or {}).get("causes", ()):
+            if cause.get("reason") == "ExitCode":
+                return int(cause["message"])
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise Unreachable(
+            f"{what} has ended, and its status was cut off: {data[:100]!r}", "is its node well?"
+        ) from error
+    raise EngineError(f"{what} could not be run: {status.get('message', status)}", "is the program in the image?")

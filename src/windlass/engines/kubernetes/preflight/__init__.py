@@ -1,0 +1,1 @@
+"""Checks before anything runs: RBAC, capacity, network and what the cluster has."""

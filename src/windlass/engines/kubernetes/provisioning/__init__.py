@@ -1,0 +1,1 @@
+"""Node provisioning as Karpenter and Cluster Autoscaler report it."""

@@ -1,0 +1,62 @@
+"""Reads what Karpenter and Cluster Autoscaler report; objects that the login may not read are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.optional import items, served
+from windlass.engines.kubernetes.provisioning.claims import FAILED
+from windlass.engines.kubernetes.provisioning.node_pools import GROUP
+
+Json = Mapping[str, Any]
+MOST: Final = "1000"
+"""Objects of a kind that are read."""
+REFUSED: Final = f"reason={FAILED},source!=default-scheduler"
+OF_CLAIMS: Final = "involvedObject.kind=NodeClaim"
+EVENTS_OF_CLUSTER: Final = "default"
+"""The namespace of events on objects that are in no namespace."""
+
+
+def questions(client: Client, api: str) -> dict[str, Callable[[], Json]]:
+    """What to ask where pods have no node; `api` is Karpenter's, empty where there is none."""
+    if not api:
+        return {}
+    return {
+        "claims": lambda: client.find(api, "NodeClaim", limit=MOST),
+        "refused": lambda: client.find("v1", "Event", fieldSelector=REFUSED, limit=MOST),
+        "of claims": lambda: client.within(EVENTS_OF_CLUSTER).find("v1", "Event", fieldSelector=OF_CLAIMS, limit=MOST),
+    }
+
+
+def node_pools(client: Client) -> tuple[Json, ...] | None:
+    """The NodePools; None where there is no Karpenter, or they may not be listed. Raises EngineError."""
+    api = served(client, GROUP)
+    found = items(lambda: client.find(api, "NodePool", limit=MOST)) if api else None
+    return None if found is None else tuple(found)
+
+
+def autoscaler_status(client: Client) -> Json | None:
+    """The status of Cluster Autoscaler, of versions that write it as YAML. None where there is none.
+
+    Raises EngineError.
+    """
+    try:
+        return parsed_status(client.within("kube-system").get("v1", "ConfigMap", "cluster-autoscaler-status"))
+    except Refused as error:
+        if error.status in (403, 404):
+            return None
+        raise
+
+
+def parsed_status(found: Json) -> Json | None:
+    """The status in that ConfigMap; None where it is none that is known. Pure."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        status = YAML(typ="safe", pure=True).load(str(found.get("data", {}).get("status", "")))
+    except YAMLError:
+        return None
+    return status if isinstance(status, dict) and "autoscalerStatus" in status else None

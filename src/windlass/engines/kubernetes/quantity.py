@@ -1,0 +1,47 @@
+"""Times of the API server, conditions of an object, and quantities as text: one function for each."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+Json = Mapping[str, Any]
+_BINARY_UNITS: Final = {"Gi": 2.0**30, "Mi": 2.0**20}
+
+
+def quantity_text(resource: str, value: float) -> str:
+    """A number as Kubernetes writes quantities of a resource: 0.8 of `cpu` → `800m`, 2147483648 of `memory` → `2Gi`."""
+    if resource == "cpu" and value != int(value):
+        return f"{round(value * 1000)}m"
+    if resource in ("memory", "ephemeral-storage"):
+        for unit, num_bytes in _BINARY_UNITS.items():
+            if value >= num_bytes:
+                return f"{value / num_bytes:.4g}{unit}"
+    return f"{value:g}"
+
+
+def seconds_of(timestamp: str | None, default: float) -> float:
+    """A time of the API server in Unix seconds; the default for what is none."""
+    try:
+        return float(calendar.timegm(time.strptime(str(timestamp)[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return default
+
+
+def condition(found: Json, kind: str) -> Json:
+    """One of an object's conditions; empty where it does not have it."""
+    return next((one for one in found.get("status", {}).get("conditions", ()) if one["type"] == kind), {})
+
+
+def is_true(found: Json, kind: str) -> bool:
+    """Whether one of an object's conditions holds."""
+    return condition(found, kind).get("status") == "True"
+
+
+def event_time(event: Json) -> str:
+    """When an event was last reported; as text it sorts."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    last = series or event.get("lastTimestamp") or event.get("eventTime")
+    return str(last or event["metadata"].get("creationTimestamp") or "")

@@ -1,0 +1,1 @@
+"""Queue admission as Kueue reports it."""

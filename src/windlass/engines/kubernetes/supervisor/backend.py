@@ -1,0 +1,111 @@
+"""Backend of a supervisor that runs in the cluster: nothing is done before the cluster has the record of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes import expiry, layout
+from windlass.engines.kubernetes.api.client import Refused, Unreachable
+from windlass.engines.kubernetes.attempt import PodAttempt
+from windlass.engines.kubernetes.backend import PASSING, KubernetesBackend
+from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.pods.control import PodControl
+from windlass.engines.kubernetes.pods.nodes import PodId, has_ended
+from windlass.engines.kubernetes.quantity import seconds_of
+from windlass.engines.kubernetes.supervisor.mirror import Mirror
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.errors import EngineError
+from windlass.plan.plan import Plan
+from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+
+FLUSH_SECONDS: Final = 20.0
+"""How long an attempt waits for its record until the target counts as unavailable."""
+LEAVE_SECONDS: Final = 5.0
+"""How long pods of an earlier attempt may take to end, until they are deleted with what they have printed."""
+LEAVE_PAUSE_SECONDS: Final = 0.2
+END_SECONDS: Final = 600.0
+"""How long the end waits for it: a supervisor that gives up is started again, and finds out how the run ended."""
+
+
+class InClusterBackend(KubernetesBackend):
+    """The namespace of a run, for its supervisor there."""
+
+    def __init__(self, plan: Plan, run_dir: Path, mirror: Mirror, control: PodControl) -> None:
+        super().__init__(plan, run_dir, control)
+        self._mirror = mirror
+
+    @property
+    def is_lost_to_another(self) -> bool:
+        """See `Backend`."""
+        return super().is_lost_to_another or self._mirror.is_lost
+
+    def requested_at(self, number: int) -> float | None:
+        """See `Backend`: those of the first attempt were requested by the machine that submitted the run."""
+        [made] = self.plan.requests("attempt")
+        try:
+            found = self.client.get(made["apiVersion"], made["kind"], layout.attempt_name(self.plan.run_id, number))
+        except EngineError:
+            return None
+        return seconds_of(found["metadata"].get("creationTimestamp"), time.time())
+
+    def create_shared(self, owner: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """See `KubernetesBackend`: a run that was removed must not begin again."""
+        return super().create_shared(owner or self.client.get("v1", "ConfigMap", self.plan.run_id))
+
+    def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
+        """See `Backend`. A supervisor that takes over must know of every attempt whose pods exist."""
+        self.require_written(FLUSH_SECONDS)
+        return super().start(record, folder, number, members, clock)
+
+    def _kept_attempts(self, record: Recorder, number: int) -> set[int]:
+        self._spares.end(record.status, number)
+        [made] = self.plan.requests("attempt")
+        if WORKLOADS[self.via].remakes(made):
+            return set()
+        give_up = time.monotonic() + LEAVE_SECONDS
+        released: set[int] = set()
+        gone: set[str] = set()
+        while True:
+            found = self.client.find("v1", "Pod", layout.of_attempts(self.plan.run_id))["items"]
+            pods = {pod["metadata"]["name"]: pod for pod in found if layout.attempt_of(pod) != number}
+            live = {layout.attempt_of(pod) for name, pod in pods.items() if name not in gone and not has_ended(pod)}
+            if fresh := live - released:  # their ranks have ended: they may only wait for another attempt
+                for one in fresh:
+                    gone |= reuse.release(self.client, self.control, self.plan.run_id, one)
+                released |= fresh
+            elif not live or time.monotonic() > give_up:
+                return {layout.attempt_of(pod) for pod in pods.values()} - live
+            else:
+                time.sleep(LEAVE_PAUSE_SECONDS)
+
+    def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
+        """See `Backend`. Raises TargetUnavailable, and HeldElsewhere."""
+        self.require_written(END_SECONDS)
+        super().clean_up(record, is_patient=is_patient)
+        self.require_written(END_SECONDS)
+        try:
+            expiry.begin(self.client, self.plan.run_id)
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Unreachable) or error.status in PASSING:
+                raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error
+
+    def _policies(self) -> Sequence[Mapping[str, Any]]:
+        return ()  # the machine that submits the run creates them, so that the supervisor needs no right to
+
+    def _decide_pods(self, record: Recorder, folder: Path, number: int, ids: Sequence[PodId]) -> None:
+        record.note(reuse.decision(number, ids))
+        self.require_written(FLUSH_SECONDS)
+        super()._decide_pods(record, folder, number, ids)
+
+    def require_written(self, seconds: float) -> None:
+        """Wait until the cluster has all of the record. Raises TargetUnavailable, HeldElsewhere."""
+        if self._mirror.flush(seconds):
+            return
+        if self._mirror.is_lost:
+            raise HeldElsewhere("another supervisor has written the record of the run")
+        raise TargetUnavailable("ClusterUnreachable", "the record of the run cannot be written to the cluster")

@@ -1,0 +1,91 @@
+"""Lets a command continue the record of a run in its cluster, while it holds the Lease of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.lease import Lease, holder_of
+from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord
+from windlass.errors import EngineError, NoSuchRun, UsageError
+from windlass.runs.record import Status
+from windlass.runs.store import RunWriter, Store
+from windlass.supervise.backend import HeldElsewhere
+
+HOLD_SECONDS: Final = 60.0
+"""How long an ended run may be held by the supervisor that cleans up after it: longer than a Lease is valid."""
+HOLD_PAUSE_SECONDS: Final = 0.5
+
+
+def lease_of(client: Client, run_id: str, home: Path) -> Lease:
+    """The Lease of a run, for a command with this home."""
+    return Lease(client, run_id, holder_of(home), has_ended=partial(presence.has_ended_on, client, run_id))
+
+
+def record_of(client: Client, run_id: str, home: Path) -> ClusterRecord:
+    """The record of a run, for a command with this home that holds its Lease."""
+    return ClusterRecord(client, run_id, holder_of(home))
+
+
+@contextlib.contextmanager
+def held(client: Client, status: Status, home: Path) -> Iterator[None]:
+    """Hold the Lease of an ended run whose record is as this status; of several commands, one gets it.
+
+    Raises UsageError where another machine has changed the record, NoSuchRun where the run was removed, EngineError.
+    """
+    give_up, lease = time.monotonic() + HOLD_SECONDS, lease_of(client, status.id, home)
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                is_held = lease.ensure()
+            except HeldElsewhere:
+                is_held, lease = False, lease_of(client, status.id, home)
+            if is_held:
+                stack.callback(lease.release)
+            _require_same(client, status)
+            if is_held:
+                break
+            if time.monotonic() > give_up:
+                raise EngineError(f"{status.id} is still held by another supervisor after {HOLD_SECONDS:g} s",
+                                  f"windlass status {status.id}")  # fmt: skip
+            time.sleep(HOLD_PAUSE_SECONDS)
+        yield
+
+
+def _require_same(client: Client, status: Status) -> None:
+    try:
+        events = ClusterRecord(client, status.id).head().events
+    except Refused as error:
+        if not error.is_absent(layout.record_name(status.id), "ConfigMap"):
+            raise
+        raise NoSuchRun(f"{status.id} was removed from the cluster") from error
+    if not events or events[-1].seq != status.last_seq:
+        raise UsageError(f"{status.id} was just resumed by another command", f"windlass status {status.id}")
+
+
+class RecordFirst(Store):
+    """The store of a command that continues a record of the cluster: each event is written there first."""
+
+    def __init__(self, home: Path, record: ClusterRecord) -> None:
+        super().__init__(home)
+        self._record = record
+
+    def append(self, after: Status, added: Any, plan: str | None = None) -> None:
+        """See `Store`. Raises EngineError."""
+        self._record.write(added, after, {})
+        super().append(after, added, plan)
+
+
+@contextlib.contextmanager
+def writing(client: Client, writer: RunWriter) -> Iterator[RunWriter]:
+    """The writer of a run whose Lease this process holds: it writes the record in the cluster, then its own."""
+    home = writer.store.home
+    with RecordFirst(home, record_of(client, writer.status.id, home)) as store:
+        yield RunWriter(store, writer.status, writer.lock, lambda: time.time() + client.ahead)

@@ -1,0 +1,199 @@
+"""The program of a supervisor's pod: takes the run's Lease, restores its record, and supervises it to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api import background
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.in_cluster import CONTEXT, write_kubeconfig
+from windlass.engines.kubernetes.api.lease import Lease, holder_of
+from windlass.engines.kubernetes.backend import STARTED
+from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.pods.control import ConnectionControl
+from windlass.engines.kubernetes.pods.orders import OrderServer
+from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
+from windlass.engines.kubernetes.supervisor.manifests import MOUNTED, PLAN_FILE
+from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
+from windlass.engines.kubernetes.supervisor.package import AGAIN
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord
+from windlass.engines.kubernetes.workloads import tombstones
+from windlass.errors import WindlassError
+from windlass.plan.plan import Plan
+from windlass.runs import crash
+from windlass.runs.events import NodeStarted, SupervisorRestarted, of_newest_attempt
+from windlass.runs.store import RunWriter
+from windlass.supervise.clock import SystemClock
+from windlass.supervise.process import handle_signals
+from windlass.supervise.recorder import Recorder
+from windlass.supervise.supervisor import Supervisor
+from windlass.worker import order_protocol
+
+HOLD_PAUSE_SECONDS: Final = 1.0
+"""Between two tries to take the Lease of a supervisor that may still be alive."""
+LISTEN_SECONDS: Final = 20
+"""How long one watch for stop requests lasts; then it is looked whether the run was removed."""
+
+
+def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)) -> int:
+    """Supervise the run that the environment names; 0 once it has ended."""
+    environ = os.environ if environ is None else environ
+    run_id, namespace, home = environ["WINDLASS_RUN"], environ["WINDLASS_NAMESPACE"], Path(environ["WINDLASS_HOME"])
+    kubeconfig = str(write_kubeconfig(home, environ))
+    plan = _placed(json.loads(gzip.decompress((mounted / PLAN_FILE).read_bytes())), kubeconfig)
+    with contextlib.closing(Client(CONTEXT, namespace, kubeconfig)) as client:
+        try:
+            return _supervise(client, run_id, home, plan)
+        except WindlassError as error:  # such as another holder, an API server that is away
+            print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        except Exception as error:
+            crash.mark(home / "runs" / run_id, error)
+            raise
+    return AGAIN
+
+
+def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
+    holder = holder_of(home)
+    lease = Lease(client, run_id, holder, has_ended=lambda host: presence.has_ended_on(client, run_id, host))
+    while not lease.ensure():
+        time.sleep(HOLD_PAUSE_SECONDS)
+    record = ClusterRecord(client, run_id, holder)
+    mirror = Mirror(record, client.health)
+    with (
+        contextlib.closing(mirror),
+        contextlib.closing(_order_server()) as orders,
+        MirroredStore(home, mirror) as store,
+        _restored(store, record, plan) as writer,
+    ):
+        mirror.put(writer.status, [])
+        run_dir = store.run_dir(run_id)
+        backend = InClusterBackend(plan, run_dir, mirror, ConnectionControl(orders))
+        if writer.status.phase.is_terminal:  # the supervisor before this one has recorded the end
+            backend.clean_up(Recorder(writer))
+            return 0
+        _restore_folder(client, writer, plan, run_dir)
+        _note_restart(writer, run_dir)
+        clock = SystemClock()
+        supervisor = Supervisor(writer, plan, run_dir, backend, clock)
+        handle_signals(supervisor, clock)
+        with _listening(client, run_id, run_dir, clock):
+            supervisor.run()
+        mirror.flush(HOLD_PAUSE_SECONDS)
+        if supervisor.detached:
+            if supervisor.terminated:
+                backend.lease.release()  # its successor need not wait until the Lease expires
+            return AGAIN
+        backend.watch_node_deletion(store)
+        mirror.flush(HOLD_PAUSE_SECONDS)
+        return 0
+
+
+def _order_server() -> OrderServer:
+    """Listens for the pods of the run, on all addresses of this pod."""
+    address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    return OrderServer(order_protocol.read_key(f"{layout.KEY}/{layout.KEY_FILE}"), (address, layout.ORDERS_PORT))
+
+
+@contextlib.contextmanager
+def _restored(store: MirroredStore, record: ClusterRecord, plan: Plan) -> Iterator[RunWriter]:
+    """The writer of the run, whose record is that of the cluster; what the cluster lacks of it is mirrored."""
+    head, events = record.read()
+    status = store.copy(plan.run_id, events, plan.to_text())
+    progress = max(store.status(plan.run_id).progress, head.summary.get("progress", {}), key=_reported_at)
+    if _reported_at(progress):  # the next write of the record would leave it out
+        store.set_progress(plan.run_id, progress)
+    # This pod may have been restarted after it had written events, and before the cluster had them.
+    if lacking := store.events(plan.run_id, events[-1].seq if events else 0):
+        store.mirror.put(status, lacking)
+    writer = store.writer(plan.run_id)
+    assert writer is not None  # nothing else uses this home
+    with contextlib.closing(writer):
+        yield writer
+
+
+def _reported_at(progress: Mapping[str, Any]) -> float:
+    """When the ranks reported it, in Unix seconds; 0 where there is none."""
+    at = progress.get("at")
+    return float(at) if isinstance(at, int | float) else 0.0
+
+
+def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path) -> None:
+    """Restore what the supervisor before this one, on another node, has kept in files: which attempts were started."""
+    events = writer.events()
+    reuse.restore_decisions(run_dir, events)
+    if not writer.status.attempts:
+        return
+    number = writer.status.attempts[-1].number
+    has_run = any(event.kind == NodeStarted.kind for event in of_newest_attempt(events))
+    if has_run or _is_made(client, plan, number):
+        folder = run_dir / f"attempt-{number}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / STARTED).touch()
+
+
+def _is_made(client: Client, plan: Plan, number: int) -> bool:
+    """Whether the owner object of an attempt's pods exists, which is created last."""
+    [made], name = plan.requests("attempt"), layout.attempt_name(plan.run_id, number)
+    try:
+        client.get(made["apiVersion"], made["kind"], name)
+    except Refused as error:
+        if error.is_absent(name, made["kind"]):
+            return False
+        raise
+    return True
+
+
+def _note_restart(writer: RunWriter, run_dir: Path) -> None:
+    """Record that another supervisor takes over, unless this is the first one."""
+    if not writer.status.attempts:
+        return
+    crashed = crash.read(run_dir)
+    data: dict[str, Any] = {} if crashed is None else {"crash": crashed.summary, "crashed_at": crashed.at}
+    observed_until = max(event.time for event in writer.events() if event.kind != SupervisorRestarted.kind)
+    writer.note(SupervisorRestarted(**data, observed_until=observed_until))
+    crash.move_away(run_dir, writer.status.last_seq)
+
+
+@contextlib.contextmanager
+def _listening(client: Client, run_id: str, run_dir: Path, clock: SystemClock) -> Iterator[None]:
+    """Read stop requests from the cluster meanwhile, also while there are no pods."""
+    ear, closed = tombstones.Ear(client, run_id, run_dir), threading.Event()
+    selector = tombstones.stop_selector(run_id)
+
+    def turn() -> bool:
+        found = client.find("v1", "ConfigMap", selector)
+        ear.listen()
+        clock.wake()
+        for _ in client.watch("v1", "ConfigMap", selector, found["metadata"]["resourceVersion"], LISTEN_SECONDS):
+            ear.listen()
+            clock.wake()
+        return False
+
+    background.start("stop requests", turn, closed, client.health)
+    try:
+        yield
+    finally:
+        closed.set()
+
+
+def _placed(data: dict[str, Any], kubeconfig: str) -> Plan:
+    """The plan, whose cluster is reached from inside."""
+    plan = Plan.from_json(data)
+    inside = {"context": CONTEXT, "kubeconfig": kubeconfig}
+    steps = tuple(
+        replace(step, request={**step.request, **inside}) if step.kind == "cluster" else step for step in plan.steps
+    )
+    return replace(plan, steps=steps)

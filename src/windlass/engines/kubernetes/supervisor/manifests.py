@@ -1,0 +1,150 @@
+"""The objects of a supervisor that runs in the cluster. Pure: the same job gives the same bytes.
+
+Job RUN-supervisor         one small pod; the cluster makes another one where its node dies
+ConfigMap RUN-supervisor   the supervisor's code, and the run's plan
+ConfigMap RUN-record       what it records, see `record.py`
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes import layout, manifests
+from windlass.engines.kubernetes.labels import COMPONENT, SUPERVISOR
+from windlass.engines.kubernetes.manifests import SILENT, UNPRIVILEGED, Shape, core, labels
+from windlass.engines.kubernetes.pods.control import order_client_fields
+from windlass.engines.kubernetes.supervisor import package
+from windlass.engines.kubernetes.workloads.base import Manifest
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+
+MOUNTED: Final = f"{layout.ROOT}/supervisor"
+HOME: Final = f"{layout.ROOT}/home"
+CODE_FILE: Final = "windlass.zip"
+PLAN_FILE: Final = "plan.json.gz"
+AMOUNTS: Final = {"cpu": "50m", "memory": "96Mi"}
+MEMORY_LIMIT: Final = "512Mi"
+HOME_LIMIT: Final = "1Gi"
+LOST_SECONDS: Final = 10
+"""How long the pod stays on a node that does not answer: another supervisor takes its place at once, by the Lease."""
+KEY_BYTES: Final = 32
+GRACE_SECONDS: Final = 20
+"""How long the supervisor may take to write what it knows when its pod is deleted."""
+ENDLESS: Final = 1_000_000
+"""How often the pod may fail: a supervisor that ends before its run is always started again."""
+
+
+def job(shape: Shape, job: Job) -> Manifest:
+    """The Job of the supervisor."""
+    its = labels(shape, job, SUPERVISOR)
+    queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
+    meta = {"name": layout.supervisor_name(shape.run_id), "namespace": shape.namespace, "labels": {**its, **queue}}
+    template = {"metadata": {"labels": its}, "spec": _pod(shape)}
+    spec = {"backoffLimit": ENDLESS, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
+    if shape.expires_seconds is not None:  # see `expiry.py`
+        spec["ttlSecondsAfterFinished"] = shape.expires_seconds
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def contents(shape: Shape, job: Job) -> Manifest:
+    """What is mounted into its pod; `filled` adds the data."""
+    its = {**labels(shape, job, SUPERVISOR), layout.CODE_LABEL: SUPERVISOR}
+    return core("ConfigMap", layout.supervisor_name(shape.run_id), shape.namespace, its)
+
+
+def service(shape: Shape, job: Job) -> Manifest:
+    """What gives the pod of the supervisor a name."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {layout.RUN_LABEL: shape.run_id, COMPONENT: SUPERVISOR},
+        "ports": [{"name": "orders", "port": layout.ORDERS_PORT}],
+    }
+    its = labels(shape, job, SUPERVISOR)
+    return core("Service", layout.supervisor_name(shape.run_id), shape.namespace, its, spec=spec)
+
+
+def key(shape: Shape, job: Job) -> Manifest:
+    """The Secret of the run's key; `keyed` adds the key."""
+    return core("Secret", layout.key_name(shape.run_id), shape.namespace, labels(shape, job, SUPERVISOR), type="Opaque")
+
+
+def keyed(made: Mapping[str, Any]) -> Manifest:
+    """The same with a new key."""
+    return {**made, "data": {layout.KEY_FILE: base64.b64encode(os.urandom(KEY_BYTES)).decode()}}
+
+
+def filled(made: Mapping[str, Any], plan: str) -> Manifest:
+    """The same with the supervisor's code and the run's plan, as JSON text."""
+    files = {CODE_FILE: package.archive(), PLAN_FILE: gzip.compress(plan.encode(), mtime=0)}
+    return {**made, "binaryData": {name: base64.b64encode(data).decode() for name, data in files.items()}}
+
+
+def with_digest(made: Mapping[str, Any], plan: str) -> Manifest:
+    """The Job with the digest of the plan: more users may change ConfigMaps than may create pods."""
+    meta = made["metadata"]
+    notes = {**meta.get("annotations", {}), layout.PLAN_ANNOTATION: plan_digest(plan)}
+    return {**made, "metadata": {**meta, "annotations": notes}}
+
+
+def plan_digest(plan: str) -> str:
+    """The digest of a plan as JSON text."""
+    return f"sha256:{hashlib.sha256(plan.encode()).hexdigest()}"
+
+
+def stamped(made: Mapping[str, Any]) -> Manifest:
+    """The same Job with the digest of the supervisor's code on its pod."""
+    template = made["spec"]["template"]
+    notes = {layout.DIGEST_ANNOTATION: hashlib.sha256(package.archive()).hexdigest()}
+    template = {**template, "metadata": {**template["metadata"], "annotations": notes}}
+    return {**made, "spec": {**made["spec"], "template": template}}
+
+
+def _pod(shape: Shape) -> Manifest:
+    name = layout.supervisor_name(shape.run_id)
+    spec: Manifest = {
+        "restartPolicy": "OnFailure",
+        "serviceAccountName": layout.SUPERVISOR_ACCOUNT,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": manifests.restricted(shape.user),
+        "tolerations": [
+            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_SECONDS}
+            for key in SILENT
+        ],
+        "containers": [_container(shape)],
+        "volumes": [
+            {"name": "supervisor", "configMap": {"name": name}},
+            {"name": "home", "emptyDir": {"sizeLimit": HOME_LIMIT}},
+            *order_client_fields(shape.run_id, shape.namespace)["volumes"],
+        ],
+    }
+    if shape.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in shape.pull_secrets]
+    return spec
+
+
+def _container(shape: Shape) -> Manifest:
+    env = {"WINDLASS_RUN": shape.run_id, "WINDLASS_NAMESPACE": shape.namespace, "WINDLASS_HOME": HOME}
+    return {
+        "name": SUPERVISOR,
+        "image": shape.supervisor_image or shape.image,
+        "command": [shape.python, "-I", "-S", f"{MOUNTED}/{CODE_FILE}"],
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "resources": {"requests": AMOUNTS, "limits": {"memory": MEMORY_LIMIT}},
+        "securityContext": UNPRIVILEGED,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "supervisor", "mountPath": MOUNTED, "readOnly": True},
+            {"name": "home", "mountPath": HOME},
+            *order_client_fields(shape.run_id, shape.namespace)["volumeMounts"],
+        ],
+        "ports": [{"name": "orders", "containerPort": layout.ORDERS_PORT}],
+    }

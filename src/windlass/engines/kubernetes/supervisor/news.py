@@ -1,0 +1,146 @@
+"""Reads what clusters have recorded of the runs that are supervised there, since this machine last did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Client, Refused
+from windlass.engines.kubernetes.api.optional import at_once
+from windlass.engines.kubernetes.discovery.snapshot import Place, place_of
+from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor.imported import imported_plan
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, summaries
+from windlass.engines.kubernetes.workloads.job import BATCH
+from windlass.errors import WindlassError
+from windlass.plan.plan import Plan
+from windlass.runs.events import Event, RunResumed, entries
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+
+class News(NamedTuple):
+    """What the cluster has recorded of a run since the cache was filled."""
+
+    events: list[Event]
+    summary: Mapping[str, Any]
+    is_started: bool = True
+    """Whether there is a record at all: the submission may have been killed before it was made."""
+    is_removed: bool = False
+    """Whether the run was removed from the cluster."""
+    absence: str = ""
+    """Why no supervisor acts for it; empty where one does."""
+    plan: str | None = None
+    """Its new plan, where it was resumed with another number of nodes."""
+
+
+class NewsReader:
+    """Reads the records of runs of this store; it changes nothing, here or there."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._clients: dict[Place, Client] = {}
+        self._imported: set[str] = set()
+        """Runs whose plan is of another machine."""
+
+    def read(self, statuses: Sequence[Status]) -> dict[str, News | WindlassError]:
+        """News of these runs, or why there is none; a removal is reported only where two requests find it."""
+        news = self._ask(statuses)
+        if absent := [one for one in statuses if isinstance(found := news.get(one.id), News) and found.is_removed]:
+            time.sleep(ABSENT_SECONDS)  # a server that is being restored reports objects absent for a moment
+            news |= self._ask(absent)
+        return news
+
+    def client(self, run_id: str) -> Client:
+        """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
+        return self._client_of(place_of(self._store.plan(run_id)))
+
+    def _client_of(self, place: Place) -> Client:
+        if place not in self._clients:
+            self._clients[place] = Client(*place)
+        return self._clients[place]
+
+    def _ask(self, statuses: Sequence[Status]) -> dict[str, News | WindlassError]:
+        """News of these runs, or why there is none, from all their places at the same time."""
+        places: dict[Place, list[Status]] = {}
+        for status in statuses:
+            plan = self._store.plan(status.id)
+            places.setdefault(place_of(plan), []).append(status)
+            if any(layout.IMPORTED in step["request"] for step in plan["steps"]):
+                self._imported.add(status.id)
+        now = self._clock()
+        answers = at_once({place: partial(self._look, place, its, now) for place, its in places.items()})
+        found: dict[str, News | WindlassError] = {}
+        for place, its in places.items():
+            answer = answers.get(place)
+            if isinstance(answer, WindlassError):
+                found |= {status.id: answer for status in its}
+            elif answer is not None:
+                found |= answer
+        return found
+
+    def _look(self, place: Place, statuses: Sequence[Status], now: float) -> dict[str, News | WindlassError]:
+        """News of the runs of a place. Of several, one list shows which have any. Raises Unreachable, Refused."""
+        client = self._client_of(place)
+        known = summaries(client) if len(statuses) > 1 else {}
+        found: dict[str, News | WindlassError] = {}
+        for status in statuses:
+            summary = known.get(status.id, {})
+            try:
+                is_known = summary.get("last_seq") == status.last_seq
+                found[status.id] = News([], summary) if is_known else self._news(client, place, status, now)
+            except (DamagedRecord, Refused) as error:  # one damaged record must not hide the other runs
+                found[status.id] = error
+        return found
+
+    def _news(self, client: Client, place: Place, status: Status, now: float) -> News:
+        try:
+            head, events = ClusterRecord(client, status.id).read(status.last_seq)
+        except Refused as error:
+            if not error.is_absent(layout.record_name(status.id), "ConfigMap"):
+                raise
+            return self._without_record(client, status, now)
+        now += client.ahead  # events and Leases have times of the cluster
+        written_at = max((event.time for event in head.events), default=status.created_at)
+        is_quiet = not status.phase.is_terminal and now - written_at > presence.QUIET_SECONDS
+        absence = presence.absence(client, status.id, now) if is_quiet else ""
+        # A submission or a resume was killed between the record and the supervisor's Job, which is created last.
+        has_job = not absence or not is_absent(client, BATCH, "Job", layout.supervisor_name(status.id))
+        plan = self._new_plan(client, place, status.id, events)
+        return News(events, head.summary, is_started=has_job, absence=absence, plan=plan)
+
+    @staticmethod
+    def _without_record(client: Client, status: Status, now: float) -> News:
+        """News of a run whose record is not there: it was removed, or not submitted completely."""
+        if is_absent(client, "v1", "ConfigMap", status.id):
+            return News([], {}, is_started=False, is_removed=True)
+        if not presence.absence(client, status.id, now + client.ahead):
+            name = layout.record_name(status.id)
+            raise DamagedRecord(f"ConfigMap {name} was deleted; the run's supervisor writes it again")
+        return News([], {}, is_started=False)
+
+    def _new_plan(self, client: Client, place: Place, run_id: str, events: Iterable[Event]) -> str | None:
+        """The plan of a run, where the machine that submitted it has resumed it by another one."""
+        is_new = any(resumed.nodes is not None for resumed in entries(events, RunResumed))
+        return plan_in(client, place, run_id).to_text() if is_new and run_id in self._imported else None
+
+
+def plan_in(client: Client, place: Place, run_id: str) -> Plan:
+    """The plan of a run that another machine has submitted. Raises Refused, Unreachable, DamagedRecord, StoreTooNew."""
+    name = layout.supervisor_name(run_id)
+    return imported_plan(client.get("v1", "ConfigMap", name), client.get(BATCH, "Job", name), run_id, place)
+
+
+def is_absent(client: Client, api: str, kind: str, name: str) -> bool:
+    """Whether the API server reports that there is no such object. Raises Refused, Unreachable."""
+    try:
+        client.get(api, kind, name)
+    except Refused as error:
+        if error.is_absent(name, kind):
+            return True
+        raise
+    return False

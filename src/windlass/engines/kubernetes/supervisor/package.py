@@ -1,0 +1,62 @@
+"""Packs the parts of this package that a supervisor in the cluster needs: a zip file that Python runs as it is."""
+
+from __future__ import annotations
+
+import functools
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PARTS: Final = ("__init__.py", "errors.py", "code", "engines/__init__.py", "engines/checks.py", "engines/kubernetes",
+                "plan", "runs", "supervise", "worker")  # fmt: skip
+"""Of the folder of the package. They need the standard library alone."""
+EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+"""The time of all files: the same version gives the same bytes."""
+AGAIN: Final = 75
+"""Exit code of a supervisor that ends before its run: the Job starts another one."""
+MAIN: Final = f'''"""Starts the supervisor, where the interpreter is new enough for it."""
+import signal
+import sys
+
+# The first process of a container ignores a signal without a handler: a deleted pod would stay for its whole grace
+# period if it was deleted during the imports.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({AGAIN}))
+
+if sys.version_info < (3, 11):
+    sys.exit("the supervisor needs Python 3.11, and the image has %d.%d: set supervisor_image: in the target, or "
+             "supervisor: machine" % sys.version_info[:2])
+
+try:
+    from windlass.engines.kubernetes.supervisor.main import main
+except ImportError as error:  # Debian's python3-minimal, builds without the headers of SQLite or OpenSSL
+    sys.exit("the supervisor needs the whole standard library, and the image lacks a part of it (%s): set "
+             "supervisor_image: in the target, or supervisor: machine" % error)
+
+sys.exit(main())
+'''
+
+
+@functools.cache
+def archive() -> bytes:
+    """The zip file."""
+    root = Path(__file__).parents[3]
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        _add(file, "__main__.py", MAIN.encode())
+        for path in sorted(set(_files(root))):
+            _add(file, f"windlass/{path.relative_to(root)}", path.read_bytes())
+    return made.getvalue()
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for part in PARTS:
+        path = root / part
+        yield from path.rglob("*.py") if path.is_dir() else (path,)
+
+
+def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    file.writestr(info, data)

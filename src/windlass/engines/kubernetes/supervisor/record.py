@@ -1,0 +1,290 @@
+"""The record of a run in its cluster: its events and its status, in ConfigMaps that the run's anchor owns.
+
+    ConfigMap RUN-record      the head: the newest events, one a line; the status in short, as an annotation
+    ConfigMap RUN-record-K    part K = 1, 2, … of the events before these, compressed; never changed
+
+Only the holder of the run's Lease writes. A head that another supervisor has written since is not overwritten: the
+resource version of each write is that of the head which was read. A head that something else has changed or deleted is
+written again as its supervisor knows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from windlass.engines.kubernetes import labels, layout, manifests
+from windlass.engines.kubernetes.api import lease
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.supervisor.summary import LATEST, summary_in, summary_of
+from windlass.errors import EngineError
+from windlass.runs.events import Created, Event
+from windlass.runs.record import CLUSTER, Status
+from windlass.supervise.backend import HeldElsewhere
+
+EVENTS: Final = "events"
+PARTS: Final = "parts"
+HEAD_BYTES: Final = 64 << 10
+"""How long the events of the head may become: each write sends all of it."""
+FIRST_PARTS: Final = 4
+UNPACKED_BYTES: Final = 64 << 20
+"""How large compressed data may become, all parts together: another user may have changed it to fill the memory."""
+MAX_PARTS: Final = 256
+"""Parts that are kept, the first ones among them: some 16 MiB of events, compressed to a tenth."""
+Json = Mapping[str, Any]
+
+
+class DamagedRecord(EngineError):
+    """Something else than a supervisor has changed the record: it is not what one writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head as it was read."""
+
+    events: tuple[Event, ...]
+    summary: Json
+    """Of the status, see `summary.py`; empty where it was damaged."""
+    num_parts: int
+    writer: str
+    """The supervisor that wrote it, as its Lease names it."""
+
+
+class ClusterRecord:
+    """The record of one run. Its methods raise Refused, Unreachable and DamagedRecord."""
+
+    def __init__(self, client: Client, run_id: str, writer: str = "") -> None:
+        """`writer` identifies the supervisor that writes; a reader needs none."""
+        self._client = client
+        self._run_id = run_id
+        self._writer = writer
+        self._object: dict[str, Any] | None = None
+        """The head's, as this writer last wrote it; None where it may be another by now."""
+        self._written: Head | None = None
+        """The head that this writer last wrote; None before the first write."""
+
+    def head(self) -> Head:
+        """The head as it is now."""
+        return head_of(self._get())
+
+    def events(self, after: int = 0) -> list[Event]:
+        """The events after number `after`, in order."""
+        return self.read(after)[1]
+
+    def read(self, after: int = 0) -> tuple[Head, list[Event]]:
+        """The head, and the events after number `after`; parts are read only as far back as these reach."""
+        head = self.head()
+        found = list(head.events)
+        left = UNPACKED_BYTES
+        for number in reversed(_kept(head.num_parts)):
+            if found and found[0].seq <= after + 1:
+                break
+            text = self._part(number, left)
+            left -= len(text)
+            found = [*_parsed(layout.record_name(self._run_id, number), text), *found]
+        # A part that was made before its head could be written has events that the head has too.
+        unique = {event.seq: event for event in found}
+        if 1 in unique and not self._is_creation(unique[1]):
+            raise _damaged(layout.record_name(self._run_id), f"its first event is not the creation of {self._run_id}")
+        return head, [unique[seq] for seq in sorted(unique) if seq > after]
+
+    def _is_creation(self, event: Event) -> bool:
+        """Of this run, and of one that a supervisor in the cluster supervises; no other may get into a cache."""
+        first = event.entry
+        return isinstance(first, Created) and (first.id, first.supervisor) == (self._run_id, CLUSTER)
+
+    def _part(self, number: int, max_bytes: int) -> str:
+        name = layout.record_name(self._run_id, number)
+        try:
+            part = self._client.get("v1", "ConfigMap", name)
+        except Refused as error:
+            if error.is_absent(name, "ConfigMap"):
+                return ""
+            raise
+        return unpacked(part, EVENTS, max_bytes)
+
+    def write(self, added: Sequence[Event], status: Status, progress: Json) -> None:
+        """Append events, and set the status after them; all or nothing. May be repeated after an error.
+
+        Raises HeldElsewhere where another supervisor has written since.
+        """
+        found = self._object or self._current()
+        head = self._written or head_of(found)
+        _require_same(head, added)
+        last = head.events[-1].seq if head.events else 0
+        events = (*head.events, *(event for event in added if event.seq > last))
+        num_parts = head.num_parts
+        if sum(map(len, map(_line, events))) > HEAD_BYTES and len(events) > 1:
+            num_parts += 1
+            self._create_part(num_parts, events[:-1])
+            events = events[-1:]
+        fresh = Head(events, summary_of(status, progress), num_parts, self._writer)
+        self._object = None  # after an error, what is there is read before the next write
+        try:
+            self._object = self._client.call("PUT", self._path, _with_head(found, fresh))
+        except Refused as error:
+            if self._written is None or error.status not in (404, 409):
+                raise
+            self._object = self._client.call("PUT", self._path, _with_head(self._current(), fresh))
+        self._written = fresh
+
+    def _current(self) -> dict[str, Any]:
+        """The head's object as it is now, made anew where it was deleted.
+
+        Raises HeldElsewhere where another supervisor has written it, and Refused where the run was removed.
+        """
+        try:
+            found = self._get()
+        except Refused as error:
+            if self._written is None or not error.is_absent(layout.record_name(self._run_id), "ConfigMap"):
+                raise
+            anchor = self._client.get("v1", "ConfigMap", self._run_id)
+            return self._client.create(head_manifest(anchor, self._written))
+        if self._written is not None and writer_of(found) != self._writer and not self._is_holder():
+            raise HeldElsewhere("another supervisor has written the record of the run")
+        return found
+
+    def _is_holder(self) -> bool:
+        """Whether this writer holds the Lease of the run: then no other supervisor has written its record."""
+        try:
+            spec = self._client.get(lease.API, lease.KIND, self._run_id).get("spec") or {}
+        except Refused:
+            return False
+        return bool(spec.get("holderIdentity") == self._writer)
+
+    def _get(self) -> dict[str, Any]:
+        return self._client.get("v1", "ConfigMap", layout.record_name(self._run_id))
+
+    @property
+    def _path(self) -> str:
+        return self._client.path("v1", "ConfigMap", layout.record_name(self._run_id))
+
+    def _create_part(self, number: int, events: Iterable[Event]) -> None:
+        anchor = self._client.get("v1", "ConfigMap", self._run_id)
+        part = _part_manifest(anchor, number, events)
+        try:
+            self._client.create(part)
+        except Refused as error:  # it was created, and the head could not be written
+            if error.status != 409:
+                raise
+            self._client.delete("v1", "ConfigMap", part["metadata"]["name"])
+            self._client.create(part)
+        if number > MAX_PARTS:
+            old = layout.record_name(self._run_id, number - MAX_PARTS + FIRST_PARTS)
+            self._client.delete("v1", "ConfigMap", old)
+
+
+def head_manifest(anchor: Json, head: Head) -> dict[str, Any]:
+    """The object of a head, owned by the run's anchor."""
+    meta = anchor["metadata"]
+    its = labels.like(meta["labels"], labels.RECORD, **{layout.MARK_LABEL: layout.RECORD})
+    made = manifests.core("ConfigMap", layout.record_name(meta["name"]), meta["namespace"], its)
+    return _with_head(manifests.owned(made, anchor), head)
+
+
+def _with_head(found: Json, head: Head) -> dict[str, Any]:
+    """The object with the content of another head."""
+    notes = {
+        layout.STATUS_ANNOTATION: json.dumps(head.summary, separators=(",", ":")),
+        layout.WRITER_ANNOTATION: head.writer,
+    }
+    data = {EVENTS: "".join(map(_line, head.events)), PARTS: str(head.num_parts)}
+    return {**found, "metadata": {**found["metadata"], "annotations": notes}, "data": data}
+
+
+def _part_manifest(anchor: Json, number: int, events: Iterable[Event]) -> dict[str, Any]:
+    meta = anchor["metadata"]
+    # By the second one lists of runs leave it out.
+    its = labels.like(meta["labels"], labels.RECORD, **{layout.CODE_LABEL: layout.RECORD})
+    data = {EVENTS: base64.b64encode(gzip.compress("".join(map(_line, events)).encode(), mtime=0)).decode()}
+    name = layout.record_name(meta["name"], number)
+    made = manifests.core("ConfigMap", name, meta["namespace"], its, binaryData=data, immutable=True)
+    return manifests.owned(made, anchor)
+
+
+def head_of(found: Json) -> Head:
+    """The head in its object. Raises DamagedRecord."""
+    data = found.get("data") or {}
+    name, num_parts = found["metadata"]["name"], data.get(PARTS) or "0"
+    if not (num_parts.isascii() and num_parts.isdigit() and len(num_parts) < 10):
+        raise _damaged(name, f"{PARTS} is '{num_parts[:20]}'")
+    events = _parsed(name, data.get(EVENTS, ""))
+    return Head(events, summary_in(found["metadata"]) or {}, int(num_parts), writer_of(found))
+
+
+def writer_of(found: Json) -> str:
+    """The supervisor that wrote a head, as its Lease names it."""
+    return str((found["metadata"].get("annotations") or {}).get(layout.WRITER_ANNOTATION, ""))
+
+
+def _kept(num_parts: int) -> list[int]:
+    """The parts of so many that are kept."""
+    first = min(num_parts, FIRST_PARTS)
+    return [*range(1, first + 1), *range(max(first, num_parts - MAX_PARTS + FIRST_PARTS) + 1, num_parts + 1)]
+
+
+def _require_same(head: Head, added: Iterable[Event]) -> None:
+    """Raise HeldElsewhere where the record has another event of the same number: another supervisor has written it."""
+    known = {event.seq: _line(event) for event in head.events}
+    if any(known.get(event.seq, line) != line for event in added for line in (_line(event),)):
+        raise HeldElsewhere("another supervisor has written the record of the run")
+
+
+def unpacked(found: Json, key: str, max_bytes: int) -> str:
+    """The compressed text under a key of a ConfigMap, of at most so many bytes. Raises DamagedRecord."""
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        # A maximum of 0 would be none.
+        data = unpacker.decompress(base64.b64decode(found["binaryData"][key]), max(1, max_bytes))
+        if unpacker.eof:
+            return data.decode()
+        problem = "is incomplete, or too large"
+    except (KeyError, TypeError):
+        problem = "is missing"
+    except (ValueError, zlib.error):
+        problem = "cannot be unpacked"
+    raise _damaged(found["metadata"]["name"], f"{key} {problem}")
+
+
+def _damaged(name: str, problem: str) -> DamagedRecord:
+    run_id = name.partition(f"-{layout.RECORD}")[0].removesuffix("-supervisor")
+    return DamagedRecord(
+        f"ConfigMap {name} was changed, and cannot be read: {problem}",
+        f"windlass stop ends its pods; to remove it: kubectl delete configmap {run_id}",
+    )
+
+
+def summaries(client: Client) -> dict[str, Json]:
+    """The summaries of all runs of the namespace whose record is there, by run. Raises Refused, Unreachable."""
+    selector = f"{layout.MANAGED_LABEL}=windlass,{layout.MARK_LABEL}={layout.RECORD}"
+    return {
+        row["object"]["metadata"]["labels"].get(layout.RUN_LABEL, ""): summary_in(row["object"]["metadata"]) or {}
+        for page in client.pages("v1", "ConfigMap", selector, includeObject="Metadata")
+        for row in page["rows"] or ()
+    }
+
+
+def _line(event: Event) -> str:
+    return json.dumps([event.seq, event.time, event.kind, event.data], separators=(",", ":")) + "\n"
+
+
+def _parsed(name: str, text: str) -> tuple[Event, ...]:
+    """The events of an object with this name. Raises DamagedRecord."""
+    return tuple(_event(name, line) for line in text.splitlines() if line)
+
+
+def _event(name: str, line: str) -> Event:
+    try:
+        match json.loads(line):
+            case [int(seq), int() | float() as time, str(kind), dict(data)] if (
+                type(seq) is int and type(time) is not bool and 0 < seq < 1 << 53 and 0 <= time < LATEST
+            ):
+                return Event(seq, time, kind, data)
+    except (ValueError, RecursionError):
+        pass
+    raise _damaged(name, f"'{line[:60]}' is no event")

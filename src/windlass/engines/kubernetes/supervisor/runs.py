@@ -1,0 +1,341 @@
+"""Runs whose supervisor is in their cluster, as seen from a user's machine: its store is a cache of their records."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from windlass.engines.base import RunState, reopen
+from windlass.engines.kubernetes import expiry, layout, manifests
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.lease import Lease, holder_of
+from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS
+from windlass.engines.kubernetes.discovery.snapshot import Place
+from windlass.engines.kubernetes.logs.fetch import LogReader
+from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.pods.nodes import has_ended
+from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
+from windlass.engines.kubernetes.supervisor.manifests import filled, keyed, stamped, with_digest
+from windlass.engines.kubernetes.supervisor.news import News, NewsReader, is_absent, plan_in
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
+from windlass.engines.kubernetes.supervisor.summary import summary_of
+from windlass.engines.kubernetes.workloads import shutdown, tombstones
+from windlass.engines.kubernetes.workloads.job import BATCH
+from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
+from windlass.plan.plan import Plan
+from windlass.runs.events import Event, Json, RunEnded, StopRequested
+from windlass.runs.phase import Phase
+from windlass.runs.record import REMOVED, Status
+from windlass.runs.store import RunWriter, Store
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.backend import KubernetesBackend
+
+REFRESH_SECONDS: Final = 1.0
+"""How old the cache of a run may be that a command follows."""
+ENDED_REFRESH_SECONDS: Final = 30.0
+"""The same for a run that has ended, which another machine may resume."""
+EXPIRED: Final = "it has expired there, or was removed"
+GONE_SECONDS: Final = 60.0
+"""How long the Job of an earlier supervisor may take to be deleted."""
+
+
+class Stale(NamedTuple):
+    """Why the record of a run cannot be read now."""
+
+    since: float
+    """Unix seconds."""
+    type: str
+    """Of the run's condition meanwhile."""
+    why: str
+    message: str
+
+
+class ClusterSupervised:
+    """The runs of this store that are supervised in their clusters."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._reader = NewsReader(store, clock)
+        self._next: dict[str, float] = {}
+        """When the cache of a run is refreshed next, in monotonic seconds."""
+        self._stale: dict[str, Stale] = {}
+        """Runs whose record cannot be read now."""
+        self._absent: dict[str, str] = {}
+        """Why no supervisor acts for a run, by its id; empty where one does."""
+        self._removed: set[str] = set()
+        """Runs that are no longer in the cluster."""
+        self._leases: dict[str, Lease] = {}
+        """Of runs that this process ends, since no supervisor acts for them."""
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    def start(self, backend: KubernetesBackend, owner: Json, status: Status, events: Iterable[Event]) -> None:
+        """Create the supervisor of a run, with the record so far. What exists is kept. Raises EngineError."""
+        plan, client = backend.plan, backend.client
+        head = Head(tuple(events), summary_of(status, {}), 0, holder_of(self._store.home))
+        self._create(client, owner, [head_manifest(owner, head), *_objects(plan)])
+
+    def resume(self, writer: RunWriter, backend: KubernetesBackend, plan: Plan | None, checkpoint: str | None) -> None:
+        """Have an ended run continue by a new supervisor. Raises UsageError, EngineError, StoreError."""
+        client, run_id = backend.client, writer.status.id
+        self._require_record(client, run_id)
+        with held(client, writer.status, self._store.home), writing(client, writer) as first:
+            owner = client.get("v1", "ConfigMap", run_id)
+            backend.create_shared(owner)
+            expiry.release(client, run_id)
+            self._delete_job(client, run_id)
+            tombstones.forget(client, run_id)
+            client.delete("v1", "ConfigMap", layout.supervisor_name(run_id))
+            *contents, job = _objects(backend.plan)
+            self._create(client, owner, contents)  # first: other machines read the plan once they see the resume
+            reopen(first, self._store.run_dir(run_id), plan, checkpoint)
+            self._create(client, owner, [job])
+        self._next.pop(run_id, None)
+
+    @staticmethod
+    def _require_record(client: Client, run_id: str) -> None:
+        if is_absent(client, "v1", "ConfigMap", layout.record_name(run_id)):
+            raise UsageError(f"{run_id} is no longer in the cluster: {EXPIRED}", "submit its job again: windlass run")
+
+    @staticmethod
+    def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
+        """Create what does not exist yet. Raises EngineError."""
+        for made in objects:
+            try:
+                client.create(manifests.owned(made, owner))
+            except Refused as error:
+                if error.status != 409:
+                    raise
+
+    def _delete_job(self, client: Client, run_id: str) -> None:
+        """Delete the Job of the supervisor that has ended, and wait until it is gone: the next one has its name."""
+        name, give_up = layout.supervisor_name(run_id), time.monotonic() + GONE_SECONDS
+        while client.delete(BATCH, "Job", name):
+            if time.monotonic() > give_up:
+                raise EngineError(f"Job {name} is still being deleted after {GONE_SECONDS:g} s", "try again")
+            time.sleep(REFRESH_SECONDS / 5)
+
+    # -- the cache ----------------------------------------------------------------------------------------------------
+
+    def status(self, status: Status) -> Status:
+        """The status of a run as of now; where the cluster does not answer, the last one with that as its condition."""
+        return self.states([status])[0].status
+
+    def states(self, statuses: Iterable[Status]) -> list[RunState]:
+        """Runs as of now; all places of those whose cache is old are asked at the same time. Raises StoreError."""
+        statuses = list(statuses)
+        due = [status for status in statuses if time.monotonic() >= self._next.get(status.id, 0.0)]
+        news = self._reader.read(due)
+        for status in due:
+            self._take(status, news.get(status.id))
+        return [self._state(status.id) for status in statuses]
+
+    def client(self, run_id: str) -> Client:
+        """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
+        return self._reader.client(run_id)
+
+    def _take(self, status: Status, news: News | WindlassError | None) -> None:
+        pause = ENDED_REFRESH_SECONDS if status.phase.is_terminal else REFRESH_SECONDS
+        self._next[status.id] = time.monotonic() + pause
+        if not isinstance(news, News):
+            self._stale[status.id] = self._why_stale(status, news)
+            return
+        self._stale.pop(status.id, None)
+        self._absent[status.id] = news.absence
+        if news.is_removed:
+            self._removed.add(status.id)
+            self._end_removed(status)
+            return
+        self._removed.discard(status.id)
+        try:
+            self._copy(status.id, news)
+        except StoreFull:
+            raise
+        except StoreError as error:  # one damaged record must not hide the other runs
+            self._stale[status.id] = self._why_stale(status, error)
+            return
+        status = self._store.status(status.id)
+        if not news.is_started and not status.phase.is_terminal:
+            self._start_again(status)
+        elif news.absence:
+            self._end_stopped(status.id)
+
+    def _why_stale(self, status: Status, error: WindlassError | None) -> Stale:
+        """Why there is no news of a run, by the error; None where there was no answer in time."""
+        before = self._stale.get(status.id)
+        since = self._clock() if before is None else before.since
+        if isinstance(error, DamagedRecord | StoreError):
+            return Stale(since, "RecordDamaged", error.message, error.message)
+        why = f"has not answered within {ANSWER_SECONDS:g} s" if error is None else f"cannot be read: {error.message}"
+        message = f"the record in cluster {status.target} {why}; the run goes on without this machine"
+        return Stale(since, "ClusterUnreachable", f"cluster {status.target} {why}", message)
+
+    def _copy(self, run_id: str, news: News) -> None:
+        if news.events:
+            self._store.copy(run_id, news.events, news.plan)
+            reuse.restore_decisions(self._store.run_dir(run_id), news.events)
+        progress = news.summary.get("progress")
+        if isinstance(progress, dict) and progress:
+            self._store.copy_progress(run_id, progress)
+
+    def _state(self, run_id: str) -> RunState:
+        status, now = self._store.status(run_id), self._clock()
+        if (absence := self._absent.get(run_id)) and run_id not in self._stale and not status.phase.is_terminal:
+            condition = {"type": "SupervisorAbsent", "message": absence, "since": status.phase_since}
+            return RunState(replace(status, condition=condition), now)
+        if run_id not in self._stale:
+            if run_id in self._removed and status.condition is None:
+                message = f"the run is no longer in the cluster: {EXPIRED}; its record is on this machine"
+                condition = {"type": REMOVED, "message": message, "since": status.ended_at or now}
+                status = replace(status, condition=condition)
+            return RunState(status, now)
+        since, kind, why, message = self._stale[run_id]
+        condition = {"type": kind, "message": message, "since": since}
+        return RunState(status if status.phase.is_terminal else replace(status, condition=condition), since, why)
+
+    def _start_again(self, status: Status) -> None:
+        """The submission was killed before the supervisor was created: create it."""
+        from windlass.engines.kubernetes.backend import KubernetesBackend  # commands that show a run need none
+
+        try:
+            plan = Plan.from_json(self._store.plan(status.id))
+            with contextlib.closing(KubernetesBackend(plan, self._store.run_dir(status.id))) as backend:
+                owner = backend.client.get("v1", "ConfigMap", status.id)  # which another machine may have removed
+                self.start(backend, backend.create_shared(owner), status, self._store.events(status.id))
+            self._absent.pop(status.id, None)
+        except WindlassError as error:
+            self._absent[status.id] = f"no supervisor can be started: {error.message}"
+
+    def _end_stopped(self, run_id: str) -> None:
+        """Record the end of a run to which a stop was requested, for which no supervisor acts, and no pod lives."""
+        client = self.client(run_id)
+        with contextlib.suppress(WindlassError):
+            if tombstones.asked(client, run_id) is None or shutdown.live_pods(client, run_id):
+                return
+            writer = self._store.writer(run_id)
+            if writer is None:
+                return
+            # Kept: of another holder, a Lease is known to have expired once it was not renewed for its duration.
+            lease = self._leases.setdefault(run_id, lease_of(client, run_id, self._store.home))
+            with contextlib.closing(writer), contextlib.ExitStack() as held:
+                if writer.status.phase.is_terminal or not lease.ensure():
+                    return
+                held.callback(lease.release)
+                with writing(client, writer) as first:
+                    first.append(StopRequested(tombstones.ELSEWHERE, True))
+                    first.append(RunEnded(Phase.STOPPED, reason="stop"))
+                self._absent.pop(run_id, None)
+                tombstones.tell_end(client, run_id, stopped=True, well=False)
+                client.delete(BATCH, "Job", layout.supervisor_name(run_id))
+
+    def _end_removed(self, status: Status) -> None:
+        """The run has expired, or another machine has removed it: its record is this one now, and ends."""
+        writer = None if status.phase.is_terminal else self._store.writer(status.id)
+        if writer is None:
+            return
+        with contextlib.closing(writer):
+            if self._may_have_expired(status):  # after an end that this machine has not seen
+                writer.append(RunEnded(Phase.LOST, reason="expired"))
+                return
+            writer.append(StopRequested(tombstones.REMOVED, True))
+            writer.append(RunEnded(Phase.STOPPED, reason=tombstones.REMOVED))
+
+    def _may_have_expired(self, status: Status) -> bool:
+        last = max(event.time for event in self._store.events(status.id))
+        return self._clock() - last > expiry.seconds_of(self._store.plan(status.id))
+
+    def import_run(self, client: Client, place: Place, run_id: str) -> bool:
+        """Fill the cache with a run that another machine has started; returns whether its supervisor is in the cluster.
+
+        Raises Refused, Unreachable, DamagedRecord, StoreError.
+        """
+        try:
+            events = ClusterRecord(client, run_id).events()
+            plan = plan_in(client, place, run_id)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return False
+        self._store.copy(run_id, events, plan.to_text())
+        reuse.restore_decisions(self._store.run_dir(run_id), events)
+        return True
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def stop(self, run_id: str, *, now: bool) -> None:
+        """Request the end of a run: of its supervisor, and where that does not run, of the pods themselves.
+
+        Raises NoSuchRun, Refused, Unreachable.
+        """
+        client = self.client(run_id)
+        pods = client.find("v1", "Pod", presence.selector(run_id))["items"]
+        if any(_is_running(pod) for pod in pods):
+            shutdown.request(client, run_id, now=now)
+        else:
+            shutdown.stop(client, run_id, now=now)
+        self._next.pop(run_id, None)
+
+    @contextlib.contextmanager
+    def logs(self, run_id: str, *, follow: bool) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
+        """The folder of a run's logs, filled from its pods. Raises EngineError where there is none.
+
+        Only one process fills the folder of the run at a time; another one that follows uses a folder of its own.
+        """
+        with contextlib.ExitStack() as stack:
+            folder = self._store.run_dir(run_id)
+            if not stack.enter_context(_locked(folder / "logs.lock")):
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="windlass-logs-")))
+            reader = stack.enter_context(contextlib.closing(LogReader(self.client(run_id), run_id, folder)))
+            try:
+                has_logs = reader.read()
+            except EngineError:
+                if not any(folder.glob("attempt-*/rank-*.log")):
+                    raise
+                has_logs = True  # as last read
+            if not has_logs and not follow and not any(folder.glob("attempt-*")):
+                raise EngineError(f"{run_id} has no pod with a log", "its pods are gone, or have not started yet")
+            if follow:
+                reader.follow()
+            yield folder, reader.is_over if follow else None
+
+    def read_logs(self, run_id: str) -> None:
+        """Bring the logs in the run's folder up to date, as far as the cluster answers."""
+        with contextlib.suppress(WindlassError, OSError), self.logs(run_id, follow=False):
+            pass
+
+
+def _is_running(pod: Json) -> bool:
+    """Whether a supervisor runs in this pod, and not only until the end of its grace period."""
+    is_ending = has_ended(dict(pod)) or "deletionTimestamp" in pod["metadata"]
+    return pod.get("status", {}).get("phase") == "Running" and not is_ending
+
+
+def _objects(plan: Plan) -> list[Json]:
+    """What is created for the supervisor of a run, the Job last."""
+    key, contents, service, job = plan.requests("supervisor")
+    text = plan.to_text()
+    return [keyed(key), filled(contents, text), service, with_digest(stamped(job), text)]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold a lock, which ends with this process; yields whether it could be had."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(lock)

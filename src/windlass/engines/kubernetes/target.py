@@ -1,0 +1,233 @@
+"""The runs in a cluster's namespace, by their objects: those of other machines have no record here."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from windlass.engines.base import ClaimFiles, Engine, RunState, Watch
+from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.api.connect import connect, find_kubeconfig
+from windlass.engines.kubernetes.discovery import discovery
+from windlass.engines.kubernetes.discovery.discovery import Seen
+from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
+from windlass.runs.context import Context, here
+from windlass.runs.events import Event
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.engine import KubernetesEngine
+    from windlass.spec.address import ClusterAddress
+    from windlass.spec.targets import KubernetesTarget
+
+POLL_SECONDS = 0.5
+
+
+class ClusterRuns(Engine):
+    """Runs of one target. A run with a record on this machine is found together with the engine of the record.
+
+    What only some commands need is imported by their methods: half of the time of a list of runs is imports.
+    """
+
+    kind: ClassVar[str] = "kubernetes"
+    is_remote: ClassVar[bool] = True
+    final_phases: ClassVar[frozenset[Phase]] = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
+    """A `lost` run may only wait for its supervisor."""
+
+    def __init__(self, store: Store, target: ClusterAddress | KubernetesTarget, context: Context) -> None:
+        super().__init__(store)
+        self._target = target
+        self._context = context
+
+    @classmethod
+    def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> Engine:
+        """See `Engine`."""
+        return cls(store, target, context or here())
+
+    @functools.cached_property
+    def _recorded(self) -> KubernetesEngine:
+        """The engine of runs with a record on this machine."""
+        from windlass.engines.kubernetes.engine import KubernetesEngine
+
+        return KubernetesEngine(self.store)
+
+    def _connected(self) -> contextlib.closing[Client]:
+        return connect(self._target, self._context.environ)
+
+    @contextlib.contextmanager
+    def claim_files(self, claim: str) -> Iterator[ClaimFiles]:
+        """See `Engine`; the target is one that was read whole."""
+        from windlass.engines.kubernetes.pods.claim_files import claim_files
+
+        with self._connected() as client, claim_files(client, cast("KubernetesTarget", self._target), claim) as files:
+            yield files
+
+    # -- all runs -----------------------------------------------------------------------------------------------------
+
+    def list(self, *, is_everywhere: bool = False) -> list[RunState]:
+        """See `Engine`."""
+        now = self._context.now()
+        with self._connected() as client:
+            try:
+                seen = discovery.everywhere(client, now) if is_everywhere else discovery.look(client).runs(now)
+            except Unreachable as error:
+                raise EngineError(f"cluster {self._target.name} does not answer: {error.message}",
+                                  self._hint_of_record() or error.hint) from error  # fmt: skip
+        return [self._state_of(one) for one in seen]
+
+    def _hint_of_record(self) -> str:
+        num_here = sum(status.target == self._target.name for status in self.store.statuses(unfinished=True))
+        return (
+            "windlass ps shows the last known states of the unfinished runs that this machine started there "
+            f"({num_here})" if num_here else ""
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def watch(self, run_id: str = "") -> Iterator[Watch]:
+        """See `Engine`: by one watch of each kind of object."""
+        from windlass.engines.kubernetes.api.informer import Watched
+
+        with self._connected() as client, contextlib.closing(Watched(client, run_id, self._state_of)) as watched:
+            yield watched
+
+    def _state_of(self, seen: Seen) -> RunState:
+        """With the recorded status, which has more, where this machine has a record."""
+        state = seen.state(self._target.name)
+        try:
+            status = self.store.status(seen.id)
+        except NoSuchRun:
+            return state
+        from windlass.engines.kubernetes.discovery.snapshot import merged, signs
+
+        if not status.phase.is_terminal:
+            with contextlib.suppress(WindlassError):  # one run that cannot be read must not hide the others
+                status = self._recorded.status(seen.id)
+        sign = signs(status, self.store, self._context.now())
+        if sign is not None:
+            status = merged(status, seen, sign.as_of)[0]
+        return replace(state, status=replace(status, waits_for=status.waits_for or None), is_recorded=True)
+
+    def find(self, run: str | None) -> tuple[Engine, str]:
+        """See `Engine`. Raises EngineError too."""
+        with self._connected() as client:
+            run_id = discovery.find(client, run, self._target.name)
+        try:
+            self.store.status(run_id)
+        except NoSuchRun:
+            with self._connected() as client:
+                kubeconfig = find_kubeconfig(self._context.environ)
+                if not self._recorded.import_run(client, self._target.context, kubeconfig, run_id):
+                    return self, run_id
+        return self._recorded, run_id
+
+    # -- one run without a record -------------------------------------------------------------------------------------
+
+    def status(self, run_id: str) -> Status:
+        """See `Engine`. Raises EngineError too."""
+        with self._connected() as client:
+            return discovery.one(client, run_id).state(self._target.name).status
+
+    def state(self, run_id: str, now: float) -> RunState:
+        """See `Engine`: with its pods, and the progress that its first node last reported."""
+        with self._connected() as client:
+            seen = discovery.one(client, run_id)
+            pods = discovery.pods(client, seen)
+            state = seen.state(self._target.name)
+            assert state.placement is not None
+            return replace(
+                state,
+                status=replace(state.status, progress=discovery.progress(client, pods)),
+                placement=replace(state.placement, pods=tuple(asdict(pod) for pod in pods)),
+            )
+
+    def plan_of(self, run_id: str) -> dict[str, Any]:
+        """See `Engine`."""
+        return {}
+
+    def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
+        """See `Engine`."""
+        raise self.unsupported("events")
+
+    @contextlib.contextmanager
+    def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
+        """See `Engine`: in a temporary folder, which is filled in a thread with `follow`. Raises EngineError."""
+        import tempfile
+
+        from windlass.engines.kubernetes.logs.fetch import LogReader
+
+        with (
+            tempfile.TemporaryDirectory(prefix="windlass-logs-") as folder,
+            self._connected() as client,
+            contextlib.closing(LogReader(client, run_id, Path(folder))) as reader,
+        ):
+            if not reader.read() and not follow:
+                raise EngineError(f"{run_id} has no pod with a log",
+                                  "where pods are gone, the logs are on the machine that started the run")  # fmt: skip
+            if follow:
+                reader.follow()
+            yield Path(folder), reader.is_over if follow else None
+
+    def grace_seconds(self, run_id: str) -> float:
+        """See `Engine`: as its pods have it."""
+        from windlass.engines.kubernetes.workloads import shutdown
+
+        with self._connected() as client:
+            return shutdown.grace_seconds(client, run_id)
+
+    def stop(self, run_id: str, *, now: bool = False) -> None:
+        """See `Engine`: its supervisor reads a stop request from the cluster. Raises NoSuchRun, EngineError."""
+        from windlass.engines.kubernetes.workloads import shutdown
+
+        with self._connected() as client:
+            if discovery.one(client, run_id).phase not in self.final_phases:
+                shutdown.stop(client, run_id, now=now)
+
+    def wait(
+        self, run_id: str, timeout: float | None = None, on_change: Callable[[Status], None] | None = None
+    ) -> Status:
+        """See `Engine`. Pods take some seconds more than their grace, `END_SECONDS`."""
+        from windlass.engines.kubernetes.manifests import END_SECONDS
+
+        give_up = None if timeout is None else time.monotonic() + timeout + END_SECONDS
+        with self._connected() as client:
+            while True:
+                status = discovery.one(client, run_id).state(self._target.name).status
+                if status.phase in self.final_phases:
+                    return status
+                if give_up is not None and time.monotonic() > give_up:
+                    condition = {
+                        "type": "PodsStillRunning",
+                        "message": f"it is {status.phase}",
+                        "since": self._context.now(),
+                    }
+                    return replace(status, condition=condition)
+                time.sleep(POLL_SECONDS)
+
+    def only_copy(self, run_id: str) -> str:
+        """See `Engine`: the claim that the run owns."""
+        from windlass.engines.kubernetes.workloads import shutdown
+
+        with self._connected() as client:
+            if discovery.one(client, run_id).phase is Phase.SUCCEEDED:
+                return ""
+            claim = shutdown.claim_of(client, run_id)
+        return f"claim {claim}, and what was saved in it" if claim is not None else ""
+
+    def delete(self, run_id: str) -> None:
+        """See `Engine`: all its objects, except a claim with `keep: true`. Raises EngineError."""
+        from windlass.engines.kubernetes.workloads import shutdown
+
+        with self._connected() as client:
+            shutdown.remove(client, run_id)
+
+    @classmethod
+    def unsupported(cls, command: str) -> UsageError:
+        """The error of a command that needs the record of a run."""
+        return UsageError(f"{command} is not supported for runs that another machine started", "call it there")

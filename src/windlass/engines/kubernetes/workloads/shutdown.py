@@ -1,0 +1,97 @@
+"""Stops and removes a run by its objects, on whichever machine its supervisor is.
+
+The run is marked first: its supervisor, which sees the pods being deleted, then knows that a stop was requested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.manifests import END_SECONDS
+from windlass.engines.kubernetes.pods.nodes import has_ended
+from windlass.engines.kubernetes.workloads import OWNER_KINDS, tombstones
+from windlass.engines.kubernetes.workloads.job import BATCH
+from windlass.errors import NoSuchRun
+
+
+def grace_seconds(client: Client, run_id: str) -> float:
+    """How long the ranks of a run have to exit; 0 where none runs. Raises Refused, Unreachable."""
+    pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
+    given = [pod["spec"].get("terminationGracePeriodSeconds", 0) for pod in pods]
+    return float(max(0, max(given, default=0) - END_SECONDS))
+
+
+def request(client: Client, run_id: str, *, now: bool) -> None:
+    """Request the end of a run; `now` leaves out the grace period. Raises NoSuchRun, Refused, Unreachable."""
+    tombstones.put(client, _anchor(client, run_id), tombstones.STOP, now=now)
+
+
+def stop(client: Client, run_id: str, *, now: bool) -> None:
+    """The same, and end the pods, whatever their supervisor does. Raises NoSuchRun, Refused, Unreachable."""
+    request(client, run_id, now=now)
+    delete_makers(client, run_id)
+    if now:
+        for pod in client.find("v1", "Pod", layout.of_attempts(run_id))["items"]:
+            client.delete("v1", "Pod", pod["metadata"]["name"], grace=0)
+
+
+def remove(client: Client, run_id: str) -> None:
+    """Delete all objects of a run, but a claim that it does not own. Raises Refused, Unreachable."""
+    client.delete("v1", "ConfigMap", run_id)  # it owns all others
+    delete_makers(client, run_id)  # at once, before the garbage collector finds them
+    for name in live_pods(client, run_id):  # their owner object may have been deleted without them
+        client.delete("v1", "Pod", name)
+
+
+def live_pods(client: Client, run_id: str) -> list[str]:
+    """The names of the pods of a run that have not ended. Raises Refused, Unreachable."""
+    pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
+    return [str(pod["metadata"]["name"]) for pod in pods if not has_ended(pod)]
+
+
+def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
+    """End the pods of a run that has ended by its record. Raises Refused, Unreachable."""
+    found = live_pods(client, run_id)
+    if not found:
+        return
+    with contextlib.suppress(NoSuchRun):  # its anchor is deleted: only the pods are left
+        stop(client, run_id, now=now)
+    for name in found:
+        client.delete("v1", "Pod", name, grace=0 if now else None)
+
+
+def delete_makers(client: Client, run_id: str) -> None:
+    """Delete the owner objects of a run's pods, and with them the pods. Raises Refused, Unreachable."""
+    for api, kind in OWNER_KINDS:
+        for one in _found(client, api, kind, run_id):
+            client.delete(api, kind, one["metadata"]["name"])
+
+
+def claim_of(client: Client, run_id: str) -> str | None:
+    """The claim that a run owns; None where it owns none. Raises Unreachable."""
+    with contextlib.suppress(Refused):
+        claim = client.get("v1", "PersistentVolumeClaim", run_id)
+        owners = claim["metadata"].get("ownerReferences", ())
+        return run_id if any(owner["name"] == run_id for owner in owners) else None
+    return None
+
+
+def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, Any]]:
+    try:
+        return list(client.find(api, kind, layout.of_attempts(run_id))["items"])
+    except Refused as error:
+        if api != BATCH and error.status in (403, 404):  # not installed, or not permitted
+            return []
+        raise
+
+
+def _anchor(client: Client, run_id: str) -> dict[str, Any]:
+    try:
+        return client.get("v1", "ConfigMap", run_id)
+    except Refused as error:
+        if error.status == 404:
+            raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted") from error
+        raise

@@ -1,0 +1,96 @@
+"""Backend of this machine: reserves ports, creates networks, composes node specs and starts node workers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.local import netns, ports
+from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
+from windlass.engines.local.staging import DataStaging
+from windlass.engines.local.warm_pool import WarmPool
+from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.plan import Plan
+from windlass.runs.events import NetworkCreated, Warned
+from windlass.supervise.backend import Backend
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+
+MASTER_ADDR: Final = "127.0.0.1"
+
+
+class LocalBackend(Backend):
+    """This machine, for one run. The run's lock is one of this machine: no other supervisor can hold it."""
+
+    def __init__(self, plan: Plan, run_dir: Path) -> None:
+        self._plan = plan
+        self._staging = DataStaging(plan.requests("stage"), run_dir.parent.parent)
+
+    def stage(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`."""
+        return self._staging.turn(record, clock)
+
+    def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
+        """See `Backend`."""
+        for made in self._plan.requests("folder"):
+            Path(made["path"]).mkdir(parents=True, exist_ok=True)
+            # A later attempt finds it there. Where it cannot be read for a while, the ranks try again.
+            with contextlib.suppress(*((OSError,) if number > 1 else ())):
+                Path(made["checkpoints"]).mkdir(parents=True, exist_ok=True)
+        with (
+            contextlib.closing(ports.reserve(self._plan.policy["port"])) as master,
+            contextlib.closing(ports.reserve(None)) as agents,
+        ):
+            addresses = self._make_networks(record, folder.parent)
+            here = [addresses[node] for node in members] if addresses else [MASTER_ADDR] * len(members)
+            port = netns.meeting_port(number) if addresses else master.getsockname()[1]
+            is_held = not addresses and not self._plan.policy.get("port_is_free")
+            if not is_held:
+                # A program that binds the port without SO_REUSEADDR could not while it is held.
+                master.close()
+            facts = AttemptFacts(
+                number=number,
+                folder=str(folder),
+                rendezvous=Rendezvous(here[0], port, agents.getsockname()[1], tuple(here)),
+                since=first_start(folder.parent),
+                held_port=port if is_held else None,
+                continuation=record.history.continuation(record.status),
+            )
+            specs = compose(self._plan.nodes, members, facts)
+            held = [master, agents] if is_held else [agents]
+            return start_attempt(folder, specs, held, clock.fileno(), WarmPool(record.writer.store.home))
+
+    def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
+        """See `Backend`. The nodes cannot wake this supervisor: they have the end of a pipe of the previous one."""
+        return LocalAttempt.of(folder, compose(self._plan.nodes, members))
+
+    def is_started(self, folder: Path) -> bool:
+        """See `Backend`. A worker reports its start before it starts a rank: before that, nothing has run."""
+        nodes = LocalAttempt.of(folder, compose(self._plan.nodes, range(self._plan.num_nodes))).nodes
+        return any(node.has_reported() or node.lives() for node in nodes)
+
+    def unreachable(self) -> set[int]:
+        """See `Backend`."""
+        return set().union(*(netns.unplugged(network) for network in self._plan.requests("network")))
+
+    def prepare_end(self, record: Recorder) -> None:
+        """Remove the networks before the end is written: no command looks after an ended run."""
+        self._staging.end()
+        for network in self._plan.requests("network"):
+            for refused in netns.remove(network):
+                record.note(Warned(f"left behind: {refused}"))
+
+    def _make_networks(self, record: Recorder, run_dir: Path) -> list[str]:
+        """Make the networks of the nodes, unless they are there; gives the address of each node. Raises EngineError.
+
+        They outlive an attempt: a link that was cut is not restored.
+        """
+        addresses: list[str] = []
+        for network in self._plan.requests("network"):
+            if netns.make(network, run_dir):
+                made = {name: network[name] for name in ("interface", "rate", "nodes")}
+                record.note(NetworkCreated.from_json(made))
+            addresses += [node["address"] for node in network["nodes"]]
+        return addresses

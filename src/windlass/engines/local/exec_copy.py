@@ -1,0 +1,82 @@
+"""Runs commands in the environment of a local rank, and copies files from and to the folders of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import windlass.worker
+from windlass.errors import EngineError, UsageError
+from windlass.plan.plan import Plan
+from windlass.runs.record import Status
+from windlass.worker import tarpipe
+
+PROGRAM = Path(windlass.worker.__file__).with_name("exec_command.py")
+FOLDERS = {"output": "WINDLASS_OUTPUT_DIR", "checkpoints": "WINDLASS_CHECKPOINT_DIR"}
+"""Parts of the results, and the variable with the path of each."""
+
+
+def execute(
+    run_dir: Path, plan: Plan, status: Status, rank: int | None, node: int, command: Sequence[str],
+    stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
+) -> int:  # fmt: skip
+    """Run a command as one of the ranks of a node, or as none; gives its exit code. Raises EngineError."""
+    spec = run_dir / f"attempt-{status.attempts[-1].number}" / f"node-{node}.json"
+    beside = _process_of(status, node) if plan.nodes.networks else 0
+    words = [plan.nodes.worker_python, "-I", "-S", str(PROGRAM), str(spec), "-" if rank is None else str(rank)]
+    try:
+        child = subprocess.Popen(
+            [*words, str(beside), *command], stdin=subprocess.DEVNULL if stdin is None else stdin, stdout=stdout,
+            stderr=stderr,
+        )  # fmt: skip
+    except OSError as error:
+        raise EngineError(f"{words[0]} cannot be started: {error.strerror}", "windlass doctor") from error
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):  # the terminal has signalled the command too
+            code = child.wait()
+            return code if code >= 0 else 128 - code
+
+
+def _process_of(status: Status, node: int) -> int:
+    """A live process in the network of a node. Raises EngineError."""
+    pids = [rank.pid for rank in status.ranks if rank.node == node and rank.exit_code is None and rank.pid]
+    if not pids:
+        raise EngineError(f"node {node} has no live rank to share the network of", f"windlass status {status.id}")
+    return pids[0]
+
+
+def result(folders: tuple[Path, Mapping[str, str]], path: str) -> Path:
+    """Where a relative path of the results is, by a run's folder and its ranks' environment. Raises UsageError."""
+    if path.startswith("/"):
+        raise UsageError(f"{path} is a path of this machine, as the run is", f"cp {path}, without windlass")
+    run_dir, env = folders
+    first, _, rest = path.partition("/")
+    variable = FOLDERS.get(first)
+    return run_dir / path if variable is None else Path(env[variable], rest)
+
+
+def copy(source: Path, destination: Path, told: Callable[[int], None], name: str) -> tarpipe.Received:
+    """Copy by the program that sends from pods too, so that the same is kept and left out.
+
+    Raises UsageError, OSError.
+    """
+    if not source.exists():
+        raise UsageError(f"{source} is not there", "ls its parent folder")
+    command = [sys.executable, "-I", "-S", tarpipe.__file__, "send", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
+        assert sender.stdout is not None
+        assert sender.stderr is not None
+        try:
+            found = tarpipe.receive(sender.stdout, str(destination), name, told)
+            sender.stdout.read()  # what follows the archive
+        except tarfile.TarError as error:
+            sender.stdout.close()  # or a sender that still writes would not end
+            raise OSError(sender.stderr.read().decode(errors="replace").strip() or str(error)) from error
+        if why := sender.stderr.read().decode(errors="replace").strip():
+            raise OSError(why)
+    return found

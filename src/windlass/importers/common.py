@@ -1,0 +1,164 @@
+"""Reads what all kinds of jobs have: metadata, restart and run policies, and numbers of nodes and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from windlass.importers.container_command import Start
+from windlass.importers.draft import Draft
+from windlass.importers.pods import Pods, queue
+from windlass.importers.source import View
+
+RESTARTS: Final = 3
+"""Restarts of a job whose pods are restarted without limit."""
+
+
+def metadata(view: View, draft: Draft) -> None:
+    """Read the name, the namespace and the queue of an object."""
+    meta = view.at("metadata")
+    draft.put_name(meta.at("name"))
+    draft.put_name(meta.at("generateName"))
+    draft.put_text("kubernetes.namespace", meta.at("namespace"))
+    queue(draft, meta.at("labels"))
+
+
+def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
+    """Read the run policy of a Kubeflow kind, under `runPolicy` or, in old versions, in the spec itself."""
+    draft.put_seconds("timeout", view.at("activeDeadlineSeconds"))
+    if draft.get("restarts") is not None:
+        view.at("backoffLimit").leave("restarts of pods", "maxRestarts says how many", is_ours=True)
+    else:
+        draft.put_restarts(view.at("backoffLimit"))
+    draft.put_text("priority", view.at("schedulingPolicy", "priorityClass"))
+    policy = view.at("schedulingPolicy")
+    if policy.at("queue"):
+        policy.at("queue").leave(f"queue {policy.at('queue').value} of Volcano", "queue: names a LocalQueue of Kueue")
+    if not of_mpi:  # which removes the Launcher alone
+        draft.put_seconds("kubernetes.ttl", view.at("ttlSecondsAfterFinished"))
+    view.at("suspend").take_if(False)
+
+
+def restart_policy(view: View, draft: Draft) -> None:
+    """Read `restartPolicy` of a replica, unless `restarts` is set already."""
+    policy, at = view.at("restartPolicy").value, view.at("restartPolicy")
+    if at.take_if("Never"):
+        return
+    if policy in ("OnFailure", "Always", "ExitCode") and draft.get("restarts") is not None:
+        at.leave("which pods are started again", "restarts: starts all ranks again, so many times", is_ours=True)
+    elif policy in ("OnFailure", "Always", "ExitCode") and draft.put("restarts", {"max": RESTARTS}, at):
+        at.leave(
+            f"{policy}: pods are started again without end", f"restarts: {RESTARTS} is written; say how many you want"
+        )
+
+
+def started(pods: Pods, view: View) -> tuple[Start, View]:
+    """What the main container starts, and the field that says so. Raises JobFileError where there is none."""
+    if pods.start is None:
+        message = "has neither command nor args: the image's own program is started, which the manifest does not name"
+        raise view.refused(message, "write what the image starts as command: of the container, and import it again")
+    return pods.start
+
+
+def put_start(
+    draft: Draft, started: tuple[Start, View], nodes: Any, per_node: View, named: int | str | None = None
+) -> None:
+    """Set what is started, `nodes` and `procs_per_node`, and report the findings on the command.
+
+    `named` is the number of ranks of a node that the manifest has at `per_node`.
+    """
+    start, view = started
+    for hint in start.left:
+        view.remark(*hint)
+    fields = dict(start.fields)
+    said_nodes, procs = fields.pop("nodes", None), fields.pop("procs_per_node", None)
+    for name, value in fields.pop("env", {}).items():
+        draft.put_env(name, value, view)
+    for name in ("run", "command", "launcher", "python"):
+        if name in fields:
+            draft.fields[name] = fields.pop(name)
+    for name, value in fields.items():
+        if draft.get(name) is None:
+            draft.put(name, value, view)
+    if said_nodes is not None and nodes is not None and said_nodes not in (nodes, {"min": nodes, "max": nodes}):
+        view.remark(
+            f"--nnodes {_shown(said_nodes)}, and the manifest makes {_shown(nodes)}", "the manifest's number is taken"
+        )
+    nodes = nodes if nodes is not None else said_nodes or 1
+    least, most = (nodes["min"], nodes["max"]) if isinstance(nodes, dict) else (nodes, nodes)
+    draft.put("nodes", most if least == most else nodes, view)
+    draft.put("procs_per_node", _ranks(start, per_node, draft, most, named) if procs is None else procs, view)
+
+
+def _ranks(start: Start, view: View, draft: Draft, nodes: int, named: int | str | None) -> int | str:
+    """Ranks per node where the command does not say: those that the manifest names, else what torchrun would start."""
+    if start.ranks is not None and start.ranks != nodes * (named or 1):
+        if start.ranks % nodes:
+            view.remark(
+                f"mpirun starts {start.ranks} ranks on {nodes} nodes, which do not divide",
+                f"procs_per_node: {named or 1} is written: say how many each node has",
+            )
+            return named or 1
+        each = start.ranks // nodes
+        if named is not None:
+            view.remark(
+                f"{named} ranks on each node, and mpirun starts {start.ranks}",
+                f"procs_per_node: {each} on each of {nodes} nodes is written",
+            )
+        return each
+    if start.by in ("python", "program") and named not in (None, 1):
+        view.remark(
+            f"{named} ranks on each node, of which the command starts one",
+            "procs_per_node: 1 is written; with a launcher of ranks, as torchrun, say more",
+        )
+        return 1
+    return named or (automatic(view, draft) if start.by == "torchrun" else 1)
+
+
+def ranks_named(view: View, draft: Draft) -> int | str | None:
+    """Ranks per node of a Kubeflow kind: a number, also as text, or `auto`, `gpu` or `cpu`."""
+    said = view.scalar()
+    if said is None:
+        return None
+    if isinstance(said, int) or (isinstance(said, str) and said.isdecimal()):
+        return int(said)
+    if said in ("auto", "gpu"):
+        return automatic(view, draft)
+    if said == "cpu" and draft.get("resources.cpus"):
+        return max(1, int(draft.get("resources.cpus")))
+    view.leave(f"ranks of a node by {said}", "procs_per_node: N says how many")
+    return None
+
+
+def automatic(view: View, draft: Draft) -> int | str:
+    """A rank per GPU of a node; without GPUs, a rank per core, if their number is known."""
+    if draft.get("resources.gpus"):
+        return "auto"
+    cpus = draft.get("resources.cpus")
+    if cpus and cpus >= 1:
+        view.remark(f"without GPUs, a rank for each of {int(cpus)} cores", f"procs_per_node: {int(cpus)}", is_ours=True)
+        return int(cpus)
+    view.remark(
+        "without GPUs, a rank for each core of the machine", "procs_per_node: 1 is written; say how many you want"
+    )
+    return 1
+
+
+def compare(first: Mapping[str, Any], other: Mapping[str, Any], view: View) -> None:
+    """Report the fields in which the pods of another replica differ: all nodes of a job are alike."""
+    for name in sorted({*first, *other}):
+        mine, theirs = first.get(name), other.get(name)
+        if mine == theirs:
+            continue
+        parts = [name]
+        if isinstance(mine, dict | None) and isinstance(theirs, dict | None):
+            mine, theirs = mine or {}, theirs or {}
+            parts = [f"{name}.{key}" for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
+        view.remark(
+            f"these pods have another {', '.join(parts)} than those of rank 0",
+            "all nodes of a job are alike: rank 0's is taken",
+        )
+
+
+def _shown(nodes: Any) -> str:
+    return f"{nodes['min']}:{nodes['max']}" if isinstance(nodes, dict) else str(nodes)

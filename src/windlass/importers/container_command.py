@@ -1,0 +1,211 @@
+"""Turns the command of a container into fields of a job, by the parsers of launcher command lines.
+
+| words | job |
+|---|---|
+| `torchrun … train.py`, also behind `sh -c "cd x && …"` | `run: train.py`, with what its options say |
+| `mpirun -np 4 … python train.py`, `horovodrun …` | `run: train.py`, `launcher: mpi` |
+| `python train.py` | `run: train.py`, one rank on each node until something says otherwise |
+| scripts that need a shell, other programs | `command: [...]`, `launcher: plain`: once on each node, unchanged |
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from windlass.errors import JobFileError, Problem
+from windlass.importers.field_hints import Hint
+from windlass.importers.shell import VARIABLE, expanded, filled, joined, macros, read_line, script_of
+from windlass.spec.commandline import Launch, job_from_command, launcher_of, stem
+from windlass.spec.job import kind_of, split_run
+from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read
+
+_INITS: Final = ("tini", "dumb-init", "catatonit", "nohup", "time")
+"""Programs that start another one and add nothing for the ranks."""
+_IN_IMAGE: Final = "put job.yaml into the folder that has it, or write its path in the image, from the root"
+_MPI: Final = (MPIRUN, HOROVOD)
+
+
+@dataclass
+class Start:
+    """What a command starts, as fields of a job, and findings on what the job cannot express."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    """`run` or `command`, and what stands with it; of numbers only those that the words name."""
+    left: list[Hint] = field(default_factory=list)
+    by: str = "program"
+    """What starts the ranks: `torchrun`, `mpi`, `python` itself, or any other `program`."""
+    ranks: int | None = None
+    """Of `mpi`: ranks on all nodes together; None if the command does not say."""
+
+    def leave(self, meaning: str, instead: str, is_ours: bool = False) -> None:
+        """Report a part of the command that the job does not have."""
+        self.left.append(Hint(meaning, instead, is_ours))
+
+
+def start_of(
+    words: Sequence[str],
+    env: Mapping[str, str],
+    folder: str | None = None,
+    *,
+    unknown: Collection[str] = (),
+    code_travels: bool = False,
+) -> Start:
+    """What a command starts in a container with these variables, in this folder.
+
+    `unknown` are variables whose value only the cluster has; `code_travels` is whether the script came with the
+    job, as it does here, and was not in the image.
+    """
+    is_shell = script_of(_unwrapped(list(words))) is not None
+    known = {**env, **({name: f"${{{name}}}" for name in unknown} if is_shell else {})}
+    argv = _unwrapped([expanded(word, known) for word in words])
+    script = script_of(argv)
+    made = _direct(argv, env, folder, code_travels) if script is None else _scripted(script, env, folder, code_travels)
+    made = made or _as_it_stands(argv, folder)
+    names = [f"$({name})" for name in dict.fromkeys(macros(words)) if name not in env]
+    if names and not is_shell:  # a shell reads $(NAME) as a command
+        made.leave(
+            f"{', '.join(names)}, which the cluster fills in",
+            "let the script read it from its environment; JOB_COMPLETION_INDEX is NODE_RANK here",
+        )
+    return made
+
+
+def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_travels: bool) -> Start | None:
+    """What the script of `sh -c` starts; None if it needs a shell."""
+    line = read_line(script, lambda found: launcher_of(found) is not None)
+    if line is None:
+        return None
+    known = {**env, **line.env}
+    folder = folder if line.folder is None else joined(folder, line.folder)
+    made = _direct([filled(word, known) for word in line.words], known, folder, code_travels)
+    if made is None or (line.others and made.by != "mpi"):
+        return None
+    if line.env:
+        made.fields["env"] = {**line.env, **made.fields.get("env", {})}
+    for other in line.others:
+        made.leave(f"`{_short(other)}` in the same line of the shell", "do it in the image or in the script")
+    return made
+
+
+def assumed_torchrun(args: Sequence[str]) -> bool:
+    """Whether arguments without a command are those of torchrun, the assumed entry point of the image."""
+    parsed = read(TORCHRUN, args, "torchrun")
+    is_script = bool(parsed.rest) and (parsed.rest[0].endswith(".py") or bool(parsed.flags & {"module", "no-python"}))
+    is_known = bool(parsed.fields or parsed.flags) or not parsed.has_unknown
+    return is_known and is_script and args[0].startswith("-")
+
+
+def _unwrapped(words: list[str]) -> list[str]:
+    """The command behind programs that only start another."""
+    while len(words) > 1 and stem(words[0]) in _INITS:
+        words = words[1:]
+        while words[1:] and words[0].startswith("-"):
+            is_end = words[0] == "--"
+            words = words[1:]
+            if is_end:
+                break
+    return words
+
+
+def _direct(words: Sequence[str], env: Mapping[str, str], folder: str | None, code_travels: bool) -> Start | None:
+    """What a command starts that needs no shell; None where that cannot be determined."""
+    made = Start(by="python")
+    launcher = launcher_of(words)
+    parsed = Parsed(rest=list(words))
+    if launcher is not None:
+        parsed = _tolerated(launcher, words[launcher.num_words :])
+        made.left += map(_finding, parsed.problems)
+        parsed.problems.clear()
+        made.by = "torchrun"
+        if launcher.options in _MPI:
+            made.by, made.ranks = "mpi", parsed.fields.get("procs_per_node")
+            parsed.fields.setdefault("procs_per_node", 1)
+            for name in [name for name in parsed.exported if name not in env]:
+                made.leave(
+                    f"-x {name} exports a variable of the launcher", "each rank has those of its image", is_ours=True
+                )
+                parsed.exported.remove(name)
+    if any(VARIABLE.search(word) for word in parsed.rest):
+        return None
+    try:
+        job = job_from_command(words, "job", env, parsed if launcher is not None else None)
+    except JobFileError:
+        return None
+    if job.command is not None:
+        return None
+    names = ("run", "launcher", "env", "python", "restarts", "grace")
+    made.fields = {
+        name: value for name, value in job.model_dump(mode="json", exclude_defaults=True).items() if name in names
+    }
+    if made.by != "mpi":
+        made.fields |= {name: parsed.fields[name] for name in ("nodes", "procs_per_node") if name in parsed.fields}
+    _place(made, folder, code_travels)
+    return made
+
+
+def _tolerated(launcher: Launch, words: Sequence[str]) -> Parsed:
+    """The options of a launcher, also those behind an unknown option and its value."""
+    parsed = read(launcher.options, words, launcher.program)
+    while parsed.has_unknown and parsed.rest and not _starts(parsed.rest[0]) and any(map(_starts, parsed.rest[1:])):
+        parsed.has_unknown = False
+        read(launcher.options, parsed.rest[1:], launcher.program, parsed)
+    parsed.has_unknown = False
+    return parsed
+
+
+def _starts(word: str) -> bool:
+    return word.endswith(".py") or bool(re.fullmatch(r"(.*/)?(python[0-9.]*|[\w.-]+\.sh)|\./.*|-m", word))
+
+
+def _finding(problem: Problem) -> Hint:
+    """The finding on an option that the job does not have."""
+    if "$" in problem.message:  # a variable of the operator, with a number that the manifest has
+        return Hint(f"{problem.field} is filled in by the operator", "nodes: and procs_per_node: set it", True)
+    if "c10d or static" in problem.message:
+        return Hint(f"{problem.field} sets the rendezvous backend", "Windlass sets up the rendezvous itself", True)
+    meant = problem.hint.removeprefix("leave it out").strip(" :,")
+    instead = meant or problem.hint or "see the launcher's own help"
+    return Hint(f"{problem.field} {problem.message}", instead, problem.hint.startswith("leave it out"))
+
+
+def _place(made: Start, folder: str | None, code_travels: bool) -> None:
+    """Set the path of the script: in the image if it is absolute, else in the folder of the job file."""
+    words = list(split_run(made.fields["run"]))
+    kind = kind_of(tuple(words))
+    name = words[1] if kind == "module" else words[0]
+    if folder is not None:
+        made.leave(f"working directory {folder}", "ranks start in the folder of the code: use absolute paths for data")
+    if kind == "script" and folder is not None and not name.startswith("/"):
+        words[0] = joined(folder, name.removeprefix("./"))
+        made.fields["run"] = shlex.join(words)
+    if not words[0].startswith("/") and not code_travels:
+        made.leave(f"{name} was found in the image; now it travels with the job file", _IN_IMAGE)
+
+
+def _as_it_stands(words: Sequence[str], folder: str | None) -> Start:
+    """A command that is started on each node unchanged."""
+    made = Start()
+    if folder is not None:
+        words = ["sh", "-c", f'cd {shlex.quote(folder)} && exec "$0" "$@"', *words]
+    made.fields = {"command": list(words), "launcher": "plain"}
+    text = " ".join(words)
+    starter = re.search(
+        r"\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed|mpirun|horovodrun)\b", text
+    )
+    if starter is not None:
+        made.leave(
+            f"{starter[1]} stays inside the command, which is started once on each node, as its only rank: RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT say so",
+            "to have Windlass start and watch all ranks, write what it starts as run: train.py with procs_per_node:",
+        )
+    if names := sorted(set(re.findall(r"\$\{?(PET_\w+|SKYPILOT_\w+|OMPI_\w+|TORCHX_\w+)", text))):
+        made.leave(f"{', '.join(names)}: variables of its operator", "use RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT")
+    return made
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}…"

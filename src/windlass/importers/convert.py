@@ -1,0 +1,114 @@
+"""Converts the text of any supported format into a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final, Literal
+
+from windlass.errors import JobFileError, Problem
+from windlass.importers.common import metadata
+from windlass.importers.documents import Documents, manifests, split
+from windlass.importers.draft import Draft
+from windlass.importers.field_hints import Hint, hints
+from windlass.importers.jobset import job, jobset
+from windlass.importers.kubeflow import mpijob, pytorchjob
+from windlass.importers.sky import sky
+from windlass.importers.source import Left, Source
+from windlass.importers.torchx import torchx
+from windlass.importers.trainer import trainjob
+from windlass.spec.dump import dump_job
+from windlass.spec.job import Job
+from windlass.spec.parse import job_from_mapping, parse_job
+
+Format = Literal["kubernetes", "torchx", "sky"]
+Reader = Callable[[Documents, Draft], None]
+"""Reads a document into the fields of a job file."""
+_KINDS: Final[Mapping[str, Reader]] = {
+    "PyTorchJob": pytorchjob,
+    "MPIJob": mpijob,
+    "TrainJob": trainjob,
+    "JobSet": jobset,
+    "Job": job,
+    "ElasticJob": pytorchjob,
+}
+_FORMS: Final[Mapping[str, tuple[str, Reader]]] = {
+    "torchx": ("AppDef of TorchX", torchx),
+    "sky": ("task of SkyPilot", sky),
+}
+_OTHER: Final = Hint("another object in the file", "kubectl apply it, if the job needs it")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A job converted from another format."""
+
+    job: Job
+    kind: str
+    """Kind of the original: `PyTorchJob kubeflow.org/v1`."""
+    left: tuple[Left, ...]
+    """Fields without equivalent in the job, in the order of the file."""
+    text: str
+    """The job file."""
+
+    @property
+    def lost(self) -> tuple[Left, ...]:
+        """Those of `left` about which the user may have to do something."""
+        return tuple(left for left in self.left if not left.is_ours)
+
+
+def import_text(text: str, where: str, *, form: Format = "kubernetes", name: str | None = None) -> Imported:
+    """The job of a manifest, an AppDef or a task in a file named `where`; `name` replaces the job's name.
+
+    Raises JobFileError with all problems if the text is none of these, or holds several jobs.
+    """
+    draft = Draft()
+    if form == "kubernetes":
+        found = manifests(text, where)
+        kind = str(found.job.value["kind"])
+        shown, read = f"{kind} {found.job.value['apiVersion']}", _KINDS[kind]
+        metadata(found.job.view, draft)
+    else:
+        shown, read = _FORMS[form]
+        found = Documents(_only(split(text, where), where, form))
+    read(found, draft)
+    for other in found.others:
+        _beside(other)
+    sources = [found.job, *found.others]
+    fields = {"name": "job", **draft.fields, **({} if name is None else {"name": name})}
+    made = job_from_mapping(fields, where)
+    left = tuple(sorted((one for source in sources for one in source.rest()), key=lambda one: one.line))
+    written = _head(where, shown, left) + dump_job(made)
+    parse_job(written, "job.yaml")  # what we write, we can read
+    return Imported(made, shown, left, written)
+
+
+def _beside(source: Source) -> None:
+    """Report a document other than the job of which no value was read."""
+    kind = source.view.at("kind").value if isinstance(source.value, dict) else None
+    if not source.is_read:
+        source.view.leave(*hints("beside").get(str(kind), _OTHER))
+    elif kind == "ConfigMap":
+        source.view.at("metadata").take()
+
+
+def _only(sources: list[Source], where: str, form: Format) -> Source:
+    """The one document of a file. Raises JobFileError if there is none, or several."""
+    filled = [source for source in sources if isinstance(source.value, dict)]
+    if len(filled) == 2 and form == "sky" and set(filled[0].value) == {"name"}:
+        filled = filled[1:]  # the first document of a managed job only names it
+    if len(filled) == 1 and len(sources) <= 2:
+        return filled[0]
+    message = f"holds {len(filled)} documents" if filled else "holds no mapping"
+    raise JobFileError([Problem(where, "", f"{message}; expected one {_FORMS[form][0]}", "leave one in the file")])
+
+
+def _head(where: str, kind: str, left: tuple[Left, ...]) -> str:
+    """The first lines of the job file: its origin, and how many fields have no equivalent."""
+    count = sum(not one.is_ours for one in left)
+    name = PurePath(where).name if where.isprintable() else ascii(where)
+    lines = [f"# Imported from {name}: {kind}"]
+    if count:
+        lines.append(f"# {count} {'field' if count == 1 else 'fields'} without equivalent: windlass import lists them")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,106 @@
+"""Splits the text of a file into its one job and the other documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from windlass.errors import JobFileError, Problem, near
+from windlass.importers.source import Source
+from windlass.spec.places import Path
+from windlass.spec.yamltext import read_documents
+
+JOBS: Final[dict[str, tuple[str, ...]]] = {
+    "PyTorchJob": ("kubeflow.org/v1",),
+    "MPIJob": ("kubeflow.org/v1alpha1", "kubeflow.org/v1alpha2", "kubeflow.org/v1", "kubeflow.org/v2beta1"),
+    "TrainJob": ("trainer.kubeflow.org/v1alpha1",),
+    "JobSet": ("jobset.x-k8s.io/v1alpha2",),
+    "Job": ("batch/v1",),
+    "ElasticJob": ("elastic.pytorch.org/v1alpha1",),
+}
+"""Supported kinds and API versions."""
+RUNTIMES: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """A job and the other documents of its file."""
+
+    job: Source
+    others: tuple[Source, ...] = ()
+
+    def called(self, kind: str, name: object) -> Source | None:
+        """The other document of this kind and name; None if there is none."""
+        for one in self.others:
+            if one.view.at("kind").value == kind and one.view.at("metadata", "name").value == name:
+                return one
+        return None
+
+
+def split(text: str, where: str) -> list[Source]:
+    """All documents of a file, with the items of each `List`. Raises JobFileError for text that is not YAML."""
+    try:
+        found, lines = read_documents(text, where)
+    except JobFileError as error:
+        if "{{" in text:
+            raise JobFileError([*error.problems, _template(where)]) from error
+        raise
+    sources: list[Source] = []
+    for at, value in enumerate(found):
+        is_list = isinstance(value, dict) and str(value.get("kind", "")).endswith("List") and "items" in value
+        entries: Sequence[Any] = value["items"] if is_list and isinstance(value["items"], list) else [value]
+        for place, entry in enumerate(entries):
+            base: Path = (at, "items", place) if is_list else (at,)
+            if entry is not None:
+                sources.append(Source(entry, where, base, lines))
+    return sources
+
+
+def manifests(text: str, where: str) -> Documents:
+    """The one job among Kubernetes objects, and the others. Raises JobFileError if there is none, or several."""
+    sources = split(text, where)
+    jobs = [source for source in sources if _kind(source) in JOBS]
+    if len(jobs) != 1:
+        raise JobFileError([_not_one(sources, jobs, where)])
+    [job] = jobs
+    api = job.value.get("apiVersion")
+    known = JOBS[_kind(job)]
+    if api not in known:
+        message = f"is {api!r}, and {_kind(job)} is read in version {' and '.join(known)}"
+        raise job.view.at("apiVersion").refused(message, near(str(api), known))
+    others = tuple(source for source in sources if source is not job)
+    for other in others:
+        other.label = _label(other)
+    for source in sources:
+        for key in ("apiVersion", "kind"):
+            source.view.at(key).take()
+    return Documents(job, others)
+
+
+def _kind(source: Source) -> str:
+    kind = source.value.get("kind") if isinstance(source.value, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _label(source: Source) -> str:
+    name = source.view.at("metadata", "name").value
+    return f"{_kind(source) or 'document'}/{name}" if isinstance(name, str) else _kind(source) or "document"
+
+
+def _not_one(sources: list[Source], jobs: list[Source], where: str) -> Problem:
+    if len(jobs) > 1:
+        named = ", ".join(f"{_label(job)} (line {job.line(())})" for job in jobs)
+        return Problem(where, "", f"holds several jobs: {named}", "leave one in the file, and import each by itself")
+    kinds = ", ".join(dict.fromkeys(filter(None, map(_kind, sources))))
+    known = ", ".join(JOBS)
+    if any(isinstance(source.value, dict) and ("run" in source.value or "setup" in source.value) for source in sources):
+        return Problem(where, "", "is no Kubernetes object", "windlass import --sky reads a task of SkyPilot")
+    if any(isinstance(source.value, dict) and "roles" in source.value for source in sources):
+        return Problem(where, "", "is no Kubernetes object", "windlass import --torchx reads an AppDef of TorchX")
+    found = f"found {kinds}" if kinds else "it is empty" if not sources else "no document has a kind"
+    return Problem(where, "", f"holds no job that is known: {found}", f"known kinds are {known}")
+
+
+def _template(where: str) -> Problem:
+    return Problem(where, "", "looks like a template of Helm", "render it first: helm template . > manifest.yaml")

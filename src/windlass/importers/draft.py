@@ -1,0 +1,115 @@
+"""A job file that is being built: a field is set only if the job parser accepts it, else it is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windlass.errors import JobFileError
+from windlass.importers.source import View
+from windlass.spec.names import legal_name
+from windlass.spec.parse import job_from_mapping
+
+
+class Draft:
+    """The fields of a job, as a job file has them."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+
+    def get(self, field: str) -> Any:
+        """The value of `resources.gpus`; None where it is not said yet."""
+        value: Any = self.fields
+        for step in field.split("."):
+            value = value.get(step) if isinstance(value, dict) else None
+        return value
+
+    def put(self, field: str, value: Any, view: View) -> bool:
+        """Set a field to the value read from `view`; False, with a finding at `view`, if the parser rejects it."""
+        wanted = _with(self.fields, field.split("."), value)
+        problem = _problem(
+            {name: part for name, part in wanted.items() if name not in ("run", "command", "launcher", "name")}
+        )
+        if problem is None:
+            self.fields = wanted
+            view.take()
+            return True
+        view.leave(f"{field}: {problem[0]}", problem[1] or "write it by hand")
+        return False
+
+    def put_text(self, field: str, view: View) -> None:
+        """Set a field to the text of a view, if it has any."""
+        if (text := view.text()) is not None:
+            self.put(field, text, view)
+
+    def put_seconds(self, field: str, view: View) -> None:
+        """Set a field to the whole number of seconds of a view, if it has one."""
+        if (seconds := view.whole()) is not None:
+            self.put(field, float(seconds), view)
+
+    def put_restarts(self, view: View) -> None:
+        """Set the maximum of restarts, if the view has a number."""
+        if (most := view.whole()) is not None:
+            self.put("restarts", {"max": most}, view)
+
+    def put_env(self, name: str, value: str, view: View) -> bool:
+        """Set a variable; False, with a finding that does not show the value, if a job file must not hold it."""
+        had = self.fields.get("env", {})
+        problem = _problem({"env": {name: value}})
+        if problem is None:
+            self.fields = {**self.fields, "env": {**had, name: value}}
+            view.take()
+            return True
+        message, hint = problem
+        if message.startswith("set by Windlass"):
+            view.leave(f"{name}, which Windlass sets for each rank", "nothing to do", is_ours=True)
+        elif "looks like a secret" in message:
+            fix = f"kubectl create secret generic NAME --from-literal={name}=…, and secrets: [NAME]"
+            view.leave(f"{name} {message}", fix)
+        else:
+            view.leave(f"variable {name}: {message}", hint or "write it by hand")
+        return False
+
+    def add(self, field: str, entry: Any, view: View) -> bool:
+        """Append an entry to a list that does not have it yet."""
+        had = list(self.get(field) or ())
+        return self.put(field, had if entry in had else [*had, entry], view)
+
+    def absorb(self, other: Draft) -> None:
+        """Add the fields of another draft that this one does not have."""
+        self.fields = _merged(self.fields, other.fields)
+
+    def put_name(self, view: View) -> None:
+        """Set the job's name to the nearest legal one of a view, if it has text and there is no name yet."""
+        if (name := view.text()) is None or "name" in self.fields:
+            return
+        self.fields["name"] = legal = legal_name(name)
+        if legal != name.rstrip("-"):  # generateName ends with a dash
+            view.remark(
+                f"the name {name[:60]}", f"it is {legal} here: 40 letters, digits and '-' at most", is_ours=True
+            )
+
+
+def _with(fields: Mapping[str, Any], steps: list[str], value: Any) -> dict[str, Any]:
+    first, *others = steps
+    if not others:
+        return {**fields, first: value}
+    inner = fields.get(first)
+    return {**fields, first: _with(inner if isinstance(inner, dict) else {}, others, value)}
+
+
+def _merged(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**others, **mine}
+    for name in mine.keys() & others.keys():
+        if isinstance(mine[name], dict) and isinstance(others[name], dict):
+            merged[name] = _merged(mine[name], others[name])
+    return merged
+
+
+def _problem(fields: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Message and hint of the first problem that the job parser finds in these fields."""
+    try:
+        job_from_mapping({"name": "job", "run": "train.py", **fields})
+    except JobFileError as error:
+        return error.problems[0].message, error.problems[0].hint
+    return None

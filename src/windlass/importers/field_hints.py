@@ -1,0 +1,50 @@
+"""Reads `field_hints.txt`: the meaning of fields without equivalent in a job file, and what to do instead."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path as File
+from typing import Final, Literal, NamedTuple
+
+from windlass.spec.places import Path
+
+Table = Literal["field", "beside", "volume", "torchx", "torchx resource", "sky", "sky resource"]
+_NOT_WHOLE: Final = frozenset(("labels", "annotations", "matchLabels"))
+"""Mappings each of whose entries is listed by itself."""
+
+
+class Hint(NamedTuple):
+    """The report on a field that a job file does not have."""
+
+    meaning: str
+    """What it was for."""
+    instead: str
+    """What to do about it."""
+    is_ours: bool = False
+    """Whether there is nothing to do: Windlass does the same by itself, or does not need it."""
+
+
+_UNKNOWN: Final = Hint("a job file has no such field", "windlass schema prints the fields that it has")
+
+
+@functools.cache
+def hints(table: Table) -> dict[str, Hint]:
+    """The hints of one table, by the name of the field, kind or volume."""
+    found: dict[str, Hint] = {}
+    for line in File(__file__).with_suffix(".txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            named, names, verdict, meaning, instead = line.split(" | ")
+            if named == table:
+                found |= dict.fromkeys(names.split(), Hint(meaning, instead, verdict == "ours"))
+    return found
+
+
+def is_one_thing(path: Path) -> bool:
+    """Whether one hint covers all fields below this path."""
+    known = next((step for step in reversed(path) if step in hints("field")), None)
+    return known is not None and known not in _NOT_WHOLE
+
+
+def hint_of(path: Path) -> Hint:
+    """The hint for a field that no importer reads, by the innermost known name in its path."""
+    return next((hints("field")[str(step)] for step in reversed(path) if step in hints("field")), _UNKNOWN)

@@ -1,0 +1,127 @@
+"""Reads jobs of Kubeflow's training operator and its predecessors: PyTorchJob, MPIJob, ElasticJob."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from windlass.importers.common import (
+    compare,
+    put_start,
+    ranks_named,
+    restart_policy,
+    run_policy,
+    started,
+)
+from windlass.importers.documents import Documents
+from windlass.importers.draft import Draft
+from windlass.importers.pods import Pods
+from windlass.importers.source import View
+
+PYTORCH: Final = ("pytorch", "elasticjob-worker")
+"""Usual names of the container that trains."""
+MPI: Final = ("mpi", "mpi-launcher", "mpi-worker")
+
+
+def pytorchjob(found: Documents, draft: Draft) -> None:
+    """A PyTorchJob: a Master and Workers, or Workers alone, which may be elastic.
+
+    An ElasticJob, of the controller that predates torchrun, has the same fields without `elasticPolicy` around them.
+    """
+    spec = found.job.view.at("spec")
+    elastic = spec.at("elasticPolicy") or spec
+    draft.put_restarts(elastic.at("maxRestarts"))
+    for policy in (spec, spec.at("runPolicy"), spec.at("RunPolicy")):
+        run_policy(policy, draft)
+    nodes = _range(elastic)
+    specs = spec.at("pytorchReplicaSpecs") or spec.at("replicaSpecs")
+    pods, template, replicas = _replicas(found, draft, specs, is_range=nodes is not None)
+    per_node = spec.at("nprocPerNode")
+    named = ranks_named(elastic.at("nProcPerNode"), draft) or ranks_named(per_node, draft)
+    put_start(draft, started(pods, template), nodes or replicas or None, per_node, named)
+
+
+def mpijob(found: Documents, draft: Draft) -> None:
+    """An MPIJob: a launcher that calls mpirun, and workers; version v1alpha1 has one template for both."""
+    spec = found.job.view.at("spec")
+    for policy in (spec, spec.at("runPolicy")):
+        run_policy(policy, draft, of_mpi=True)
+    replicas = spec.at("mpiReplicaSpecs")
+    launcher, worker = (replicas.at("Launcher"), replicas.at("Worker")) if replicas else (spec, spec)
+    for one in (launcher, worker):
+        restart_policy(one, draft)
+    nodes = worker.whole("replicas") or 1
+    machine = Pods(draft, found)
+    machine.read(worker.at("template"), MPI)
+    calls = machine
+    if replicas:
+        launcher.at("replicas").take_if(1)
+        calls = Pods(Draft(), found)
+        calls.read(launcher.at("template"), MPI)
+        if machine.start is not None and calls.start is not None:
+            machine.start[1].remark("the workers wait to be called", "Windlass starts the ranks there", is_ours=True)
+    start = started(calls if calls.start is not None else machine, launcher.at("template"))
+    if calls is not machine:
+        _launchers_own(draft, calls.draft, start[1], launcher.at("template"))
+    put_start(draft, start, nodes, spec.at("slotsPerWorker"), spec.whole("slotsPerWorker"))
+
+
+def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View) -> None:
+    """Merge the variables of the launcher, and report other fields in which it differs from the workers."""
+    for name, value in launcher.fields.pop("env", {}).items():
+        if name not in draft.fields.get("env", {}):
+            draft.put_env(name, value, at)
+        elif draft.fields["env"][name] != value:
+            at.remark(f"{name} is {value[:60]!r} for mpirun, and another for the ranks", "that of the workers is taken")
+    if "image" not in draft.fields and "image" in launcher.fields:
+        draft.fields["image"] = launcher.fields["image"]
+    for name in ("grace", "timeout"):
+        launcher.fields.pop(name, None)
+    own = {name: value for name, value in launcher.fields.items() if value != draft.fields.get(name)}
+    if own:
+        template.remark(
+            f"the launcher's pod has another {', '.join(sorted(own))} than the workers'",
+            "mpirun is started on node 0, in a pod like all others",
+            is_ours="image" not in own,
+        )
+
+
+def _replicas(found: Documents, draft: Draft, specs: View, *, is_range: bool) -> tuple[Pods, View, int]:
+    """The pods of rank 0, their template, and the number of pods of all replicas."""
+    total = 0
+    base: Pods | None = None
+    template = specs
+    for name in ("Master", "Worker"):
+        replica = specs.at(name)
+        if not replica:
+            continue
+        restart_policy(replica, draft)
+        if is_range:
+            replica.at("replicas").leave(
+                "how many pods there are at the start", "as many as there is room for", is_ours=True
+            )
+        count = replica.whole("replicas")
+        total += 1 if count is None else count
+        pods = Pods(Draft(), found)
+        pods.read(replica.at("template"), PYTORCH)
+        if base is None:
+            base, template = pods, replica.at("template")
+        elif count != 0:
+            compare(_fields(base), _fields(pods), replica.at("template"))
+    if base is not None:
+        draft.absorb(base.draft)
+    return base or Pods(draft, found), template, total
+
+
+def _fields(pods: Pods) -> dict[str, Any]:
+    """The fields of a template without `nodes` and `restarts`, which the manifest sets outside of it."""
+    fields = {**pods.draft.fields, **(pods.start[0].fields if pods.start is not None else {})}
+    return {name: value for name, value in fields.items() if name not in ("nodes", "restarts")}
+
+
+def _range(view: View) -> dict[str, int] | None:
+    """`minReplicas` and `maxReplicas` as a range of nodes; None without either."""
+    least, most = view.whole("minReplicas"), view.whole("maxReplicas")
+    if least is None and most is None:
+        return None
+    least = 1 if least is None else least
+    return {"min": least, "max": least if most is None else most}

@@ -1,0 +1,248 @@
+"""Reads pod templates: command, resources, variables, mounts and node affinity of the container that trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from windlass.importers.container_command import Start, assumed_torchrun, start_of
+from windlass.importers.documents import Documents
+from windlass.importers.draft import Draft
+from windlass.importers.node_affinity import GPU, node_affinity
+from windlass.importers.shell import expanded
+from windlass.importers.source import View
+from windlass.importers.storage import mounted
+from windlass.spec.quantities import cores, size, whole
+
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+DEVICES: Final = {
+    "vpc.amazonaws.com/efa": "run it as it is where EFA is needed: a job file asks for no network devices yet",
+    "ephemeral-storage": "pods have what their machine has; give large files a claim in volumes:",
+}
+
+
+@dataclass
+class Pods:
+    """Reader of the pod templates of a job, with the state that they share."""
+
+    draft: Draft
+    beside: Documents
+    volumes: dict[str, View] = field(default_factory=dict)
+    """Volumes of the template, by name; a patch adds its own."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of the main container whose values are known."""
+    unknown: set[str] = field(default_factory=set)
+    """Variables of it whose values only the cluster has."""
+    start: tuple[Start, View] | None = None
+    """What the main container starts, and the field with its command; None until one was found."""
+    command_words: list[str] = field(default_factory=list)
+    """The command without its arguments, which a TrainJob may replace."""
+
+    # -- the template -------------------------------------------------------------------------------------------------
+
+    def read(self, template: View, names: tuple[str, ...] = (), *, is_patch: bool = False) -> None:
+        """Read a pod template; `names` are those of the container that trains."""
+        labels = template.at("metadata", "labels")
+        queue(self.draft, labels)
+        self.read_spec(template.at("spec"), names, is_patch=is_patch)
+
+    def read_spec(self, spec: View, names: tuple[str, ...] = (), *, is_patch: bool = False) -> None:
+        """Read the spec of a pod, or a patch of one."""
+        for volume in spec.at("volumes").each():
+            name = volume.at("name").value
+            if isinstance(name, str):
+                self.volumes[name] = volume
+        container = _main(spec.at("containers"), names, is_patch=is_patch)
+        if container is not None:
+            for other in spec.at("containers").each():
+                if other.path != container.path:
+                    other.leave(
+                        f"container {other.at('name').value} runs beside the ranks in each pod",
+                        "a node is one container here: run it on its own, or start it in the script",
+                    )
+            self._container(container)
+        for init in spec.at("initContainers").each():
+            init.leave(
+                f"container {init.at('name').value} runs in each pod before the ranks",
+                "do it in the image or at the start of the script",
+            )
+        node_affinity(self.draft, spec)
+        self._life(spec)
+
+    def _life(self, spec: View) -> None:
+        draft = self.draft
+        spec.at("restartPolicy").take_if("Never")
+        spec.at("dnsPolicy").take_if("ClusterFirst")
+        spec.at("schedulerName").take_if("default-scheduler")
+        for secret in spec.at("imagePullSecrets").each():
+            if (login := secret.text("name")) is not None:
+                draft.add("kubernetes.image_pull_secrets", login, secret.at("name"))
+        draft.put_seconds("grace", spec.at("terminationGracePeriodSeconds"))
+        if draft.get("timeout") is None:
+            draft.put_seconds("timeout", spec.at("activeDeadlineSeconds"))
+        else:
+            spec.whole("activeDeadlineSeconds")
+        for name in ("serviceAccount", "serviceAccountName"):
+            if (account := spec.text(name)) is not None and account != "default":
+                draft.put("kubernetes.service_account", account, spec.at(name))
+        draft.put_text("priority", spec.at("priorityClassName"))
+        spec.at("automountServiceAccountToken").take_if(False)
+
+    # -- the container ------------------------------------------------------------------------------------------------
+
+    def _container(self, view: View) -> None:
+        view.text("name")
+        if (image := view.text("image")) is not None:
+            self.draft.put("image", image, view.at("image"))
+            # A job file cannot say when the image is fetched, and need not where that is the cluster's default.
+            is_newest = image.endswith(":latest") or ":" not in image.rpartition("/")[2]
+            view.at("imagePullPolicy").take_if("Always" if is_newest else "IfNotPresent")
+        self.amounts(view.at("resources"))
+        self.variables(view)
+        for mount in view.at("volumeMounts").each():
+            mounted(self.draft, self.volumes, mount)
+        self.command(view)
+
+    def command(self, view: View) -> None:
+        """Read `command`, `args` and `workingDir` of a container."""
+        command, args = view.texts("command"), view.texts("args")
+        folder = view.text("workingDir")
+        if not command and not args:
+            if folder is not None:
+                view.at("workingDir").leave("the folder that the program starts in", "give paths from the root")
+            return
+        words, at = [*command, *args], view.at("command" if command else "args")
+        is_torchrun = not command and assumed_torchrun(args)
+        self.command_words = command
+        words = ["torchrun", *args] if is_torchrun else words
+        start = start_of(words, self.env, folder, unknown=self.unknown)
+        self.start = start, at
+        if is_torchrun:
+            start.leave(
+                "arguments of the image's own program, which is taken for torchrun",
+                "if it is another, write it as run: or command:",
+            )
+        elif not command:
+            start.leave(
+                "the image's own entry point starts these words; it is not in the manifest",
+                "if it does more than start them, write what it does as command:",
+            )
+
+    def amounts(self, view: View) -> None:
+        """Read `limits` and `requests`."""
+        for name in dict.fromkeys(name for part in ("limits", "requests") for name, _ in view.at(part).items()):
+            limit, request = view.at("limits", name), view.at("requests", name)
+            said = limit if limit else request
+            self._amount(name, said)
+            if limit and request:
+                if request.value == limit.value:
+                    request.take()
+                else:
+                    request.leave(
+                        f"asks for {request.value}, and may use {limit.value}",
+                        "what is asked for is granted and not more: the limit is taken",
+                        is_ours=True,
+                    )
+
+    def _amount(self, name: str, view: View) -> None:
+        given = view.value if isinstance(view.value, str | int | float) and not isinstance(view.value, bool) else None
+        field_name, value = {
+            GPU: ("resources.gpus", whole(given)),
+            "cpu": ("resources.cpus", cores(given)),
+            "memory": ("resources.memory", size(given)),
+        }.get(name, ("", None))
+        if value is None:
+            view.leave(f"{name} for each pod", DEVICES.get(name, "a job file asks for gpus, cpus and memory"))
+        else:
+            self.draft.put(field_name, value, view)
+
+    # -- variables ----------------------------------------------------------------------------------------------------
+
+    def variables(self, view: View) -> None:
+        """Read `env` and `envFrom` of a container."""
+        for source in view.at("envFrom").each():
+            self._env_from(source)
+        for entry in view.at("env").each():
+            name = entry.text("name")
+            if name is None:
+                continue
+            if entry.at("valueFrom"):
+                self.unknown.add(name)
+                self._value_from(name, entry.at("valueFrom"))
+                continue
+            value = entry.at("value").value
+            if isinstance(value, str | int | float) and not isinstance(value, bool):
+                self._variable(name, expanded(str(value), self.env), entry)
+            elif value is None:
+                self._variable(name, "", entry)
+
+    def _variable(self, name: str, value: str, view: View) -> None:
+        if self.draft.put_env(name, value, view):
+            self.env[name] = value
+            self.unknown.discard(name)
+
+    def _value_from(self, name: str, view: View) -> None:
+        secret, config = view.at("secretKeyRef"), view.at("configMapKeyRef")
+        value = self._config(config.text("name")).at(config.text("key") or "")
+        if secret:
+            held, key = secret.text("name"), secret.text("key")
+            secret.at("optional").take()
+            if held is not None and self.draft.add("secrets", held, secret.at("name")) and key != name:
+                view.leave(
+                    f"{name} is key {key} of secret {held}; each key of a secret becomes a variable of its own name",
+                    f"add a key {name} to the secret, or let the script read {key}",
+                )
+        elif config and isinstance(value.value, str):
+            config.at("optional").take()
+            self._variable(name, value.take(), view)
+        elif config:
+            view.leave(
+                f"{name} is a key of a ConfigMap that is not in this file", f"write its value: env: {{{name}: …}}"
+            )
+        elif view.at("fieldRef"):
+            path = view.at("fieldRef", "fieldPath").value
+            view.leave(
+                f"{name} is {path} of the pod",
+                "ranks have RANK, NODE_RANK, MASTER_ADDR; socket.gethostname() is the pod",
+            )
+        else:
+            view.leave(f"{name} is known only in the cluster", f"write its value: env: {{{name}: …}}")
+
+    def _env_from(self, view: View) -> None:
+        prefix = view.at("prefix").value
+        secret, config = view.at("secretRef"), view.at("configMapRef")
+        name = (secret or config).at("name").value
+        values = self._config(config.at("name").value)
+        if prefix:
+            view.leave(
+                f"variables of {name}, with {prefix} before their names", "rename its keys, or write them in env:"
+            )
+        elif secret and isinstance(name, str) and self.draft.add("secrets", name, secret.at("name")):
+            secret.at("optional").take()
+        elif values:
+            config.text("name")
+            config.at("optional").take()
+            for key, value in values.items():
+                if isinstance(value.value, str):
+                    self._variable(key, value.value, value)
+        else:
+            view.leave(f"all values of ConfigMap {name} as variables", "write them in env:")
+
+    def _config(self, name: object) -> View:
+        """The values of a ConfigMap, absent if it is not in the file."""
+        document = self.beside.called("ConfigMap", name) if name is not None else None
+        return document.view.at("data") if document is not None else View(self.beside.job, (), None)
+
+
+def queue(draft: Draft, labels: View) -> None:
+    """Read the label with the queue."""
+    draft.put_text("queue", labels.at(QUEUE_LABEL))
+
+
+def _main(containers: View, names: tuple[str, ...], *, is_patch: bool) -> View | None:
+    """The container that trains: the one of a known name, else the first that has GPUs, else the first."""
+    found = containers.each()
+    known = next((container for container in found if container.at("name").value in names), None)
+    if known is not None or is_patch or not found:
+        return known
+    return next((container for container in found if container.at("resources", "limits", GPU)), found[0])

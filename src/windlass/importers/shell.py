@@ -1,0 +1,140 @@
+"""Parses the script of `sh -c` into a command, its variables and its folder, if it needs no shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+SHELLS: Final = ("sh", "bash", "ash", "dash", "zsh")
+_BETWEEN: Final = re.compile(r"(&&|;|\n)[;\n]*")
+_RESERVED: Final = frozenset(
+    ("if", "for", "while", "until", "case", "select", "function", "{", "[[", "[", "test", "trap", "wait", "eval", "!")
+)
+"""Words of control structures and others that need a shell."""
+_QUIET: Final = (
+    "set", "echo", "date", "pwd", "hostname", "whoami", "env", "printenv", "nvidia-smi", "ls", "sleep", "true",
+)  # fmt: skip
+"""Commands without effect on those after them."""
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SUBSTITUTION: Final = re.compile(
+    r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=\"?(?:`[^`\n]*`|\$\([^\n]*\))\"?[ \t]*$", re.MULTILINE
+)
+_COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_NOT_PLAIN: Final = re.compile(
+    r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(""",
+    re.MULTILINE,
+)
+"""Quoted operators and dollars, comments, home folders and command substitutions."""
+VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:[:=?+%#/-][^}]*)?\}|([A-Za-z_]\w*))")
+"""`$NAME`, `${NAME}` and `${NAME:-else}`."""
+_MACRO: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-.\w]*)\)")
+
+
+@dataclass
+class Line:
+    """The parsed script of a shell."""
+
+    words: list[str]
+    """The command that trains."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables that are set before it."""
+    folder: str | None = None
+    """Folder in which it starts."""
+    others: list[str] = field(default_factory=list)
+    """Other commands that have an effect."""
+
+
+def script_of(words: Sequence[str]) -> str | None:
+    """The script of `sh -c SCRIPT`; None for other commands, and for a script with arguments."""
+    if words[0].rpartition("/")[2] not in SHELLS:
+        return None
+    for at, word in enumerate(words[1:], 1):
+        if not word.startswith("-") or word == "--":
+            return None
+        if re.fullmatch(r"-[a-z]*c[a-z]*", word):
+            is_last = at + 2 == len(words) or all(not more for more in words[at + 2 :])
+            return words[at + 1] if at + 1 < len(words) and is_last else None
+        if word == "-o":
+            return None
+    return None
+
+
+def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Line | None:
+    """A script parsed into the command that starts the ranks and its context; None if it needs a shell."""
+    script = _SUBSTITUTION.sub("", _COMMENT.sub("", script.replace("\\\n", " ")))
+    if _NOT_PLAIN.search(script):
+        return None
+    try:
+        lexer = shlex.shlex(script, posix=True, punctuation_chars="();<>|&\n")
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+        steps = _steps(list(lexer))
+    except ValueError:
+        return None
+    if steps is None:
+        return None
+    found, commands = Line([]), []
+    for step in steps:
+        words = list(step)
+        env = {}
+        while words and (pair := _ASSIGNMENT.fullmatch(words[0])):
+            env[pair[1]] = pair[2]
+            words = words[1:]
+        if not words:
+            found.env |= env
+        elif words[0] in _RESERVED:
+            return None
+        elif words[0] == "cd" and len(words) == 2:
+            found.folder = joined(found.folder, words[1])
+        elif words[0] == "export" and all(_ASSIGNMENT.fullmatch(word) for word in words[1:]):
+            found.env |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
+        elif words[0] not in ("set", "export"):
+            commands.append((words[1:] if words[0] == "exec" and len(words) > 1 else words, env))
+    loud = [one for one in commands if one[0][0] not in _QUIET]
+    starting = [one for one in loud if starts_ranks(one[0])]
+    chosen = starting if len(starting) == 1 else loud
+    if len(chosen) != 1 or any("*" in word or "?" in word for word in chosen[0][0]):
+        return None
+    found.words, env = chosen[0]
+    found.env |= env
+    found.others = [shlex.join(words) for words, _ in loud if words is not found.words]
+    return found
+
+
+def _steps(tokens: Sequence[str]) -> list[list[str]] | None:
+    """The tokens of each command; None if commands are joined other than in sequence."""
+    steps: list[list[str]] = [[]]
+    for token in tokens:
+        if token and set(token) <= set("();<>|&\n"):
+            if not _BETWEEN.fullmatch(token):
+                return None
+            steps.append([])
+        else:
+            steps[-1].append(token)
+    return [step for step in steps if step]
+
+
+def joined(folder: str | None, name: str) -> str:
+    """A path as seen from a folder; one from the root stays as it is."""
+    return name if folder is None or name.startswith("/") else f"{folder.rstrip('/')}/{name}"
+
+
+def expanded(text: str, env: Mapping[str, str]) -> str:
+    """Text with Kubernetes' `$(NAME)` expanded; unknown names are kept, and `$$` is one `$`."""
+    return _MACRO.sub(lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
+
+
+def macros(words: Sequence[str]) -> list[str]:
+    """The names that Kubernetes would expand in these words."""
+    return [match[1] for word in words for match in _MACRO.finditer(word) if match[1]]
+
+
+def filled(text: str, env: Mapping[str, str]) -> str:
+    """Text with a shell's `$NAME` expanded; unknown names are kept."""
+
+    def value(match: re.Match[str]) -> str:
+        return env.get(match[1] or match[2], match[0])
+
+    return VARIABLE.sub(value, text)

@@ -1,0 +1,62 @@
+"""Reads volume mounts: claims become volumes, memory at /dev/shm shared memory, the others are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from windlass.importers.draft import Draft
+from windlass.importers.field_hints import Hint, hints
+from windlass.importers.source import View
+from windlass.spec.quantities import size
+
+SHM: Final = "/dev/shm"
+
+
+def mounted(draft: Draft, volumes: Mapping[str, View], mount: View) -> None:
+    """Read a volume mount, with the volumes of its pod."""
+    name, path = mount.text("name"), mount.at("mountPath").value
+    volume = volumes.get(name) if name is not None else None
+    if volume is None or not isinstance(path, str):
+        mount.leave(f"volume {name}, which is not in the template", "volumes: [{claim: NAME, path: /data}]")
+        return
+    volume.text("name")
+    claim = volume.at("persistentVolumeClaim")
+    if claim:
+        _claim(draft, claim, mount, path)
+        return
+    mount.leave("where that was mounted", "see its volume", is_ours=True)
+    kind = next((key for key in volume.value if key != "name"), "nothing")
+    found = volume.at(kind)
+    if kind == "emptyDir" and path.rstrip("/") == SHM:
+        found.at("medium").take_if("Memory")
+        limit = size(found.at("sizeLimit").value)
+        if limit is not None:
+            draft.put("resources.shm", limit, found.at("sizeLimit"))
+    elif kind == "hostPath" and path.rstrip("/") == SHM:
+        found.leave(
+            "shared memory of the machine itself",
+            "each node has its own: resources: {shm: 8GiB} says how much",
+            is_ours=True,
+        )
+    else:
+        unknown = Hint(f"a volume of kind {kind}", "volumes: [{claim: NAME, path: /data}] mounts a claim")
+        hint = hints("volume").get(kind, unknown)
+        of_host = f" {found.at('path').value}" if kind == "hostPath" else ""
+        found.leave(f"{hint.meaning}{of_host}, at {path}", hint.instead)
+
+
+def _claim(draft: Draft, claim: View, mount: View, path: str) -> None:
+    name = claim.text("claimName")
+    if name is not None:
+        draft.add("volumes", {"claim": name, "path": path.rstrip("/") or path}, mount.at("mountPath"))
+    for view in (claim.at("readOnly"), mount.at("readOnly")):
+        if view.value is True:
+            view.leave("mounted only to read", "it may be written to here; the storage's own rights hold", is_ours=True)
+        elif view:
+            view.take()
+    if mount.at("subPath"):
+        mount.at("subPath").leave(
+            f"only the folder {mount.at('subPath').value} of claim {name}",
+            "the whole claim is mounted: put the folder into the paths of the script",
+        )

@@ -1,0 +1,95 @@
+"""Reads an AppDef of TorchX, as its dry run prints it: the role that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from windlass.importers.common import put_start
+from windlass.importers.container_command import start_of
+from windlass.importers.documents import Documents
+from windlass.importers.draft import Draft
+from windlass.importers.field_hints import Hint, hints
+from windlass.importers.source import View
+
+MEBI: Final = 1 << 20
+
+
+def torchx(found: Documents, draft: Draft) -> None:
+    """Read an AppDef."""
+    view = found.job.view
+    roles = view.at("roles").each()
+    if not roles:
+        message = "holds no AppDef: there are no roles"
+        raise view.refused(message, "json.dumps(dataclasses.asdict(app)) writes one")
+    draft.put_name(view.at("name"))
+    _leave(view, {"metadata": hints("torchx")["metadata"]})
+    role = max(roles, key=lambda one: (one.at("resource", "gpu").value or 0, one.at("num_replicas").value or 0))
+    for other in roles:
+        if other.path != role.path:
+            other.leave(f"role {other.at('name').value}, beside the one that trains", "make a job of its own of it")
+    _role(role, draft)
+
+
+def _role(view: View, draft: Draft) -> None:
+    draft.put_name(view.at("name"))
+    if (image := view.text("image")) is not None and not image.startswith(("/", ".", "file:")):
+        draft.put("image", image, view.at("image"))
+    elif image is not None:
+        view.at("image").leave(f"a folder of this machine, {image}", "code: names the folder that travels")
+    for variable, value in view.at("env").items():
+        if isinstance(value.value, str | int | float):
+            draft.put_env(variable, str(value.value), value)
+    _resource(view.at("resource"), draft)
+    for mount in view.at("mounts").each():
+        _mount(mount, draft)
+    if (retries := view.whole("max_retries")) is not None and retries > 0:
+        draft.put("restarts", {"max": retries}, view.at("max_retries"))
+    words = [word for word in [view.text("entrypoint") or "", *view.texts("args")] if word]
+    if not words:
+        raise view.refused("starts nothing: no entrypoint and no args")
+    start = start_of([word.replace("$${", "${") for word in words], draft.fields.get("env", {}), code_travels=True)
+    at = view.at("entrypoint")
+    most = view.whole("num_replicas") or 1
+    least = view.whole("min_replicas")
+    nodes: Any = {"min": least, "max": most} if least is not None and least < most else most
+    put_start(draft, (start, at), nodes, at)
+    _leave(view, hints("torchx"))
+
+
+def _resource(view: View, draft: Draft) -> None:
+    for name, field, factor in (("gpu", "gpus", 1), ("cpu", "cpus", 1), ("memMB", "memory", MEBI)):
+        value = view.at(name).value
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if value <= 0:
+            view.at(name).take()  # how TorchX writes that nothing is asked for
+        else:
+            draft.put(f"resources.{field}", float(value) if name == "cpu" else int(value) * factor, view.at(name))
+    _leave(view, hints("torchx resource"))
+
+
+def _mount(view: View, draft: Draft) -> None:
+    """Read a mount: a volume is a claim; folders and devices of a machine are reported."""
+    source, path = view.at("src").value, view.at("dst_path").value
+    is_volume = (
+        view.at("type").value in (None, "volume") and isinstance(source, str) and not source.startswith(("/", "."))
+    )
+    if is_volume and isinstance(path, str):
+        draft.add("volumes", {"claim": source, "path": path}, view.at("dst_path"))
+        for name in ("type", "src"):
+            view.at(name).take()
+        if view.at("read_only").value:
+            view.at("read_only").leave("mounted only to read", "it may be written to here", is_ours=True)
+        view.at("read_only").take()
+    else:
+        view.leave(f"{source} of the machine", "volumes: [{claim: NAME, path: /data}] mounts a claim")
+
+
+def _leave(view: View, words: Mapping[str, Hint]) -> None:
+    for name, hint in words.items():
+        value = view.at(name).value
+        if value not in (None, {}, [], ""):
+            view.at(name).leave(*hint)
+        elif value is not None:
+            view.at(name).take()

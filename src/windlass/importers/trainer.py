@@ -1,0 +1,108 @@
+"""Reads a TrainJob of Kubeflow's Trainer, with the runtime it names where that is in the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from windlass.importers.common import put_start, ranks_named, started
+from windlass.importers.container_command import start_of
+from windlass.importers.documents import RUNTIMES, Documents
+from windlass.importers.draft import Draft
+from windlass.importers.jobset import of_set
+from windlass.importers.pods import Pods
+from windlass.importers.source import View
+
+PLAIN_RUNTIMES: Final = ("torch-distributed",)
+"""Runtimes of the Trainer that add no fields to a TrainJob."""
+NODE: Final = ("node", "trainer")
+
+
+def trainjob(found: Documents, draft: Draft) -> None:
+    """A TrainJob, merged with its runtime."""
+    spec = found.job.view.at("spec")
+    trainer = spec.at("trainer")
+    draft.put_seconds("timeout", spec.at("activeDeadlineSeconds"))
+    spec.at("suspend").take_if(False)
+    base = Draft()
+    pods = Pods(base, found)
+    policy, of_runtime = _runtime(found, spec.at("runtimeRef"), draft, pods)
+    own = Pods(Draft(), found)
+    _trainer(trainer, own)
+    draft.absorb(own.draft)
+    for patch in _patches(spec):
+        pods.read(patch, NODE, is_patch=True)
+    draft.absorb(base)
+    if own.start is None and trainer.at("args"):
+        _args_alone(trainer, pods, own)
+    start = started(own if own.start is not None else pods, trainer or spec)
+    own_nodes, runtime_nodes = trainer.whole("numNodes"), policy.whole("numNodes")
+    nodes = own_nodes or runtime_nodes or of_runtime
+    if own_nodes is not None:
+        policy.at("numNodes").leave("how many nodes there are", "the job itself says it", is_ours=True)
+    per_node = trainer.at("numProcPerNode")
+    of_torch, of_mpi = policy.at("torch", "numProcPerNode"), policy.at("mpi", "numProcPerNode")
+    said = [ranks_named(view, draft) for view in (per_node, of_torch, of_mpi)]
+    put_start(draft, start, nodes, per_node, said[0] or said[1] or said[2])
+
+
+def _trainer(view: View, pods: Pods) -> None:
+    """Read `trainer`: the fields of a container under other names."""
+    pods.draft.put_text("image", view.at("image"))
+    pods.amounts(view.at("resourcesPerNode"))
+    pods.variables(view)
+    if view.at("command"):
+        pods.command(view)
+
+
+def _args_alone(view: View, pods: Pods, own: Pods) -> None:
+    """Read `args` without `command`: they follow the command of the runtime."""
+    args = view.texts("args")
+    if pods.start is not None and pods.command_words:
+        own.start = start_of([*pods.command_words, *args], {**pods.env, **own.env}), view.at("args")
+    else:
+        pods.command(view)
+
+
+def _runtime(found: Documents, ref: View, draft: Draft, pods: Pods) -> tuple[View, int]:
+    """The ML policy of the runtime, and its number of pods; a runtime that is not in the file is reported."""
+    name = ref.text("name")
+    kind = ref.text("kind")
+    ref.text("apiGroup")
+    for runtime in [one for one in RUNTIMES if kind in (None, one)]:
+        document = found.called(runtime, name or "")
+        if document is not None:
+            document.view.text("metadata", "name")
+            document.view.text("metadata", "namespace")
+            spec = document.view.at("spec")
+            template = spec.at("template", "spec")
+            draft.put_restarts(template.at("failurePolicy", "maxRestarts"))
+            _, _, nodes = of_set(template, pods.draft, found, pods)
+            return spec.at("mlPolicy"), nodes
+    if name in PLAIN_RUNTIMES:
+        ref.remark(f"runtime {name} starts torchrun on each node", "Windlass does that itself", is_ours=True)
+    elif name is not None:
+        ref.leave(
+            f"runtime {name} is not in this file, so what it adds to the job is not known",
+            f"append it and import again: kubectl get {kind or RUNTIMES[1]} {name} -o yaml",
+        )
+    return View(found.job, ("spec", "runtimeRef", "mlPolicy"), None), 1
+
+
+def _patches(spec: View) -> Iterator[View]:
+    """The patches of a TrainJob to the pod templates of its runtime, in the fields of all versions."""
+    for patch in spec.at("runtimePatches").each():
+        inner = patch.at("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
+        for one in inner.each():
+            if one.at("name").value in NODE:
+                one.text("name")
+                yield one.at("template", "spec", "template")
+            else:
+                one.leave(f"a patch of job {one.at('name').value}", "only the pods that train are carried over")
+    for patch in spec.at("podTemplateOverrides").each():
+        names = [one.at("name").value for one in patch.at("targetJobs").each()]
+        if not names or any(name in NODE for name in names):
+            patch.at("targetJobs").take()
+            yield patch
+        else:
+            patch.leave(f"a patch of job {', '.join(map(str, names))}", "only the pods that train are carried over")

@@ -1,0 +1,51 @@
+"""What all attempts of a run have in common: the ingredients of which `compose` makes node specs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from windlass.worker.protocol import EMPTY, Environment, LauncherSpec, NetworkSpec, NoticeSpec, ResumeSpec
+from windlass.worker.values import Value
+
+
+class NodeTemplate(Value):
+    """The nodes of a run, before it is known which of them take part in an attempt."""
+
+    run_id: str
+    num_nodes: int
+    procs_per_node: int
+    script: str
+    worker_python: str
+    cwd: str
+    argv: tuple[str, ...]
+    """The command line of every rank."""
+    contract: Environment
+    """What the job's script is promised and no attempt changes: run id, folders, checkpoint settings."""
+    defaults: Environment
+    """What the engine sets, unless the user does."""
+    target_env: Environment
+    job_env: Environment
+    grace_seconds: float
+    node_env: Mapping[str, Environment] = EMPTY
+    """By number, what one node has of its own: its share of the machine's GPUs."""
+    known_at_start: tuple[str, ...] = ()
+    progress: str | None = None
+    warm: tuple[str, ...] = ()
+    stay_seconds: float = 0.0
+    resume: ResumeSpec | None = None
+    notices: NoticeSpec | None = None
+    networks: tuple[NetworkSpec, ...] = ()
+    """The network of each node, where nodes have networks of their own."""
+    launchers: tuple[LauncherSpec, ...] = ()
+    """The external launcher of each place of an attempt; where there are fewer, the last one is that of the rest."""
+    one_worker: bool = False
+    """Whether one worker starts the ranks of all nodes: mpirun does, on one machine."""
+
+    @property
+    def common(self) -> Environment:
+        """The variables that all ranks of all attempts have alike."""
+        return {**self.contract, **self.defaults, **self.target_env, **self.job_env}
+
+
+NO_NODES = NodeTemplate("", 0, 1, "", "", "", (), {}, {}, {}, {}, 0.0)
+"""Of a plan that starts no node."""

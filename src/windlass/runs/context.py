@@ -1,0 +1,51 @@
+"""The context of a command: clock, environment, randomness and working folder, read here and passed inward."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from windlass.runs.machine import this_machine
+from windlass.runs.store import Store, default_home
+
+ID_LETTERS: Final = "23456789bcdfghjkmnpqrstvwxz"
+"""No vowels, so that no id is a word; no letters that look like digits."""
+ID_LENGTH: Final = 5
+
+
+def _token() -> str:
+    return "".join(ID_LETTERS[byte % len(ID_LETTERS)] for byte in os.urandom(ID_LENGTH))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a command takes from its process."""
+
+    environ: Mapping[str, str]
+    cwd: Path
+    now: Callable[[], float] = time.time
+    """Unix seconds."""
+    token: Callable[[], str] = _token
+    """A fresh ending for a run id."""
+
+    @property
+    def home(self) -> Path:
+        """Where this user's records live."""
+        return default_home(self.environ)
+
+    def store(self) -> Store:
+        """The records of this user. Raises StoreError."""
+        return Store(self.home, this_machine(self.environ))
+
+
+def here() -> Context:
+    """The context of this process. Raises nothing: a working folder that is gone is an error where it is used."""
+    try:
+        cwd = Path.cwd()
+    except FileNotFoundError:
+        cwd = Path(os.environ.get("PWD", "/"))
+    return Context(os.environ, cwd)

@@ -1,0 +1,43 @@
+"""Which data sets of a run are others than an earlier run of the same job has read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from windlass.runs.events import DataStaged
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+LOOKED_AT: Final = 200
+"""Runs, the newest first, among which an earlier one is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataDifference:
+    """A data set that is not the one which the newest earlier run of the job has read under its name."""
+
+    name: str
+    run: str
+    """That run."""
+    digest: str
+    """Of the set that it has read."""
+
+
+def data_differences(status: Status, store: Store) -> tuple[DataDifference, ...]:
+    """The data sets of a run that differ from those of the newest earlier run of its job that has read any by the name.
+
+    A user who compares two runs must know that they did not read the same.
+    """
+    if not status.data:
+        return ()
+    earlier = [
+        one for one in store.statuses(last=LOOKED_AT) if one.name == status.name and one.created_at < status.created_at
+    ]
+    found = []
+    for staged in map(DataStaged.from_json, status.data):
+        read = ((one.id, of) for one in earlier for of in map(DataStaged.from_json, one.data) if of.name == staged.name)
+        run, other = next(read, (status.id, staged))
+        if other.digest != staged.digest:
+            found.append(DataDifference(staged.name, run, other.digest))
+    return tuple(found)

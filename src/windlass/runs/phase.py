@@ -1,0 +1,42 @@
+"""The phases of a run and the exit codes of its ends."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class Phase(enum.StrEnum):
+    """Where a run is. Every second of a run falls in exactly one phase; the last four end it.
+
+    A run itself is never in two of them: `idle` is time in which the run had no process (it had ended and was resumed,
+    or its machine was down), and `preempted` is how an attempt ends whose node was taken away.
+    """
+
+    QUEUED = "queued"
+    PROVISIONING = "provisioning"
+    PULLING = "pulling"
+    STAGING = "staging"
+    STARTING = "starting"
+    TRAINING = "training"
+    CHECKPOINTING = "checkpointing"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    IDLE = "idle"
+    PREEMPTED = "preempted"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the run has ended; it may be resumed."""
+        return self in TERMINAL
+
+
+TERMINAL: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST})
+
+EXIT_CODES: Final[Mapping[Phase, int]] = {Phase.SUCCEEDED: 0, Phase.FAILED: 100, Phase.STOPPED: 103, Phase.LOST: 100}
+"""Exit codes of commands that wait for a run; `exit_code` of a status is the script's own."""

@@ -1,0 +1,144 @@
+"""Restart policy: whether another attempt follows one that has ended, when, and else how the run ends. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from windlass.plan.compose import RESUME_VARIABLE
+from windlass.runs.events import AttemptEnded, Json, RootCause, RunEnded
+from windlass.runs.history import Ended, History
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+
+TIMEOUT_EXIT_CODE: Final = 124
+"""As timeout(1) exits."""
+TERMINATED_EXIT_CODE: Final = 143
+"""As shells, and `Preempted` of `windlass.train.checkpoint`, report an end by SIGTERM."""
+MAX_WAIT_SECONDS: Final = 60.0
+_ENDED_BY_US: Final = ("preemption", "resize", "hang")
+"""Reasons for which the supervisor ends an attempt in order to start another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What follows."""
+
+    phase: Phase | None
+    """How the run ends; None for another attempt."""
+    exit_code: int | None = None
+    cause: RootCause | None = None
+    """The root cause to record; None for an end that is not a failure."""
+    reason: str | None = None
+    """Why the attempt ended; None where it succeeded."""
+    restarts_left: int = 0
+    wait_seconds: float = 0.0
+    """How long to wait before another attempt."""
+    step: int | None = None
+    """The highest step that is known of the attempt."""
+
+    @property
+    def attempt_phase(self) -> Phase:
+        """How the attempt ended, if another one follows."""
+        return {"preemption": Phase.PREEMPTED, "resize": Phase.STOPPED}.get(str(self.reason), Phase.FAILED)
+
+    def attempt_end(self, died_at: float | None = None) -> AttemptEnded:
+        """The event where another attempt follows. `died_at`: its end was not observed; see `AttemptEnded`."""
+        return AttemptEnded(self.attempt_phase, self.reason, restarts_left=self.restarts_left,
+                            wait_seconds=self.wait_seconds, **_known(step=self.step, died_at=died_at))  # fmt: skip
+
+    def end(self, died_at: float | None = None) -> RunEnded:
+        """The event where none follows; `died_at` as for `attempt_end`."""
+        return RunEnded(self.phase, self.exit_code, **_known(reason=self.reason, step=self.step, died_at=died_at))
+
+
+def outcome(
+    ended_by: str | None, cause: RootCause | None, history: History, policy: Json, *,
+    is_free: bool = False, nothing_left: bool = False, at: float = 0.0,
+) -> Outcome:  # fmt: skip
+    """What follows the current attempt of `history`, now that it has ended.
+
+    `ended_by` is `stop`, `timeout`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks ended by
+    themselves. `cause` is the root cause, if anything failed. `policy` is the plan's. `is_free`: it uses up no
+    restart, since an elastic job continues with fewer nodes. `nothing_left`: its end was not observed. `at` is when it
+    ended, in Unix seconds.
+    """
+    code = 0 if cause is None else cause.exit_code
+    step = history.now.step
+    if ended_by == "stop":
+        return Outcome(Phase.STOPPED, code, reason="stop", step=step)
+    if ended_by == "timeout":
+        return timed_out(policy, step)
+    if cause is None and (ended_by not in _ENDED_BY_US or ended_by == "hang"):
+        return Outcome(Phase.SUCCEEDED, 0, step=step)
+    reason = "node-loss" if nothing_left else reason_of(ended_by, cause)
+    recorded = None if reason in ("preemption", "resize") and ended_by == reason else cause
+    left = policy["max_restarts"] if history.restarts_left is None else history.restarts_left
+    end = Outcome(Phase.FAILED, code, recorded, reason, step=step, restarts_left=left)
+    now = history.ending(reason, cause, at)
+    counts = reason != "resize" and not is_free
+    if counts and same_step(now, history.ended):
+        return replace(end, reason="same-step-twice")
+    if cause is not None and RESUME_VARIABLE in cause.summary:
+        return end  # the checkpoint that the user requested cannot be restored, now or later
+    if not counts or (left > 0 and reason in policy["restart_on"]):
+        wait = wait_seconds([*history.ended, now]) if counts else 0.0
+        return replace(end, phase=None, restarts_left=left - counts, wait_seconds=wait)
+    if nothing_left:
+        return replace(end, phase=Phase.LOST, exit_code=None, restarts_left=0)
+    return replace(end, phase=Phase.STOPPED if recorded is None else Phase.FAILED)
+
+
+def timed_out(policy: Json, step: int | None = None) -> Outcome:
+    """The end of a run whose time limit is reached."""
+    cause = RootCause(f"the timeout of {policy['timeout_seconds']:g} s was reached")
+    return Outcome(Phase.FAILED, TIMEOUT_EXIT_CODE, cause, "timeout", step=step)
+
+
+def is_late(status: Status, policy: Json, now: float) -> bool:
+    """Whether the job's time limit is reached at `now`, in Unix seconds."""
+    limit = policy["timeout_seconds"]
+    return limit is not None and status.limited_seconds(now) >= limit
+
+
+def may_restart(reason: str, history: History, policy: Json) -> bool:
+    """Whether the policy allows another attempt for this reason."""
+    left = policy["max_restarts"] if history.restarts_left is None else history.restarts_left
+    return left > 0 and reason in policy["restart_on"]
+
+
+def reason_of(ended_by: str | None, cause: RootCause | None) -> str:
+    """Why an attempt ended. SIGTERM is a preemption, not a failure: a machine that shuts down sends it to ranks too."""
+    if cause is None or ended_by in _ENDED_BY_US:
+        return str(ended_by)
+    if cause.node_lost is not None:
+        return "node-loss"
+    is_terminated = cause.signal == "SIGTERM" or cause.exit_code == TERMINATED_EXIT_CODE
+    return "preemption" if is_terminated else "failure"
+
+
+def same_step(now: Ended, before: Sequence[Ended]) -> bool:
+    """Whether an earlier attempt failed in the same way at the same step, and none since has got beyond it."""
+    if now.way is None or now.step is None or now.reason != "failure":
+        return False
+    for ended in reversed(before):
+        if ended.step is not None and ended.step > now.step:
+            return False
+        if (ended.reason, ended.step, ended.way) == ("failure", now.step, now.way):
+            return True
+    return False
+
+
+def wait_seconds(ended: Sequence[Ended]) -> float:
+    """Back-off before another attempt: 0, 1, 2, 4 … 60 s before the n-th in a row that made no progress."""
+    in_vain = 0
+    for one in reversed(ended):
+        if one.gained:
+            break
+        in_vain += one.reason != "resize"
+    return min(MAX_WAIT_SECONDS, 2.0 ** min(in_vain - 2, 10)) if in_vain > 1 else 0.0
+
+
+def _known(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

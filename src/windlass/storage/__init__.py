@@ -1,0 +1,1 @@
+"""Storage: copies sets of files between folders and object stores, verified and resumable."""

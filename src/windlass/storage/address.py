@@ -1,0 +1,60 @@
+"""Address of a set of files: a folder of this machine, or a prefix in an object store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from windlass.errors import UsageError
+
+STORES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "abfs": "az"}
+"""Scheme of an address → kind of store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a set of files is."""
+
+    kind: str
+    """`folder`, `s3`, `gs` or `az`."""
+    bucket: str
+    """Bucket or container; empty for a folder."""
+    path: str
+    """Absolute path of a folder; else the prefix, without a slash at either end."""
+
+    @classmethod
+    def parse(cls, text: str, folder: Path) -> Address:
+        """Read `s3://bucket/prefix`, `file:///path` or a path, which is relative to `folder`. Raises UsageError."""
+        scheme, is_url, rest = text.partition("://")
+        if not is_url:
+            if not text:
+                raise UsageError("an address is missing", "name a folder, or s3://bucket/prefix")
+            return cls("folder", "", str((folder / Path(text).expanduser()).resolve()))
+        if scheme == "file":
+            return cls("folder", "", str(Path(urlsplit(text).path).resolve()))
+        if scheme not in STORES:
+            known = "known are s3://, gs://, az:// and paths of folders"
+            raise UsageError(f"{text}: {scheme}:// is no known kind of store", known)
+        bucket, _, prefix = rest.partition("/")
+        if not bucket:
+            raise UsageError(f"{text}: the bucket is missing", f"write {scheme}://BUCKET/PREFIX")
+        parts = [part for part in prefix.split("/") if part]
+        if any(part in (".", "..") for part in parts):
+            raise UsageError(f"{text}: a prefix has no . and no ..")
+        return cls(STORES[scheme], bucket, "/".join(parts))
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is on this machine."""
+        return self.kind == "folder"
+
+    def key(self, name: str) -> str:
+        """The key of one file in its bucket."""
+        return f"{self.path}/{name}" if self.path else name
+
+    def __str__(self) -> str:
+        if self.is_folder:
+            return self.path
+        return f"{self.kind}://{self.bucket}/{self.path + '/' if self.path else ''}"

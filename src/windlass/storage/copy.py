@@ -1,0 +1,313 @@
+"""Copies a set of files from one place to another: in parallel, verified, and going on where an earlier copy ended."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from windlass.errors import StorageError
+from windlass.storage import manifest as manifests
+from windlass.storage.digest import PART_BYTES, Parts, combined
+from windlass.storage.folder import Folder
+from windlass.storage.journal import Journal
+from windlass.storage.manifest import BadManifest, File, Manifest
+from windlass.storage.names import clashes, problem
+from windlass.storage.place import Entry, Fatal, PartialFile, Place, Throttled, joined
+from windlass.storage.progress import Copied, Progress, Refusal
+from windlass.storage.retry import repeated
+from windlass.storage.window import MOST, Window
+
+SETTLE_SECONDS: Final = 2.0
+SLICE_SECONDS: Final = 0.05
+"""For which a thread copies small files before it asks again whether it may."""
+
+
+@dataclass
+class _Large:
+    """A file in parts."""
+
+    entry: Entry
+    parts: Parts
+    partial: PartialFile | None = None
+    digests: dict[int, bytes] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_over: bool = False
+    """Whether it has failed."""
+
+
+class Copy:
+    """One copy. `run` may be called once."""
+
+    def __init__(
+        self, source: Place, destination: Place, journal: Journal, progress: Progress | None = None,
+        window: Window | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.progress = progress or Progress()
+        self._source, self._destination = source, destination
+        self._journal = journal
+        self._window = window or Window()
+        self._clock = clock
+        self._files: dict[str, File] = {}
+        """Of the destination, verified."""
+        self._refused: list[Refusal] = []
+        self._lock = threading.Lock()
+        """For what the threads write down."""
+        self._expected: dict[str, File] = {}
+        """Of the source, by its own manifest."""
+
+    async def run(self) -> Copied:
+        """Copy what differs. Raises StorageError where nothing more can be copied."""
+        began = self._clock()
+        before = await _manifest(self._destination)
+        if (of_source := await _manifest(self._source)) is not None:
+            self._expected = dict(of_source.files)
+        found = [entry async for batch in self._source.entries() for entry in batch]
+        if not found and not isinstance(self._source, Folder):
+            hint = "name a bucket, and the prefix that all keys of the set begin with"
+            raise StorageError(f"{self._source.address}: there is no object below it", hint)
+        entries = self._accepted(found)
+        todo = await self._to_do(entries, before)
+        self._begin(todo)
+        settling = asyncio.create_task(self._settle_now_and_then())
+        try:
+            await self._all(self._units(todo))
+        except asyncio.CancelledError:
+            self._window.abandon()
+            raise
+        finally:
+            settling.cancel()
+            self._window.close()
+            with suppress(asyncio.CancelledError):
+                await settling
+            await self._settle()
+        manifest = Manifest.of(self._files.values())
+        if before is None or manifest != before:
+            await repeated(lambda: self._destination.write_own(manifests.NAME, manifest.to_bytes()))
+        self._journal.clear()
+        progress = self.progress
+        return Copied(
+            manifest, progress.files_done, progress.bytes_moved, progress.num_unchanged,
+            tuple(sorted(self._refused, key=lambda one: one.name)), self._clock() - began,
+        )  # fmt: skip
+
+    # -- which files differ -------------------------------------------------------------------------------------------
+
+    def _accepted(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those whose names can be at the destination; the others are refused by name."""
+        good = []
+        for entry in sorted(entries, key=lambda one: one.name):
+            if why := entry.problem or problem(entry.name):
+                self._refused.append(Refusal(entry.name, why))
+            else:
+                good.append(entry)
+        if not isinstance(self._destination, Folder):
+            return good
+        clashing = dict(clashes(one.name for one in good))
+        self._refused += [Refusal(name, why) for name, why in clashing.items()]
+        return [one for one in good if one.name not in clashing]
+
+    async def _to_do(self, entries: Iterable[Entry], before: Manifest | None) -> list[Entry]:
+        """Those that are not at the destination yet, the largest first."""
+        known = {**(before.files if before is not None else {}), **self._journal.files}
+        there = await self._versions() if known else {}
+        todo = []
+        for entry in entries:
+            one = known.get(entry.name)
+            if one is not None and (one.size, one.source) == (entry.size, entry.version) and self._is_there(one, there):
+                self._files[entry.name] = one
+                self.progress.num_unchanged += 1
+            else:
+                todo.append(entry)
+        return sorted(todo, key=lambda one: -one.size)
+
+    async def _versions(self) -> dict[str, str]:
+        """Of all files of a store; those of a folder are asked for one by one."""
+        if isinstance(self._destination, Folder):
+            return {}
+        return {one.name: one.version async for batch in self._destination.entries() for one in batch}
+
+    def _is_there(self, one: File, there: dict[str, str]) -> bool:
+        if isinstance(self._destination, Folder):
+            return self._destination.version_of(one.name) == one.version
+        return there.get(one.name) == one.version
+
+    def _begin(self, todo: list[Entry]) -> None:
+        progress = self.progress
+        progress.num_files, progress.num_bytes = len(todo), sum(one.size for one in todo)
+        progress.is_listing = False
+
+    # -- the work -----------------------------------------------------------------------------------------------------
+
+    def _units(self, todo: Iterable[Entry]) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Parts of large files, then some small files, as long as there are any."""
+        small: deque[Entry] = deque()
+        for entry in todo:
+            if entry.size <= PART_BYTES:
+                small.append(entry)
+                continue
+            large = _Large(entry, Parts.of(entry.size))
+            for number in range(len(large.parts)):
+                yield lambda large=large, number=number: self._part(large, number)  # type: ignore[misc]
+        while (first := _first(small)) is not None:
+            yield lambda size=first.size: self._some(small, size)  # type: ignore[misc]
+
+    async def _all(self, units: Iterator[Callable[[], Awaitable[None]]]) -> None:
+        async def work() -> None:
+            for unit in units:
+                await unit()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(MOST):
+                group.create_task(work())
+
+    async def _some(self, small: deque[Entry], size: int) -> None:
+        """Small files one after the other in one thread: handing each to one takes as long as copying it."""
+        busy = await self._window.run(size, lambda: self._move_some(small))
+        if busy is not None:
+            self._window.throttled()
+            with self._refusing(busy):
+                await repeated(lambda: self._window.run(busy.size, lambda: self._move(busy)), self._window)
+
+    def _move_some(self, small: deque[Entry]) -> Entry | None:
+        """Move the first ones, for a while; returns one for which the store was busy."""
+        until = time.monotonic() + SLICE_SECONDS
+        while time.monotonic() < until:
+            try:
+                entry = small.popleft()
+            except IndexError:  # other threads take them too
+                return None
+            with self._refusing(entry):
+                try:
+                    self._move(entry)
+                except Throttled:
+                    return entry
+                self._window.answered()
+        return None
+
+    def _move(self, entry: Entry) -> None:
+        data = joined(self._source.pieces(entry, 0, entry.size)) if entry.size else b""
+        digest = combined([hashlib.sha256(data).digest()])
+        self._check(entry, digest)
+        version = self._destination.put(entry.name, data)
+        self._moved(entry.size)
+        self._written(entry, digest, version)
+
+    async def _part(self, large: _Large, number: int) -> None:
+        if large.is_over:
+            return
+        entry = large.entry
+        start, length = large.parts.span(number)
+
+        async def once() -> bytes:
+            partial = await self._partial(large)
+            if number in partial.done:
+                return partial.done[number]
+            begun = partial.begun(number)
+
+            def move() -> bytes:
+                rest = self._source.pieces(entry, start + begun, length - begun) if begun < length else ()
+                return partial.write(number, rest)
+
+            digest = await self._window.run(length, move)
+            self.progress.bytes_done += begun
+            self._moved(length - begun)
+            return digest
+
+        with self._refusing(entry, large):
+            large.digests[number] = await repeated(once, self._window)
+            is_last = len(large.digests) == len(large.parts)  # before any other part runs
+            if number in (await self._partial(large)).done:
+                self.progress.bytes_done += length
+            if is_last:
+                await self._finish(large)
+
+    async def _partial(self, large: _Large) -> PartialFile:
+        async with large.lock:
+            if large.partial is None:
+                source = f"{self._source.address} {large.entry.version}"
+                large.partial = await self._destination.begin(large.entry, large.parts, source)
+            return large.partial
+
+    async def _finish(self, large: _Large) -> None:
+        partial, entry = await self._partial(large), large.entry
+        digests = [large.digests[number] for number in range(len(large.parts))]
+        expected = await repeated(lambda: self._source.expected(entry), self._window)
+        try:
+            self._check(entry, combined(digests), expected)
+        except StorageError:
+            await partial.discard()
+            raise
+        version = await repeated(lambda: partial.finish(digests), self._window)
+        self._written(entry, combined(digests), version)
+        partial.forget()
+
+    def _check(self, entry: Entry, digest: str, expected: str = "") -> None:
+        """Compare with what the source says of itself. Raises StorageError."""
+        known = self._expected.get(entry.name)
+        if known is not None and known.size == entry.size and known.version == entry.version:
+            expected = known.digest
+        if expected and expected != digest:
+            raise StorageError(f"{entry.name} is damaged at its source: it should have {expected}, and has {digest}")
+
+    def _moved(self, num_bytes: int) -> None:
+        with self._lock:
+            self.progress.bytes_done += num_bytes
+            self.progress.bytes_moved += num_bytes
+        self.progress.requests_at_once = int(self._window.size)
+
+    def _written(self, entry: Entry, digest: str, version: str) -> None:
+        one = File(entry.name, entry.size, digest, entry.version, version)
+        with self._lock:
+            self._files[entry.name] = one
+            self._journal.add(one)
+            self.progress.files_done += 1
+
+    # -- what fails ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _refusing(self, entry: Entry, large: _Large | None = None) -> Iterator[None]:
+        """A file that fails is named, and the others are copied; where no other one could be either, that is raised."""
+        try:
+            yield
+        except Fatal:
+            raise
+        except StorageError as error:
+            if large is None or not large.is_over:
+                self._refused.append(Refusal(entry.name, error.message))
+            if large is not None:
+                large.is_over = True
+
+    # -- the disk -----------------------------------------------------------------------------------------------------
+
+    async def _settle_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            await self._settle()
+
+    async def _settle(self) -> None:
+        with self._journal.settling():
+            await self._destination.settle()
+
+
+def _first(small: deque[Entry]) -> Entry | None:
+    """The largest that is left; threads take them meanwhile."""
+    try:
+        return small[0]
+    except IndexError:
+        return None
+
+
+async def _manifest(place: Place) -> Manifest | None:
+    """The manifest of a place; None where it has none that can be read: then its files are copied and verified anew."""
+    try:
+        data = await repeated(lambda: place.read_own(manifests.NAME))
+        return None if data is None else Manifest.from_bytes(data)
+    except BadManifest:
+        return None

@@ -1,0 +1,66 @@
+"""Digest of a file: SHA-256 of it, or of the SHA-256 of its parts, so that parts can be verified by themselves.
+
+A file of one part has `sha256:HEX`. One of N parts has `sha256-N:HEX`, the SHA-256 of the N digests of its parts one
+after the other. That is S3's composite checksum of a multipart upload in the same parts, so a store that keeps
+checksums can confirm an upload without sending it back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+PART_BYTES: Final = 8 << 20
+MAX_PARTS: Final = 10_000
+"""S3's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a file: all of one size, except that the last may be shorter."""
+
+    size: int
+    part_bytes: int
+
+    @classmethod
+    def of(cls, size: int) -> Parts:
+        """The one way to cut a file of this size: 8 MiB a part, doubled until there are at most 10,000."""
+        part_bytes = PART_BYTES
+        while size > MAX_PARTS * part_bytes:
+            part_bytes *= 2
+        return cls(size, part_bytes)
+
+    def __len__(self) -> int:
+        return max(1, -(-self.size // self.part_bytes))
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Where a part begins, from 0, and its length, in bytes."""
+        start = number * self.part_bytes
+        return start, min(self.part_bytes, self.size - start)
+
+
+def combined(digests: Sequence[bytes]) -> str:
+    """The digest of a file whose parts have these SHA-256."""
+    if len(digests) == 1:
+        return f"sha256:{digests[0].hex()}"
+    return f"sha256-{len(digests)}:{hashlib.sha256(b''.join(digests)).hexdigest()}"
+
+
+def from_s3(checksum: str) -> str:
+    """The digest that a `ChecksumSHA256` of S3 stands for, whose parts may have been cut otherwise; empty for none."""
+    value, _, number = checksum.partition("-")
+    try:
+        found = b64decode(value, validate=True)
+    except ValueError:
+        return ""
+    if len(found) != 32 or (number and not number.isdecimal()):
+        return ""
+    return f"sha256{'-' + number if number else ''}:{found.hex()}"
+
+
+def to_s3(digest: bytes) -> str:
+    """A SHA-256 as S3 writes it."""
+    return b64encode(digest).decode()

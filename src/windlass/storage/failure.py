@@ -1,0 +1,13 @@
+"""The error to tell of, where several came at once."""
+
+from __future__ import annotations
+
+from windlass.errors import WindlassError
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The error itself; of a group one of ours before any other."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [first_of(one) for one in error.exceptions]
+    return next((one for one in leaves if isinstance(one, WindlassError)), leaves[0])

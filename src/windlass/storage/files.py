@@ -1,0 +1,60 @@
+"""Files of this machine: replaced whole, reserved, written at an offset, synced."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from functools import cache
+from pathlib import Path
+
+from windlass.storage.place import Buffer
+
+
+def version(found: os.stat_result) -> str:
+    """What changes when a file is written."""
+    return f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is whole at any moment, also after a power failure. Raises OSError."""
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def sync(folder: Path) -> None:
+    """Have the kernel write all that is pending on the file system of a folder. Raises OSError."""
+    found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _libc().syncfs(found) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(found)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Take the space of a file at once, so that a full disk is known before anything is fetched. Raises OSError."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.truncate(descriptor, size)
+
+
+def write_at(descriptor: int, start: int, data: Buffer) -> None:
+    """Write all of `data`. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, start)
+        view, start = view[written:], start + written

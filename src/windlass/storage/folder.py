@@ -1,0 +1,163 @@
+"""A folder of this machine as a place: files get their name once they are whole, and may be written in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import StorageError
+from windlass.storage.address import Address
+from windlass.storage.digest import Parts
+from windlass.storage.files import sync, version, write_at, write_whole
+from windlass.storage.folder_file import FolderFile
+from windlass.storage.names import OWN, is_own
+from windlass.storage.place import (
+    Buffer,
+    Entry,
+    PartialFile,
+    Place,
+    SourceChanged,
+    system_errors,
+)
+
+PARTIAL: Final = "partial"
+"""Folder, below ours, of files that are not whole yet."""
+LIST_BATCH: Final = 4096
+
+
+class Folder(Place):
+    """Files below a folder. Symbolic links are followed where they stay below it, and refused by name where not."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._root = Path(address.path)
+        self._made: set[str] = set()
+        """Folders that are there."""
+
+    async def entries(self) -> AsyncIterator[list[Entry]]:
+        """See `Place`."""
+        if not self._root.is_dir():
+            raise StorageError(f"{self.address}: there is no such folder")
+        found = self._walk()
+        while batch := await asyncio.to_thread(lambda: list(islice(found, LIST_BATCH))):
+            yield batch
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        """See `Place`."""
+        yield self._read(entry, start, length)
+
+    def put(self, name: str, data: Buffer) -> str:
+        """See `Place`."""
+        part = self._partial(name)
+        with system_errors(name):
+            self._folder_of(self._root / name)
+            self._folder_of(part)
+            with open(part, "wb", 0) as file:
+                write_at(file.fileno(), 0, data)
+                found = os.fstat(file.fileno())
+            part.replace(self._root / name)
+            return version(found)
+
+    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
+        """See `Place`."""
+        part = self._partial(entry.name)
+        with system_errors(entry.name):
+            self._folder_of(self._root / entry.name)
+            self._folder_of(part)
+            return await asyncio.to_thread(FolderFile, self._root / entry.name, part, entry, parts, source)
+
+    async def read_own(self, name: str) -> bytes | None:
+        """See `Place`."""
+        with system_errors(name):
+            try:
+                return (self._root / name).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    async def write_own(self, name: str, data: bytes) -> None:
+        """See `Place`."""
+        path = self._root / name
+        with system_errors(name):
+            self._folder_of(path)
+            write_whole(path, data)
+
+    async def settle(self) -> None:
+        """See `Place`."""
+        with system_errors(str(self.address)):
+            await asyncio.to_thread(sync, self._root)
+
+    def version_of(self, name: str) -> str:
+        """The version of a file that may be there; empty where it is not."""
+        try:
+            found = os.lstat(self._root / name)
+        except OSError:
+            return ""
+        return version(found) if stat.S_ISREG(found.st_mode) else ""
+
+    def _walk(self) -> Iterator[Entry]:
+        root = os.path.realpath(self._root)
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
+            with system_errors(below or str(self.address)), os.scandir(f"{root}/{below}") as found:
+                for one in found:
+                    name = f"{below}/{one.name}" if below else one.name
+                    if is_own(name):
+                        continue
+                    if one.is_dir(follow_symlinks=False):
+                        waiting.append(name)
+                    else:
+                        yield _entry(root, name, one)
+
+    def _read(self, entry: Entry, start: int, length: int) -> bytes:
+        with system_errors(entry.name), open(self._root / entry.name, "rb") as file:
+            data = os.pread(file.fileno(), length, start)
+            while len(data) < length and (more := os.pread(file.fileno(), length - len(data), start + len(data))):
+                data += more
+            is_same = version(os.fstat(file.fileno())) == entry.version
+        if not is_same or len(data) != length:
+            raise SourceChanged(f"{entry.name} was changed while it was copied", "copy it again once it is written")
+        return data
+
+    def _partial(self, name: str) -> Path:
+        return self._root / OWN / PARTIAL / hashlib.sha256(name.encode()).hexdigest()[:40]
+
+    def _folder_of(self, path: Path) -> None:
+        """Make the folder of a file; no part of its path below the root may be a link."""
+        folder = path.parent
+        if str(folder) in self._made:
+            return
+        if folder != self._root:
+            self._folder_of(folder)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                if folder.is_symlink() or not folder.is_dir():
+                    raise StorageError(f"{folder} is in the way: it is no folder") from None
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._made.add(str(folder))
+
+
+def _entry(root: str, name: str, found: os.DirEntry[str]) -> Entry:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return Entry(name.encode(errors="backslashreplace").decode(), 0, "", "its name is no UTF-8")
+    if found.is_symlink():
+        target = os.path.realpath(found.path)
+        if os.path.commonpath([root, target]) != root:
+            return Entry(name, 0, "", "it is a link to a place outside of the folder")
+    try:
+        status = found.stat()
+    except OSError as error:
+        return Entry(name, 0, "", f"it cannot be read: {error.strerror}")
+    if not stat.S_ISREG(status.st_mode):
+        return Entry(name, 0, "", "it is a link to a folder" if stat.S_ISDIR(status.st_mode) else "it is no file")
+    return Entry(name, status.st_size, version(status))

@@ -1,0 +1,112 @@
+"""A file of a folder that is written in parts, and that another copy can go on with."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from windlass.storage.digest import Parts
+from windlass.storage.files import reserve, version, write_at
+from windlass.storage.journal import boot_id
+from windlass.storage.place import Buffer, Entry, PartialFile, system_errors
+
+DIGEST_HEX: Final = 64
+
+
+class FolderFile(PartialFile):
+    """A file in parts, beside which a journal has the digest of each part that is written, and how far others are."""
+
+    def __init__(
+        self, path: Path, part: Path, entry: Entry, parts: Parts, source: str, boot: str | None = None
+    ) -> None:
+        """`boot` identifies the time since the machine was started. Raises OSError."""
+        self._boot = boot_id() if boot is None else boot
+        self._path, self._part, self._parts = path, part, parts
+        self._journal = part.with_suffix(".parts")
+        self._head = {"name": entry.name, "size": parts.size, "source": source}
+        self._kept: dict[int, int] = {}
+        """Bytes of parts that are not whole."""
+        self.done = dict(self._written())
+        if len(self.done) < len(parts) and not part.exists():
+            self.done, self._kept = {}, {}
+        if not self.done and not self._kept:
+            self._journal.write_text(json.dumps({**self._head, "boot": self._boot}) + "\n")
+            with open(part, "wb") as file:
+                reserve(file.fileno(), parts.size)
+
+    def begun(self, number: int) -> int:
+        """See `PartialFile`."""
+        return self._kept.get(number, 0)
+
+    def write(self, number: int, pieces: Iterable[Buffer]) -> bytes:
+        """See `PartialFile`."""
+        start, _ = self._parts.span(number)
+        kept = self._kept.get(number, 0)
+        with system_errors(str(self._path)), open(self._part, "r+b") as file, open(self._journal, "ab", 0) as journal:
+            digest = hashlib.sha256(os.pread(file.fileno(), kept, start))
+            for piece in pieces:
+                digest.update(piece)
+                write_at(file.fileno(), start + kept, piece)
+                self._kept[number] = kept = kept + len(piece)
+                journal.write(f"{number} +{kept}\n".encode())
+            journal.write(f"{number} {digest.hexdigest()}\n".encode())
+        return digest.digest()
+
+    async def finish(self, digests: list[bytes]) -> str:
+        """See `PartialFile`."""
+        with system_errors(str(self._path)):
+            return await asyncio.to_thread(self._finish)
+
+    def forget(self) -> None:
+        """See `PartialFile`."""
+        with system_errors(str(self._path)):
+            self._journal.unlink(missing_ok=True)
+
+    async def discard(self) -> None:
+        """See `PartialFile`."""
+        self._part.unlink(missing_ok=True)
+        self._journal.unlink(missing_ok=True)
+
+    def _finish(self) -> str:
+        if self._part.exists():
+            with open(self._part, "rb") as file:
+                os.fsync(file.fileno())
+            self._part.replace(self._path)
+        return version(self._path.stat())
+
+    def _written(self) -> Iterator[tuple[int, bytes]]:
+        """The parts of the journal. They are read again if the machine was restarted: that may have taken them.
+
+        The file has its name already if the copy was killed before its own journal had the file.
+        """
+        try:
+            head, *lines = self._journal.read_text(errors="replace").splitlines()
+            begun = json.loads(head)
+            is_same_boot = begun.pop("boot", "") == self._boot
+            path = self._part if self._part.exists() else self._path
+            if begun != self._head or path.stat().st_size != self._parts.size:
+                return
+        except (OSError, ValueError, AttributeError, TypeError):
+            return
+        is_trusted = is_same_boot and path == self._part
+        for line in lines:
+            number, _, rest = line.partition(" ")
+            if not number.isdecimal() or int(number) >= len(self._parts):
+                continue
+            start, length = self._parts.span(int(number))
+            if rest.startswith("+"):
+                if is_trusted and rest[1:].isdecimal() and int(rest) <= length:
+                    self._kept[int(number)] = int(rest)
+            elif len(rest) == DIGEST_HEX and (is_trusted or _sha256_at(path, start, length) == rest):
+                self._kept.pop(int(number), None)
+                yield int(number), bytes.fromhex(rest)
+
+
+def _sha256_at(path: Path, start: int, length: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(os.pread(file.fileno(), length, start)).hexdigest()

@@ -1,0 +1,94 @@
+"""Journal of a copy: which files it has written, so that one that was killed does not fetch them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from windlass.storage.manifest import BadManifest, File, from_line, line
+from windlass.storage.place import system_errors
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Journal:
+    """Lines of files that were written. What was not settled before the machine was restarted counts as not written."""
+
+    def __init__(self, path: Path, boot: str | None = None) -> None:
+        """`boot` identifies the time since the machine was started. Raises StorageError."""
+        self._path = path
+        self._boot = boot_id() if boot is None else boot
+        self._num_lines = self._num_settled = 0
+        """Of files; how many of these, from the first, are known to be on the disk."""
+        self.files = {one.name: one for one in self._read()}
+        """Of an earlier copy, by name."""
+        with system_errors(str(path)):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+            self._file.write(b"\n")  # the last line may have been cut off
+        self._write({"boot": self._boot})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, one: File) -> None:
+        """A file was written. Raises StorageError."""
+        self._num_lines += 1
+        self._write(line(one))
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """After the block, all that was added before it is on the disk. Raises StorageError."""
+        found = self._num_lines
+        yield
+        if found > self._num_settled:
+            self._num_settled = found
+            self._write({"settled": found})
+
+    def clear(self) -> None:
+        """The manifest has all of it."""
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, found: dict[str, object]) -> None:
+        with system_errors(str(self._path)):
+            self._file.write(json.dumps(found, separators=(",", ":")).encode() + b"\n")
+
+    def _read(self) -> list[File]:
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        found: list[File] = []  # without those that a restart may have taken
+        settled, boot = 0, ""
+        for one in [*lines, json.dumps({"boot": self._boot}).encode()]:
+            try:
+                read = json.loads(one)
+                if isinstance(read, dict) and "boot" in read:
+                    if boot and read["boot"] != boot:
+                        del found[settled:]
+                    boot = read["boot"]
+                elif isinstance(read, dict) and "settled" in read:
+                    settled = min(len(found), max(settled, int(read["settled"])))
+                else:
+                    found.append(from_line(read))
+            except (ValueError, TypeError, BadManifest):
+                continue  # the end of a line that was cut off
+        self._num_lines, self._num_settled = len(found), settled
+        return found
+
+
+def boot_id() -> str:
+    """Identifies the time since the machine was started; empty where the kernel does not say."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,57 @@
+"""Opens places by their addresses, and the journal of a copy between two of them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from windlass.errors import StorageError, UsageError
+from windlass.storage.address import Address
+from windlass.storage.folder import Folder
+from windlass.storage.journal import Journal
+from windlass.storage.names import OWN
+from windlass.storage.objects import ObjectStore
+from windlass.storage.place import Place, system_errors
+
+
+def open_place(address: Address, home: Path) -> Place:
+    """The place of an address; `home` is the folder of this user's records. Raises StorageError, MissingPart."""
+    return Folder(address) if address.is_folder else ObjectStore(address, _state(address, home))
+
+
+@contextmanager
+def journal_for(source: Address, destination: Address, home: Path) -> Iterator[Journal]:
+    """The journal of a copy, which no other process may use. Raises StorageError, UsageError."""
+    _refuse_overlap(source, destination)
+    folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
+    with system_errors(str(folder)):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = "wait for it: a second copy then has nothing to do"
+            raise StorageError(f"another copy to {destination} is under way", hint) from error
+        with Journal(folder / "journal.jsonl") as journal:
+            yield journal
+    finally:
+        os.close(lock)
+
+
+def _state(address: Address, home: Path) -> Path:
+    """A folder of this machine for what is known of a store."""
+    return home / "transfers" / hashlib.sha256(str(address).encode()).hexdigest()[:20]
+
+
+def _refuse_overlap(source: Address, destination: Address) -> None:
+    """Raises UsageError."""
+    if (source.kind, source.bucket) != (destination.kind, destination.bucket):
+        return
+    one, other = f"{source.path}/", f"{destination.path}/"
+    if one.startswith(other) or other.startswith(one) or "/" in (one, other):
+        raise UsageError(f"{source} and {destination} overlap", "copy to a place outside of the source")

@@ -1,0 +1,124 @@
+"""Place: what a copy needs of a folder or of an object store, as its source or as its destination."""
+
+from __future__ import annotations
+
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from windlass.errors import StorageError
+from windlass.storage.address import Address
+from windlass.storage.digest import Parts
+
+Buffer: TypeAlias = bytes | memoryview
+
+
+class Fatal(StorageError):
+    """Nothing else could be read or written there either: no space is left, or no right to it."""
+
+
+class SourceChanged(StorageError):
+    """A file is not the one that was listed: it was written during the copy."""
+
+
+class Throttled(StorageError):
+    """A store asks for fewer requests."""
+
+
+@contextmanager
+def system_errors(what: str) -> Iterator[None]:
+    """Errors of the system as ours."""
+    try:
+        yield
+    except OSError as error:
+        words = f"{what}: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Fatal(words, "free some space, and copy again: what is there is kept") from error
+        raise (Fatal if error.errno == errno.EROFS else StorageError)(words) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file as its place lists it."""
+
+    name: str
+    """Below the address, with `/` between its parts."""
+    size: int
+    version: str
+    """Changes when the content does: an ETag; times and inode of a file."""
+    problem: str = ""
+    """Why it cannot be read as a file; empty where it can."""
+
+
+class PartialFile(ABC):
+    """A file of several parts that is being written: it appears under its name only once it is whole."""
+
+    done: Mapping[int, bytes]
+    """Parts that an earlier copy has written, with their SHA-256."""
+
+    def begun(self, number: int) -> int:
+        """Bytes at the beginning of a part that are written, though the whole is not."""
+        return 0
+
+    @abstractmethod
+    def write(self, number: int, pieces: Iterable[Buffer]) -> bytes:
+        """Write what follows the `begun` bytes of a part; returns its SHA-256. In a thread. Raises StorageError."""
+
+    @abstractmethod
+    async def finish(self, digests: list[bytes]) -> str:
+        """All parts are written: give the file its name; returns its version. Raises StorageError."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """The journal has the file: no other copy need know that it was written in parts. Raises StorageError."""
+
+    @abstractmethod
+    async def discard(self) -> None:
+        """Remove what is written of it. Raises StorageError."""
+
+
+class Place(ABC):
+    """A set of files. All methods raise StorageError."""
+
+    address: Address
+
+    @abstractmethod
+    def entries(self) -> AsyncIterator[list[Entry]]:
+        """All files, in batches, in any order, without ours (`names.OWN`)."""
+
+    @abstractmethod
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        """Bytes of a file that was listed, as they come. In a thread. Raises SourceChanged where it is not that one."""
+
+    @abstractmethod
+    def put(self, name: str, data: Buffer) -> str:
+        """Write a whole small file; returns its version. In a thread."""
+
+    @abstractmethod
+    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
+        """Write a file in parts, or go on with one that was begun from the same version `source` of the same file."""
+
+    @abstractmethod
+    async def read_own(self, name: str) -> bytes | None:
+        """A file of ours; None where there is none."""
+
+    @abstractmethod
+    async def write_own(self, name: str, data: bytes) -> None:
+        """Write a file of ours in one piece."""
+
+    async def expected(self, entry: Entry) -> str:
+        """The digest that the place itself keeps of a file; empty where it keeps none."""
+        return ""
+
+    async def settle(self) -> None:
+        """All that was written so far survives a power failure."""
+        return
+
+
+def joined(pieces: Iterable[Buffer]) -> Buffer:
+    """All pieces in one; one alone is not copied."""
+    found = list(pieces)
+    return found[0] if len(found) == 1 else b"".join(found)

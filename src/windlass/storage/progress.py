@@ -1,0 +1,47 @@
+"""Progress and result of a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windlass.storage.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A file that was not copied."""
+
+    name: str
+    why: str
+
+
+@dataclass
+class Progress:
+    """How far a copy is; read by the one who shows it."""
+
+    num_files: int = 0
+    """To be copied."""
+    num_bytes: int = 0
+    files_done: int = 0
+    bytes_done: int = 0
+    """Of files and of parts, those that an earlier copy has left included."""
+    bytes_moved: int = 0
+    """By this copy."""
+    num_unchanged: int = 0
+    is_listing: bool = True
+    requests_at_once: int = 0
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy has done."""
+
+    manifest: Manifest
+    """Of the destination."""
+    num_copied: int
+    num_bytes: int
+    """That were moved."""
+    num_unchanged: int
+    refused: tuple[Refusal, ...] = ()
+    """Files that cannot be at the destination, and that were changed or lost during the copy, by name."""
+    seconds: float = 0.0

@@ -1,0 +1,207 @@
+"""Sets of the cache of this machine, each in a folder that has the name of its digest.
+
+ROOT/sets/DIGEST        a set: its `manifest.jsonl`, and its files in `files`, which do not change
+ROOT/sources/KEY.json   which set a source had when it was last read
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import StorageError
+from windlass.storage import manifest as manifests
+from windlass.storage.address import Address
+from windlass.storage.files import write_whole
+from windlass.storage.folder import Folder
+from windlass.storage.manifest import BadManifest, Manifest
+from windlass.storage.names import OWN
+from windlass.storage.place import Entry
+
+MANIFEST: Final = "manifest.jsonl"
+FILES: Final = "files"
+USED: Final = "used"
+"""File whose time is that of the last use of a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSet:
+    """A set that is in the cache."""
+
+    digest: str
+    folder: Path
+    """That of its files."""
+    num_files: int
+    num_bytes: int
+    used_at: float = 0.0
+    """Unix seconds."""
+    sources: tuple[str, ...] = ()
+    """Addresses that had it when they were last read."""
+
+
+class SetFolder:
+    """The sets below one folder. What changes them is called under the lock of the cache."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def all(self) -> list[CachedSet]:
+        """All sets, the least recently used first."""
+        sources = self._sources()
+        found = [_set(one, sources) for one in self._folders() if not one.name.startswith(".")]
+        return sorted((one for one in found if one is not None), key=lambda one: one.used_at)
+
+    def of(self, source: Address) -> CachedSet | None:
+        """The set that a source had when it was last read, if it is still there as it was."""
+        try:
+            found = json.loads(self._note(str(source)).read_bytes())
+            return self.sound(self._folder(found["digest"]) / FILES)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def sound(self, files: Path) -> CachedSet | None:
+        """The set of these files, or of a link to them, if each is the one that was written."""
+        files = files.resolve()
+        found, place = _manifest(files.parent), Folder(Address("folder", "", str(files)))
+        if found is None or any(place.version_of(one.name) != one.version for one in found.files.values()):
+            return None
+        return _set(files.parent, {})
+
+    def has_just(self, one: CachedSet, entries: Iterable[Entry]) -> bool:
+        """Whether a set is just what its source lists."""
+        found = _manifest(one.folder.parent)
+        known = {} if found is None else {file.name: (file.size, file.source) for file in found.files.values()}
+        return known == {entry.name: (entry.size, entry.version) for entry in entries}
+
+    def put(self, folder: Path, digest: str) -> CachedSet:
+        """Take over a folder with `files` and their manifest. A set of this digest that is there has the same files,
+        unless it was damaged. Raises StorageError.
+        """
+        final = self._folder(digest)
+        with said(str(final)):
+            final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if (found := self.sound(final / FILES)) is not None:
+                shutil.rmtree(folder)
+                return found
+            if final.exists():
+                self.remove(final)
+            write_whole(folder / MANIFEST, (folder / FILES / manifests.NAME).read_bytes())
+            folder.rename(final)
+        found = _set(final, {})
+        assert found is not None
+        return found
+
+    def use(self, source: Address, one: CachedSet, link: Path | None) -> None:
+        """Note that a source has a set, and link to it. Raises StorageError."""
+        note = self._note(str(source))
+        with said(str(one.folder)):
+            shutil.rmtree(one.folder / OWN, ignore_errors=True)  # a script would take it for a part of the set
+            (one.folder.parent / USED).touch()
+            note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(note, json.dumps({"source": str(source), "digest": one.digest}).encode())
+            if link is not None:
+                link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                new = link.with_name(f".{link.name}.new")
+                new.unlink(missing_ok=True)
+                new.symlink_to(one.folder)
+                new.replace(link)
+
+    def remove(self, folder: Path) -> None:
+        """Remove the folder of a set: first its name, so that none is there in part. Raises StorageError."""
+        with said(str(folder)):
+            gone = folder.with_name(f".{folder.name}.removed")
+            shutil.rmtree(gone, ignore_errors=True)
+            folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def finish_removals(self) -> None:
+        """Remove what is left of removals that were killed."""
+        for folder in self._folders():
+            if folder.name.startswith("."):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self, digest: str) -> Path:
+        kind, _, number = digest.partition(":")
+        if kind != "set" or not number.isalnum():
+            raise StorageError(f"{digest} is no digest of a set")
+        return self._root / "sets" / number
+
+    def _folders(self) -> list[Path]:
+        try:
+            return list((self._root / "sets").iterdir())
+        except FileNotFoundError:
+            return []
+
+    def _note(self, source: str) -> Path:
+        return self._root / "sources" / f"{key_of(source)}.json"
+
+    def _sources(self) -> dict[str, list[str]]:
+        """The sources of each digest."""
+        found: dict[str, list[str]] = {}
+        for note in (self._root / "sources").glob("*.json"):
+            try:
+                read = json.loads(note.read_bytes())
+                found.setdefault(str(read["digest"]), []).append(str(read["source"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
+
+
+def key_of(source: str) -> str:
+    """Name of the files that belong to a source."""
+    return hashlib.sha256(source.encode()).hexdigest()[:20]
+
+
+def link_tree(files: Path, to: Path) -> None:
+    """A copy of a set that takes no space, with its manifest: a file that is fetched anew replaces its link."""
+    with said(str(to)):
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(files, to, copy_function=os.link)
+        (to / OWN).mkdir(exist_ok=True)
+        write_whole(to / manifests.NAME, (files.parent / MANIFEST).read_bytes())
+
+
+def remove_others(files: Path, found: Manifest) -> None:
+    """Remove what is not in a set."""
+    with said(str(files)):
+        for below, _, names in os.walk(files):
+            for name in names:
+                path = Path(below, name)
+                known = path.relative_to(files).as_posix()
+                if known not in found.files and known != manifests.NAME:
+                    path.unlink()
+
+
+@contextmanager
+def said(what: str) -> Iterator[None]:
+    """Errors of the system as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {error.strerror or error}") from error
+
+
+def _set(folder: Path, sources: dict[str, list[str]]) -> CachedSet | None:
+    found = _manifest(folder)
+    if found is None:
+        return None
+    try:
+        used_at = (folder / USED).stat().st_mtime
+    except OSError:
+        used_at = 0.0
+    of = tuple(sorted(sources.get(found.digest, ())))
+    return CachedSet(found.digest, folder / FILES, len(found.files), found.num_bytes, used_at, of)
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return Manifest.from_bytes((folder / MANIFEST).read_bytes())
+    except (OSError, BadManifest):
+        return None

@@ -1,0 +1,95 @@
+"""Verifies a set of files: reads each again and compares it with the manifest of its place."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from windlass.errors import StorageError
+from windlass.storage import manifest as manifests
+from windlass.storage.digest import Parts, combined
+from windlass.storage.manifest import BadManifest, File, Manifest
+from windlass.storage.place import Entry, Place
+from windlass.storage.progress import Progress, Refusal
+from windlass.storage.retry import repeated
+from windlass.storage.window import MOST, Window
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found of a set."""
+
+    digest: str
+    """Of the set, by its manifest."""
+    num_files: int
+    num_bytes: int
+    problems: tuple[Refusal, ...]
+    """Files that are missing, damaged or cannot be read, by name."""
+    extra: tuple[str, ...]
+    """Files that are there and not in the manifest."""
+
+
+async def read_manifest(place: Place) -> Manifest:
+    """The manifest of a place. Raises StorageError where it has none that can be read."""
+    try:
+        data = await repeated(lambda: place.read_own(manifests.NAME))
+        if data is None:
+            raise StorageError(f"{place.address} has no manifest", "windlass data copy writes one with what it copies")
+        return Manifest.from_bytes(data)
+    except BadManifest as error:
+        raise StorageError(f"{place.address}: the manifest is damaged: {error}", "copy the data again") from error
+
+
+async def verify(place: Place, progress: Progress) -> Verified:
+    """Read every byte of a set and compare. Raises StorageError where it has no manifest."""
+    manifest = await read_manifest(place)
+    entries = {one.name: one async for batch in place.entries() for one in batch}
+    there = [(one, entries[one.name]) for one in manifest.files.values() if one.name in entries]
+    problems = [Refusal(name, "it is missing") for name in manifest.files if name not in entries]
+    progress.num_files, progress.num_bytes = len(there), sum(one.size for one, _ in there)
+    progress.is_listing = False
+    window, waiting = Window(), iter(there)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(MOST):
+            group.create_task(_work(place, window, waiting, progress, problems))
+    extra = tuple(sorted(name for name in entries if name not in manifest.files))
+    found = tuple(sorted(problems, key=lambda one: one.name))
+    return Verified(manifest.digest, len(manifest.files), manifest.num_bytes, found, extra)
+
+
+async def _work(
+    place: Place, window: Window, waiting: Iterator[tuple[File, Entry]], progress: Progress, problems: list[Refusal]
+) -> None:
+    for one, entry in waiting:
+        try:
+            if why := await _difference(place, window, one, entry, progress):
+                problems.append(Refusal(one.name, why))
+        except StorageError as error:
+            problems.append(Refusal(one.name, error.message))
+        progress.files_done += 1
+
+
+async def _difference(place: Place, window: Window, one: File, entry: Entry, progress: Progress) -> str:
+    """How a file differs from its line; empty where it does not."""
+    if entry.problem:
+        return entry.problem
+    if entry.size != one.size:
+        return f"it has {entry.size:,} bytes, not {one.size:,}"
+    parts, digests = Parts.of(one.size), []
+    for number in range(len(parts)):
+        start, length = parts.span(number)
+        work = partial(_sha256, place, entry, start, length)
+        digests.append(await repeated(partial(window.run, length, work), window))
+        progress.bytes_done += length
+        progress.bytes_moved += length
+    return "" if combined(digests) == one.digest else "its content is not that of the manifest"
+
+
+def _sha256(place: Place, entry: Entry, start: int, length: int) -> bytes:
+    found = hashlib.sha256()
+    for piece in place.pieces(entry, start, length) if length else ():
+        found.update(piece)
+    return found.digest()

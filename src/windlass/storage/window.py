@@ -1,0 +1,78 @@
+"""Window of a copy: how many requests may be under way at once, by how the store answers, and how many bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+FIRST, MOST, LEAST = 16, 64, 1
+MAX_BYTES: Final = 48 << 20
+"""Held in memory at once."""
+
+
+Answer = TypeVar("Answer")
+
+
+class Window:
+    """Grows by one for each window of answers, and halves where the store asks for fewer requests."""
+
+    def __init__(self, first: int = FIRST, most: int = MOST, max_bytes: int = MAX_BYTES) -> None:
+        self.size = float(first)
+        self._most = most
+        self._max_bytes = max_bytes
+        self._requests = 0
+        self._bytes = 0
+        self._threads = ThreadPoolExecutor(most, "transfer")
+        self._is_abandoned = False
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def room(self, num_bytes: int) -> AsyncIterator[None]:
+        """Wait for room for one request of so many bytes, in turn; one larger than all memory goes alone."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((num_bytes, turn))
+        self._let_in()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._requests -= 1
+                self._bytes -= num_bytes
+                self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            num_bytes, turn = self._waiting.popleft()
+            if not turn.cancelled():
+                self._requests += 1
+                self._bytes += num_bytes
+                turn.set_result(None)
+
+    async def run(self, num_bytes: int, work: Callable[[], Answer]) -> Answer:
+        """Do work that needs so many bytes, in a thread, once there is room for it."""
+        async with self.room(num_bytes):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        """Wait for what was begun, unless it was abandoned."""
+        self._threads.shutdown(wait=not self._is_abandoned)
+
+    def abandon(self) -> None:
+        """The copy is ended by its user: what was begun is lost."""
+        self._is_abandoned = True
+
+    def answered(self) -> None:
+        """A request was answered."""
+        self.size = min(float(self._most), self.size + 1 / self.size)
+
+    def throttled(self) -> None:
+        """The store asked for fewer requests, or did not answer."""
+        self.size = max(float(LEAST), self.size / 2)
+
+    def _fits(self, num_bytes: int) -> bool:
+        return self._requests == 0 or (self._requests < int(self.size) and self._bytes + num_bytes <= self._max_bytes)

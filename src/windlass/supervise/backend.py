@@ -1,0 +1,296 @@
+"""Backend of a supervisor: how one target starts, stops and observes the nodes of a run."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import EngineError
+from windlass.plan.plan import Plan
+from windlass.runs.node_events import Sieve
+from windlass.runs.store import Store
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import (
+    STACKS_SIGNAL,
+    STOP_NOW_SIGNAL,
+    NodeEnded,
+    NodeEvent,
+    NodeStarted,
+    RankFailure,
+    RanksAlone,
+)
+
+QUOTED_CHARS: Final = 4000
+"""Of the output of a worker, from its end."""
+
+
+class TargetUnavailable(EngineError):
+    """The target is unavailable for now: the request was not refused, and may be repeated."""
+
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+        """The type of the run's condition meanwhile: `LoginFailed`, `ClusterUnreachable`, `HolderUnknown`."""
+
+
+class HeldElsewhere(EngineError):
+    """Another supervisor holds the run: this one must not write, start or delete anything of it."""
+
+
+class Intent(enum.Enum):
+    """A request of the supervisor to a node. The value is the signal by which a node worker receives it."""
+
+    STOP = signal.SIGTERM
+    """End the ranks: SIGTERM, the job's grace period, SIGKILL."""
+    STOP_NOW = STOP_NOW_SIGNAL
+    """End the ranks without a grace period."""
+    DUMP_STACKS = STACKS_SIGNAL
+    """Report the stack of each rank."""
+    KILL = signal.SIGKILL
+    """End the node with all its processes."""
+
+
+class Node(ABC):
+    """One node of an attempt: its state, from the events in its events file, and what the target can do with it.
+
+    A supervisor that takes over reads the file from the beginning, so nothing is lost.
+    """
+
+    def __init__(self, number: int, ranks: tuple[int, ...], folder: Path) -> None:
+        self.number = number
+        self.ranks = ranks
+        self.folder = folder
+        self.pid: int | None = None
+        self.start_ticks = 0
+        self.boot = ""
+        self.failures: list[RankFailure] = []
+        self.alone: tuple[int, ...] = ()
+        """Its ranks that trained without ever reaching another."""
+        self.ended = False
+        """Whether it has reported its end."""
+        self.lost = False
+        """Whether it ended without reporting that."""
+        self.begun = False
+        """Whether its worker has reported anything."""
+        self.not_started = False
+        """Whether it was ended because the attempt was, before its worker had reported anything."""
+        self._offset = 0
+        self._partial = b""
+        self._sieve = Sieve()
+
+    @property
+    def num_ignored(self) -> int:
+        """Lines of its events that were not its own."""
+        return self._sieve.num_ignored
+
+    @property
+    def over(self) -> bool:
+        """Whether it will report nothing more."""
+        return self.ended or self.lost
+
+    def path(self, kind: str) -> Path:
+        """One of its files: `events`, `out` and what else its engine keeps."""
+        return self.folder / f"node-{self.number}.{kind}"
+
+    def news(self) -> Iterator[NodeEvent]:
+        """What it has reported since the last call."""
+        try:
+            with open(self.path("events"), "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            event = self._sieve.take(line)
+            if event is None:
+                continue
+            if isinstance(event, NodeStarted):
+                self.begun = True
+                self.pid, self.start_ticks, self.boot = event.pid, event.start_ticks, event.boot
+            elif isinstance(event, NodeEnded):
+                self.take_end(event.failures)
+                self.alone = event.alone
+            elif isinstance(event, RanksAlone):
+                self.alone = event.ranks
+            yield event
+
+    def take_end(self, failures: Sequence[RankFailure]) -> None:
+        """Take how its ranks failed, of the event that it has ended; empty where none did."""
+        self.ended, self.failures = True, list(failures)
+
+    def last_words(self) -> str:
+        """The output of the worker itself, which is empty unless it crashed."""
+        try:
+            return self.path("out").read_text(errors="replace").strip()[-QUOTED_CHARS:]
+        except OSError:
+            return ""
+
+    # -- what a target adds --------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def exit_code(self) -> int:
+        """How it ended, where it ended without reporting."""
+
+    @abstractmethod
+    def lives(self) -> bool:
+        """Whether it may report more than `news` can read now."""
+
+    @abstractmethod
+    def send(self, intent: Intent) -> None:
+        """Send it an intent, if it is alive; does not wait for the effect."""
+
+    def sweep(self) -> None:
+        """End what has outlived its worker."""
+
+
+class Attempt:
+    """All nodes of one attempt."""
+
+    nodes: tuple[Node, ...]
+    ended_by_target: str | None = None
+    """`preemption` where a queue took the nodes back, `timeout` where the target enforced the job's time limit."""
+
+    def __init__(self, folder: Path, nodes: Sequence[Node], warnings: Sequence[str] = ()) -> None:
+        self.folder = folder
+        """In the folder of the run: logs, events and specs of the nodes."""
+        self.nodes = tuple(nodes)
+        """By place."""
+        self.warnings = tuple(warnings)
+        """Deviations from the request at its start."""
+
+    @property
+    def over(self) -> bool:
+        """Whether all nodes have ended."""
+        return all(node.over for node in self.nodes)
+
+    def live_nodes(self) -> list[Node]:
+        """Nodes that have not ended."""
+        return [node for node in self.nodes if not node.over]
+
+    def send(self, intent: Intent) -> None:
+        """Send an intent to every live node."""
+        for node in self.live_nodes():
+            node.send(intent)
+
+    def kill(self) -> None:
+        """End every live node with all that it has started."""
+        for node in self.live_nodes():
+            node.send(Intent.KILL)
+            node.sweep()
+
+    def failures(self) -> list[RankFailure]:
+        """The failed ranks of all nodes."""
+        return [failure for node in self.nodes for failure in node.failures]
+
+    def last_sign_of_life(self) -> float:
+        """When any of its nodes last wrote something, in unix seconds; 0 where none has."""
+        return 0.0
+
+    def without_capacity(self) -> Mapping[int, float]:
+        """The nodes for which the target has no capacity now, each with since when, in unix seconds."""
+        return {}
+
+    def close(self) -> None:
+        """It has ended: release its resources."""
+
+
+class Backend(ABC):
+    """The target of one run. The defaults are those of a target that only one supervisor can use and that never fails.
+
+    Methods that raise EngineError raise TargetUnavailable where the same may be requested again.
+    """
+
+    outlives_supervisor = False
+    """Whether nodes keep running when the machine of the supervisor shuts down."""
+    removal_hint = ""
+    """How the user removes what `remove` could not."""
+
+    # -- around a supervisor: used by the commands of an engine -------------------------------------------------------
+
+    def remove(self) -> None:
+        """Remove what the run has made outside of its folder. Raises EngineError."""
+
+    def held_elsewhere(self) -> str:
+        """The other supervisor that holds the run, where one request shows it; empty for none."""
+        return ""
+
+    def lives(self) -> bool:
+        """Whether any node of the run may still be running, where nodes outlive their supervisor."""
+        return False
+
+    def close(self) -> None:
+        """Release connections."""
+
+    # -- the holder
+    # -----------------------------------------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """Acquire the run for this supervisor; False while another one may still hold it.
+
+        Raises TargetUnavailable, HeldElsewhere.
+        """
+        return True
+
+    @property
+    def is_lost_to_another(self) -> bool:
+        """Whether another supervisor has acquired the run since `hold`."""
+        return False
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
+        """Start the nodes of an attempt; each wakes `clock` when it reports something. Raises EngineError, OSError."""
+
+    @abstractmethod
+    def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
+        """The attempt that another supervisor has started. Raises EngineError."""
+
+    def stage(self, record: Recorder, clock: Clock) -> bool:
+        """Bring the data of the run to where its ranks read it; returns whether it is there. Called again until it is.
+
+        Raises EngineError where it cannot be brought, OSError.
+        """
+        return True
+
+    def requested_at(self, number: int) -> float | None:
+        """When the nodes of an attempt that is about to begin were requested, in unix seconds; None: not yet."""
+        return None
+
+    def is_started(self, folder: Path) -> bool:
+        """Whether the recorded attempt with this folder was started; else it may be started again."""
+        return True
+
+    def unreachable(self) -> set[int]:
+        """Nodes that are known not to be reachable now."""
+        return set()
+
+    def trouble(self) -> TargetUnavailable | None:
+        """Why the attempt cannot be observed now; None while it can."""
+        return None
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def prepare_end(self, record: Recorder) -> None:
+        """The end is about to be recorded: remove what outlives attempts, as far as that is quick and cannot fail."""
+
+    def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
+        """The end is recorded: remove the rest, and record what could not be removed.
+
+        Tries again for a bounded time if `is_patient`, else once.
+        """
+
+    def watch_node_deletion(self, store: Store) -> None:
+        """The supervisor has released the run: record when the nodes provisioned for it are deleted."""
+
+
+MakeBackend = Callable[[Plan, Path], Backend]
+"""Makes the backend of a run, from its plan and its folder."""

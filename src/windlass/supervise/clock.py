@@ -1,0 +1,68 @@
+"""Clock of a supervisor: wall time, monotonic time and interruptible waiting, injected so that tests can fake them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The time as a supervisor uses it."""
+
+    def time(self) -> float:
+        """Wall time in unix seconds: for the record."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary moment: for intervals."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so long; `wake` ends the wait."""
+
+    def wake(self) -> None:
+        """End the wait that is under way, or the next one. May be called from any thread."""
+
+    def fileno(self) -> int:
+        """A descriptor to which other processes write a byte to wake the supervisor."""
+
+
+class SystemClock:
+    """The real time, and a pipe on which node workers, threads and signal handlers wake the supervisor."""
+
+    def __init__(self) -> None:
+        self._pipe: tuple[int, int] | None = None
+
+    def time(self) -> float:
+        """See `Clock`."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """See `Clock`."""
+        reader, _ = self._opened()
+        with contextlib.suppress(InterruptedError):
+            select.select([reader], [], [], max(0.0, seconds))
+        with contextlib.suppress(BlockingIOError):
+            os.read(reader, 65536)
+
+    def wake(self) -> None:
+        """See `Clock`."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.fileno(), b".")
+
+    def fileno(self) -> int:
+        """See `Clock`."""
+        return self._opened()[1]
+
+    def _opened(self) -> tuple[int, int]:
+        """The pipe, made once it is needed: a command that only settles a record never waits."""
+        if self._pipe is None:
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+        return self._pipe

@@ -1,0 +1,207 @@
+"""Hang detection: when no rank of an attempt writes for long, dumps their stacks and decides whether it is hung."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.runs.events import HangDetected, HangEnded, RootCause
+from windlass.runs.restart_policy import may_restart
+from windlass.supervise.backend import Attempt, Intent, Node
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import StacksTaken
+
+ANSWER_SECONDS: Final = 3.0
+"""How long the ranks may take to write their stacks; what is written meanwhile is no sign of life."""
+LOOKS: Final = 20
+"""Number of checks of the logs within the time that counts as a hang."""
+MIN_LOOK_SECONDS: Final = 0.2
+DUMP_BEFORE_END_SECONDS: Final = {"timeout": 1.0, "stop": 5.0}
+"""How long the ranks must have been silent for their stacks to be dumped before the attempt ends for this reason."""
+_RECORD: Final = struct.Struct("<QQ")
+"""Of a rank's index: when (ns), and how long its log was then; see `runs/logs.py`."""
+_RECORDS: Final = 4096
+"""How many of them are read, from the end."""
+
+
+class HangDetector:
+    """Detects whether one attempt is hung; its silence is measured from now on."""
+
+    def __init__(self, attempt: Attempt, record: Recorder, policy: Mapping[str, Any], clock: Clock) -> None:
+        self._attempt = attempt
+        self._record = record
+        self._policy = policy
+        self._clock = clock
+        ranks = [rank for node in attempt.nodes for rank in node.ranks]
+        self._silence = Silence(attempt.folder, ranks, policy.get("hang_seconds"), clock)
+        self._stacks_from: set[int] | None = None
+        """Nodes whose stacks are awaited before the attempt ends as hung; None where it does not end as hung."""
+        self._stacks_until = 0.0
+        self._dumped_for = ""
+        """Why stacks were requested: `silence`, `timeout`, `stop` or `failure`."""
+
+    def turn(self) -> bool:
+        """Dump stacks when the ranks are silent for too long; returns whether to end the attempt now as hung: once the
+        stacks are there, if the policy restarts hung jobs.
+        """
+        self._note_end()
+        if self._silence.is_hang():
+            self.dump("silence")
+            if may_restart("hang", self._record.history, self._policy):
+                self._stacks_from = {node.number for node in self._attempt.live_nodes()}
+                self._stacks_until = self._clock.monotonic() + ANSWER_SECONDS
+        if self._stacks_from is not None and (not self._stacks_from or self._clock.monotonic() >= self._stacks_until):
+            self._stacks_from = None
+            return self._silence.is_long
+        return False
+
+    def dump(self, reason: str, besides: Node | None = None) -> None:
+        """Request the stacks of all ranks, or of those of all nodes besides one."""
+        self._dumped_for = reason
+        self._silence.dumped()
+        for node in self._attempt.live_nodes():
+            if node is not besides:
+                node.send(Intent.DUMP_STACKS)
+
+    def dump_before_end(self, reason: str) -> None:
+        """Called before the attempt is ended: if its ranks have been silent, records their stacks."""
+        enough = DUMP_BEFORE_END_SECONDS.get(reason)
+        if enough is not None and self._silence.seconds >= enough:
+            self.dump(reason)
+
+    def take_stacks(self, node: Node, event: StacksTaken) -> None:
+        """Record the stacks of one node's ranks. Those of several nodes in one silence have the same `since`."""
+        since, at = self._silence.since, event.at
+        data = {
+            "node": node.number, "reason": self._dumped_for or "failure", "since": round(since, 3),
+            "seconds": round(at - since, 3), **event.data(),
+        }  # fmt: skip
+        if not self._record.is_recorded(at):
+            self._record.note(HangDetected.from_json(data), at=at)
+        self._silence.answered(node.ranks)
+        if self._stacks_from is not None:
+            self._stacks_from.discard(node.number)
+
+    def cause(self, found: RootCause) -> RootCause:
+        """The cause of an attempt that was ended as hung: no rank failed first, all were killed."""
+        summary = f"hung: no rank wrote anything for {self._silence.seconds:.0f} s"
+        return RootCause(summary, exit_code=found.exit_code)
+
+    def _note_end(self) -> None:
+        over = self._silence.over()
+        if over is not None:
+            self._stacks_from = None
+            self._record.note(over)
+
+
+class Silence:
+    """How long the ranks of one attempt have written nothing. All nodes count: often only rank 0 prints."""
+
+    def __init__(self, folder: Path, ranks: Sequence[int], hang_seconds: float | None, clock: Clock) -> None:
+        self._paths = {rank: folder / f"rank-{rank}.log" for rank in ranks}
+        self._hang_seconds = hang_seconds
+        self._clock = clock
+        self._bytes = dict.fromkeys(ranks, 0)
+        self._looked_at = 0.0
+        self._dumped_at: float | None = None
+        self._waits_until = 0.0
+        """Until then, what is written may be the stacks."""
+        self._awaited: set[int] = set()
+        """Ranks whose stacks are not there yet: those of several nodes come one after the other."""
+        self._over: HangEnded | None = None
+        self.since = clock.time()
+        """Unix seconds of the last sign of life."""
+
+    @property
+    def seconds(self) -> float:
+        """How long nothing has been written."""
+        self._look()
+        return self._clock.time() - self.since
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it lasts, and is long enough to count as a hang."""
+        return self._hang_seconds is not None and self.seconds >= self._hang_seconds
+
+    def is_hang(self) -> bool:
+        """Whether to dump stacks now: the silence has just become too long."""
+        if not self._is_due() or not self.is_long or self._dumped_at is not None:
+            return False
+        self.dumped()
+        return True
+
+    def dumped(self) -> None:
+        """Stacks are written now."""
+        self._dumped_at = self._clock.time()
+        self._waits_until = self._dumped_at + ANSWER_SECONDS
+        self._awaited = set(self._paths)
+
+    def answered(self, ranks: Iterable[int]) -> None:
+        """The stacks of these ranks are there: what they write from now on is a sign of life."""
+        for rank in self._paths.keys() & set(ranks):
+            self._bytes[rank] = _size(self._paths[rank])
+            self._awaited.discard(rank)
+        if not self._awaited:
+            self._waits_until = 0.0
+
+    def over(self) -> HangEnded | None:
+        """The silence that has just ended, if it was long enough for a hang; once."""
+        if self._dumped_at is not None and self._clock.time() - self._looked_at >= MIN_LOOK_SECONDS:
+            self._look()
+        found, self._over = self._over, None
+        return found
+
+    def _is_due(self) -> bool:
+        """Whether a check is due: rarely enough that it costs nothing."""
+        if self._hang_seconds is None:
+            return False
+        now = self._clock.time()
+        pause = max(MIN_LOOK_SECONDS, self._hang_seconds / LOOKS)
+        return now - self.since >= self._hang_seconds and now - self._looked_at >= pause
+
+    def _look(self) -> None:
+        self._looked_at = now = self._clock.time()
+        before = dict(self._bytes)
+        for rank, path in self._paths.items():
+            self._bytes[rank] = _size(path)
+        grown = [rank for rank, size in self._bytes.items() if size > before[rank]]
+        if not grown or now < self._waits_until:
+            return
+        if self._dumped_at is not None and self._hang_seconds is not None:
+            at = min(_first_after(self._paths[rank], before[rank], now) for rank in grown)
+            if at - self.since >= self._hang_seconds:
+                seconds = round(at - self.since, 3)
+                self._over = HangEnded(since=round(self.since, 3), at=round(at, 3), seconds=seconds)
+        self._dumped_at = None
+        self.since = min(now, max(_written_at(self._paths[rank], now) for rank in grown))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _written_at(path: Path, otherwise: float) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return otherwise
+
+
+def _first_after(log: Path, length: int, otherwise: float) -> float:
+    """When a log first became longer than `length` bytes, in unix seconds."""
+    try:
+        with open(log.with_suffix(".idx"), "rb") as file:
+            end = file.seek(0, os.SEEK_END) // _RECORD.size
+            file.seek(max(0, end - _RECORDS) * _RECORD.size)
+            data = file.read(_RECORDS * _RECORD.size)
+    except OSError:
+        return otherwise
+    complete = len(data) // _RECORD.size * _RECORD.size
+    return next((time_ns / 1e9 for time_ns, end in _RECORD.iter_unpack(data[:complete]) if end > length), otherwise)

@@ -1,0 +1,144 @@
+"""Event ingestion: turns node events into events of the run's record, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from windlass.runs import events
+from windlass.runs.node_events import RankSeen, Reported, StageReached
+from windlass.runs.phase import Phase
+from windlass.supervise.backend import Node
+from windlass.supervise.recorder import BEGINNING, LIVE_PHASES, Recorder
+from windlass.worker.protocol import (
+    CheckpointReported,
+    FirstStep,
+    LossNotFinite,
+    NodeEvent,
+    NodeStarted,
+    NodeWarning,
+    OutputBegan,
+    ProgressMade,
+    RankChanged,
+)
+
+PROGRESS_EVENT_SHARE: Final = 0.01
+"""Progress goes into the history at intervals of this share of the run's age: a long run has hundreds of them."""
+RECORDED: Final = (CheckpointReported, FirstStep, LossNotFinite, NodeWarning)
+"""Events that are recorded unchanged."""
+
+
+class EventIngestion:
+    """Records the events of the nodes of one attempt. Those that require a decision are left to `AttemptMonitor`."""
+
+    def __init__(self, record: Recorder, progress: RunProgress) -> None:
+        self._record = record
+        self._progress = progress
+        self._stages: dict[int, Phase] = {}
+        """Start phase of each node, by number, where nodes have to be provisioned."""
+
+    def take(self, node: Node, event: NodeEvent) -> bool:
+        """Record an event; gives False for those of other kinds, which require a decision. Raises StoreError."""
+        if isinstance(event, NodeStarted):
+            self._record.once(events.NodeStarted(node.number, event.pid, event.start_ticks, event.start), at=event.at)
+        elif isinstance(event, RankChanged):
+            self._rank(event)
+        elif isinstance(event, OutputBegan):
+            if self._record.status.phase in BEGINNING:
+                self._record.enter(Phase.TRAINING, at=event.at)
+        elif isinstance(event, ProgressMade):
+            self._progress.take(node.number, event.progress, at=event.at)
+        elif isinstance(event, StageReached):
+            # The attempt is in the earliest phase of its nodes.
+            self._stages[node.number] = Phase(event.stage)
+            self._record.begin_in(min(self._stages.values(), key=BEGINNING.index), at=event.at)
+        elif isinstance(event, RankSeen):
+            # Of interest to a second supervisor: the attempt was alive throughout the time without one.
+            if self._record.history.take_ups:
+                self._record.note(events.NodeObserved(node.number), at=event.at)
+        elif isinstance(event, Reported):
+            self._record.once(event.entry, at=event.at)
+        elif isinstance(event, RECORDED):
+            if self._is_new(event):
+                self._record.once(events.entry_of(event.kind, event.data()), at=event.at)
+        else:
+            return False
+        return True
+
+    def save_progress(self) -> None:
+        """Write the newest progress, once for all events: an adoption reads many. Raises StoreError."""
+        self._progress.save()
+
+    def _rank(self, event: RankChanged) -> None:
+        known = next((state for state in self._record.status.ranks if state.rank == event.rank), None)
+        if known is None:
+            return  # the attempt has no such rank
+        if (event.pid is not None and known.pid is None) or (event.exit_code is not None and known.exit_code is None):
+            self._record.note(events.entry_of(event.kind, event.data()), at=event.at)
+
+    def _is_new(self, event: NodeEvent) -> bool:
+        """Whether to record an event that several ranks of the attempt may report."""
+        now = self._record.history.now
+        if isinstance(event, CheckpointReported):
+            # Each rank logs that it was restored, and so may a script that Windlass gave a checkpoint to resume from.
+            return event.source != "log" or now.is_news_of_restore(event.step)
+        if isinstance(event, FirstStep):
+            return now.first_step_of in (None, event.rank)
+        return True
+
+
+class RunProgress:
+    """The progress of a run from that of its nodes: rates are summed, all else is that of the lowest node that reports
+    any."""
+
+    def __init__(self, record: Recorder, num_nodes: int) -> None:
+        self._record = record
+        self._num_nodes = num_nodes
+        self._newest = dict(record.status.progress)
+        self._is_unsaved = False
+        self._next_event_at = 0.0
+        self._rates: dict[int, float] = {}
+        self._steps_from = num_nodes
+        """The lowest node that has reported a step."""
+
+    def begin(self) -> None:
+        """A new attempt: its nodes have reported nothing, and its first progress becomes an event."""
+        self._newest = {}  # not cleared: the record in the cluster may still be about to write it
+        self._next_event_at = 0.0
+        self._rates.clear()
+        self._steps_from = self._num_nodes
+
+    def take(self, node: int, progress: Mapping[str, Any], *, at: float) -> None:
+        """What a node reported at `at`; in the history once it is due. Raises StoreError."""
+        record = self._record
+        reported = self._of_run(node, progress)
+        self._newest = {**self._newest, **reported, "at": at}
+        step, lost = reported.get("step"), record.history.highest
+        if isinstance(step, int) and record.history.reach(step) and lost is not None:
+            record.note(events.CaughtUp(lost), at=at)
+        if record.is_recorded(at):
+            return
+        record.enter(LIVE_PHASES.get(str(progress.get("phase", "training")), Phase.TRAINING), at=at)
+        self._is_unsaved = True
+        if at >= self._next_event_at:
+            self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.created_at))
+            record.note(events.Progress.from_json(self._newest), at=at)
+
+    def save(self) -> None:
+        """Write what was reported since the last call. Raises StoreError."""
+        if self._is_unsaved:
+            self._is_unsaved = False
+            self._record.writer.set_progress(self._newest)
+
+    def _of_run(self, node: int, progress: Mapping[str, Any]) -> dict[str, Any]:
+        """The part of a node's progress that is the run's."""
+        reported = {name: value for name, value in progress.items() if name != "phase"}
+        rate = reported.get("samples_per_second")
+        if isinstance(rate, int | float):  # a script may report "inf"
+            self._rates[node] = rate
+            reported["samples_per_second"] = round(sum(self._rates.values()), 1)
+        if "step" in reported:
+            self._steps_from = min(self._steps_from, node)
+        if node > self._steps_from:
+            return {name: reported[name] for name in ("samples_per_second",) if name in reported}
+        return reported

@@ -1,0 +1,68 @@
+"""Liveness of nodes: ends those that the others cannot reach, and lets nodes that are reachable again rejoin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from windlass.runs.events import NodeBack, NodeLost
+from windlass.supervise.backend import Attempt, Intent, Node
+from windlass.supervise.clock import Clock
+from windlass.supervise.membership import Membership, cut_off
+from windlass.supervise.recorder import Recorder
+
+REJOIN_SECONDS: Final = 0.5
+"""Between two checks whether lost nodes can be reached again."""
+
+
+class Liveness:
+    """Which nodes can be reached, over all attempts of a run; records which take part."""
+
+    def __init__(
+        self, record: Recorder, membership: Membership, unreachable: Callable[[], set[int]], clock: Clock
+    ) -> None:
+        self._record = record
+        self._membership = membership
+        self._unreachable = unreachable
+        self._clock = clock
+        self._silent: dict[int, tuple[int, ...]] = {}
+        """For each node of the attempt that has reported it, the nodes whose heartbeat it does not receive."""
+        self.cut: set[int] = set()
+        """Nodes that were declared lost since the others do not receive their heartbeat."""
+        self._looked_at: float | None = None
+
+    def begin(self) -> None:
+        """A new attempt: no node has reported anything yet."""
+        self._silent.clear()
+        self.cut.clear()
+
+    def take_unreachable(self, attempt: Attempt, node: Node, silent: Sequence[int], *, is_ending: bool) -> bool:
+        """A node does not receive the heartbeat of others: kills the lost side of that cut, unless all nodes are being
+        ended. Returns whether any node was declared lost.
+        """
+        self._silent[node.number] = tuple(silent)
+        live = {one.number: one for one in attempt.live_nodes()}
+        reports = {number: silent for number, silent in self._silent.items() if number in live}
+        for number in () if is_ending else cut_off(live, reports):
+            self.cut.add(number)
+            live[number].send(Intent.KILL)
+            live[number].sweep()
+        return bool(self.cut)
+
+    def rejoin(self, *, between: bool) -> list[int]:
+        """Let lost nodes rejoin that were away for long enough and can be reached; returns these.
+
+        `between` two attempts, those that cannot be reached are found too: after a cut they may be on either side.
+        """
+        ready = self._membership.may_come_back(self._clock.time())
+        now = self._clock.monotonic()
+        if not (ready or self.cut) or (self._looked_at is not None and now - self._looked_at < REJOIN_SECONDS):
+            return []
+        self._looked_at = now
+        down = self._unreachable()
+        for node in down.intersection(self._membership.members) if between else ():
+            self._record.note(NodeLost(node, f"the link of node {node} is down"))
+        back = [node for node in ready if node not in down]
+        for node in back:
+            self._record.note(NodeBack(node))
+        return back

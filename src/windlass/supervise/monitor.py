@@ -1,0 +1,277 @@
+"""Attempt monitor: ingests the node events of one attempt, decides when to end it, and judges how it has ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, Warned, entry_of
+from windlass.runs.restart_policy import Outcome, is_late, may_restart, outcome
+from windlass.supervise.backend import Attempt, Node
+from windlass.supervise.clock import Clock
+from windlass.supervise.hang_detection import HangDetector
+from windlass.supervise.ingestion import EventIngestion, RunProgress
+from windlass.supervise.liveness import Liveness
+from windlass.supervise.membership import Membership
+from windlass.supervise.recorder import Recorder
+from windlass.supervise.shutdown import Shutdown
+from windlass.worker.protocol import (
+    NodeEnded,
+    NodeEvent,
+    PeersUnreachable,
+    PreemptionNotice,
+    RankFailing,
+    RankFailure,
+    RanksAlone,
+    StacksTaken,
+)
+from windlass.worker.ranks import read_mark
+from windlass.worker.root_cause import failed_by_itself, first_cause
+from windlass.worker.tracebacks import TRACEBACK
+
+Policy = Mapping[str, Any]
+CAPACITY_SECONDS: Final = 30.0
+"""How long an attempt of an elastic run waits for capacity for a node, after the first attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What the attempts of one run share."""
+
+    record: Recorder
+    policy: Policy
+    """The plan's."""
+    membership: Membership
+    liveness: Liveness
+    progress: RunProgress
+    clock: Clock
+    has_process_group: bool = False
+    """Whether to warn where ranks never make a process group: their launcher expects them to."""
+
+
+class AttemptMonitor:
+    """One attempt in progress."""
+
+    def __init__(self, attempt: Attempt, run: RunState, *, adopted: bool = False) -> None:
+        self.attempt = attempt
+        self.adopted = adopted
+        """Whether another supervisor has started it."""
+        self.shutdown = Shutdown(attempt, run.policy["grace_seconds"], run.clock)
+        self.hangs = HangDetector(attempt, run.record, run.policy, run.clock)
+        self.ended_at: float | None = None
+        """When the last of its nodes that reported its end has ended, in unix seconds."""
+        self._run = run
+        self._record = run.record
+        self._may_be_alone = run.has_process_group
+        self._failed_node: int | None = None
+        """The node that failed or was lost first."""
+        self._notices: list[PreemptionNotice] = []
+        """Preemption notices of nodes that are not handled yet."""
+        self._ingestion = EventIngestion(run.record, run.progress)
+
+    def read_news(self) -> None:
+        """Ingest all node events, and find the nodes that have ended without reporting."""
+        silent = []
+        for node in self.attempt.nodes:
+            if node.over:
+                continue
+            alive = node.lives()  # checked first: the events of a node that has ended are then complete
+            for event in node.news():
+                if not self._ingestion.take(node, event):
+                    self._decide(node, event)
+            if not alive and not node.ended:
+                if node.begun:
+                    self._lose(node)
+                else:
+                    silent.append(node)
+        self._ingestion.save_progress()
+        # After the events of all nodes: a supervisor that adopts does not know which nodes the previous one ended, and
+        # why.
+        for node in silent:
+            if self._is_not_started(node):
+                self._mark_not_started(node)
+            else:
+                self._lose(node)
+        self._handle_notices()
+
+    def warn_if_alone(self) -> None:
+        """Warn, once, where no rank of the attempt has ever reached another, though its launcher lets them meet."""
+        ranks = [rank for node in self.attempt.nodes for rank in node.ranks]
+        alone = {rank for node in self.attempt.nodes for rank in node.alone}
+        if self._may_be_alone and len(ranks) > 1 and alone.issuperset(ranks):
+            self._may_be_alone = False
+            message = f"no process group was made: each of the {len(ranks)} ranks trained alone"
+            self._record.once(Warned(message, code="ranks-alone"))
+
+    def turn(self) -> None:
+        """Do what is due: detect hangs, let nodes rejoin, and go on with a shutdown that has begun."""
+        if self.shutdown.reason is None and self.hangs.turn():
+            self.end("hang")
+        self._shrink()
+        self._grow()
+        self.shutdown.turn()
+
+    def end(self, reason: str) -> None:
+        """Begin its shutdown, unless that has begun; see `Shutdown.reason`."""
+        if self.shutdown.reason is None:
+            self.hangs.dump_before_end(reason)
+        self.shutdown.begin(reason)
+
+    def _grow(self) -> None:
+        """End it to go on with nodes that are back; only once it has saved a checkpoint, so that nothing is lost."""
+        membership = self._run.membership
+        is_to_grow = membership.is_elastic and membership.away and self.shutdown.reason is None
+        if is_to_grow and self._record.history.now.saved and self._run.liveness.rejoin(between=False):
+            self.end("resize")
+
+    def _shrink(self) -> None:
+        """End it to go on without nodes for which there has been no capacity. The first attempt waits for all nodes."""
+        membership, now = self._run.membership, self._run.clock.time()
+        is_first = len(self._record.status.attempts) == 1
+        if is_first or not membership.is_elastic or self.shutdown.reason is not None:
+            return
+        waiting = self.attempt.without_capacity()
+        is_late = any(now - since >= CAPACITY_SECONDS for since in waiting.values())
+        if is_late and len(self.attempt.nodes) - len(waiting) >= membership.min_nodes:
+            for node in self.attempt.live_nodes():
+                if node.number in waiting:  # all of them: each further attempt would wait for the next one
+                    node.lost = node.not_started = True
+                    words = node.last_words() or f"no capacity for node {node.number}"
+                    self._record.once(NodeLost(node.number, words.splitlines()[-1]))
+            self.end("resize")
+
+    def _end_for(self, node: Node) -> None:
+        """Begin its shutdown because this node has failed."""
+        if self.shutdown.reason is None:
+            self._failed_node = node.number
+        self.end("failure")
+
+    # -- node events that require a decision --------------------------------------------------------------------------
+
+    def _decide(self, node: Node, event: NodeEvent) -> None:
+        if isinstance(event, NodeEnded):
+            self.ended_at = max(self.ended_at or 0.0, event.at)
+        elif isinstance(event, PreemptionNotice):
+            self._notices.append(event)
+        elif isinstance(event, StacksTaken):
+            self.hangs.take_stacks(node, event)
+        elif isinstance(event, RanksAlone):
+            self.warn_if_alone()
+        elif isinstance(event, PeersUnreachable):
+            self._take_unreachable(node, event)
+        elif isinstance(event, RankFailing):
+            if event.waited:
+                self.hangs.dump("failure", besides=node)
+            self._end_for(node)
+
+    def _take_unreachable(self, node: Node, event: PeersUnreachable) -> None:
+        is_ending = self.shutdown.reason is not None
+        if self._run.liveness.take_unreachable(self.attempt, node, event.nodes, is_ending=is_ending):
+            self.shutdown.end_grace()  # the others wait for it in a collective, and would do so for half an hour
+
+    def _handle_notices(self) -> None:
+        """Begin its shutdown at a preemption notice. SIGTERM to a node during a shutdown is our own."""
+        notices, self._notices = self._notices, []
+        for notice in notices:
+            is_ending = self.shutdown.reason is not None or self._record.status.stop_requested
+            if notice.source == "sigterm" and is_ending:
+                continue
+            self._record.once(entry_of(notice.kind, notice.data()), at=notice.at)
+            # A rebalance recommendation is no reason to end a run that would not be started again.
+            if notice.action != "rebalance" or may_restart("preemption", self._record.history, self._run.policy):
+                self.end("preemption")
+
+    # -- nodes that die -----------------------------------------------------------------------------------------------
+
+    def _is_not_started(self, node: Node) -> bool:
+        """Whether a node that ended without reporting anything was ended by us: the attempt ends for another reason."""
+        is_cut = node.number in self._run.liveness.cut
+        # The supervisor before this one has seen it start; its own events can be gone with its pod.
+        has_started = any(state.pid is not None for state in self._record.status.ranks if state.rank in node.ranks)
+        is_broken = is_cut or has_started or TRACEBACK in node.last_words()
+        return self.shutdown.reason is not None and not is_broken
+
+    def _mark_not_started(self, node: Node) -> None:
+        """A node was ended before its worker handled signals. It has neither failed nor been lost."""
+        node.lost = node.not_started = True
+        node.sweep()
+        failed = self._failed_node
+        reason = f"node {failed} failed" if failed is not None else f"the attempt was ended ({self.shutdown.reason})"
+        self._record.once(NodeNotStarted(node.number, f"ended because {reason}"))
+        for rank in node.ranks:
+            at = self._run.clock.time()
+            node.failures.append(RankFailure(rank, -signal.SIGTERM, at, "", ended_by_us=True, not_started=True))
+
+    def _lose(self, node: Node) -> None:
+        """A node ended without reporting: its ranks were killed with it, and the attempt ends."""
+        node.lost = True
+        node.sweep()
+        is_cut = node.number in self._run.liveness.cut
+        why = f"node {node.number} cannot be reached by the others" if is_cut else ""
+        words = why or node.last_words() or f"node {node.number} died"
+        for rank in node.ranks:
+            exit_code = self._exit_code(rank)
+            if exit_code != 0:
+                code = node.exit_code if exit_code is None else exit_code
+                is_ours = self.shutdown.reason is not None
+                node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
+        if node.failures:
+            # A node that we stop reports its end: one that does not was lost, unless we killed it.
+            if is_cut or not self.shutdown.is_killing:
+                self._record.once(NodeLost(node.number, words.splitlines()[-1]))
+            self._end_for(node)
+
+    def _exit_code(self, rank: int) -> int | None:
+        """How a rank of a lost node had ended by then, from a node event or the rank's own mark; else None."""
+        known = next(state.exit_code for state in self._record.status.ranks if state.rank == rank)
+        if known is None:
+            known, _ = read_mark(str(self.attempt.folder / f"rank-{rank}.done"))
+            if known is not None:
+                self._record.note(RankChanged(rank, exit_code=known))
+        return known
+
+    # -- its end ------------------------------------------------------------------------------------------------------
+
+    def judge(self, cause_of_loss: RootCause) -> tuple[Outcome, float | None]:
+        """The outcome, once all nodes have ended; and the last sign of life, if the end was not observed.
+
+        `cause_of_loss` is the cause where nodes and supervisor were killed together.
+        """
+        run, attempt, nodes = self._run, self.attempt, self.attempt.nodes
+        failures = attempt.failures()
+        first = first_cause(failures)
+        lost = [node.number for node in nodes if node.lost and node.failures and not node.not_started]
+        cause = None
+        if first is not None:
+            cause = RootCause.from_json({**first, "node_lost": lost[0]} if lost else first)
+        ended_by = self._ended_by(failures)
+        unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
+        if unseen:
+            cause = cause_of_loss
+        elif ended_by == "hang" and cause is not None:
+            cause = self.hangs.cause(cause)
+        is_free = run.membership.is_elastic and bool(lost) and bool(run.membership.members)
+        died_at = attempt.last_sign_of_life() if unseen else None
+        at = run.clock.time() if died_at is None else died_at
+        found = outcome(ended_by, cause, run.record.history, run.policy, is_free=is_free, nothing_left=unseen, at=at)
+        return found, died_at
+
+    def _ended_by(self, failures: list[RankFailure]) -> str | None:
+        """The reason why the attempt ended, if it is not its ranks; see `restart_policy.outcome`."""
+        status, policy, by_target = self._record.status, self._run.policy, self.attempt.ended_by_target
+        ended_by = "stop" if status.stop_requested else self.shutdown.reason
+        if (
+            ended_by == "timeout"
+            and not failures
+            and not is_late(status, policy, self.ended_at or self._run.clock.time())
+        ):
+            ended_by = None  # all ranks had succeeded before the limit, while no supervisor was attached
+        if by_target == "timeout" and ended_by != "stop" and (failures or ended_by == "preemption"):
+            ended_by = "timeout"
+        if ended_by in ("timeout", "hang") and failed_by_itself(failures):
+            ended_by = "failure"  # the other ranks waited for one that had failed and did not exit
+        if by_target == "preemption" and ended_by in (None, "failure", "hang"):
+            ended_by = "preemption"  # how its ranks ended because of it does not matter
+        return ended_by

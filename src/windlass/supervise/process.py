@@ -1,0 +1,100 @@
+"""Supervisor process of one run: its command line, its pid file, its signals, its crash marker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from windlass.errors import WindlassError
+from windlass.plan.plan import Plan
+from windlass.runs import crash
+from windlass.runs.stop_request import StopRequest
+from windlass.runs.store import Store
+from windlass.worker import process
+
+if TYPE_CHECKING:
+    from windlass.supervise.backend import MakeBackend
+    from windlass.supervise.clock import SystemClock
+    from windlass.supervise.supervisor import Supervisor
+
+PID_FILE: Final = "supervisor.pid"
+PID_FILE_BYTES: Final = 96
+
+
+def main(argv: list[str], make_backend: MakeBackend) -> int:
+    """`HOME RUN_ID LOCK_FD`: supervise one run; the process inherits the lock, so that no other supervisor can start
+    meanwhile. An exception other than a WindlassError is a crash, and leaves a marker.
+    """
+    home, run_id, lock = Path(argv[0]), argv[1], int(argv[2])
+    os.set_inheritable(lock, False)
+    try:
+        _supervise(home, run_id, lock, make_backend)
+    except WindlassError as error:  # a disk, a login, a record: the next supervisor may succeed
+        with contextlib.suppress(OSError):  # the log may be on the full disk
+            print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except Exception as error:
+        crash.mark(home / "runs" / run_id, error)
+        raise
+    return 0
+
+
+def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) -> None:
+    # Not at the top: commands import this module for `supervisor_pid` alone.
+    from windlass.supervise.clock import SystemClock
+    from windlass.supervise.supervisor import Supervisor
+
+    with Store(home) as store:
+        run_dir = store.run_dir(run_id)
+        writer = store.writer(run_id, lock)
+        assert writer is not None
+        plan, clock = Plan.from_json(store.plan(run_id)), SystemClock()
+        supervisor = Supervisor(writer, plan, run_dir, make_backend(plan, run_dir), clock)
+        handle_signals(supervisor, clock)
+        _write_pid(run_dir)  # only now: a command that reads it may send a signal at once
+        supervisor.run()
+        if supervisor.detached:
+            return  # the run is still open
+        writer.close()  # commands that resume or remove the run need not wait for what follows
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        supervisor.backend.watch_node_deletion(store)
+        store.empty_trash()  # no command waits for this process
+
+
+def supervisor_pid(run_dir: Path) -> int | None:
+    """The supervisor process of a run; None where it has ended, even if its pid was reused."""
+    try:
+        pid, start_ticks, boot = (run_dir / PID_FILE).read_text().split()
+        return int(pid) if process.is_same(int(pid), int(start_ticks), boot) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _write_pid(run_dir: Path) -> None:
+    me = process.stat(os.getpid())
+    identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
+    with contextlib.suppress(OSError):  # on a full disk no command can wake it, and it polls every half second
+        file = os.open(run_dir / PID_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:  # in place and of one length: what a supervisor before this one wrote has its space already
+            os.write(file, identity.ljust(PID_FILE_BYTES).encode())
+        finally:
+            os.close(file)
+
+
+def handle_signals(supervisor: Supervisor, clock: SystemClock) -> None:
+    """SIGINT makes it read the stop request, and is one itself; SIGTERM means that the machine shuts down."""
+
+    def on_interrupt(_number: int, _frame: object) -> None:
+        supervisor.stop_request = StopRequest()
+
+    def on_term(_number: int, _frame: object) -> None:
+        supervisor.terminated = True
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGTERM, on_term)
+    signal.set_wakeup_fd(clock.fileno(), warn_on_full_buffer=False)

@@ -1,0 +1,351 @@
+"""Supervisor of one run: starts attempt after attempt, and writes the run's record until the run has ended.
+
+It may be killed at any moment. The nodes keep running, and the next supervisor (started by the next command that looks
+at the run) reads their events from the beginning; events that are recorded already change nothing. A full disk does not
+stop it: events wait in memory, and are read from the nodes again if it is killed.
+
+Beside it: `monitor.py` watches one attempt and judges its end; `hang_detection.py`, `liveness.py` and
+`shutdown.py` are its policies; `backend.py` is what a target implements; `process.py` is the operating system's
+process. It uses time only through a `Clock`, and imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import EngineError, StoreFull
+from windlass.plan.compose import ranks_by_node
+from windlass.plan.plan import Plan
+from windlass.runs import crash
+from windlass.runs.events import AttemptStarted, PreemptionNotice, RootCause, StopRequested, Warned
+from windlass.runs.phase import Phase
+from windlass.runs.restart_policy import Outcome, is_late, timed_out
+from windlass.runs.stop_request import StopRequest, read_stop_request
+from windlass.runs.store import RunWriter
+from windlass.supervise.backend import Attempt, Backend, HeldElsewhere, TargetUnavailable
+from windlass.supervise.clock import Clock, SystemClock
+from windlass.supervise.ingestion import RunProgress
+from windlass.supervise.liveness import Liveness
+from windlass.supervise.membership import Membership
+from windlass.supervise.monitor import AttemptMonitor, RunState
+from windlass.supervise.recorder import Recorder
+
+POLL_SECONDS: Final = 0.5
+ADOPTED_POLL_SECONDS: Final = 0.05
+"""Nodes that another supervisor started cannot wake this one."""
+FULL_DISK_PATIENCE_SECONDS: Final = 600.0
+STOP_PATIENCE_SECONDS: Final = 5.0
+"""The same while a command waits for the end; if it is not recorded, the next command reads it from the nodes."""
+MAX_PAUSE_SECONDS: Final = 60.0
+"""Between two attempts to reach an unavailable target."""
+TROUBLE_SECONDS: Final = 10.0
+"""How long a target may not answer until that is recorded: most outages are shorter."""
+
+
+class Supervisor:
+    """The supervisor of one run."""
+
+    def __init__(
+        self, writer: RunWriter, plan: Plan, run_dir: Path, backend: Backend, clock: Clock | None = None
+    ) -> None:
+        self.writer = writer
+        self.backend = backend
+        self.plan = plan
+        self.run_dir = run_dir
+        self.clock = clock = clock or SystemClock()
+        policy = plan.policy
+        min_nodes = policy.get("min_nodes", plan.num_nodes)
+        self.membership = Membership(plan.num_nodes, min_nodes, policy.get("node_back_seconds", 0.0))
+        self.record = Recorder(writer, self.membership.take, now=clock.time)
+        launcher = plan.job.get("launcher") or ("plain" if plan.job.get("command") else "torchrun")
+        self.run_state = RunState(
+            self.record, policy, self.membership,
+            Liveness(self.record, self.membership, backend.unreachable, clock),
+            RunProgress(self.record, plan.num_nodes), clock, has_process_group=launcher == "torchrun",
+        )  # fmt: skip
+        self.monitor: AttemptMonitor | None = None
+        """The attempt in progress; None between two."""
+        self.next_at: float | None = None
+        """When the next attempt begins, in unix seconds; None while one is in progress."""
+        self.detached = False
+        """Whether this supervisor has detached: the run is still open, and its nodes keep running."""
+        self.stop_request: StopRequest | None = None
+        """What a signal requested; the user's requests are files."""
+        self.terminated = False
+        """Whether the machine shuts down (SIGTERM): the run is left for the next command to adopt."""
+        self.patience_seconds = FULL_DISK_PATIENCE_SECONDS
+        self._is_holder: bool | None = None
+        """Whether this supervisor alone acts for the run.
+
+        None while another one may hold it, False while the target is unavailable.
+        """
+        self._hold_at = 0.0
+        """When that is checked next, in unix seconds."""
+        self._num_delays = 0
+        """How often in a row the target was unavailable."""
+        self._trouble_since: float | None = None
+
+    # -- main loop
+    # ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Supervise the run until it has ended."""
+        if self.writer.status.phase.is_terminal:
+            return
+        self.next_at = 0.0 if self.is_begun else self.record.history.due_at
+        while not self.detached and (self.monitor is not None or self.next_at is not None):
+            if self.monitor is None:
+                self._pause()
+                continue
+            self._turn(self.monitor)
+            if not self.detached and self.monitor.attempt.over:
+                self.end_attempt(self.monitor)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether an attempt is in progress, by the record."""
+        attempts = self.writer.status.attempts
+        return bool(attempts) and attempts[-1].ended_at is None
+
+    @property
+    def is_on_target(self) -> bool:
+        """Whether an attempt is in progress, and nodes of it were started."""
+        return self.is_begun and self.backend.is_started(self._attempt_dir(len(self.writer.status.attempts)))
+
+    def adopt(self) -> AttemptMonitor:
+        """Adopt the newest attempt."""
+        self.record.begin_replay()
+        number, members = self._newest()
+        attempt = self.backend.adopt(self._attempt_dir(number), number, members, self.clock)
+        self.monitor = AttemptMonitor(attempt, self.run_state, adopted=True)
+        self.monitor.read_news()
+        return self.monitor
+
+    def _newest(self) -> tuple[int, tuple[int, ...]]:
+        """Number and members of the newest recorded attempt."""
+        last = self.writer.status.attempts[-1]
+        return last.number, last.members or tuple(range(self.plan.num_nodes))
+
+    def _attempt_dir(self, number: int) -> Path:
+        return self.run_dir / f"attempt-{number}"
+
+    # -- between two attempts -----------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        """Wait until the next attempt is due, and handle stop requests, SIGTERM and the time limit meanwhile."""
+        assert self.next_at is not None
+        now = self.clock.time()
+        if not self._is_holder and now >= self._hold_at:
+            self._is_holder = self._hold()
+        if self.detached or self.backend.is_lost_to_another:
+            self.detached = True
+            return
+        lives = self.is_on_target
+        if self._is_holder is None and not self.terminated:
+            self._wait(POLL_SECONDS)
+        elif not lives and self.is_to_stop():
+            self.end_run(Outcome(Phase.STOPPED, reason="stop"))
+        elif not lives and is_late(self.writer.status, self.plan.policy, now):
+            self.end_run(timed_out(self.plan.policy))
+        elif self.terminated and (not lives or self.backend.outlives_supervisor):
+            self._detach()  # the run is still open
+        elif now < self.next_at:
+            self._wait(min(POLL_SECONDS, self.next_at - now))
+        elif not self._is_holder:
+            self._wait(POLL_SECONDS)
+        elif lives:
+            self.next_at = None
+            self.adopt()
+        elif not self._stage():
+            self._wait(POLL_SECONDS)
+        elif self.is_begun:
+            self._start(*self._newest())  # recorded, but not on the target
+        else:
+            self.run_state.liveness.rejoin(between=True)
+            if self.membership.is_enough:
+                self._begin_attempt()
+            else:
+                self._wait(POLL_SECONDS)
+
+    def _stage(self) -> bool:
+        """Have the data of the run staged; returns whether it is. Where it cannot be, that ends the run."""
+        try:
+            return self.backend.stage(self.record, self.clock)
+        except TargetUnavailable as error:
+            self.next_at = self._retry_at(error)
+        except (OSError, EngineError) as error:
+            hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
+            words = error.message if isinstance(error, EngineError) else str(error)
+            cause = RootCause(f"the data could not be staged: {words}{hint}")
+            self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
+        return False
+
+    def _hold(self) -> bool | None:
+        """Check whether this supervisor alone acts for the run; see `_is_holder`."""
+        try:
+            if not self.backend.hold():
+                return None
+        except HeldElsewhere:
+            self.detached = True  # without writing anything: the other supervisor owns the record
+            return None
+        except TargetUnavailable as error:
+            self._hold_at = self._retry_at(error)
+            return False
+        self._num_delays = 0
+        return True
+
+    def _retry_at(self, error: TargetUnavailable) -> float:
+        """When to use an unavailable target again, in unix seconds: with back-off, as long as the run may take."""
+        self.record.condition(error.kind, error.message)
+        pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(self._num_delays, 10))
+        self._num_delays += 1
+        return self.clock.time() + pause
+
+    def _detach(self) -> None:
+        """Detach: leave the run as it is, to the next supervisor."""
+        if self.backend.outlives_supervisor:
+            why = "no supervisor is attached: it was ended by SIGTERM, and the workers go on without it"
+            self.record.condition("SupervisorDetached", why)
+        self.detached = True
+
+    def _begin_attempt(self) -> None:
+        number = len(self.writer.status.attempts) + 1
+        members, procs = self.membership.members, self.plan.procs_per_node
+        self.record.end_replay()
+        self.run_state.progress.begin()
+        self.run_state.liveness.begin()
+        ranks = tuple(tuple(of_node) for of_node in ranks_by_node(len(members), procs))
+        reason = self.record.history.why_begun(self.writer.status)
+        requested_at = self.backend.requested_at(number)
+        at = None if requested_at is None else max(requested_at, self.writer.status.phase_since)
+        self.record.note(AttemptStarted(number, len(members) * procs, ranks, tuple(members), reason), at=at)
+        self._start(number, members)
+
+    def _start(self, number: int, members: Sequence[int]) -> None:
+        attempt: Attempt | None = None
+        self.next_at = None
+        try:
+            attempt = self.backend.start(self.record, self._attempt_dir(number), number, members, self.clock)
+            self.monitor = AttemptMonitor(attempt, self.run_state)
+            for message in attempt.warnings:
+                self.record.note(Warned(message))
+            self._num_delays = 0
+            self.record.condition(None)
+        except TargetUnavailable as error:
+            self.next_at = self._retry_at(error)
+        except HeldElsewhere:
+            self.detached = True
+        except (OSError, EngineError) as error:
+            if attempt is not None:
+                attempt.kill()
+            self.monitor = None
+            cause = RootCause(f"could not start: {error}")
+            self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
+
+    # -- one iteration
+    # -----------------------------------------------------------------------------------------------------
+
+    def _turn(self, monitor: AttemptMonitor) -> None:
+        """Wait for an event, then handle all pending ones."""
+        is_woken = not monitor.adopted or self.backend.outlives_supervisor  # these are watched by threads
+        self._wait(monitor.shutdown.due_in(POLL_SECONDS if is_woken else ADOPTED_POLL_SECONDS))
+        if self.backend.is_lost_to_another:
+            self.detached = True
+            return
+        monitor.read_news()
+        if self.terminated and self.backend.outlives_supervisor:
+            self._detach()
+            return
+        self._end_if_requested(monitor)
+        monitor.turn()
+        self._note_trouble()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for a node event or a signal; write events that a full disk has delayed."""
+        self.clock.wait(seconds)
+        with contextlib.suppress(StoreFull):
+            self.writer.catch_up()
+
+    def _end_if_requested(self, monitor: AttemptMonitor) -> None:
+        """End the attempt at a stop request, at the job's time limit, and where the machine shuts down."""
+        if monitor.shutdown.reason != "stop" and self.is_to_stop():
+            monitor.end("stop")
+        request = read_stop_request(self.run_dir)
+        if request is not None and request.now:
+            monitor.shutdown.hurry()
+        now = self.clock.time()
+        if monitor.shutdown.reason in (None, "preemption") and is_late(self.writer.status, self.plan.policy, now):
+            monitor.end("timeout")
+        if self.terminated and monitor.shutdown.reason is None:
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # as a cloud's metadata service writes it
+            self.record.note(PreemptionNotice("sigterm", "terminate", at))
+            monitor.end("preemption")
+
+    def is_to_stop(self) -> bool:
+        """Whether a stop was requested; records it."""
+        request = read_stop_request(self.run_dir) or self.stop_request
+        if request is not None and not self.writer.status.stop_requested:
+            self.record.note(StopRequested(request.reason, request.now))
+        return self.writer.status.stop_requested
+
+    def _note_trouble(self) -> None:
+        """Record that the target does not answer, once that has lasted, and when it answers again."""
+        trouble = self.backend.trouble()
+        if trouble is None:
+            self._trouble_since = None
+            self.record.condition(None)
+            return
+        now = self.clock.monotonic()
+        self._trouble_since = now if self._trouble_since is None else self._trouble_since
+        if now - self._trouble_since >= TROUBLE_SECONDS:
+            self.record.condition(trouble.kind, trouble.message)
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def judge(self, monitor: AttemptMonitor) -> tuple[Outcome, float | None]:
+        """The outcome of the attempt, all of whose nodes have ended; see `AttemptMonitor.judge`."""
+        return monitor.judge(crash.cause_of_loss(self.run_dir))
+
+    def end_attempt(self, monitor: AttemptMonitor) -> None:
+        """Record the end of the attempt, all of whose nodes have ended, and of the run if no restart follows."""
+        monitor.attempt.close()
+        if monitor.shutdown.reason is None:
+            monitor.warn_if_alone()
+        found, died_at = self.judge(monitor)
+        self.monitor = None
+        if found.phase is not None:
+            self.end_run(found, died_at)
+            return
+        if found.cause is not None:
+            self.record.note(found.cause)
+        self.record.note(found.attempt_end(died_at))
+        self.next_at = self.clock.time() + found.wait_seconds
+
+    def end_run(self, end: Outcome, died_at: float | None = None) -> None:
+        """Record the end, then clean up: a target that does not answer must not cost the run its end."""
+        self.next_at = None
+        self.backend.prepare_end(self.record)
+        if end.cause is not None:
+            self.record.note(end.cause)
+        if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
+            self.record.note(end.attempt_end())
+        self.record.note(end.end(died_at))
+        self._write_all()
+        self.backend.clean_up(self.record, is_patient=self.patience_seconds > 0)
+
+    def _write_all(self) -> None:
+        """Write the end; a full disk may delay it, but it must not be lost. Raises StoreFull."""
+        patience = STOP_PATIENCE_SECONDS if self.writer.status.stop_requested else FULL_DISK_PATIENCE_SECONDS
+        give_up = self.clock.monotonic() + min(patience, self.patience_seconds)
+        while True:
+            try:
+                self.writer.catch_up()
+                return
+            except StoreFull:
+                if self.clock.monotonic() > give_up:
+                    raise
+                self.clock.wait(1.0)

@@ -1,0 +1,207 @@
+"""Makes all ranks decide the same at the same step: a small all-reduce whose result is used one step later."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from windlass.train.checkpoint.chunks import Chunk
+from windlass.train.checkpoint.encoding import Decoder, Encoder
+from windlass.train.checkpoint.faults import Fault, Problem
+from windlass.train.checkpoint.files import Found
+
+_RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMIX_RANK", "PMI_RANK")
+_SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
+_COMMON_NAMES = (
+    "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "HOROVOD_GLOO_RENDEZVOUS_PORT", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+
+
+class Flags(NamedTuple):
+    """What one rank reports to the others; reduced, what at least one of them reports."""
+
+    stop: bool = False
+    due: bool = False
+    busy: bool = False
+    failed: bool = False
+    unplanned: bool = False
+
+
+class World:
+    """A world of one rank."""
+
+    can_communicate = True
+    """Whether ranks can send each other anything; one alone has nothing to send."""
+
+    def __init__(self, rank: int, size: int, environ: Mapping[str, str]) -> None:
+        self.rank = rank
+        self.size = size
+        self._environ = environ
+
+    @property
+    def lists(self) -> bool:
+        """Whether this rank lists checkpoints: rank 0 does for all, unless they cannot communicate."""
+        return self.rank == 0 or not self.can_communicate
+
+    def exchange(self, flags: Flags) -> Flags:
+        """Start the reduction of this step's flags; returns that of the step before."""
+        return flags  # alone there is no rank to wait for
+
+    def reduce(self, flags: Flags) -> Flags:
+        """The flags of all ranks, waiting for them. Raises RuntimeError where a rank is gone."""
+        return flags
+
+    def gather(self, thing: Any) -> list[Any]:
+        """The values of all ranks, in their order. Ranks that cannot communicate get only their own."""
+        return [thing]
+
+    def broadcast(self, thing: Any) -> Any:
+        """The value of rank 0."""
+        return self.gather(thing)[0]
+
+    def salt(self, attempt: int) -> str:
+        """Four hexadecimal digits that all ranks of this attempt have, and no other attempt."""
+        return secrets.token_hex(2)
+
+    def close(self) -> None:
+        """Remove what the world has created."""
+
+
+class FileWorld(World):
+    """Ranks of Horovod or MPI, which train together without torch.distributed: rank 0 decides, by a file.
+
+    At the end of a step rank 0 writes the flags for the end of the next step. Training is synchronous, so no rank ends
+    the next step before rank 0 has begun it, and all find the file in time.
+    """
+
+    can_communicate = False
+
+    def __init__(self, rank: int, size: int, environ: Mapping[str, str], folder: str, attempt: int) -> None:
+        super().__init__(rank, size, environ)
+        self._steps = 0
+        self._flagged_step = 0
+        self._path = os.path.join(folder, f".agreed-{attempt}-{self.salt(attempt)}")
+        self.close()
+
+    def exchange(self, flags: Flags) -> Flags:
+        """Rank 0's flags, one step later; those of the others are ignored."""
+        answer = self._read()
+        self._steps += 1
+        if self.rank == 0 and any(flags) and self._flagged_step < self._steps:
+            self._flagged_step = self._steps + 1
+            partial = f"{self._path}.partial"
+            with open(partial, "w") as file:
+                json.dump([self._flagged_step, flags], file)
+            os.replace(partial, self._path)
+        return answer
+
+    def _read(self) -> Flags:
+        try:
+            with open(self._path) as file:
+                at, flags = json.load(file)
+        except (OSError, ValueError):
+            return Flags()
+        return Flags(*flags) if at == self._steps + 1 else Flags()
+
+    def salt(self, attempt: int) -> str:
+        """A hash of what is the same in the environment of all ranks."""
+        common = [self._environ.get(name, "") for name in ("WINDLASS_RUN_ID", *_COMMON_NAMES)]
+        return hashlib.sha256(json.dumps([*common, attempt]).encode()).hexdigest()[:4]
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self.rank == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+
+class GlooWorld(World):
+    """The ranks of torch.distributed, over a separate gloo group, which does not wait for the script's collectives."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """A collective: all ranks make one."""
+        super().__init__(dist.get_rank(), dist.get_world_size(), environ)
+        self._group: Any = dist.new_group(backend="gloo")
+        self._finish: Callable[[], Flags] = Flags
+
+    def exchange(self, flags: Flags) -> Flags:
+        """One asynchronous all-reduce a step; it has finished by the time the next one starts."""
+        answer = self._finish()
+        self._finish = self._start(flags)
+        return answer
+
+    def reduce(self, flags: Flags) -> Flags:
+        """As described by `World`."""
+        return self._start(flags)()
+
+    def _start(self, flags: Flags) -> Callable[[], Flags]:
+        """Start an all-reduce; what is returned waits for its result. They run in the order of their starts."""
+        tensor = torch.tensor(flags, dtype=torch.uint8)
+        work: Any = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+        def finish() -> Flags:
+            work.wait()
+            return Flags(*tensor.bool().tolist())
+
+        return finish
+
+    def gather(self, thing: Any) -> list[Any]:
+        """As JSON: torch's own collectives of objects unpickle what another rank sends."""
+        mine = to_message(thing)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)
+        most = max(int(size) for size in sizes)
+        buffers = [bytearray(most) for _ in sizes]
+        dist.all_gather([_over(buffer) for buffer in buffers], _over(bytearray(mine.ljust(most))), group=self._group)
+        return [from_message(buffer[: int(size)]) for buffer, size in zip(buffers, sizes, strict=True)]
+
+    def salt(self, attempt: int) -> str:
+        """Rank 0's choice."""
+        return str(self.broadcast(super().salt(attempt)))
+
+
+_MESSAGE_TYPES = (Chunk, Fault, Found, Problem)
+
+
+def to_message(thing: Any) -> bytes:
+    """The bytes of a message between ranks. Raises TypeError for a type that has no encoding."""
+    return json.dumps(Encoder(types=_MESSAGE_TYPES).encode(thing, "message"), separators=(",", ":")).encode()
+
+
+def from_message(data: bytes | bytearray) -> Any:
+    """What `to_message` was given. Raises ValueError for bytes that it did not make.
+
+    Not pickle: they may come from any process that can reach the port of a rank, and unpickling runs code.
+    """
+    try:
+        return Decoder(types=_MESSAGE_TYPES).decode(json.loads(data), "message")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"another rank sent {len(data)} bytes that Windlass did not write: {error}") from error
+
+
+def _over(buffer: bytearray) -> torch.Tensor:
+    """A tensor in the memory of the buffer."""
+    return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+def join(folder: str, attempt: int, environ: Mapping[str, str] = os.environ) -> World:
+    """The world that this process is in. A collective if torch.distributed is initialised."""
+    if dist.is_available() and dist.is_initialized():
+        return GlooWorld(environ)
+    rank, size = _number(environ, _RANK_NAMES, 0), _number(environ, _SIZE_NAMES, 1)
+    return FileWorld(rank, size, environ, folder, attempt) if rank < size and size > 1 else World(0, 1, environ)
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    return default

@@ -1,0 +1,184 @@
+"""Saves one checkpoint at a time: all ranks copy their state, their writers write it, rank 0's commits it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from windlass.train.checkpoint import files
+from windlass.train.checkpoint.consensus import Flags, World
+from windlass.train.checkpoint.settings import Settings
+from windlass.train.checkpoint.snapshot import Copier, Snapshot
+from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.writer_process import SharedMemory, WriterProcess
+from windlass.train.report import report_checkpoint
+
+
+class Saver:
+    """The saves of this rank. All ranks call `begin`, `finish` and `await_commit` together."""
+
+    def __init__(
+        self, folder: str, attempt: int, run_id: str, world: World, settings: Settings, take: Callable[[], Snapshot]
+    ) -> None:
+        """`take` makes a snapshot of the present state."""
+        self.run_id = run_id
+        self.prunes = True
+        """Whether saves remove old checkpoints; not after a restore that failed."""
+        self.damaged: list[str] = []
+        """Checkpoints found damaged by a restore; the next save sets them aside."""
+        self.began_at_step = -2
+        self._folder = folder
+        self._attempt = attempt
+        self._salt = world.salt(attempt)
+        self._world = world
+        self._settings = settings
+        self._take = take
+        self._memory = SharedMemory()
+        self._copier = Copier(world, self._memory)
+        self.writer = WriterProcess(
+            folder, world.rank, world.size, self._memory, for_windlass=bool(os.environ.get("WINDLASS_RUN_ID"))
+        )
+        self._due_from = time.monotonic()
+        self._again = 0
+        self._position = (-1, -1)
+        """Step and epoch of the last save."""
+        self._name = self._committed = ""
+        self._part_failed = False
+        self._awaited: set[str] = set()
+        """The writer's answers to the last order that have not come yet."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save of this rank is under way, according to the answers read so far."""
+        return bool(self._awaited)
+
+    @property
+    def part_is_written(self) -> bool:
+        """Whether this rank's own part of the save under way, if there is one, is on the disk."""
+        return "part" not in self._awaited
+
+    def is_due(self) -> bool:
+        """Whether it is time for a periodic save; rank 0 decides."""
+        every = self._settings.every_seconds
+        return every is not None and self._world.rank == 0 and time.monotonic() - self._due_from >= every
+
+    def prepare(self) -> None:
+        """Plan and reserve memory. A collective. Raises TypeError that names what cannot be kept."""
+        self._copier.plan(self._take())
+        self._memory.populate()
+
+    def restored(self, found: files.Found) -> None:
+        """The state is that of a checkpoint, which need not be saved again."""
+        self._position = (found.step, found.epoch)
+        self._name = self._committed = found.name
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def begin(self, *, may_skip: bool = False) -> bool:
+        """Copy the state and have it written. With `may_skip`, False where a save is under way; else wait for it."""
+        self.poll()
+        snapshot = self._take()
+        # One reduction for both questions: each holds the training.
+        agreed = self._world.reduce(Flags(busy=self.busy, unplanned=not self._copier.is_planned(snapshot)))
+        if agreed.busy:
+            if may_skip and self._world.can_communicate:
+                return False
+            self.await_writer()
+        step, epoch = snapshot.progress["steps"], snapshot.progress["epoch"]
+        self._due_from = time.monotonic()
+        self.began_at_step = step
+        self._again = self._again + 1 if self._position[0] == step else 0
+        self._name = files.name_of(step, self._attempt, self._salt, self._again)
+        self._position = step, epoch
+        try:
+            if agreed.unplanned:
+                self._copier.plan(snapshot)
+            self.writer.start()
+            where = self._copier.copy(snapshot)
+            self._part_failed = False
+            self.writer.send(self._order(snapshot, where))
+            self._awaited = {"part", "commit"} if self._world.rank == 0 else {"part"}
+        except OSError as error:
+            self._give_up(f"{error.strerror or error}")
+        return True
+
+    def _order(self, snapshot: Snapshot, where: Mapping[str, int]) -> dict[str, Any]:
+        """What the writer is sent."""
+        return {
+            "do": "save", "name": self._name, **where, "blocked_at": snapshot.began_at,
+            "blocked_seconds": round(time.perf_counter() - snapshot.began, 6),
+            "keep": self._settings.keep if self.prunes else None,
+            "keep_for": self._settings.keep_for_seconds if self.prunes else None,
+            "damaged": self.damaged,
+            "manifest": {
+                "step": snapshot.progress["steps"], "epoch": snapshot.progress["epoch"],
+                "world_size": self._world.size, "attempt": self._attempt, "run_id": self.run_id,
+            },
+        }  # fmt: skip
+
+    def finish(self, position: tuple[int, int]) -> bool:
+        """Have the state of this step and epoch, the present one, on the disk; returns whether it is."""
+        self.await_writer()
+        is_saved = self._position == position and self._is_committed()
+        if not self._world.reduce(Flags(failed=not is_saved)).failed:
+            return True
+        self.begin()
+        return self.await_commit()
+
+    def await_writer(self) -> None:
+        """Wait until no save of this rank is under way."""
+        while self.busy:
+            self.poll(1.0)
+
+    def await_commit(self) -> bool:
+        """Wait for the save under way; returns on all ranks whether it is committed. Raises RuntimeError if a rank is
+        gone."""
+        while not self.part_is_written:
+            self.poll(1.0)
+        try:
+            failed = self._world.reduce(Flags(failed=self._part_failed)).failed
+        except RuntimeError:
+            failed = True
+        if failed and self.busy:  # rank 0 must not wait for the part of a rank that is gone or has failed
+            with contextlib.suppress(OSError):
+                self.writer.send({"do": "abandon", "reason": "a rank's part could not be written"})
+        self.await_writer()
+        return not self._world.reduce(Flags(failed=not self._is_committed())).failed
+
+    def _is_committed(self) -> bool:
+        """Whether the last save is complete; only rank 0 can check, the others return True."""
+        return self._world.rank != 0 or self._committed == self._name
+
+    def poll(self, timeout: float = 0.0) -> None:
+        """Read the writer's answers."""
+        for answer in self.writer.receive(timeout):
+            if answer["did"] == "died":
+                if self.busy:
+                    self._give_up("the writer process died")
+                self._awaited = set()
+            elif answer["did"] == "part":
+                self._part_failed = not answer["ok"]
+            elif answer["ok"]:
+                self._committed = answer["name"]
+                self.damaged = []
+            self._awaited.discard(answer["did"])
+
+    def close(self) -> None:
+        """Let the writer end; it finishes a save that is under way."""
+        self.writer.close(busy=self.busy)
+
+    def _give_up(self, reason: str) -> None:
+        """This rank's part will not come: rank 0 reports it, the others inform rank 0's writer."""
+        self._part_failed = True
+        folder, name, rank = Folder(self._folder), self._name, self._world.rank
+        with contextlib.suppress(OSError):  # without a manifest it is never loaded, and rank 0 then gives up by itself
+            if rank == 0:
+                folder.remove(name, files.MANIFEST)
+            else:
+                folder.begin(name)  # the writer of rank 0 may not have created it yet
+                folder.put(name, f"rank-{rank}.failed", [reason.encode()])
+        if rank == 0:
+            report_checkpoint({"action": "failed", "step": self._position[0], "name": name, "reason": reason})

@@ -1,0 +1,54 @@
+"""Runs on a cluster, whichever machine started them: what `ps` prints with `--on`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from windlass.runs.phase import Phase
+from windlass.views.serialise import view_of
+
+if TYPE_CHECKING:
+    from windlass.engines.base import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnCluster:
+    """A run on a cluster, whichever machine started it, as far as its objects show it."""
+
+    id: str
+    name: str
+    """Name of the job."""
+    target: str
+    namespace: str
+    phase: Phase
+    attempt: int
+    """The newest for which pods were made; 0 before the first."""
+    pods_ready: int
+    pods_total: int
+    created_at: float
+    """Unix seconds."""
+    waits_for: str
+    """Why the newest attempt has not begun."""
+    kept: Literal["here", "elsewhere"]
+    """Whether this machine has its record."""
+    user: str
+    """The user who started it; empty where that is not recorded in the cluster."""
+    supervisor: str
+    """`cluster` where its supervisor is a pod of the cluster, and with it the record; else empty."""
+
+
+def on_cluster(state: RunState) -> RunOnCluster:
+    """The view of a run by its pods, for a list."""
+    return view_of(RunOnCluster, state.status, **placed(state))
+
+
+def placed(state: RunState) -> dict[str, Any]:
+    """What a view has of where a run is."""
+    placement = state.placement
+    assert placement is not None
+    return {
+        "namespace": placement.namespace, "attempt": placement.attempt, "pods_ready": placement.pods_ready,
+        "pods_total": placement.pods_total, "waits_for": state.status.waits_for or "",
+        "kept": "here" if state.is_recorded else "elsewhere",
+    }  # fmt: skip

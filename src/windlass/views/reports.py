@@ -1,0 +1,441 @@
+"""What the other commands print: verdicts, costs, checkpoints, checks, and files that were written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from windlass.diagnose.verdict import Diagnosis, Verdict
+from windlass.engines.checks import Check, ObjectChange
+from windlass.errors import Problem
+from windlass.importers.source import Left
+from windlass.plan.plan import Note, Plan
+from windlass.runs.data import DataDifference
+from windlass.runs.events import EMPTY, CheckpointChanged, Entry
+from windlass.runs.ledger import Cost, Ledger, Restart
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A run that a watched list no longer has."""
+
+    id: str
+    removed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunId:
+    """A run that was started and is not waited for."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRuns:
+    """What `rm` removed."""
+
+    removed: tuple[str, ...]
+    """Ids, in the order in which they were given."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    """One explanation of how a run ended."""
+
+    verdict: str
+    """A stable code; docs/concepts/why.md lists all."""
+    summary: str
+    """What happened, in one sentence without a full stop."""
+    rank: int | None
+    """The rank that it began with; null where it concerns none or all."""
+    evidence: tuple[str, ...]
+    """What was observed that supports it, the strongest first."""
+    fix: str
+    """What to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why(VerdictView):
+    """The verdict on a run, with what it may be else."""
+
+    id: str
+    phase: Phase
+    others: tuple[VerdictView, ...]
+    """Other explanations, the likeliest first."""
+    not_seen: tuple[str, ...]
+    """What could not be examined, and why."""
+    restarts: tuple[Restart, ...]
+    """Every attempt but the first."""
+    checkpoint_missing: CheckpointChanged | None
+    """Set where nothing matches the job's checkpoint.find."""
+    data_differences: tuple[DataDifference, ...]
+    """Data sets that an earlier run of the job has not read."""
+
+
+def why_of(
+    status: Status, diagnosis: Diagnosis, restarts: list[Restart], data_differences: tuple[DataDifference, ...] = ()
+) -> Why:  # fmt: skip
+    """The view of a diagnosis."""
+    missing = status.checkpoint_missing
+    return Why(
+        *_fields(diagnosis.verdict),
+        id=status.id,
+        phase=status.phase,
+        others=tuple(VerdictView(*_fields(other)) for other in diagnosis.others),
+        not_seen=diagnosis.not_seen,
+        restarts=tuple(restarts),
+        checkpoint_missing=None if missing is None else CheckpointChanged.from_json(missing),
+        data_differences=data_differences,
+    )
+
+
+def _fields(verdict: Verdict) -> tuple[str, str, int | None, tuple[str, ...], str]:
+    return verdict.code, verdict.summary, verdict.rank, verdict.evidence, verdict.fix
+
+
+@dataclass(frozen=True, slots=True)
+class CostReport:
+    """What a run has cost."""
+
+    id: str
+    phase: Phase
+    ledger: Ledger
+    cost: Cost | None
+    """Null where the target has no price."""
+
+
+class FileSize(Entry):
+    """A file of the code."""
+
+    name: str
+    bytes: int
+
+
+class IgnoredFiles(Entry):
+    """Files and folders that are not shipped, by the line of an ignore file."""
+
+    source: str
+    """File and line of the pattern."""
+    pattern: str
+    entries: int
+
+
+class CodeRequest(Entry):
+    """The request of a plan's step of kind `code`: the archive that is shipped."""
+
+    folder: str
+    digest: str
+    """SHA-256 of the archive."""
+    bytes: int
+    """Of the archive."""
+    pieces: tuple[Mapping[str, Any], ...]
+    """The objects that carry it."""
+    unpacked_bytes: int = 0
+    """Of the folder's files that are shipped."""
+    files: tuple[FileSize, ...] = ()
+    """Of the folder, by name."""
+    left_out: tuple[IgnoredFiles, ...] = ()
+    added: Mapping[str, int] = EMPTY
+    """Number and bytes of the files of Windlass itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView:
+    """One checkpoint, as its name and manifest describe it."""
+
+    name: str
+    path: str
+    step: int
+    """Steps done over the whole run."""
+    epoch: int
+    """The epoch to continue with."""
+    created_at: float
+    """Unix seconds; of the folder where there is no manifest."""
+    bytes: int
+    complete: bool
+    """Whether its manifest is valid."""
+    state: str
+    """`complete`, `unfinished`, `damaged`, `unreadable` or `unknown-format`, by its manifest."""
+    attempt: int
+    """The attempt that saved it."""
+    world_size: int
+    """Number of ranks that saved it."""
+    problem: str
+    """Why it is not complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointList:
+    """The checkpoints of a run."""
+
+    id: str
+    folder: str
+    checkpoints: tuple[CheckpointView, ...]
+    """Newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedCheckpoint:
+    """One checkpoint of which every byte was read."""
+
+    name: str
+    state: str
+    """`verified`, `damaged`, `unreadable`, `unknown-format` or `unfinished`."""
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedCheckpoints:
+    """What `checkpoints verify` found."""
+
+    id: str
+    ok: bool
+    """Whether all are verified."""
+    checkpoints: tuple[VerifiedCheckpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedCheckpoints:
+    """What `checkpoints prune` removed."""
+
+    id: str
+    removed: tuple[str, ...]
+    set_aside: tuple[str, ...]
+    """Damaged ones that were renamed, by the name that they had."""
+    kept: tuple[str, ...]
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedCheckpoint:
+    """The file that `checkpoints export` wrote."""
+
+    id: str
+    name: str
+    """The checkpoint."""
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What `doctor` found on this machine."""
+
+    ok: bool
+    """Whether no check failed."""
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedJob:
+    """A job that was checked against a target."""
+
+    ok: bool
+    """Whether it can be run."""
+    name: str
+    target: str
+    nodes: int
+    procs_per_node: int
+    job: Mapping[str, Any]
+    """Every field that is not its default."""
+    notes: tuple[Note, ...]
+    """Errors and warnings."""
+
+
+def checked_of(plan: Plan) -> CheckedJob:
+    """The view of a job that was checked, by its plan."""
+    is_ok = not any(note.blocks for note in plan.notes)
+    return CheckedJob(is_ok, plan.name, plan.target, plan.num_nodes, plan.procs_per_node, plan.job, plan.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCluster:
+    """A cluster that was checked."""
+
+    ok: bool
+    """Whether jobs can run there."""
+    target: str
+    context: str
+    namespace: str
+    server: str
+    checks: tuple[Check, ...]
+    missing: tuple[str, ...]
+    """RBAC permissions that are required and not granted, as `create jobs.batch`."""
+    network: Mapping[str, Any] | None
+    """Measured between two pods: `nodes`, `latency_seconds` (round trip, median), `bytes_per_second` (there and back),
+    `all_reduce_bytes_per_second`; null where it was not measured."""
+    job: CheckedJob | None
+    """Null where there is no job file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSetup:
+    """What `target setup` did."""
+
+    target: str
+    objects: tuple[ObjectChange, ...]
+    """In the order in which they were created or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFiles:
+    """What `cp` copied."""
+
+    id: str
+    path: str
+    """Where they are now, in the run or on this machine."""
+    files: int
+    bytes: int
+    left_out: tuple[str, ...]
+    """What was not copied, each with the reason: links that lead out, devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenJob:
+    """The files that `init` wrote."""
+
+    written: tuple[str, ...]
+    template: str
+    reason: str
+    """Why this template."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedJob:
+    """What `import` made of a manifest."""
+
+    written: tuple[str, ...]
+    """Empty where the file went to standard output."""
+    kind: str
+    """Kind of the manifest."""
+    job: Mapping[str, Any]
+    text: str
+    """The job file."""
+    left: tuple[Left, ...]
+    """Fields of the manifest that the job file does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorView:
+    """Why a command failed."""
+
+    code: int
+    """The exit code."""
+    message: str
+    hint: str
+    """What to do; may be empty."""
+    problems: tuple[Problem, ...]
+    """All errors of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """On standard error, where a command with -o json fails."""
+
+    error: ErrorView
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """One event; the fields of its kind are beside these, see docs/concepts/record.md."""
+
+    seq: int
+    """1, 2, 3 … within the run."""
+    time: float
+    """Unix seconds."""
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """A file that was not copied, or is not as its manifest says."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataCopied:
+    """What `data copy` did."""
+
+    source: str
+    destination: str
+    digest: str
+    """Of the set at the destination."""
+    files: int
+    """That are there now."""
+    bytes: int
+    copied_files: int
+    copied_bytes: int
+    unchanged_files: int
+    refused: tuple[RefusedFile, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataVerified:
+    """What `data verify` found."""
+
+    address: str
+    ok: bool
+    digest: str
+    """Of the set, by its manifest."""
+    files: int
+    bytes: int
+    problems: tuple[RefusedFile, ...]
+    extra: tuple[str, ...]
+    """Files that the manifest does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedData:
+    """A set in the cache of this machine."""
+
+    digest: str
+    folder: str
+    """Where its files are."""
+    files: int
+    bytes: int
+    sources: tuple[str, ...]
+    """Addresses that had it when they were last read."""
+    used_at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedData(CachedData):
+    """What `data stage` did."""
+
+    fetched_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataCacheList:
+    """The cache of this machine."""
+
+    sets: tuple[CachedData, ...]
+    """The least recently used first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a set."""
+
+    name: str
+    bytes: int
+    digest: str
+    """By the manifest; empty where that does not have the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataList:
+    """What `data ls` shows."""
+
+    address: str
+    digest: str
+    """Of the set; empty where it has no manifest."""
+    files: tuple[DataFile, ...]

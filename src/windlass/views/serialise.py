@@ -1,0 +1,48 @@
+"""Turns a view into JSON data: every field by its name, with null for None."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, TypeVar
+
+from windlass.worker.values import Value
+
+View = TypeVar("View")
+_PLAIN: Final = frozenset((str, int, float, bool, type(None)))
+
+
+def to_json(value: Any) -> Any:
+    """`value` as JSON data. What was read from a record keeps the fields that only newer versions know."""
+    kind = type(value)
+    if kind in _PLAIN:  # nearly all of them, in a list of thousands of runs
+        return value
+    if names := _names(kind):
+        return {name: to_json(getattr(value, name)) for name in names}
+    if isinstance(value, Value):
+        return value.to_json()
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {to_json(key): to_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(one) for one in value]
+    return value
+
+
+def view_of(kind: type[View], source: Any, **more: Any) -> View:
+    """A view with the fields of the same names of `source`; `more` adds others or replaces them."""
+    known = {name: getattr(source, name) for name in _names(kind) if name not in more}
+    return kind(**known, **more)
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields; empty for another type."""
+    found = _known.get(kind)
+    if found is None:
+        found = _known[kind] = tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
+    return found
+
+
+_known: Final[dict[type, tuple[str, ...]]] = {}

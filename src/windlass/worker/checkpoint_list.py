@@ -1,0 +1,63 @@
+"""Prints what a folder of checkpoints holds, as JSON: `checkpoint_list.py FOLDER`. Reads manifests, and no other file.
+
+Runs in pods of any image, as text given to `python -c`: the standard library of Python 3.9, and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+MANIFEST = "manifest.json"
+PREFIX = "step-"
+"""Begins the names of checkpoints."""
+MANIFEST_BYTES = 16 << 20
+"""Of a longer manifest only so much is sent, which is then none that can be read."""
+
+
+def look(folder: str) -> dict[str, Any]:
+    """The checkpoints by name, each with its time, the sizes of its files and its manifest; and how many other things.
+
+    Links are not followed. Raises OSError where the folder cannot be read; one that is not there is empty.
+    """
+    found: dict[str, Any] = {}
+    others = 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
+                    found[entry.name] = _checkpoint(entry.path)
+                else:
+                    others += 1
+    except FileNotFoundError:
+        pass
+    return {"checkpoints": found, "others": others}
+
+
+def _checkpoint(path: str) -> dict[str, Any]:
+    seen: dict[str, Any] = {"changed_at": 0.0, "files": {}, "manifest": None}
+    try:
+        seen["changed_at"] = os.lstat(path).st_mtime
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
+                    seen["files"][entry.name] = entry.stat(follow_symlinks=False).st_size
+        if MANIFEST in seen["files"]:
+            with open(os.path.join(path, MANIFEST), encoding="utf-8", errors="replace", newline="") as file:
+                seen["manifest"] = file.read(MANIFEST_BYTES)
+    except FileNotFoundError:
+        pass  # it was removed meanwhile
+    except OSError as error:
+        seen["error"] = str(error)
+    return seen
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(look(sys.argv[1])))
+    except OSError as error:
+        sys.exit(str(error))

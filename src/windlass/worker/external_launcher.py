@@ -1,0 +1,303 @@
+"""A node whose ranks are requested by an external launcher: mpirun, or an agent of torchrun.
+
+    node ── starts ──▶ launcher ── starts ──▶ proxy, one per rank ── requests ──▶ node ── starts ──▶ rank
+
+The launcher decides when a rank starts and what its environment holds (under MPI: how to reach its peers). The rank
+itself is a child of the node, started like any other, so its log, exit code, signals, grace period, progress and root
+cause are the same. A proxy exits as its rank did. The proxy of a failed rank exits only when all ranks of the node have
+ended: until then the launcher sees nothing to act upon, and a rank that saves a last checkpoint is not cut off by it.
+
+The launcher's output goes into the node's own, `node-K.out`, and is quoted where it is the cause of a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shlex
+import signal
+import socket
+import sys
+import time
+
+from windlass.worker import cleanup, process, rsh_agent
+from windlass.worker.capture import Echo
+from windlass.worker.node import Node, failure
+from windlass.worker.protocol import NodeSpec, RankFailing
+from windlass.worker.rank_start import STDOUT, ColdStart, Start
+from windlass.worker.tracebacks import exception_line, traceback_of
+
+LAUNCHER_DELAY_SECONDS = 0.5
+"""A launcher that ends its ranks has seen one fail; the failed rank is reported here within this time, as the cause."""
+END_SECONDS = 3.0
+"""How long a launcher may take to end after its ranks failed or were stopped; less than the supervisor's patience."""
+QUOTED_BYTES = 16 << 10
+ERROR_CHARS = 300
+
+
+class RankProxy:
+    """One process that the launcher has started in place of a rank, and its connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.partial = b""
+        self.pid = 0
+        self.rank: int | None = None
+        """The rank that it requested."""
+        self.is_released = False
+        """Whether its rank's exit code was sent to it."""
+
+    def release(self, exit_code: int) -> None:
+        """Have it exit as its rank did."""
+        self.is_released = True
+        try:
+            self.connection.sendall(json.dumps({"exit_code": exit_code}).encode() + b"\n")
+        except OSError:
+            pass  # the launcher has killed it
+
+
+class LaunchedNode(Node):
+    """Runs a launcher, and the ranks that it requests, until all have ended."""
+
+    def __init__(self, spec: NodeSpec, wake: int | None, start: Start, echo: Echo | None = None) -> None:
+        super().__init__(spec, wake, start, echo)
+        assert spec.launch is not None
+        self.launch = spec.launch
+        self.launcher_pid = 0
+        self.launcher_code: int | None = None
+        self.proxies: list[RankProxy] = []
+        self.starters: set[int] = set()
+        """Process ids of what has started proxies: a daemon of Open MPI, which leaves the session that started it."""
+        self.fail_at: float | None = None
+        """When to fail the attempt since the launcher ends the ranks; None while it does not."""
+        self.are_released = False
+        """Whether the proxies were released."""
+        self.kill_launcher_at = float("inf")
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def _start_ranks(self) -> None:
+        self._listen()
+        environ = {**os.environ, **self.spec.env, **self.launch.env}
+        try:
+            if self.launch.networks:
+                environ["PATH"] = f"{self._make_rsh_agent()}{os.pathsep}{environ.get('PATH', os.defpath)}"
+            spec_path = self.launch.guest_of or self.spec.path("json")
+            self.launcher_pid = ColdStart()([*self.launch.argv, spec_path], "/", environ, STDOUT)
+        except OSError as error:
+            self._fail_to_start(self.spec.ranks[0].rank, error, self.launch.argv[0])
+
+    def _make_rsh_agent(self) -> str:
+        """Write `rsh_agent.SHELL`, which mpirun finds by its name on the PATH; give the folder."""
+        folder = self.spec.path("bin")
+        os.makedirs(folder, exist_ok=True)
+        words = [sys.executable, "-I", "-S", rsh_agent.__file__, self.spec.path("json")]
+        path = os.path.join(folder, rsh_agent.SHELL)
+        with open(path, "w") as file:
+            file.write(f'#!/bin/sh\nexec {" ".join(map(shlex.quote, words))} "$@"\n')
+        os.chmod(path, 0o700)
+        return folder
+
+    def _live(self) -> bool:
+        return super()._live() or self._launcher_lives()
+
+    def _launcher_lives(self) -> bool:
+        return self.launcher_pid != 0 and self.launcher_code is None
+
+    def _children(self) -> set[int]:
+        return super()._children() | {self.launcher_pid}
+
+    def _due(self) -> list[float]:
+        moments = [self.kill_launcher_at, *([] if self.fail_at is None else [self.fail_at])]
+        return [*super()._due(), *(moment - time.monotonic() for moment in moments)]
+
+    def _reap(self) -> None:
+        super()._reap()
+        if self.ended_by == "itself":
+            for proxy in self.proxies:
+                if not proxy.is_released and self._outcome(proxy) == 0:
+                    proxy.release(0)
+        if self._launcher_lives():
+            pid, status = os.waitpid(self.launcher_pid, os.WNOHANG)
+            if pid:
+                self.launcher_code = os.waitstatus_to_exitcode(status)
+                self._launcher_ended()
+        if self.fail_at is not None and time.monotonic() >= self.fail_at:
+            self.fail_at = None
+            self._fail_by_launcher()
+        if not self.are_released and not super()._live() and (self._is_complete() or self.ended_by != "itself"):
+            self._release_all()
+        if self._is_idle_server():
+            process.send(self.launcher_pid, signal.SIGTERM)
+        if time.monotonic() >= self.kill_launcher_at and self._launcher_lives():
+            self.kill_launcher_at = float("inf")
+            self._warn(f"{self.launch.name} did not end by itself and was killed")
+            process.send_group(self.launcher_pid, signal.SIGKILL)
+
+    def _is_idle_server(self) -> bool:
+        """Whether the launcher is a server, which only a signal ends, and mpirun on node 0 has no use for it any more.
+
+        Where its daemon ends while ranks of other nodes run, mpirun ends them.
+        """
+        serves = self.launch.serves and self.are_released and self._launcher_lives()
+        return serves and not process.children(self.launcher_pid) and not any(map(process.stat, self.starters))
+
+    def _is_complete(self) -> bool:
+        """Whether all ranks have been asked for."""
+        return len(self.ranks) == len(self.spec.ranks)
+
+    def _outcome(self, proxy: RankProxy) -> int | None:
+        """The exit code of the proxy's rank; None while it has not ended, or never started."""
+        found = next((rank for rank in self.ranks if rank.number == proxy.rank), None)
+        return None if found is None or found.exit_code is None else found.outcome()
+
+    def _drain_to_the_end(self) -> None:
+        super()._drain_to_the_end()
+        for proxy in self.proxies:
+            proxy.connection.close()
+        cleanup.remove(self._cleanup_path())
+
+    def _kill_all(self) -> None:
+        super()._kill_all()
+        self.kill_launcher_at = min(self.kill_launcher_at, time.monotonic() + END_SECONDS)
+
+    # -- the launcher -------------------------------------------------------------------------------------------------
+
+    def _launcher_ended(self) -> None:
+        if super()._live() or not self._is_complete():
+            self.fail_at = time.monotonic() + (LAUNCHER_DELAY_SECONDS if super()._live() else 0.0)
+        elif self.launcher_code != 0 and self.ended_by == "itself" and not self.launch.serves:
+            self._warn(f"all ranks ended well, but {self._how_launcher_ended()}")
+
+    def _fail_by_launcher(self) -> None:
+        """The launcher ends the ranks, or has ended before them, and no rank has failed: then that is the failure."""
+        if self.ended_by != "itself" or self.are_released:
+            return
+        live = [rank.number for rank in self.ranks if rank.exit_code is None]
+        missing = [spec.rank for spec in self.spec.ranks[len(self.ranks) :]]
+        if not live and not missing:
+            return
+        rank = min(live or missing)
+        when = "while ranks were running" if live else "before all ranks were started"
+        code = self.launcher_code if self.launcher_code is not None and self.launcher_code > 0 else 1
+        output = f"{self._quote()}\n{self._how_launcher_ended(when)}"
+        self.own_failures.append(failure(rank, code, time.time(), output, of_launcher=True))
+        self.events.add(RankFailing(time.time(), rank))
+        self._end_others(by="failure")
+
+    def _cleanup_path(self) -> str:
+        return self.spec.path("leftovers")
+
+    def _how_launcher_ended(self, when: str = "") -> str:
+        code = self.launcher_code
+        how = (
+            "ended the ranks"
+            if code is None
+            else f"ended with exit code {code}"
+            if code >= 0
+            else f"was killed by signal {-code}"
+        )
+        error = exception_line(traceback_of(self._quote()))
+        error = error or " ".join(line.strip() for line in self._quote().splitlines() if line.strip(" -*="))
+        return " ".join(part for part in (self.launch.name, how, when) if part) + (
+            f": {error[:ERROR_CHARS]}" if error else ""
+        )
+
+    def _quote(self) -> str:
+        """The end of what the launcher has printed."""
+        try:
+            with open(self.spec.path("out"), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - QUOTED_BYTES))
+                return file.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+    def _release_all(self) -> None:
+        """All ranks have ended: release the proxies, and end the launcher after them."""
+        self.are_released = True
+        for proxy in self.proxies:
+            if not proxy.is_released:
+                code = self._outcome(proxy)
+                proxy.release(-signal.SIGTERM if code is None else code)
+        if self._launcher_lives():
+            if not self._is_complete():
+                process.send(self.launcher_pid, signal.SIGTERM)
+            patience = END_SECONDS
+            if self.ended_by == "itself":  # what a server runs ends with mpirun, once the ranks of all nodes have ended
+                patience = float("inf") if self.launch.serves else self.launch.end_seconds
+            self.kill_launcher_at = min(self.kill_launcher_at, time.monotonic() + patience)
+
+    # -- proxies ------------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        folder, name = os.path.split(self.spec.path("sock"))
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.getcwd()
+        os.chdir(folder)  # see rank_proxy.py
+        try:
+            self.listener.bind(name)
+        finally:
+            os.chdir(before)
+        self.listener.listen(len(self.spec.ranks))
+        self.listener.setblocking(False)
+        self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
+            return
+        connection.setblocking(False)
+        proxy = RankProxy(connection)
+        self.proxies.append(proxy)
+        self.selector.register(connection, selectors.EVENT_READ, lambda: self._read(proxy))
+
+    def _read(self, proxy: RankProxy) -> None:
+        try:
+            data = proxy.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.selector.unregister(proxy.connection)
+            proxy.connection.close()
+            self.proxies.remove(proxy)
+            if not proxy.is_released:
+                self._proxy_ended()
+            return
+        *lines, proxy.partial = (proxy.partial + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "environ" in message:
+                proxy.pid, started = message["pid"], process.stat(message["pid"])
+                if started is not None and started.parent != os.getpid():
+                    self.starters.add(started.parent)
+                self._start_for(proxy, message["environ"])
+            else:
+                self._proxy_ended()
+
+    def _proxy_ended(self) -> None:
+        """A proxy got a signal, or is gone, while its rank is alive: the launcher ends the ranks."""
+        if self.fail_at is None and self.ended_by == "itself" and not self.are_released:
+            self.fail_at = time.monotonic() + LAUNCHER_DELAY_SECONDS
+
+    def _start_for(self, proxy: RankProxy, environ: dict[str, str]) -> None:
+        """Start the rank of this proxy, unless ranks are being ended."""
+        if self.ended_by != "itself":
+            return
+        spec = self.spec.ranks[int(environ[self.launch.index])]
+        if self.launch.serves:  # a session knows what the launcher has put into it, and nothing of this pod's
+            environ = {**environ, **os.environ}
+        cleanup.note(self._cleanup_path(), environ)
+        for name in (*self.launch.env, "PWD", *(("PATH",) if self.launch.networks else ())):  # the launcher's own
+            if name in os.environ:
+                environ[name] = os.environ[name]
+            else:
+                environ.pop(name, None)
+        try:
+            self._start_rank(spec, environ, proxy.pid if self.launch.networks else 0)
+            proxy.rank = spec.rank
+        except OSError as error:
+            self._fail_to_start(spec.rank, error, spec.argv[0])

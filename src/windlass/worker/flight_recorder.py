@@ -1,0 +1,175 @@
+"""Reads torch's flight recorder in a rank: its last collectives, as a small JSON file, when they hang or fail.
+
+A rank that waits in a collective is in native code and can do nothing, so a second thread waits for a request: it opens
+a FIFO to read, which lasts until the node opens it to write. Until then it holds no descriptor and takes no time. It
+begins with the script's first process group, for a fork would lose it.
+
+| file | what |
+|---|---|
+| `rank-N.ask` | the FIFO; who opens it to write, and closes it, has asked |
+| `rank-N.flight.json` | `at`, `why` (`asked`, `failed`, `ended`), and for each process group its last collectives |
+
+The recorder is torch's own: since 2.5 of what goes through NCCL, and in newer ones of gloo too. Where there is none,
+nothing is written. Standard library only, for it runs under the script's interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+ASK, ANSWER = ".ask", ".flight.json"
+MAX_CALLS = 32
+"""Newest collectives that are kept of a process group."""
+MAX_GROUPS = 16
+"""Process groups that are kept, the last used first."""
+MAX_SIZES = 8
+"""Shapes that are kept of one collective: one that is coalesced has many."""
+
+
+class Flight:
+    """Writes down the collectives of this rank."""
+
+    def __init__(self, base: str, module: Any) -> None:
+        """`base` is where the rank's files lie, `…/rank-N`; `module` is torch.distributed.distributed_c10d."""
+        self.base = base
+        self.module = module
+        self.pid = os.getpid()
+
+    def listen(self) -> None:
+        """Answer requests from now on. Raises OSError where there can be no FIFO."""
+        import _thread  # not `threading`: the script is not to find one thread more than it has started
+
+        try:
+            os.mkfifo(self.base + ASK, 0o600)
+        except FileExistsError:
+            pass
+        _thread.start_new_thread(self._answer, ())
+
+    def _answer(self) -> None:
+        try:
+            # Signals are for the threads of the script.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            while True:
+                asked = os.open(self.base + ASK, os.O_RDONLY | os.O_CLOEXEC)
+                while os.read(asked, 64):
+                    pass
+                os.close(asked)
+                self.write("asked")
+        except BaseException:
+            return  # the rank must not notice
+
+    def write(self, why: str, failed_in: str = "") -> None:
+        """Write the file anew; on any error there is none, and the rank continues."""
+        try:
+            if os.getpid() != self.pid:
+                return  # a child of the script's, which has inherited us
+            found = self._ended() if why == "ended" else self._groups(failed_in)
+            if found:
+                text = json.dumps({"at": time.time(), "why": why, "failed_in": failed_in, "groups": found})
+                path = f"{self.base}.flight.{why}"  # two threads may write at once
+                with open(path, "w") as file:
+                    file.write(text)
+                os.replace(path, self.base + ANSWER)
+        except BaseException:
+            return
+
+    def _ended(self) -> list[dict[str, Any]]:
+        """How far a rank came that has ended well: its counts alone, which cost a tenth of a millisecond."""
+        status = json.loads(self._recorder("_dump_fr_trace_json")(includeCollectives=False)).get("pg_status", {})
+        return [{"id": int(number), **_counts(line), "calls": []} for number, line in status.items()]
+
+    def _groups(self, failed_in: str) -> list[dict[str, Any]]:
+        world: Any = getattr(self.module, "_world", None)
+        ranks = {str(world.pg_names[group]): sorted(of) for group, of in _pairs(world, "pg_group_ranks")}
+        backends = {str(pair[0]) for _, pair in _pairs(world, "pg_map")}
+        found: list[dict[str, Any]] = []
+        for dump in self._dumps(backends):
+            found += condense(json.loads(dump), ranks)
+        if failed_in:
+            _mark_failed(found)
+        return newest(found)
+
+    def _dumps(self, backends: set[str]) -> list[bytes]:
+        """What each recorder holds. NCCL had one of its own first; newer ones keep one for each backend."""
+        dumps = []
+        common, nccl = self._recorder("_dump_fr_trace_json"), self._recorder("_dump_nccl_trace_json")
+        if common is not None:
+            dumps.append(common())
+        for backend in sorted(backends):
+            for part in backend.split(","):  # `cpu:gloo,cuda:nccl`
+                name = part.rpartition(":")[2]
+                if name == "nccl" and nccl is not None:
+                    dumps.append(nccl())
+                if name not in ("gloo", "undefined") and common is not None:
+                    try:
+                        dumps.append(common(backend=name))
+                    except (TypeError, RuntimeError):
+                        pass  # an older one, or a backend that is not recorded
+        return dumps
+
+    def _recorder(self, name: str) -> Any:
+        return getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
+
+
+def condense(dump: dict[str, Any], ranks: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """Of a recorder's dump, each process group with its newest collectives. `ranks` are those of each group, by name.
+
+    The dump is that of FlightRecorder.hpp, version 2, as JSON or as unpickled.
+    """
+    groups: dict[int, dict[str, Any]] = {}
+    status = {int(number): line for number, line in (dump.get("pg_status") or {}).items()}
+    for entry in dump.get("entries") or ():
+        number = int(entry["pg_id"])
+        name, about = (*entry["process_group"], "")[:2]
+        group = groups.setdefault(number, {"id": number, "name": str(name), "about": str(about), "calls": []})
+        group["calls"].append(_call(entry))
+    for number, group in groups.items():
+        group["calls"] = sorted(group["calls"], key=lambda call: call["at"])[-MAX_CALLS:]
+        group["ranks"] = ranks.get(group["name"], [])
+        group.update(_counts(status.get(number, {})))
+        seen = [call["number"] for call in group["calls"] if not call["is_p2p"]]
+        group["enqueued"] = max([group["enqueued"], *seen])
+    return newest(list(groups.values()))
+
+
+def newest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups that were used last."""
+    used = [group for group in groups if group["calls"]]
+    return sorted(used, key=lambda group: -group["calls"][-1]["at"])[:MAX_GROUPS]
+
+
+def _call(entry: dict[str, Any]) -> dict[str, Any]:
+    is_p2p = bool(entry.get("is_p2p"))
+    # gloo knows `scheduled` alone, and takes an entry off its list when it has ended.
+    ended = entry.get("state") == "completed" or bool(entry.get("retired"))
+    return {
+        "number": int(entry["p2p_seq_id" if is_p2p else "collective_seq_id"]),
+        "op": str(entry["profiling_name"]).rpartition(":")[2],
+        "sizes": [list(size) for size in entry.get("input_sizes") or ()][:MAX_SIZES],
+        "types": [str(name) for name in entry.get("input_dtypes") or ()][:MAX_SIZES],
+        "is_p2p": is_p2p,
+        "state": "ended" if ended else str(entry.get("state")),
+        "at": int(entry.get("time_created_ns", 0)) / 1e9,
+    }
+
+
+def _counts(status: dict[str, Any]) -> dict[str, int]:
+    """Numbers of the last collectives of a group, from 1; −1 where nothing is known."""
+    words = ("enqueued", "started", "completed")
+    return {word: int(status.get(f"last_{word}_collective", -1)) for word in words}
+
+
+def _mark_failed(groups: list[dict[str, Any]]) -> None:
+    """One that failed is off the list too; it is the newest, for its exception has ended the script."""
+    calls = [call for group in groups for call in group["calls"]]
+    if calls:
+        max(calls, key=lambda call: call["at"])["state"] = "failed"
+
+
+def _pairs(world: Any, name: str) -> list[tuple[Any, Any]]:
+    return list((getattr(world, name, None) or {}).items())

@@ -1,0 +1,150 @@
+"""Resets a fork of a warm process to the state of a new interpreter: inheritance, streams, randomness, threads.
+
+`inherit` runs in the node worker, and sets what a new process inherits from its parent. `ForkReset` runs in a rank.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+from windlass.worker.fork_safety import OVERWRITTEN_SIGNALS, Imports, mapped, process_state
+
+_CHOSEN_SEEDS = 1 << 32
+"""Below are seeds that people choose; torch draws its own from 53 bits."""
+_UNCHANGEABLE = (signal.SIGKILL, signal.SIGSTOP)
+
+
+def inheritance() -> dict[str, Any]:
+    """What a process started by this one would inherit from it, as JSON data for `inherit`."""
+    numbers = [int(number) for number in signal.valid_signals() if number not in _UNCHANGEABLE]
+    # SIGPIPE and SIGXFSZ are ignored by every interpreter for itself, and given back to what it starts.
+    own = (signal.SIGPIPE, signal.SIGXFSZ)
+    ignored = [number for number in numbers if number not in own and signal.getsignal(number) is signal.SIG_IGN]
+    return {**process_state(), "environ": dict(os.environ), "ignored": ignored}
+
+
+def inherit(given: dict[str, Any]) -> None:
+    """Set what a new process would have inherited from the process that `given` is of. Raises OSError, ValueError."""
+    os.environ.clear()
+    os.environ.update(given["environ"])
+    os.umask(given["umask"])
+    for name, limits in given["limits"].items():
+        number = int(name)
+        if resource.getrlimit(number) != tuple(limits):
+            resource.setrlimit(number, tuple(limits))
+    os.sched_setaffinity(0, given["CPU affinity"])
+    fixed = {*_UNCHANGEABLE, *OVERWRITTEN_SIGNALS, signal.SIGXFSZ}
+    for number in signal.valid_signals():
+        ignored = number in given["ignored"]
+        if number not in fixed and (ignored or signal.getsignal(number) is signal.SIG_IGN):
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, given["signal mask"])
+
+
+class ForkReset:
+    """What a rank undoes and redoes, since it was not started but forked."""
+
+    def __init__(self, imports: Imports) -> None:
+        """In the warm process, when the imports are done."""
+        self._variables = imports.variables_changed()
+        self._handlers = {number: signal.getsignal(number) for number in OVERWRITTEN_SIGNALS}
+        self._kept: list[object] = []
+
+    def __call__(self, argv: list[str]) -> None:
+        """In a rank that was forked to be `argv`: interpreter, script, arguments."""
+        self._reset(argv)
+        # The script may bring a Windlass of its own; ours runs on without being found.
+        for name in [name for name in sys.modules if name.split(".")[0] == "windlass"]:
+            self._kept.append(sys.modules.pop(name))
+
+    def _reset(self, argv: list[str]) -> None:
+        for number, handler in self._handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
+        for name, value in self._variables.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv = list(argv)
+        for descriptor, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
+            _reopen(getattr(sys, f"__{name}__"), name, descriptor, mode)
+        _own_randomness()
+        _own_thread()
+        _own_clock()
+        _set_blas_threads()
+
+
+def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
+    """Open a standard stream anew, in the same object: a module may have kept it when it was imported.
+
+    A stream remembers of its file whether it can seek and how large its blocks are. The steps are those of
+    `create_stdio` in CPython's `pylifecycle.c`.
+    """
+    if type(stream) is not io.TextIOWrapper:
+        return
+    unbuffered = isinstance(stream.buffer, io.FileIO)
+    buffer: Any = open(number, mode, 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+    raw = buffer if unbuffered else buffer.raw
+    raw.name = f"<{name}>"
+    lines = not unbuffered and (number == 2 or os.isatty(number))
+    stream.__init__(  # type: ignore[misc]
+        buffer, encoding=stream.encoding, errors=stream.errors, newline="\n", line_buffering=lines,
+        write_through=stream.write_through,
+    )  # fmt: skip
+    vars(stream)["mode"] = mode[0]
+
+
+def _own_randomness() -> None:
+    """Python reseeds `random` in a fork; these it does not."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None:
+        multiprocessing.current_process().authkey = os.urandom(32)
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()  # the legacy global generator starts from entropy in every new interpreter
+    torch = sys.modules.get("torch")
+    generator = getattr(torch, "default_generator", None)
+    if generator is not None and generator.initial_seed() >= _CHOSEN_SEEDS:
+        generator.seed()  # so does torch's for the CPU, unless an import has seeded it
+
+
+def _own_thread() -> None:
+    """A fork keeps the kernel's number for the thread that it came from."""
+    threading = sys.modules.get("threading")
+    if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
+        threading.main_thread()._set_native_id()
+
+
+def _own_clock() -> None:
+    """Log records hold the time since the process began."""
+    logging = sys.modules.get("logging")
+    began = getattr(logging, "_startTime", None)
+    if began is not None:
+        logging._startTime = time.time_ns() if isinstance(began, int) else time.time()  # type: ignore[union-attr]
+
+
+def _set_blas_threads() -> None:
+    """Give OpenBLAS the threads it would have taken by itself; in the warm process it was held to one."""
+    names = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+    wanted = [int(value) for value in map(os.environ.get, names) if value and value.isdigit() and int(value) > 0]
+    threads = min([*wanted[:1], len(os.sched_getaffinity(0))])
+    if threads <= 1:
+        return
+    import ctypes
+
+    for path in mapped("openblas"):
+        library = ctypes.CDLL(path)
+        for prefix in ("scipy_openblas_", "openblas_"):
+            for suffix in ("set_num_threads64_", "set_num_threads"):
+                setter = getattr(library, prefix + suffix, None)
+                if setter is not None:
+                    setter(threads)
+                    break

@@ -1,0 +1,268 @@
+"""Checks that this process is safe to fork: a fork must equal a new interpreter that has done its imports.
+
+It looks for what would make a difference: threads, child processes, open files, shared memory, native
+signal handlers, a GPU, variables that belong to one rank, packages that changed on disk. A trial fork then computes.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+PER_RANK = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
+})  # fmt: skip
+PER_RANK_PREFIXES = ("WINDLASS_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
+"""Variables of one rank, or of one run: a module that reads one while it is imported cannot be shared."""
+PER_TERMINAL = frozenset({
+    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID",
+    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TMUX", "TMUX_PANE", "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE",
+})  # fmt: skip
+"""Variables that no import reads. Any other that differs means another warm process."""
+OVERWRITTEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE)
+"""Signals that a node worker takes for itself, before its ranks get back what the imports had set."""
+THREAD_PATIENCE_SECONDS = 0.5
+"""How long a thread that an import has started may take to end."""
+TRIAL_SECONDS = 10
+LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
+def lasting(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are the same for every rank and in every terminal."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in PER_RANK and name not in PER_TERMINAL and not name.startswith(PER_RANK_PREFIXES)
+    }
+
+
+class Imports:
+    """What importing did to this process besides the importing. Made before it, closed after it."""
+
+    def __init__(self) -> None:
+        self.environ = dict(os.environ)
+        self.state = process_state()
+        self.descriptors = _descriptors()
+        self.shared = _shared_memory()
+        self.children = _children()
+        self.read: str = ""
+        """The first variable of one rank that was read."""
+        self._watch_environ()
+
+    def _watch_environ(self) -> None:
+        found = self
+        plain = type(os.environ)
+
+        class Watched(plain):  # type: ignore[misc, valid-type]
+            def __getitem__(self, name: str) -> str:
+                if name in PER_RANK or str(name).startswith(PER_RANK_PREFIXES):
+                    found.read = found.read or name
+                return str(super().__getitem__(name))
+
+        self._plain = plain
+        os.environ.__class__ = Watched
+
+    def close(self) -> None:
+        """Look no further."""
+        os.environ.__class__ = self._plain
+
+    def variables_changed(self) -> dict[str, str | None]:
+        """What the imports set in the environment, and None for what they took out of it."""
+        now = dict(os.environ)
+        gone: dict[str, str | None] = {name: None for name in self.environ if name not in now}
+        return {**gone, **{name: value for name, value in now.items() if self.environ.get(name) != value}}
+
+    def why_unsafe(self) -> str:
+        """What makes a fork differ from a new interpreter; empty where nothing does."""
+        if self.read:
+            return f"an import reads {self.read}, which every rank has of its own"
+        if reason := why_unsafe(THREAD_PATIENCE_SECONDS):
+            return reason
+        if _children() - self.children:  # asked before the first fork: later, the nodes of runs are children too
+            return "the imports left a process running, which is not the ranks' child"
+        if changed := [name for name, value in process_state().items() if value != self.state[name]]:
+            return f"the imports changed the {changed[0]} of their process"
+        if opened := [path for number, path in _descriptors().items() if number not in self.descriptors]:
+            return f"the imports left {opened[0]} open, which ranks would share"
+        if shared := _shared_memory() - self.shared:
+            return f"the imports made shared memory ({min(shared)}), which ranks would share"
+        if any(signal.getsignal(number) is None for number in OVERWRITTEN_SIGNALS):
+            return "the imports set a native signal handler"
+        return _trial()
+
+
+def why_unsafe(patience_seconds: float = 0.0) -> str:
+    """Of all that, what may change at any time."""
+    give_up = time.monotonic() + patience_seconds
+    while (threads := _threads()) > 1 and time.monotonic() < give_up:
+        time.sleep(0.01)
+    if threads > 1:
+        extra = threads - 1
+        return f"the imports left {extra} extra thread{'s' if extra > 1 else ''}, which a fork would lose"
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    has_device = any(path.startswith("/dev/nvidia") for path in _descriptors().values())
+    if has_device or (cuda is not None and cuda.is_initialized()):
+        return "the imports initialised CUDA, which does not survive a fork"
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        return "a tracer or profiler is active"
+    return ""
+
+
+def _trial() -> str:
+    """Fork once and compute a little: what a library cannot do after a fork, it cannot do in this child either."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(TRIAL_SECONDS)
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in (1, 2):
+                os.dup2(null, number)
+            os._exit(0 if _computes() else 1)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    return "" if status == 0 else "in a trial fork the imported libraries could not compute"
+
+
+def _computes() -> bool:
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "ones"):
+        if torch.cuda._is_in_bad_fork():
+            return False
+        weights = torch.ones(8, 8, requires_grad=True)
+        (weights @ weights).sum().backward()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "ones"):
+        numpy.ones((8, 8)) @ numpy.ones((8, 8))
+    return True
+
+
+def process_state() -> dict[str, Any]:
+    """What a process inherits from its parent and can change, as JSON data; `fork_reset.inherit` sets it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return {
+        "umask": mask,
+        "limits": {str(number): list(resource.getrlimit(number)) for number in LIMITS},
+        "niceness": os.nice(0),
+        "CPU affinity": sorted(os.sched_getaffinity(0)),
+        "signal mask": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "working folder": os.getcwd(),
+    }
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _children() -> set[str]:
+    """Pids of this process's children."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return set(file.read().split())
+    except OSError:
+        return set()  # a kernel without this file
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            pass  # the listing's own
+    return found
+
+
+def _shared_memory() -> set[str]:
+    """Memory that a fork would share with its parent instead of copying it."""
+    with open("/proc/self/maps") as file:
+        lines = [line.split(None, 5) for line in file]
+    return {(line[5].strip() if len(line) > 5 else "anonymous") for line in lines if line[1].startswith("rw-s")}
+
+
+# -- packages on disk -------------------------------------------------------------------------------------------------
+
+
+def package_fingerprint(known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
+    """Change time and size of all that was imported or loaded, and of the folders where packages are installed.
+
+    With `known`, of the same paths as there.
+    """
+    paths = set(known) if known is not None else {*_imported_files(), *mapped("/"), *_package_folders()}
+    found = {}
+    for path in paths:
+        try:
+            line = os.stat(path)
+            found[path] = (line.st_mtime_ns, line.st_size)
+        except OSError:
+            found[path] = (0, 0)
+    return found
+
+
+def mapped(part: str) -> list[str]:
+    """Files in the memory of this process with `part` in their path."""
+    with open("/proc/self/maps") as file:
+        paths = {line.split(None, 5)[-1].strip() for line in file if "/" in line}
+    return sorted(path for path in paths if part in path)
+
+
+def _imported_files() -> set[str]:
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {path for path in files if isinstance(path, str)}
+
+
+def _package_folders() -> list[str]:
+    """Those of the interpreter: an installation, an upgrade and a removal each change one of them."""
+    return [path for path in sys.path if os.path.isdir(path) and _is_installed(path)]
+
+
+def _is_installed(path: str) -> bool:
+    real = os.path.realpath(path)
+    return any(real.startswith(os.path.realpath(prefix) + os.sep) for prefix in (sys.prefix, sys.base_prefix))
+
+
+# -- files that would be imported instead -----------------------------------------------------------------------------
+
+
+def shadowed(script: str) -> str:
+    """The file beside the script, or in `PYTHONPATH`, that would be imported in place of an imported module."""
+    folders = [] if getattr(sys.flags, "safe_path", False) else [os.path.dirname(os.path.realpath(script))]
+    for path in sys.path:
+        if os.path.isdir(path):
+            if _is_installed(path):
+                break
+            folders.append(path)
+    loaded = {name for name in list(sys.modules) if "." not in name} - {"__main__"}
+    for number, folder in enumerate(folders):
+        try:
+            names = {name.split(".")[0] for name in os.listdir(folder)}
+        except OSError:
+            continue
+        for name in sorted(names & loaded):
+            if found := _would_be_found(name, folder, folders[: number + 1]):
+                return found
+    return ""
+
+
+def _would_be_found(name: str, folder: str, earlier: list[str]) -> str:
+    own = getattr(sys.modules[name], "__spec__", None)
+    if own is None or own.origin in ("built-in", "frozen"):
+        return ""  # these are found before any folder is looked into
+    importlib.machinery.PathFinder.invalidate_caches()
+    found = importlib.machinery.PathFinder.find_spec(name, [folder])
+    if found is None or found.loader is None or found.origin is None:
+        return ""
+    origin = os.path.realpath(own.origin) if own.origin else ""
+    if os.path.realpath(found.origin) == origin or any(origin.startswith(os.path.realpath(f) + "/") for f in earlier):
+        return ""
+    return found.origin

@@ -1,0 +1,210 @@
+"""Order client of a pod: connects to its run's supervisor, carries out its requests, and sends it the node's events.
+
+A process of its own, started by `pod.py`, whose node processes have no thread. It ends with the first process of the
+pod.
+
+    WINDLASS_SUPERVISOR=HOST:PORT python -I -S order_client.py FOLDER POD ATTEMPT
+
+FOLDER is that of `pod_reuse.py`; POD and ATTEMPT are the pod's name and the attempt for which it was made. The name of
+the host may not resolve yet, and stands for another address once the supervisor's pod was replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+if __name__ == "__main__":  # as `pod.py`
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from windlass.worker import order_protocol as protocol
+from windlass.worker import pod_reuse
+from windlass.worker.event_feed import FeedReader, open_wake
+
+ADDRESS, KEY_FILE = "WINDLASS_SUPERVISOR", "WINDLASS_KEY_FILE"
+"""Variables: where the supervisor listens, as HOST:PORT; the file of the run's key."""
+DEFAULT_KEY_FILE = "/windlass/key/key"
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
+"""Between two attempts to connect: the first and the longest."""
+RECEIVE_BYTES = 64 << 10
+MIN_PRINTED_SECONDS, MAX_PRINTED_SECONDS = 0.2, 60.0
+"""Between two reports of how much the ranks have printed."""
+FAILED = 1
+"""Exit code of a request that raised an error, as that of a program would be."""
+KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
+"""A peer whose node has died is noticed after 30 s."""
+
+
+class Connection:
+    """One connection to the supervisor. Its methods raise OSError, and ProtocolError for a peer that is none."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._socket = peer
+        self._lines = protocol.Lines()
+        self._received: Iterator[bytes] = iter(())
+        self._feed: FeedReader | None = None
+        """Of the attempt whose events the supervisor has asked for."""
+        self._is_announced = False
+        """Whether anything of it was sent."""
+        self._printed_seconds = MAX_PRINTED_SECONDS
+        self._printed_at = float("-inf")
+        """When the last report of what ranks have printed was sent, in monotonic seconds."""
+
+    def authenticate(self, key: bytes, pod: str, attempt: int) -> None:
+        """Prove to the supervisor that this is the pod, and have it prove that it is the supervisor."""
+        self._socket.settimeout(protocol.HANDSHAKE_SECONDS)
+        own = protocol.new_nonce()
+        self._send(version=protocol.VERSION, pod=pod, attempt=attempt, nonce=own)
+        answer = self._receive()
+        nonces = (own, protocol.text(answer, "nonce"))
+        expected = protocol.proof(key, protocol.SUPERVISOR, pod, attempt, nonces)
+        if not protocol.is_equal(protocol.text(answer, "proof"), expected):
+            raise protocol.ProtocolError("the peer does not know the run's key")
+        self._send(proof=protocol.proof(key, protocol.POD, pod, attempt, nonces))
+
+    def serve(self, folder: str, pid: int, wake: int | None) -> None:
+        """Carry out requests, one at a time, and send events, until the connection is lost.
+
+        `wake` is the FIFO of the feed. Returns once all events of a pod that ends are sent.
+        """
+        self._socket.settimeout(None)
+        self._lines.limit = protocol.REQUEST_BYTES
+        source, poll = self._socket.fileno(), select.poll()
+        for one in (source,) if wake is None else (source, wake):
+            poll.register(one, select.POLLIN)
+        try:
+            while True:
+                for line in self._received:
+                    self._take(protocol.read(line), folder, pid)
+                if self._feed is not None and self._send_feed(self._feed):
+                    return
+                ready = [one for one, _ in poll.poll(1000 * self._until_due())]
+                if wake is not None and wake in ready:
+                    os.read(wake, RECEIVE_BYTES)
+                if source in ready:
+                    self._fill()
+        finally:
+            if self._feed is not None:
+                self._feed.close()
+
+    def _take(self, message: dict[str, object], folder: str, pid: int) -> None:
+        if "from" in message:
+            if self._feed is not None:
+                self._feed.close()
+            self._feed = FeedReader(folder, protocol.number(message, "attempt"), protocol.number(message, "from"))
+            self._is_announced = False
+            every = protocol.number(message, "every") / 1000
+            self._printed_seconds = min(max(every, MIN_PRINTED_SECONDS), MAX_PRINTED_SECONDS)
+            return
+        number, words = protocol.number(message, "id"), message.get("request")
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise protocol.ProtocolError("request: expected a list of strings")
+        try:
+            code = pod_reuse.carry_out(folder, words, pid)
+        except Exception:
+            code = FAILED
+        self._send(id=number, code=code)
+
+    def _until_due(self) -> float:
+        """How long to wait for something to be sent: what is printed after a silence is reported at once."""
+        left = self._printed_at + self._printed_seconds - time.monotonic()
+        return left if left > 0 else self._printed_seconds
+
+    def _send_feed(self, feed: FeedReader) -> bool:
+        """Send what is new of it; returns whether the pod ends, and all is sent."""
+        if not feed.is_there():
+            return False
+        while True:
+            begin, data = feed.offset, feed.read()
+            if data or not self._is_announced:  # also that there is nothing yet: the supervisor need not read the log
+                events = data.decode("latin-1")
+                self._send(**{"attempt": feed.attempt, "from": begin, "token": feed.token, "events": events})
+                self._is_announced = True
+            if not data:
+                break
+        now = time.monotonic()
+        if now - self._printed_at >= self._printed_seconds or feed.has_end:
+            printed = feed.printed()
+            if printed:
+                self._send(attempt=feed.attempt, printed=printed)
+                self._printed_at = now
+        return feed.has_end
+
+    def _send(self, **message: object) -> None:
+        self._socket.sendall(protocol.written(**message))
+
+    def _receive(self) -> dict[str, object]:
+        while (line := next(self._received, None)) is None:
+            self._fill()
+        return protocol.read(line)
+
+    def _fill(self) -> None:
+        data = self._socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise ConnectionError("the supervisor has closed the connection")
+        self._received = self._lines.feed(data)
+
+
+def connect(address: str) -> socket.socket:
+    """A connection to HOST:PORT, by the addresses that the name has now. Raises OSError, ValueError."""
+    host, _, port = address.rpartition(":")
+    problem: OSError = OSError(f"{host} has no address")
+    # As bytes: the codec for names that are no ASCII would be imported for a string.
+    for family, kind, number, _, where in socket.getaddrinfo(
+        host.strip("[]").encode(), int(port), 0, socket.SOCK_STREAM
+    ):
+        found = socket.socket(family, kind, number)
+        try:
+            found.settimeout(protocol.HANDSHAKE_SECONDS)
+            found.connect(where)
+        except OSError as error:
+            problem = error
+            found.close()
+            continue
+        keep_alive(found)
+        return found
+    raise problem
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose peer does not answer any more, though nothing is sent. Raises OSError."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def run(folder: str, pod: str, attempt: int, pid: int) -> None:
+    """Carry out the supervisor's requests until the pod ends; `pid` is the first process of the pod."""
+    pause, wake = PAUSE_SECONDS, open_wake(folder)
+    while True:
+        try:
+            key = protocol.read_key(os.environ.get(KEY_FILE, DEFAULT_KEY_FILE))
+            with connect(os.environ[ADDRESS]) as found:
+                connection = Connection(found)
+                connection.authenticate(key, pod, attempt)
+                pause = PAUSE_SECONDS
+                connection.serve(folder, pid, wake)
+                return
+        except (OSError, ValueError):
+            pass  # the supervisor is not there yet, or is being replaced
+        time.sleep(pause * (0.5 + os.urandom(1)[0] / 512))  # 1,000 pods lose their supervisor at the same moment
+        pause = min(MAX_PAUSE_SECONDS, 2 * pause)
+
+
+def main(argv: list[str]) -> None:
+    """`FOLDER POD ATTEMPT`."""
+    folder, pod, attempt = argv
+    for number in (signal.SIGTERM, signal.SIGINT):  # while ranks save a last checkpoint, orders may come still
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    run(folder, pod, int(attempt), os.getppid())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,149 @@
+"""The node process of a pod: one attempt, in a child of the pod's first process (`pod.py`), which waits for its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from windlass.worker import fork_safety, pod_reuse, process, resume
+from windlass.worker.external_launcher import LaunchedNode
+from windlass.worker.node import Node
+from windlass.worker.pod_log import PodLog
+from windlass.worker.protocol import POD, STACKS_SIGNAL, NodeSpec
+from windlass.worker.rank_start import ColdStart, Start, WarmStart
+
+if TYPE_CHECKING:
+    from windlass.worker.fork_reset import ForkReset
+
+NAME_SECONDS = 600.0
+"""How long the name of the first pod may take to be known: until it has an address, which may wait for an image."""
+NAME_PAUSE_SECONDS = 0.2
+LOG_SECONDS = 5.0
+QUOTED_BYTES = 64 << 10
+
+
+class Imports:
+    """What the first process of the pod has imported for its ranks, which are then its forks."""
+
+    def __init__(self, reset: ForkReset, env: Mapping[str, str]) -> None:
+        """`env` is what it was imported with."""
+        self.reset = reset
+        self.env = fork_safety.lasting(env)
+
+    def start(self, spec: NodeSpec) -> Start:
+        """How this node starts its ranks: by forks where they are as good as new interpreters."""
+        other = fork_safety.lasting({**os.environ, **spec.env}) != self.env
+        if other or spec.launch is not None or fork_safety.why_unsafe() or fork_safety.shadowed(spec.script):
+            return ColdStart()
+        return WarmStart(self.reset)
+
+
+def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told: int) -> int:
+    """Start the node as a child of this process; gives its pid. Raises OSError.
+
+    Once it has ended its ranks, it writes to descriptor `told` how many lines of the log were written, as JSON, and
+    exits with 0 if all of them succeeded. Signals must be blocked.
+    """
+    birth = process.Birth()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        birth()
+        for number in pod_reuse.HANDLED_SIGNALS:
+            signal.signal(number, signal.SIG_IGN if number == STACKS_SIGNAL else _leave)  # until there are ranks
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
+        code = _run(spec, base, log, imports)
+        os.write(told, json.dumps(log.lines).encode())
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except BaseException:
+        log.line(traceback.format_exc().rstrip())
+    finally:
+        os._exit(code)
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int:
+    """Run the node; gives the exit code."""
+    output = spec.path("out")
+    with open(output, "wb", buffering=0) as file:  # of a launcher, and tracebacks of this process
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    make_folders(spec.env)
+    _wait_for_name(spec, base, log)
+    if spec.launch is not None and spec.launch.port is not None:
+        for peer in spec.launch.peers:
+            _wait_for_port(peer, spec.launch.port, log)
+    [spec] = resume.add_resume_arguments([spec])  # each pod finds the checkpoint by itself
+    how = imports.start(spec) if imports is not None else ColdStart()
+    code = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put).run()
+    with open(output, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - QUOTED_BYTES))
+        log.put(POD, file.read())
+    log.count()
+    return code
+
+
+def make_folders(env: Mapping[str, str]) -> None:
+    """Make the folders of output and checkpoints. Raises OSError for that of output.
+
+    A network file system may fail for a while to look at the folder of checkpoints: the ranks repeat that themselves,
+    and name what stays.
+    """
+    os.makedirs(env["WINDLASS_OUTPUT_DIR"], exist_ok=True)
+    try:
+        os.makedirs(env["WINDLASS_CHECKPOINT_DIR"], exist_ok=True)
+    except OSError as error:
+        print(f"the folder of checkpoints cannot be made: {error}", file=sys.stderr, flush=True)
+
+
+def _wait_for_name(spec: NodeSpec, base: str, log: PodLog) -> None:
+    """Wait until the first pod's name is known, which is made when the pod has an address. Raises OSError.
+
+    Its name goes with its end. Where it needed no rendezvous and has ended already, there is nothing to wait for.
+    """
+    first_ended = os.path.join(base, f"{pod_reuse.FIRST_ENDED}{spec.attempt}")
+
+    def look() -> None:
+        if not os.path.exists(first_ended):
+            socket.getaddrinfo(spec.env["MASTER_ADDR"], None)
+
+    _wait(look, f"the name {spec.env['MASTER_ADDR']}", "is not known", log)
+
+
+def _wait_for_port(name: str, port: int, log: PodLog) -> None:
+    """Wait until another pod lets the launcher of this one in. Raises OSError."""
+
+    def look() -> None:
+        socket.create_connection((name, port), LOG_SECONDS).close()
+
+    _wait(look, f"port {port} of {name}", "is closed", log)
+
+
+def _wait(look: Callable[[], object], what: str, trouble: str, log: PodLog) -> None:
+    """Wait until `look` raises no OSError any more, and log that at intervals. Raises OSError when it is too late."""
+    begun = logged_at = time.monotonic()
+    while True:
+        try:
+            look()
+            return
+        except OSError as error:
+            now = time.monotonic()
+            if now - begun > NAME_SECONDS:
+                raise OSError(f"{what} {trouble} after {NAME_SECONDS:.0f} s: {error.strerror}") from error
+            if now - logged_at > LOG_SECONDS:
+                logged_at = now
+                log.line(f"waiting for {what}, {now - begun:.0f} s so far: {error.strerror}")
+        time.sleep(NAME_PAUSE_SECONDS)

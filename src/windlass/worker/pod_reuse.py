@@ -1,0 +1,139 @@
+"""Reuses a pod whose ranks have failed for the next attempt: by files in its work folder.
+
+| file | made by | means |
+|---|---|---|
+| `told` | the supervisor, before it signals | the signal is its own, and not from a node shutdown |
+| `stays` | the pod | it waits for the next attempt |
+| `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
+| `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
+
+A supervisor makes requests of a pod (`carry_out`), by a command in the pod or over a connection (`order_client.py`):
+
+| request | does |
+|---|---|
+| `signal ATTEMPT NUMBER` | signals the first process, if the pod has got no later attempt |
+| `first-ended ATTEMPT` | reports that the first pod of the attempt has succeeded |
+| `order BASE64 ATTEMPT` | gives the pod its next attempt, once it waits for it |
+| `leave` | ends a pod that waits |
+
+Each may be repeated, since its answer may be lost: a second `order` of an attempt is taken already, a late `signal` is
+for no later attempt, and a pod that does not wait leaves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from binascii import a2b_base64
+from collections.abc import Callable, Sequence
+
+TOLD, STAYS, NEXT = "told", "stays", "next.json.gz"
+FIRST_ENDED = "first-ended-"
+PAUSE_SECONDS = 0.02
+STILL_ENDING_SECONDS = 5.0
+"""How long the process of a pod may take from the end of its node until it waits for the next attempt."""
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+TAKEN, NOT_TAKEN, UNKNOWN = 0, 3, 2
+"""Exit codes: whether the pod waited for the next attempt and has it now; UNKNOWN for a request that is none."""
+
+
+def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | None:
+    """Wait in the pod for the next attempt; gives the file of its spec, or None where none came or the pod leaves."""
+    path, stays = os.path.join(folder, NEXT), os.path.join(folder, STAYS)
+    give_up = time.monotonic() + seconds
+    with open(stays, "w"):
+        pass
+    while not (is_leaving() or os.path.exists(path)) and time.monotonic() < give_up:
+        time.sleep(PAUSE_SECONDS)
+    _remove(stays)
+    return path if os.path.exists(path) and not is_leaving() else None
+
+
+def block() -> None:
+    """Block signals, also in the program that this process may execute."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+
+
+def clear_mark(folder: str) -> bool:
+    """Whether the last signal was the supervisor's; removes the mark that shows it."""
+    return _remove(os.path.join(folder, TOLD))
+
+
+def _remove(path: str) -> bool:
+    """Remove a file; gives whether it was there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def taken(attempt: int) -> str:
+    """The file of the spec of an attempt that the pod runs, or has run."""
+    return f"attempt-{attempt}.json.gz"
+
+
+def signal_first(folder: str, attempt: int, number: int, pid: int = 1) -> int:
+    """Signal the first process of a pod, and mark the signal as the supervisor's. A late one is for no later attempt.
+
+    Needs no other function: where the code was not unpacked in the pod yet, a supervisor sends the text of this one.
+    """
+    orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
+    if NEXT not in os.listdir(folder) and all(int(order) <= attempt for order in orders):
+        open(os.path.join(folder, TOLD), "w").close()
+        os.kill(pid, number)
+    return 0
+
+
+def order(folder: str, data: bytes, attempt: int) -> int:
+    """Give a pod its next attempt; gives `TAKEN` or `NOT_TAKEN`."""
+    path = os.path.join(folder, NEXT)
+    # In this order: the pod renames one to the other. Given twice, it would run twice.
+    if os.path.exists(path) or os.path.exists(os.path.join(folder, taken(attempt))):
+        return TAKEN
+    if not _comes_to_wait(folder, STILL_ENDING_SECONDS):
+        return NOT_TAKEN
+    with open(f"{path}.part", "wb") as file:
+        file.write(data)
+    os.rename(f"{path}.part", path)
+    return TAKEN
+
+
+def leave(folder: str, pid: int = 1, patience_seconds: float = STILL_ENDING_SECONDS) -> int:
+    """End a pod that waits for the next attempt; returns `TAKEN`, or `NOT_TAKEN` where it does not wait."""
+    if not _comes_to_wait(folder, patience_seconds):
+        return NOT_TAKEN
+    _remove(os.path.join(folder, TOLD))
+    os.kill(pid, signal.SIGTERM)
+    return TAKEN
+
+
+def _comes_to_wait(folder: str, seconds: float) -> bool:
+    """Whether the pod waits for the next attempt, or does within this time."""
+    give_up = time.monotonic() + seconds
+    while not os.path.exists(os.path.join(folder, STAYS)):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(PAUSE_SECONDS)
+    return True
+
+
+def carry_out(folder: str, words: Sequence[str], pid: int = 1) -> int:
+    """Carry out a request in the pod whose first process is `pid`; gives an exit code. Raises OSError, ValueError."""
+    what, *of = words or [""]
+    if what == "signal" and len(of) == 2:
+        return signal_first(folder, int(of[0]), int(of[1]), pid)
+    if what == "first-ended" and len(of) == 1:
+        with open(os.path.join(folder, f"{FIRST_ENDED}{int(of[0])}"), "w"):
+            return TAKEN
+    if what == "order" and len(of) == 2:
+        return order(folder, a2b_base64(of[0]), int(of[1]))
+    if what == "leave" and not of:
+        return leave(folder, pid)
+    return UNKNOWN
+
+
+if __name__ == "__main__":
+    sys.exit(carry_out(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,68 @@
+"""Finds which processes listen on which TCP ports of this network, for a rank that found its port in use (Linux)."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from windlass.worker import process
+
+IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Binding port \d+ failed")
+"""What programs print that found a port in use."""
+MAX_LISTENERS = 64
+_LISTENS = "0A"
+
+
+def listeners(own: set[int]) -> list[dict[str, Any]]:
+    """`port`, `pid`, `group` and `name` of every process that listens, those in the process groups `own` first.
+
+    Processes of other users have no pid here: their descriptors may not be read.
+    """
+    ports = _listening()
+    if not ports:
+        return []
+    found = []
+    seen: set[str] = set()
+    for line in process.every():
+        for inode in _sockets(line.pid) & ports.keys():
+            seen.add(inode)
+            found.append({"port": ports[inode], "pid": line.pid, "group": line.group, "name": _name(line.pid)})
+    found += [{"port": port, "pid": None, "group": 0, "name": ""} for inode, port in ports.items() if inode not in seen]
+    return sorted(found, key=lambda one: (one["group"] not in own, one["port"]))[:MAX_LISTENERS]
+
+
+def _listening() -> dict[str, int]:
+    """The inode and port of each socket that listens."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/self/net/{name}") as file:
+                for line in list(file)[1:]:
+                    fields = line.split()
+                    if fields[3] == _LISTENS:
+                        found[fields[9]] = int(fields[1].rpartition(":")[2], 16)
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def _sockets(pid: int) -> set[str]:
+    """Inodes of the sockets that a process has open; empty where they may not be read."""
+    found = set()
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                found.add(target[len("socket:[") : -1])
+    except OSError:
+        pass
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,87 @@
+"""Finds ranks of a torchrun job that never met: each trained alone, though the job has several.
+
+A rank that makes a process group leaves `rank-N.met`. One that ends well without any, and that has used torch and no
+other way to reach its peers, leaves `rank-N.alone`. While ranks run, the node looks at them from outside. In doubt a
+rank is not alone: there must be no warning where ranks may reach their peers in a way that is not seen here.
+
+Standard library only, and without the rest of the worker: it runs under the script's interpreter too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+MET, ALONE = ".met", ".alone"
+OTHER_MODULES = (
+    "horovod", "mpi4py", "jax", "ray", "tensorflow", "mxnet", "torch_xla", "oneccl_bindings_for_pytorch", "cupy",
+    "dask", "distributed", "zmq", "grpc", "redis", "xgboost", "lightgbm", "pyspark",
+)  # fmt: skip
+"""Modules by which ranks may reach each other without a process group of torch's."""
+OTHER_LIBRARIES = ("libmpi", "horovod", "jaxlib", "_raylet", "tensorflow", "_XLAC", "cygrpc", "libzmq")
+USERS = frozenset({"torch", "lightning", "pytorch_lightning", "transformers", "accelerate"})
+"""Modules whose presence among the script's own shows that it trains with torch."""
+_LISTENS, _ESTABLISHED = "0A", "01"
+_WEB = (80, 443)
+
+
+def is_alone() -> bool:
+    """Whether this process, a rank that is done and has made no process group, used torch and reached no peer."""
+    if os.environ.get("WORLD_SIZE", "1") == "1" or any(name in sys.modules for name in OTHER_MODULES):
+        return False
+    status = re.search(r":(\d+)", os.environ.get("KUBEFLOW_TRAINER_SERVER_URL", "").partition("//")[2])
+    return _uses_torch() and not has_connections("self", (int(status[1]),) if status else ())
+
+
+def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
+    """The same of a rank that runs, from outside; `but` are ports of the node's own."""
+    if os.path.exists(base + MET):
+        return False
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            libraries = {line.rpartition("/")[2].strip() for line in file if "/" in line}
+    except OSError:
+        return False
+    if not any(name.startswith("libtorch_cpu") for name in libraries):
+        return False
+    return not any(word in name for word in OTHER_LIBRARIES for name in libraries) and not has_connections(pid, but)
+
+
+def has_connections(process: int | str, but: tuple[int, ...] = ()) -> bool:
+    """Whether a process listens on TCP, or is connected to anything but the web and these ports. In doubt, True."""
+    try:
+        names = os.listdir(f"/proc/{process}/fd")
+        own = set()
+        for name in names:
+            try:
+                own.add(os.readlink(f"/proc/{process}/fd/{name}"))
+            except OSError:
+                continue
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/{process}/net/{table}") as file:
+                for line in list(file)[1:]:
+                    fields = line.split()
+                    peer = int(fields[2].rpartition(":")[2], 16)
+                    is_used = fields[3] == _LISTENS or (fields[3] == _ESTABLISHED and peer not in (*_WEB, *but))
+                    if is_used and f"socket:[{fields[9]}]" in own:
+                        return True
+    except (OSError, ValueError, IndexError):
+        return True
+    return False
+
+
+def _uses_torch() -> bool:
+    """Whether a module of the script's own names torch, or a library that trains with it.
+
+    By type(), not isinstance(): asking a proxy object for its class runs code of the script's.
+    """
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) if type(module) is type(sys) else None
+        if not isinstance(file, str) or "-packages" in file or file.startswith((sys.base_prefix + "/lib", "<")):
+            continue
+        for value in list(vars(module).values()):
+            name = value.__name__ if type(value) is type(sys) else value.__module__ if type(value) is type else ""
+            if isinstance(name, str) and name.partition(".")[0] in USERS:
+                return True
+    return False

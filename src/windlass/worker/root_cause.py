@@ -1,0 +1,115 @@
+"""Finds the root cause when ranks fail: one rank is the cause, the others are its victims.
+
+When one rank fails, its peers fail a moment later in the middle of a collective, often with longer errors.
+So a rank is a victim if we ended it, or if its output only reports a lost peer; of the rest the earliest is the cause.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+from windlass.worker.protocol import RankFailure
+from windlass.worker.tracebacks import (
+    child_signal,
+    exception_line,
+    is_launched,
+    is_peer_error,
+    is_secondary,
+    traceback_of,
+    unstyled,
+)
+
+_SIGNALS = {
+    "SIGKILL": "killed (SIGKILL): by hand, or by the kernel for want of memory",
+    "SIGSEGV": "segmentation fault in native code",
+    "SIGABRT": "aborted in native code",
+    "SIGBUS": "bus error: often a full /dev/shm",
+    "SIGTERM": "ended by SIGTERM from outside",
+    "SIGINT": "interrupted",
+}
+_DEATHS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+"""Signals that end a process for another reason than its launcher."""
+
+
+def first_cause(failures: Iterable[RankFailure]) -> dict[str, Any] | None:
+    """The root cause among the failed ranks.
+
+    Gives `rank`, `exit_code`, `signal`, `summary`, `traceback` and `victims` (ranks), and `blames_peer` where even its
+    output only reports a lost peer; None where nothing failed.
+    """
+    failures = list(failures)
+    if not failures:
+        return None
+    first = min(failures, key=_order)
+    trace = traceback_of(first.tail)
+    found = {
+        "rank": first.rank,
+        "exit_code": first.exit_code,
+        "signal": signal_name(first.exit_code),
+        "at": began_at(first),
+        "summary": _summary(first, trace),
+        "traceback": trace,
+        "victims": sorted(failure.rank for failure in failures if failure is not first and not failure.not_started),
+    }
+    return {**found, "blames_peer": True} if is_victim(first.exit_code, first.tail) else found
+
+
+def failed_by_itself(failures: Iterable[RankFailure]) -> bool:
+    """Whether the root cause is a failure that its rank marked before anything ended the rank, and no lost peer.
+
+    Such a failure comes before a time limit or a hang that the other ranks run into because of it.
+    """
+    first = min(failures, key=_order, default=None)
+    return first is not None and first.marked and not first.ended_by_us and not is_victim(first.exit_code, first.tail)
+
+
+def began_at(failure: RankFailure) -> float:
+    """When the rank began to fail: its traceback comes before its death, which may take a second more."""
+    return failure.at if failure.traceback_at is None else min(failure.traceback_at, failure.at)
+
+
+def signal_name(exit_code: int) -> str | None:
+    """`SIGKILL` for −9; None for an ordinary exit."""
+    if exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def _order(failure: RankFailure) -> tuple[bool, bool, bool, float]:
+    return failure.not_started, failure.ended_by_us, is_victim(failure.exit_code, failure.tail), began_at(failure)
+
+
+def is_victim(exit_code: int | None, output: str) -> bool:
+    """Whether the end of a rank's output only reports a lost peer. A rank killed by a signal prints nothing of it."""
+    tail = unstyled(output)
+    line = exception_line(traceback_of(tail))
+    if line:
+        return is_peer_error(line) and not (is_launched(tail) and child_signal(tail) in _DEATHS)
+    return exit_code == -signal.SIGABRT and is_peer_error(tail[-4096:])
+
+
+def launched_signal(text: str) -> int:
+    """The signal that killed the child that a launcher reports as the first to fail; 0 where a child has an error."""
+    line = exception_line(traceback_of(text))
+    number = child_signal(text) if is_launched(text) else 0
+    return number if number in _DEATHS and (not line or is_secondary(line)) else 0
+
+
+def _summary(failure: RankFailure, trace: str) -> str:
+    tail = unstyled(failure.tail)
+    number = launched_signal(tail)
+    name = signal_name(-number if number else failure.exit_code)
+    line = exception_line(trace)
+    if name and not (line and is_launched(tail) and not number):
+        return _SIGNALS.get(name, f"killed by {name}")
+    if line:
+        return line
+    lines = [text for text in tail.splitlines() if text.strip()]
+    last = ([text for text in lines if text.strip("-=*_#~ ")] or lines)[-1:]
+    output = f"; its last line: {last[0].strip()[:200]}" if last else "; no output"
+    return f"exit code {failure.exit_code}{output}"

@@ -1,0 +1,131 @@
+"""Takes the stacks and collectives of ranks that are silent; ranks write them themselves, no debugger attaches."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
+
+from windlass.worker import process
+from windlass.worker.flight_recorder import ANSWER, ASK
+from windlass.worker.protocol import RankStack
+from windlass.worker.rank import STACK_SIGNAL
+
+if TYPE_CHECKING:
+    from windlass.worker.ranks import Rank
+
+PATIENCE_SECONDS = 1.0
+QUIET_SECONDS = 0.05
+MAX_STACK_CHARS = 16_384
+_WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
+
+
+def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[RankStack, ...]:
+    """Where each live rank is now. What it writes is in its log too.
+
+    Takes a tenth of a second; a second where a rank does not answer.
+    """
+    for rank in ranks:
+        drain(rank)
+    before = {rank.number: rank.capture.length for rank in ranks}
+    asked = [rank for rank in ranks if _answers(rank.pid) and process.send(rank.pid, STACK_SIGNAL)]
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    lengths, changed_at = dict(before), time.monotonic()
+    while asked and time.monotonic() < give_up:
+        time.sleep(0.01)
+        for rank in asked:
+            drain(rank)
+        now = {rank.number: rank.capture.length for rank in ranks}
+        if now != lengths:
+            lengths, changed_at = now, time.monotonic()
+            continue
+        answered = all(now[rank.number] > before[rank.number] for rank in asked)
+        if answered and time.monotonic() - changed_at >= QUIET_SECONDS:
+            break
+    flights = take_flights([rank.base for rank in ranks if ask_flight(rank.base)])  # after: it wakes a thread
+    found = []
+    for rank in ranks:
+        written = rank.capture.length - before[rank.number]
+        text = rank.capture.last(written).decode("utf-8", "replace") if written else ""
+        line = process.stat(rank.pid)
+        state = line.state if line else ""
+        found.append(RankStack(rank.number, state, text[-MAX_STACK_CHARS:], flights.get(rank.base)))
+    return tuple(found)
+
+
+def ask_flight(base: str) -> bool:
+    """Ask a rank for its last collectives, by where its files lie; gives whether it listens."""
+    try:
+        asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False  # it has no process group, or is gone
+    try:
+        os.unlink(base + ANSWER)  # an older one
+    except OSError:
+        pass
+    os.close(asked)
+    return True
+
+
+def take_flights(bases: list[str]) -> dict[str, dict[str, Any]]:
+    """What the ranks that were asked have written, by where their files lie; those that do not answer are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while len(found) < len(bases):
+        found.update({base: flight for base in bases if base not in found and (flight := read_flight(base))})
+        if len(found) == len(bases) or time.monotonic() >= give_up:
+            break
+        time.sleep(0.005)
+    return found
+
+
+def read_flight(base: str) -> dict[str, Any]:
+    """The last collectives of a rank, as it wrote them down; empty where it has not."""
+    try:
+        with open(base + ANSWER) as file:
+            flight = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return flight if isinstance(flight, dict) else {}
+
+
+def ask_after_failure(failed: Rank, live: list[Rank]) -> None:
+    """Where a collective failed in one rank, ask the others for theirs; they are about to be ended.
+
+    A rank that aborts in native code does not report it; gloo does so at sizes that differ.
+    """
+    if read_flight(failed.base).get("failed_in") or failed.exit_code == -signal.SIGABRT:
+        take_flights([rank.base for rank in live if ask_flight(rank.base)])
+
+
+def flights_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
+    """The last collectives of those ranks that have written them down, by rank."""
+    return {str(rank.number): flight for rank in ranks if (flight := read_flight(rank.base))}
+
+
+def forget(rank: Rank) -> None:
+    """Remove the FIFO of a rank that has ended, so that no process waits at it."""
+    try:
+        os.unlink(rank.base + ASK)
+    except OSError:
+        pass
+
+
+def waited_in_vain(tail: str) -> bool:
+    """Whether a rank's last output is that it has waited too long for others: their stacks are then of interest."""
+    return bool(_WAITED.search(tail[-4096:]))
+
+
+def _answers(pid: int) -> bool:
+    """Whether this process handles the signal; one that does not would die of it."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (STACK_SIGNAL - 1) & 1)
+    except (OSError, ValueError):
+        pass
+    return False

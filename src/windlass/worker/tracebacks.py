@@ -1,0 +1,237 @@
+"""Finds the traceback that explains an end in text that several processes may have written.
+
+A rank may itself be a launcher (DeepSpeed's, Lightning Fabric's, accelerate, torchrun, Ray). Its output then holds the
+tracebacks of its children, with their lines mixed, and after them its own, which only reports that a child failed. Of
+these the child's own error counts: not the launcher's, nor one of a child that lost its connection.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+TRACEBACK = "Traceback (most recent call last)"
+EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b|[A-Za-z_]\w*(?:\.\w+)+:)"
+)
+TRACEBACK_LINES = 60
+MAX_GAP_LINES = 40
+"""Tracebacks of one end follow each other: one with more lines between was handled, and the process went on."""
+ERROR_FILE_BYTES = 256 << 10
+_STYLE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>c78])")
+_PREFIX = re.compile(
+    r"(?:\[rank\d+\]: ?|\[(?:default|trainer)\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>:|"
+    r"\([^()\n]{1,80} pid=\d+[^()\n]{0,60}\) )+"
+)
+_CHAINED = re.compile(r"During handling of|was the direct cause of")
+# A script that cannot be compiled never ran, so there is no traceback: the place stands alone.
+_UNCOMPILED = re.compile(
+    r'^  File ".*", line \d+\n(?:.*\n){0,4}?(?:SyntaxError|IndentationError|TabError): .*', re.MULTILINE
+)
+_VICTIM = re.compile(
+    r"connection (?:was )?(?:closed|reset|refused)|closed by (?:remote )?peer|reset by peer|broken pipe|"
+    r"socket (?:timeout|closed)|nccl.*(?:abort|remote|unhandled system error|watchdog)|"
+    r"gloo.*(?:connect|closed|reset|timed out)|process group.*(?:abort|watchdog)|peer.*(?:gone|died|lost)|"
+    r"horovod.*(?:shut ?down|has been shut down)|DistBackendError|DistNetworkError|MPI_ABORT",
+    re.IGNORECASE,
+)
+_OWN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+"""Errors of the network that are the rank's own."""
+_LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
+_OF_LAUNCHER = re.compile(
+    r"\b(?:ChildFailedError|SignalException|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
+    r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|TrainingFailedError|WorkerGroupError|TuneError)\b|"
+    r"Horovod detected that one or more processes"
+)
+"""Exceptions that report the failure of another process."""
+_LAUNCHED = re.compile(
+    r"ChildFailedError|sigkill_handler|exits with return code = -?\d|"
+    r"Child process with PID \d+ terminated with code|RayTaskError|TrainingFailedError|WorkerGroupError|"
+    r"(?:mpirun|prterun|mpiexec) (?:detected|noticed) that|Horovod detected that one or more processes|"
+    r"returned non-zero exit status|^-- Process \d+ terminated with",
+    re.MULTILINE,
+)
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+_FIELD = r"^\s*{}\s*: ?(.*)$"
+_ENDED = (
+    re.compile(r"Child process with PID \d+ terminated with code (-\d+)"),
+    re.compile(r"exits with return code = (-\d+)"),
+    re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on signal (\d+)"),
+    re.compile(r"process \d+ terminated with signal (SIG[A-Z]+)"),
+)
+
+
+class Report(NamedTuple):
+    """A traceback, with those of the exceptions that it was raised from."""
+
+    stream: str
+    """How the lines of its process begin: `[rank1]:`."""
+    first_line: int
+    last_line: int
+    trace: str
+    line: str
+    """That names the exception."""
+
+
+def unstyled(text: str) -> str:
+    """The text without the escape codes of a terminal: colours, links, movements of the cursor."""
+    return _STYLE.sub("", text) if "\x1b" in text else text
+
+
+def traceback_of(text: str) -> str:
+    """The traceback that explains the end, at most 60 lines; empty where there is none."""
+    text = unstyled(text)
+    if TRACEBACK not in text:
+        uncompiled = _UNCOMPILED.search(text)
+        return uncompiled[0] if uncompiled else ""
+    found = _reports(text)
+    last = max(found, key=lambda report: report.first_line)
+    chosen = _first_of(found, _root_cause(text)) if is_launched(text) or _has_streams(found) else last.trace
+    return _shortened(chosen)
+
+
+def exception_line(trace: str) -> str:
+    """The line of a traceback that names the exception: the last that is not a launcher's, if there is one."""
+    lines = [unprefixed(line).strip() for line in trace.splitlines() if EXCEPTION.match(unprefixed(line))]
+    return next((line for line in reversed(lines) if not _OF_LAUNCHER.search(line)), lines[-1] if lines else "")
+
+
+def unprefixed(line: str) -> str:
+    """A line without what a launcher has put before it."""
+    prefix = _PREFIX.match(line)
+    return line[prefix.end() :] if prefix else line
+
+
+def plain(text: str) -> str:
+    """The text without escape codes, and without what launchers and torch put before each line."""
+    return "\n".join(map(unprefixed, unstyled(text).split("\n")))
+
+
+def is_launched(text: str) -> bool:
+    """Whether a launcher reports in this text that one of its processes failed."""
+    return bool(_LAUNCHED.search(text))
+
+
+def is_peer_error(line: str) -> bool:
+    """Whether this exception reports a lost connection to a peer, and nothing of the rank itself."""
+    return bool(_VICTIM.search(line)) and not _OWN.search(line)
+
+
+def is_secondary(line: str) -> bool:
+    """Whether this exception follows from another one, where there is another one."""
+    return is_peer_error(line) or bool(_LATE.search(line) or _OF_LAUNCHER.search(line))
+
+
+def child_signal(text: str) -> int:
+    """The signal that ended the process that a launcher reports as the first to fail; 0 for none."""
+    import signal
+
+    root = _root_cause(text)
+    code = _field(root, "exitcode").partition(" ")[0] if root else ""
+    found = [code] if code else [match[1] for match in (pattern.search(text) for pattern in _ENDED) if match]
+    for word in found:
+        if word.startswith("SIG"):
+            return int(getattr(signal, word, 0))
+        if word.lstrip("-").isdigit() and (word.startswith("-") or not code):
+            return abs(int(word))
+    return 0
+
+
+def with_error_file(tail: str) -> str:
+    """The last output of a rank, with the traceback of torchelastic's error file where that is not in it."""
+    root = _root_cause(tail)
+    path = _field(root, "error_file").strip() if root else ""
+    if not path.startswith("/"):
+        return tail
+    try:
+        with open(path, "rb") as file:
+            message = json.loads(file.read(ERROR_FILE_BYTES))["message"]
+        trace = str(message["extraInfo"]["py_callstack"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return tail
+    line = exception_line(trace)
+    return tail if not line or line in tail else f"{tail.rstrip()}\n\n{trace}"
+
+
+# -- one text, several processes --------------------------------------------------------------------------------------
+
+
+def _reports(text: str) -> list[Report]:
+    """All tracebacks in order of their first lines, each read in the lines of its own process alone."""
+    streams: dict[str, list[tuple[int, str]]] = {}
+    for number, line in enumerate(text.splitlines()):
+        prefix = _PREFIX.match(line)
+        stream = prefix[0].rstrip() if prefix else ""
+        streams.setdefault(stream, []).append((number, line[prefix.end() :] if prefix else line))
+    found = [report for stream, lines in streams.items() for report in _reports_of(stream, lines)]
+    return sorted(found, key=lambda report: report.first_line)
+
+
+def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
+    starts = [at for at, (_, line) in enumerate(lines) if TRACEBACK in line]
+    # An exception raised while another was handled is printed after it: the story begins with the first of the chain.
+    chains: list[list[int]] = []
+    for at, start in enumerate(starts):
+        if at and any(_CHAINED.search(line) for _, line in lines[starts[at - 1] : start]):
+            chains[-1].append(start)
+        else:
+            chains.append([start])
+    found = []
+    for at, chain in enumerate(chains):
+        stop = chains[at + 1][0] if at + 1 < len(chains) else len(lines)
+        ends = [place for place in range(chain[-1] + 1, stop) if EXCEPTION.match(lines[place][1])]
+        # Of the last one, all that follows may be its message; what an earlier one printed went on with other things.
+        own = [place for place in ends if not _OF_LAUNCHER.search(lines[place][1])] or ends
+        end = (ends[-1] if at + 1 == len(chains) else own[0]) if ends else stop - 1
+        trace = "\n".join(line for _, line in lines[chain[0] : min(stop, end + 6 if ends else stop)]).rstrip()
+        found.append(Report(stream, lines[chain[0]][0], lines[end][0], trace, exception_line(trace)))
+    return found
+
+
+def _first_of(found: list[Report], root: str) -> str:
+    """Of the tracebacks of several processes, that of the root cause."""
+    field = _field(root, "traceback") if root else ""
+    if TRACEBACK in field:
+        trace = "\n".join([field, *(line[2:] for line in root.partition(field)[2].splitlines()[1:])]).rstrip(" \n=")
+        if not is_secondary(exception_line(trace)):
+            return trace
+    number = _field(root, "rank").partition(" ")[0] if root else ""
+    own = [report for report in found if f"[rank{number}]:" in report.stream]
+    if own and not is_secondary(own[-1].line):
+        return own[-1].trace
+    last = [found[-1]]
+    for report in reversed(found[:-1]):
+        if last[0].first_line - report.last_line > MAX_GAP_LINES:
+            break
+        last.insert(0, report)
+    by_preference = (
+        [report for report in last if report.line and not is_secondary(report.line)],
+        [report for report in last if report.line and not _OF_LAUNCHER.search(report.line)],
+        last[-1:],
+    )
+    return next(reports[0].trace for reports in by_preference if reports)
+
+
+def _has_streams(found: list[Report]) -> bool:
+    """Whether several processes have printed tracebacks, each with its own prefix."""
+    return len({report.stream for report in found if report.stream}) > 1
+
+
+def _root_cause(text: str) -> str:
+    """Of the table that torchelastic's ChildFailedError prints, the part on the first failure; empty without one."""
+    _, found, part = text.rpartition(_ROOT_CAUSE)
+    return part.partition("\n=====")[0] if found else ""
+
+
+def _field(part: str, name: str) -> str:
+    match = re.search(_FIELD.format(name), part, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _shortened(trace: str) -> str:
+    lines = trace.splitlines()
+    if len(lines) > TRACEBACK_LINES:
+        half = TRACEBACK_LINES // 2
+        lines = [*lines[:half], "  …", *lines[-half:]]
+    return "\n".join(lines).rstrip()

@@ -1,0 +1,158 @@
+"""Finds in a rank's output where its training begins: the first steps, and a log line that reports a restore.
+
+A script that restores its checkpoint by itself reports nothing to Windlass. What it logs does: transformers, Lightning,
+accelerate, DeepSpeed, Megatron, torchtitan, MMEngine, timm, ultralytics, nanoGPT and the scripts written after them.
+Precision goes over recall, as for progress: a line that may be about pretrained weights gives nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Final  # noqa: UP035 - the worker runs on Python 3.9 too
+
+from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, without_colours
+
+LOOK_BYTES: Final = 1 << 20
+"""Training that has not begun within so much output is looked for no longer."""
+LINE_SHOWN: Final = 200
+_HINTS: Final = (b"resum", b"restor", b"continuing", b"load", b"start")
+_FLAGS: Final = re.ASCII | re.IGNORECASE
+
+_RESTORES: Final = tuple(
+    re.compile(pattern, _FLAGS)
+    for pattern in (
+        # `Resuming training from out`, `Resuming training last.pt from epoch 12`, `Resumed from checkpoint: step_500`
+        r"\b(?:auto[- ]?)?resum(?:ing|ed)\s+(?:(?:model\s+|the\s+)?(?:training|fine-?tuning|run)\s+(?:\S+\s+)?)?"
+        r"(?:from|at|epoch)\b",
+        r"\bresume checkpoint from\s",  # MMEngine
+        r"\brestor(?:ing|ed) (?:all )?states from the checkpoint (?:path |file )?at\s",  # Lightning
+        r"\bloading states from\s",  # accelerate
+        r"\bcontinuing training from (?:the )?(?:saved )?(?:checkpoint|epoch|global[ _]step)\b",  # transformers
+        r"\[torch\] load(?:ing|ed) checkpoint from\s",  # DeepSpeed
+    )
+)
+_LOADS: Final = re.compile(r"\bload(?:ing|ed)\s+(?:the\s+)?checkpoint\b", _FLAGS)
+"""Also logged of pretrained weights: counts where the line names a step or an epoch."""
+_STARTS: Final = re.compile(r"\b(?:training starts at step|starting training from iteration)\s+(\d{1,15})\b", _FLAGS)
+"""torchtitan, Detectron2: also logged by a training from scratch, with its first step."""
+_DENIES: Final = re.compile(
+    r"\b(?:no|not|never|cannot|can't|could(?:n't)?|unable|fail(?:s|ed|ure)?|error|if|would|disabled)\b"
+    r"|\b(?:from|at|checkpoint)\b\W{0,4}(?:scratch|none|null|false)\b",
+    _FLAGS,
+)
+_SENTENCE_END: Final = re.compile(r"[.!?](?=\s)")
+_STEP: Final = re.compile(
+    r"(?<![a-z])(?:global[ _]?step|steps?|iter(?:ation)?|updates?)[\s:=_#-]{0,3}(\d{1,15})\b|\b(\d{1,15}) updates\b"
+    r"|\bcheckpoint-(\d{1,15})\b",
+    _FLAGS,
+)
+_EPOCH: Final = re.compile(r"(?<![a-z])epochs?[\s:=_#-]{0,3}(\d{1,9})\b", _FLAGS)
+
+Reader = Callable[[bytes], "tuple[str, Progress] | None"]
+"""The progress of a line, and of which kind it is."""
+KINDS: Final = ("structured", "pattern", "known")
+"""Best first."""
+
+
+def restored(line: str) -> dict[str, Any] | None:
+    """What a log line reports of a checkpoint that the script has restored by itself; None for any other line.
+
+    `line` is the line, shortened, and `step` and `epoch` are given where it names them.
+    """
+    if len(line) > LINE_CHARS:
+        return None
+    line = without_colours(line).strip()
+    match = next((one for pattern in _RESTORES if (one := pattern.search(line))), None)
+    starts = _STARTS.search(line)
+    loads = _LOADS.search(line)
+    found_at = match or starts or loads
+    if found_at is None:
+        return None
+    sentence_end = _SENTENCE_END.search(line, found_at.end())
+    sentence = line[: sentence_end.start()] if sentence_end else line
+    if _DENIES.search(sentence):
+        return None
+    found: dict[str, Any] = {"line": line[:LINE_SHOWN]}
+    if match is None and starts is not None:
+        first = int(starts[1])
+        is_torchtitan = starts[0].lower().startswith("training")
+        return {**found, "step": first - is_torchtitan} if first > is_torchtitan else None
+    names = sentence[found_at.start() :]
+    step, epoch = _last(_STEP, names), _last(_EPOCH, names, first=True)
+    if step is not None:
+        found["step"] = step
+    if epoch is not None:
+        found["epoch"] = epoch
+    return None if match is None and len(found) == 1 else found
+
+
+def _last(pattern: re.Pattern[str], text: str, *, first: bool = False) -> int | None:
+    """The number that is named last, which in a path is the innermost one; or the first."""
+    numbers = [int(next(group for group in found.groups() if group)) for found in pattern.finditer(text)]
+    numbers = [number for number in numbers if number < INTEGER_LIMIT]
+    return numbers[0 if first else -1] if numbers else None
+
+
+class TrainingStart:
+    """Reads a rank's output from its first line until the training has begun."""
+
+    def __init__(self, read: Reader) -> None:
+        self._read = read
+        self._seen_bytes = 0
+        self._steps: dict[str, list[int]] = {kind: [] for kind in KINDS}
+        self._given = ""
+        self.restored: list[dict[str, Any]] = []
+        """Checkpoint events of restores, until they are taken: the first, and again where a line names more."""
+        self._worth = 0
+        """Of the best line so far."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether lines are still of interest."""
+        return self._seen_bytes < LOOK_BYTES and not any(len(steps) > 1 for steps in self._steps.values())
+
+    def feed(self, data: bytes) -> None:
+        """Whole lines, in their order."""
+        self._seen_bytes += len(data)
+        for line in data.replace(b"\r", b"\n").split(b"\n"):
+            if not self.is_open:
+                return
+            if line and len(line) <= 2 * LINE_CHARS:
+                self._line(line)
+
+    def report(self, kind: str, step: object) -> None:
+        """One more step that was reported; those of one kind count as long as they rise."""
+        steps = self._steps[kind]
+        if type(step) is int and len(steps) < 2 and (not steps or step > steps[0]):
+            steps.append(step)
+
+    def take(self, *, at_end: bool = False) -> dict[str, Any] | None:
+        """`step` and `every` (to the next one) of the first steps, once they are known and again if better known."""
+        for kind in KINDS[: KINDS.index(self._given) if self._given else None]:
+            steps = self._steps[kind]
+            if len(steps) > 1 or (steps and at_end):
+                self._given = kind
+                every = {"every": steps[1] - steps[0]} if len(steps) > 1 else {}
+                return {"step": steps[0], **every}
+        return None
+
+    def _line(self, line: bytes) -> None:
+        lowered = line.lower()
+        if any(hint in lowered for hint in _HINTS) and not any(self._steps.values()):
+            report = restored(line.decode("utf-8", "replace"))
+            if report is not None and _worth(report) > self._worth:
+                self._worth = _worth(report)
+                self.restored.append({"action": "restored", "source": "log", **report})
+        found = self._read(line)
+        if found is not None and not _is_empty_bar(line, found[1]):
+            self.report(found[0], found[1].get("step"))
+
+
+def _worth(report: dict[str, Any]) -> int:
+    """A line that names a step is worth more than one that names an epoch, or neither."""
+    return 1 + 2 * ("step" in report) + ("epoch" in report)
+
+
+def _is_empty_bar(line: bytes, progress: Progress) -> bool:
+    """transformers' Trainer draws its bar at 0 before it moves it to the step of the checkpoint."""
+    return progress.get("step") == 0 and b"%|" in line

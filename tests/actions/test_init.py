@@ -1,0 +1,136 @@
+"""What a look into a script says about the job for it, and the text that comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass.actions import init
+from windlass.errors import JobFileError, UsageError
+from windlass.runs.context import Context
+from windlass.spec.parse import parse_job
+
+MAIN = '\nif __name__ == "__main__":\n    pass\n'
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    work = tmp_path / "my-work"
+    work.mkdir()
+    return Context({"HOME": str(tmp_path)}, work)
+
+
+def write(context: Context, name: str, text: str) -> None:
+    path = context.cwd / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "template"),
+    [
+        ("import torch.distributed as dist", "torchrun"),
+        ("import torch\ntorch.distributed.init_process_group()", "torchrun"),
+        ("from torch import distributed", "torchrun"),
+        ("from torch.nn.parallel import DistributedDataParallel", "torchrun"),
+        ("import lightning as L", "torchrun"),
+        ("import pytorch_lightning", "torchrun"),
+        ("from transformers import Trainer", "torchrun"),
+        ("from accelerate import Accelerator", "torchrun"),
+        ("def f():\n    from windlass.train import report", "torchrun"),
+        ("import horovod.torch as hvd", "mpi"),
+        ("from mpi4py import MPI", "mpi"),
+        ("import torch.distributed\nimport horovod.torch", "mpi"),
+        ("import torch", "plain"),
+        ("import json", "plain"),
+        ("from . import transformers", "plain"),
+        ("import transformers_of_mine", "plain"),
+    ],
+)
+def test_imports_say_who_starts_the_ranks(text: str, template: str, context: Context) -> None:
+    write(context, "train.py", text + MAIN)
+    assert init.draft(context).template == template
+
+
+@pytest.mark.parametrize("text", ["def broken(:\n", "\0", "(" * 5000, "# \xff"])
+def test_a_script_that_cannot_be_read_is_still_a_script(text: str, context: Context) -> None:
+    (context.cwd / "train.py").write_bytes(text.encode("latin-1"))
+    made = init.draft(context, script="train.py")
+    assert parse_job(made.text).name == "my-work"
+
+
+@pytest.mark.parametrize("template", init.TEMPLATES)
+@pytest.mark.parametrize(
+    "name", ["train.py", "src/deep/fine-tune.py", "my script.py", "it's.py", "naïve.py", "a#b: c.py"]
+)
+def test_every_template_is_a_job_that_reads_back(template: init.Template, name: str, context: Context) -> None:
+    write(context, name, MAIN)
+    made = init.draft(context, script=name, template=template)
+    job = parse_job(made.text)
+    assert name in job.script_argv
+    assert job.launcher == template
+    assert len([line for line in made.text.splitlines() if line.startswith("#")]) >= 5
+
+
+def test_commented_lines_are_right_too(context: Context) -> None:
+    write(context, "train.py", "import torch.distributed" + MAIN)
+    lines = init.draft(context).text.splitlines()
+    awake = [line.removeprefix("# ") for line in lines[1:]]
+    job = parse_job("\n".join(awake))
+    assert (job.restarts.max, job.timeout, job.outputs) == (3, 7200.0, "results")
+
+
+def test_a_program_that_is_no_python_is_started_as_it_is(context: Context) -> None:
+    write(context, "bin/solve", "")
+    job = parse_job(init.draft(context, script="bin/solve").text)
+    assert job.script_argv == ("./bin/solve",)
+    assert job.name == "solve"
+
+
+def test_the_likeliest_script_is_the_one_with_the_usual_name(context: Context) -> None:
+    for name in ("prepare.py", "train.py", "plot.py"):
+        write(context, name, MAIN)
+    assert init.likeliest(context.cwd).script == "train.py"
+
+
+def test_else_the_one_whose_imports_train(context: Context) -> None:
+    write(context, "prepare.py", MAIN)
+    write(context, "digits.py", "import torch.distributed" + MAIN)
+    assert init.likeliest(context.cwd).script == "digits.py"
+
+
+def test_several_that_are_as_likely_are_named(context: Context) -> None:
+    write(context, "one.py", MAIN)
+    write(context, "two.py", MAIN)
+    with pytest.raises(UsageError, match=r"several scripts are as likely: one\.py, two\.py"):
+        init.draft(context)
+
+
+def test_a_module_without_main_is_not_taken_for_a_program(context: Context) -> None:
+    write(context, "train.py", "import torch.distributed\n")
+    with pytest.raises(UsageError, match="no Python program"):
+        init.draft(context)
+
+
+@pytest.mark.parametrize("script", ["gone.py", "../outside.py", "."])
+def test_a_script_that_is_not_here_is_refused(script: str, context: Context) -> None:
+    (context.cwd.parent / "outside.py").write_text("")
+    with pytest.raises(UsageError):
+        init.draft(context, script=script)
+
+
+def test_a_name_that_is_not_legal_is_refused_before_anything_is_written(context: Context) -> None:
+    write(context, "train.py", MAIN)
+    with pytest.raises(JobFileError):
+        init.draft(context, name="Not Legal")
+    assert [path.name for path in context.cwd.iterdir()] == ["train.py"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_use(context: Context) -> None:
+    write(context, "train.py", MAIN)
+    made = init.draft(context)
+    (context.cwd / "train.py").unlink()
+    context.cwd.rmdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        init.write(made)

@@ -1,0 +1,131 @@
+"""`data copy`, `data verify` and `data ls` of folders, and what they say without the extra for stores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call, loaded_by
+from tests.cli.test_json import hold
+
+from windlass.cli.data import progress_line
+from windlass.storage.progress import Progress
+
+STORES = ("obstore", "boto3", "botocore")
+WITHOUT = (
+    "import sys; sys.modules.update(dict.fromkeys(('obstore', 'boto3'))); from windlass.cli.main import main; main()"
+)
+
+
+@pytest.fixture
+def source(home: Path) -> Path:
+    path = Path("source")
+    (path / "deep").mkdir(parents=True)
+    (path / "a.bin").write_bytes(b"a" * 1000)
+    (path / "deep/b.bin").write_bytes(b"b" * 2000)
+    return path
+
+
+def test_a_copy_says_what_it_did_and_a_second_one_that_nothing_was_left(windlass: Call, source: Path) -> None:
+    first = windlass("data", "copy", "source", "to")
+    assert first.code == 0, first.err
+    assert first.out.startswith("2 files copied, 2.9 KiB in ")
+    assert f"{Path('to').resolve()}: 2 files, 2.9 KiB, set:" in first.out
+    assert (first.err, Path("to/deep/b.bin").read_bytes()) == ("", b"b" * 2000)
+    assert windlass("data", "copy", "source", "to").out.startswith("nothing to copy; 2 files unchanged\n")
+
+
+def test_what_cannot_be_copied_is_named_and_the_code_is_1(windlass: Call, source: Path) -> None:
+    (source / "out").symlink_to("/etc/hostname")
+    done = windlass("data", "copy", "source", "to")
+    assert done.code == 1
+    assert "1 file not copied:\n  out  it is a link to a place outside of the folder\n" in done.out
+    data = windlass("data", "copy", "source", "to", "-o", "json").json
+    hold("data-copy", data)
+    assert [one["name"] for one in data["refused"]] == ["out"]
+    assert (data["copied_files"], data["unchanged_files"]) == (0, 2)
+
+
+def test_verify_and_ls_show_the_set(windlass: Call, source: Path) -> None:
+    bare = windlass("data", "verify", "source")
+    assert (bare.code, "has no manifest" in bare.err, "windlass data copy writes one" in bare.err) == (1, True, True)
+    windlass("data", "copy", "source", "to")
+    good = windlass("data", "verify", "to", "-o", "json")
+    hold("data-verify", good.json)
+    assert (good.code, good.json["ok"], good.json["files"]) == (0, True, 2)
+    assert ": verified, 2 files, 2.9 KiB, set:" in windlass("data", "verify", "to").out
+    Path("to/a.bin").write_bytes(b"A" * 1000)
+    Path("to/more").touch()
+    bad = windlass("data", "verify", "to")
+    assert bad.code == 1
+    assert "a.bin" in bad.out
+    assert "1 other file beside the set, such as more" in bad.out
+    listed = windlass("data", "ls", "to", "-o", "json").json
+    hold("data-ls", listed)
+    assert [(one["name"], one["bytes"]) for one in listed["files"]] == [
+        ("a.bin", 1000),
+        ("deep/b.bin", 2000),
+        ("more", 0),
+    ]
+    assert "3 files, 2.9 KiB, set:" in windlass("data", "ls", "to").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ftp://host/x", "to"), "ftp:// is no known kind of store"),
+        (("s3://", "to"), "the bucket is missing"),
+        (("nowhere", "to"), "there is no such folder"),
+        (("source", "source/deep"), "overlap"),
+        (("s3://bucket/../x", "to"), "no . and no .."),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_2(
+    windlass: Call, source: Path, words: tuple[str, str], said: str
+) -> None:
+    done = windlass("data", "copy", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert not Path("to").exists()
+
+
+def test_without_the_extra_a_store_names_the_command_and_folders_are_copied(
+    environ: Mapping[str, str], source: Path
+) -> None:
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", WITHOUT, "data", *words]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    for words in (("copy", "source", "s3://bucket/set"), ("copy", "gs://bucket/set", "to"), ("ls", "s3://bucket/set")):
+        done = call(*words)
+        assert done.returncode == 1
+        assert "object stores need the extra `data`\n  pip install 'windlass[data]'" in done.stderr
+        assert len(done.stderr.splitlines()) == 2
+    assert call("copy", "source", "to").returncode == 0
+    assert call("verify", "to").returncode == 0
+
+
+@pytest.mark.parametrize("words", [("data", "--help"), ("data", "copy", "--help"), ("data", "copy", "source", "to")])
+def test_no_library_of_stores_is_imported_for_folders(
+    environ: Mapping[str, str], source: Path, words: tuple[str, ...]
+) -> None:
+    assert not loaded_by(*words, environ=environ).intersection(STORES)
+
+
+def test_a_line_of_progress_has_rate_and_time_left() -> None:
+    progress = Progress()
+    assert progress_line("copy", progress, 1.0) == "copy: listing"
+    progress.is_listing, progress.num_files, progress.num_bytes = False, 4, 4 << 20
+    assert progress_line("copy", progress, 1.0) == "copy: 0 of 4 files, 0 B of 4.0 MiB"
+    progress.files_done, progress.bytes_done, progress.bytes_moved = 3, 3 << 20, 2 << 20
+    assert progress_line("copy", progress, 2.0) == "copy: 3 of 4 files, 3.0 MiB of 4.0 MiB, 1.0 MiB/s, 1.0s left"
+
+
+def test_addresses_complete_to_stores_and_paths(environ: Mapping[str, str], source: Path) -> None:
+    asked = {**environ, "_WINDLASS_COMPLETE": "bash_complete", "COMP_WORDS": "windlass data copy s", "COMP_CWORD": "3"}
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'windlass'; from windlass.cli.main import main; main()"]
+    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["plain,s3://", "file,s"]

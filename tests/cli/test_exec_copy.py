@@ -1,0 +1,108 @@
+"""`exec` and `cp` reach into runs of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+from tests.cli.test_json import hold
+from tests.helpers.until import until
+
+from windlass.runs.record import Status
+from windlass.spec.job import Job
+
+SCRIPT = """
+import os, pathlib, time
+out = pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"])
+(out / f"{os.environ['RANK']}.txt").write_text(os.environ["RANK"])
+pathlib.Path(os.environ["WINDLASS_CHECKPOINT_DIR"], "last.pt").write_text("weights")
+while not (out / "go").exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def live(windlass: Call) -> str:
+    """A run of two ranks on two nodes that goes on until there is a file `go` in its output."""
+    Path("wait.py").write_text(SCRIPT)
+    begun = windlass("run", "-d", "-q", "--nodes", "2", "wait.py")
+    assert begun.code == 0, begun.err
+    run = begun.out.strip()
+    output = Path.cwd().parent / "home" / "runs" / run / "output"
+    until(lambda: len(list(output.glob("*.txt"))) == 2, lambda: windlass("status", run).out)
+    return run
+
+
+def test_a_command_has_the_environment_and_folder_of_a_rank(windlass: Call, live: str) -> None:
+    words = ["--", "bash", "-c", "echo $RANK $WORLD_SIZE $NODE_RANK $WINDLASS_RUN_ID; pwd"]
+    assert windlass("exec", live, *words).out.split() == ["0", "2", "0", live, str(Path.cwd())]
+    assert windlass("exec", live, "--rank", "1", *words).out.split()[:3] == ["1", "2", "1"]
+    alike = windlass("exec", live, "--node", "1", "--", "bash", "-c", "echo ${RANK-none} $WORLD_SIZE")
+    assert alike.out.split() == ["none", "2"]
+
+
+def test_a_command_ends_as_it_ends(windlass: Call, live: str) -> None:
+    assert windlass("exec", live, "--", "bash", "-c", "echo oh >&2; exit 7").code == 7
+    missing = windlass("exec", live, "--", "no-such-program")
+    assert (missing.code, "no-such-program is not there" in missing.err) == (127, True)
+    assert windlass("exec", live, "--rank", "2", "--", "true").code == 2
+    assert windlass("exec", live, "--node", "2", "--", "true").code == 2
+    assert windlass("exec", live).code == 2
+    assert windlass("exec", "nope", "--", "true").code == 102
+
+
+def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
+    windlass: Call, live: str, ended: Callable[..., Status]
+) -> None:
+    data = windlass("cp", f"{live}:output", "here", "-o", "json").json
+    hold("cp", data)
+    assert (data["files"], data["bytes"], data["left_out"]) == (2, 2, [])
+    assert sorted(path.name for path in Path("here").iterdir()) == ["0.txt", "1.txt"]
+    assert windlass("cp", f"{live}:checkpoints/last.pt", ".").code == 0
+    assert Path("last.pt").read_text() == "weights"
+    Path("go").write_text("")
+    assert windlass("cp", "go", f"{live}:output").code == 0
+    assert ended(live).exit_code == 0
+    assert windlass("cp", f"{live}:output/go", "back").code == 0
+    after = windlass("exec", live, "--", "true")
+    assert (after.code, "has ended" in after.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("a", "b"), "must be of a run"),
+        (("{run}:output", "{run}:output/x"), "must be of a run"),
+        (("{run}:../../record.db", "."), "may not lead upwards"),
+        (("{run}:output/../../../record.db", "."), "may not lead upwards"),
+        (("{run}:output/nope", "."), "is not there"),
+        (("{run}:/etc/hosts", "."), "a path of this machine"),
+        (("nope", "{run}:output"), "is not there"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused(
+    windlass: Call, recorded: Callable[..., str], words: tuple[str, ...], said: str
+) -> None:
+    run = recorded(Job(name="job", command=["true"]), 0)
+    result = windlass("cp", *(word.format(run=run) for word in words))
+    assert (result.code, said in result.err) == (2, True), result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cp", "claim:data/x", "."), "no target is named"),
+        (("exec", "claim:data", "--", "ls"), "no target is named"),
+        (("cp", "claim:data/x", ".", "--on", "local"), "claim: is not supported by engine local"),
+        (("cp", "claim:data/../x", ".", "--on", "local"), "may not lead upwards"),
+        (("cp", "claim:Data!/x", ".", "--on", "local"), "names no claim"),
+        (("cp", "claim:/x", ".", "--on", "local"), "names no claim"),
+        (("cp", "claim:data/x", ".", "--on", "local", "--node", "1"), "has neither ranks nor nodes"),
+        (("exec", "claim:data", "--on", "local", "--rank", "0", "--", "ls"), "has neither ranks nor nodes"),
+    ],
+)
+def test_a_claim_needs_a_target_that_has_claims(windlass: Call, words: tuple[str, ...], said: str) -> None:
+    refused = windlass(*words)
+    assert (refused.code, said in refused.err) == (2, True), refused.err

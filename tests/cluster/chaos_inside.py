@@ -1,0 +1,157 @@
+"""Plays a chaos case on a bed: a job whose supervisor is in the cluster, the strikes on both, and what must be true."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.harness import TRAIN, steps_in
+from tests.chaos.plans import Strike
+from tests.cluster.bed.cluster import Bed
+from tests.cluster.bed.sharing import strikes_since, striking
+from tests.cluster.chaos_plans import Case
+from tests.cluster.chaos_strikes import PATIENCE_SECONDS, Striker
+from tests.cluster.proxy import Proxy
+from tests.engines.harness import Harness, Run
+from tests.helpers.until import passed, until
+
+from windlass.runs.events import Event
+from windlass.runs.phase import Phase
+
+EVERY_STEPS = 25
+EPOCHS = 14
+STEPS = 57 * EPOCHS
+PAUSE_SECONDS = 0.02
+"""After each step: some 800 of these take half a minute, in which strikes fall."""
+JOB: dict[str, Any] = {"grace": "5s", "restarts": {"max": 30, "on": ["failure", "preemption", "node-loss"]}}
+LEFT_SECONDS = 90.0
+LABELLED = "jobs,jobsets,pods,services,configmaps,secrets,leases,persistentvolumeclaims"
+FALSE = frozenset({"lost-node", "cause", "attempt-end", "notice", "stop", "hang"})
+"""Events of a run that something has happened to."""
+
+
+@dataclass
+class Play:
+    """One run through its strikes."""
+
+    case: Case
+    bed: Bed
+    namespace: str
+    harness: Harness
+    proxy: Proxy
+    kubeconfig: Path
+    """Of the user's machine, which reaches the cluster by the proxy."""
+    did: list[str] = field(default_factory=list)
+    run: Run = field(init=False)
+    striker: Striker = field(init=False)
+    began: float = field(default_factory=time.monotonic)
+
+    def play(self) -> None:
+        """Everything up to the end of the run."""
+        words = (TRAIN.name, "--every", str(EVERY_STEPS), "--epochs", str(EPOCHS), "--pause", str(PAUSE_SECONDS))
+        nodes = {"min": 1, "max": self.case.nodes} if self.case.is_elastic else self.case.nodes
+        shape = {"nodes": nodes, "procs_per_node": self.case.procs_per_node}
+        with striking(self.bed):
+            self.run = self.harness.start(*words, base=TRAIN.parent, **shape)
+        self.striker = Striker(self.bed, self.namespace, self.run, self.proxy, self.kubeconfig)
+        until(lambda: self.striker.pods(is_supervisor=True), "no supervisor", PATIENCE_SECONDS)
+        for strike in self.case.strikes:
+            if not self._moment_of(strike):
+                break
+            self.did.append(f"{strike}: {self.striker.strike(strike) or 'nothing'}")
+        self.run.until(lambda run: run.status.phase.is_terminal, PATIENCE_SECONDS)
+
+    # -- what is seen from outside ------------------------------------------------------------------------------------
+
+    @property
+    def marks(self) -> Path:
+        """Where the ranks write down what they do; a claim of a bed is a folder of this machine."""
+        claim = self.striker.kubectl("get", "pvc", "results", "-o", "jsonpath={.spec.volumeName}")
+        return self.bed.layout.volumes / claim / "windlass" / self.run.id / "output"
+
+    def digest(self) -> str:
+        path = self.marks / "digest"
+        return path.read_text() if path.exists() else ""
+
+    def _moment_of(self, strike: Strike) -> bool:
+        """Wait for it; False where the run is over before."""
+        if strike.after_steps is None:
+            passed(strike.after_seconds)
+            return not self._is_over()
+        marks = self.marks
+        goal = max((high for _, high in steps_in(marks).values()), default=0) + strike.after_steps
+
+        def newest() -> int:
+            return list(steps_in(marks).values() or [[0, 0]])[-1][1]
+
+        until(lambda: self._is_over() or newest() >= goal, lambda: f"no progress: {self.story()}", PATIENCE_SECONDS)
+        return not self._is_over()
+
+    def _is_over(self) -> bool:
+        return self.harness.engine.status(self.run.id).phase.is_terminal
+
+    def events(self) -> list[Event]:
+        return self.harness.store.events(self.run.id)
+
+    def story(self) -> str:
+        """The run's events, and what was done to it."""
+        left_out = {"progress", "phase", "rank", "node", "checkpoint"}
+        lines = [
+            f"{e.seq} {e.time:.1f} {e.kind} {json.dumps(e.data)[:400]}" for e in self.events() if e.kind not in left_out
+        ]
+        return "\n".join([str(self.case), *self.did, str(self.harness.store.status(self.run.id).condition), *lines])
+
+    # -- what must be true --------------------------------------------------------------------------------------------
+
+    def problems(self, expected: str) -> Iterator[str]:
+        """What is not as it should be at the end of the run."""
+        status, events = self.harness.store.status(self.run.id), self.events()
+        yield from self.striker.problems
+        if status.phase is not Phase.SUCCEEDED:
+            yield f"the run is {status.phase}"
+        if [event.seq for event in events] != list(range(1, status.last_seq + 1)):
+            yield f"numbers of events: {[event.seq for event in events]}"
+        yield from self._false_weights(expected, events)
+        yield from self._false_events(events)
+        yield from self._lost_steps(events)
+
+    def _false_weights(self, expected: str, events: list[Event]) -> Iterator[str]:
+        """An elastic run ends with those of all its nodes, if no attempt had fewer; otherwise it makes all steps."""
+        made = max((high for _, high in steps_in(self.marks).values()), default=0)
+        if made != STEPS or not self.digest():
+            yield f"{made} of {STEPS} steps, digest '{self.digest()[:12]}'"
+        is_whole = all(len(one.data["members"]) == self.case.nodes for one in events if one.kind == "attempt")
+        if is_whole and self.digest() != expected:
+            yield f"weights {self.digest()[:12]}, undisturbed {expected[:12]}"
+
+    def _false_events(self, events: list[Event]) -> Iterator[str]:
+        """What the record has of faults that there were not."""
+        # The loss of a node for another test may have hit this run.
+        others = [one for one in strikes_since(self.bed, self.began) if one[0] == "node of the supervisor"]
+        num_harmful = self.striker.num_harmful + len(others)
+        has_lost_pods = self.striker.has_lost_pods or others
+        num_attempts = sum(event.kind == "attempt" for event in events)
+        if num_attempts > 1 + num_harmful * (2 if self.case.is_elastic else 1):  # one that shrinks, one that grows
+            yield f"{num_attempts} attempts by {num_harmful} strikes"
+        false = FALSE if not num_harmful else frozenset() if has_lost_pods else frozenset({"lost-node"})
+        yield from (f"false event: {event.kind} {event.data}" for event in events if event.kind in false)
+
+    def _lost_steps(self, events: list[Event]) -> Iterator[str]:
+        """Attempts that restored less than the record had as saved before them."""
+        restored = {number: first for number, (first, _) in steps_in(self.marks).items()}
+        saved = attempt = 0
+        for event in events:
+            if event.kind == "checkpoint" and event.data["action"] == "saved":
+                saved = max(saved, int(event.data["step"]))
+            elif event.kind == "attempt":
+                attempt += 1
+                if restored.get(attempt, saved) < saved:
+                    yield f"attempt {attempt} restored step {restored[attempt]}, and {saved} was saved"
+
+    def left(self) -> str:
+        """What the cluster has with the label of the run."""
+        return self.striker.kubectl("get", LABELLED, "-l", f"windlass.dev/run={self.run.id}", "-o", "name")

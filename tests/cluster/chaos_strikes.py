@@ -1,0 +1,255 @@
+"""Strikes a run that its cluster supervises: its processes and pods, what they stand on, and the user's machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.plans import Strike
+from tests.cluster.bed import pod_network, users
+from tests.cluster.bed.cluster import API_SERVER, Bed
+from tests.cluster.bed.sharing import striking
+from tests.cluster.chaos_plans import LASTING, MEANWHILE, SHARED, seconds_of
+from tests.cluster.proxy import Proxy
+from tests.engines.harness import Run
+from tests.helpers.machine import kill
+from tests.helpers.until import passed, until
+
+from windlass.engines.kubernetes.engine import KubernetesEngine
+
+PATIENCE_SECONDS = 300.0
+CUT_PAUSE_SECONDS = 0.3
+
+
+@dataclass
+class Striker:
+    """What strikes one run, and how often that has hit its ranks."""
+
+    bed: Bed
+    namespace: str
+    run: Run
+    proxy: Proxy
+    """Before the API server, for the user's machine."""
+    kubeconfig: Path
+    """Of the user's machine."""
+    num_harmful: int = 0
+    """Strikes that have hit ranks or their pods."""
+    has_lost_pods: bool = False
+    problems: list[str] = field(default_factory=list)
+    """What was not as it should be meanwhile."""
+
+    # -- what is there ------------------------------------------------------------------------------------------------
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        """Output of kubectl, once the API server answers: other tests strike it too. What is gone is no error."""
+
+        def told() -> tuple[str] | None:
+            try:
+                return (self.bed.kubectl(*words, "-n", self.namespace, stdin=stdin),)
+            except subprocess.CalledProcessError as error:
+                return ("",) if "(NotFound)" in error.stderr else None
+
+        found = until(told, lambda: f"kubectl {' '.join(words)} fails", PATIENCE_SECONDS)
+        return found[0] if found else ""
+
+    def pods(self, *, is_supervisor: bool) -> list[dict[str, Any]]:
+        """Those of the supervisor or of attempts that run."""
+        chosen = f"windlass.dev/run={self.run.id},{'!' if is_supervisor else ''}windlass.dev/attempt"
+        found = json.loads(self.kubectl("get", "pods", "-l", chosen, "-o", "json"))["items"]
+        live = [
+            pod for pod in found if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+        ]
+        return sorted(live, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def _processes(self, kind: str) -> list[int]:
+        """The processes of one kind, as numbered out here."""
+        pids = {state.pid for state in self.run.status.ranks}
+        found = set()
+        for pod in self.pods(is_supervisor=kind == "supervisor"):
+            for pid in self._pids(pod):
+                with contextlib.suppress(OSError):
+                    if kind == "supervisor":
+                        is_one = b"windlass.zip" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                    else:
+                        is_one = pod_network.number_inside(pid) in pids
+                    if is_one:
+                        found.add(pid)
+        return sorted(found)
+
+    def _pids(self, pod: dict[str, Any]) -> list[int]:
+        node = self.bed.node(pod["spec"]["nodeName"])
+        return sorted(pod_network.processes(node, pod["metadata"]["uid"]))
+
+    # -- strikes ------------------------------------------------------------------------------------------------------
+
+    def strike(self, strike: Strike) -> str:
+        """Returns what it did; empty where there was nothing to strike."""
+        shared = striking(self.bed, strike.kind) if strike.kind in SHARED else contextlib.nullcontext()
+        with shared:
+            if self.run.status.phase.is_terminal:
+                return ""
+            if strike.kind in LASTING:
+                return self._last(strike)
+            if strike.kind in ("supervisor killed", "rank"):
+                return self._kill("supervisor" if strike.kind != "rank" else "rank", strike.which)
+            return self._lose_node() if strike.kind == "node of the supervisor" else self._remove(strike)
+
+    def _kill(self, kind: str, which: float, pids: list[int] | None = None) -> str:
+        pids = self._processes(kind) if pids is None else pids
+        victims = [pid for pid in pids[int(which * len(pids)) :][:1] if kill(pid)]
+        self.num_harmful += len(victims) if kind == "rank" else 0
+        return " ".join(f"{kind} {pid}" for pid in victims)
+
+    def _remove(self, strike: Strike) -> str:
+        """A pod: deleted, with or without the time to end, or evicted, as where its node is drained."""
+        is_supervisor = strike.kind == "supervisor deleted"
+        pods = self.pods(is_supervisor=is_supervisor)
+        names = [pod["metadata"]["name"] for pod in pods[int(strike.which * len(pods)) :][:1]]
+        how = "--grace-period=0 --force" if strike.detail < 0.6 else "--wait=false"
+        for name in names:
+            self.num_harmful += not is_supervisor
+            self.has_lost_pods |= not is_supervisor
+            if strike.kind == "pod evicted":
+                eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+                path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
+                self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+            else:
+                self.kubectl("delete", "pod", name, "--ignore-not-found", *how.split())
+        return " ".join([*names, how] if names else [])
+
+    def _last(self, strike: Strike) -> str:
+        """What lasts for some seconds, and what else happens in its middle."""
+        other = MEANWHILE[int(strike.detail * len(MEANWHILE))]
+        pids = self._processes(other) if other else []
+        seconds = seconds_of(strike)
+        with self._lasting(strike, seconds):
+            passed(seconds / 2)
+            did = self._kill(other, strike.which, pids) if other else ""
+            passed(seconds / 2)
+        return f"{seconds:.1f} s, {did or 'nothing'} meanwhile"
+
+    @contextlib.contextmanager
+    def _lasting(self, strike: Strike, seconds: float) -> Iterator[None]:
+        supervisors = self.pods(is_supervisor=True)
+        match strike.kind:
+            case "connections cut":
+                self._cut(supervisors, seconds)
+                yield
+            case "connections stalled":
+                with self._stalled(supervisors):
+                    yield
+            case "supervisor suspended":
+                self._suspend(is_suspended=True)
+                yield
+                self._suspend(is_suspended=False)
+            case "user's login":
+                with self._expired_login():
+                    yield
+            case "user's connections":
+                with self._bad_connections(is_cutting=strike.which < 0.5):
+                    yield
+            case _:
+                with self._without_service(strike.kind, {pod["spec"]["nodeName"] for pod in supervisors}):
+                    yield
+
+    def _cut(self, pods: list[dict[str, Any]], seconds: float) -> None:
+        """All connections of the supervisor's pod, to the API server and to the pods of the run, again and again."""
+        pids = [pid for pod in pods for pid in self._pids(pod)[:1]]
+        give_up = time.monotonic() + seconds
+        while time.monotonic() < give_up:
+            for pid in pids:
+                pod_network.cut(pid)
+            passed(CUT_PAUSE_SECONDS)
+
+    @contextlib.contextmanager
+    def _stalled(self, pods: list[dict[str, Any]]) -> Iterator[None]:
+        links = [pod_network.link(self.bed.layout, pid) for pod in pods for pid in self._pids(pod)[:1]]
+        for link in links:
+            pod_network.set_link(self.bed.layout, link, "down")
+        try:
+            yield
+        finally:
+            for link in links:
+                pod_network.set_link(self.bed.layout, link, "up")
+
+    def _suspend(self, *, is_suspended: bool) -> None:
+        patch = json.dumps({"spec": {"suspend": is_suspended}})
+        self.kubectl("patch", "job", f"{self.run.id}-supervisor", "-p", patch)
+
+    @contextlib.contextmanager
+    def _without_service(self, kind: str, nodes: set[str]) -> Iterator[None]:
+        """What all runs of the bed use."""
+        bed = self.bed
+        match kind:
+            case "api down":
+                begin, end = bed.kill_api_server, bed.start_api_server
+            case "api frozen":
+                begin, end = partial(bed.freeze, API_SERVER), partial(bed.thaw, API_SERVER)
+            case "logins refused":
+                begin, end = bed.refuse_accounts, bed.accept_accounts
+            case _:
+                [node] = nodes or {"node1"}
+                begin, end = partial(bed.cut_network, node), partial(bed.mend_network, node)
+        begin()
+        try:
+            yield
+        finally:
+            end()
+
+    def _lose_node(self) -> str:
+        """The node of the supervisor loses its power, until another supervisor is there."""
+        before = self.pods(is_supervisor=True)
+        if not before:
+            return ""
+        [name] = {pod["spec"]["nodeName"] for pod in before}
+        lost = [pod for pod in self.pods(is_supervisor=False) if pod["spec"]["nodeName"] == name]
+        self.num_harmful += bool(lost)
+        self.has_lost_pods |= bool(lost)
+        self.bed.kill_node(name)
+        try:
+            until(
+                lambda: [pod for pod in self.pods(is_supervisor=True) if pod["spec"]["nodeName"] != name],
+                "no supervisor on the other node", PATIENCE_SECONDS,
+            )  # fmt: skip
+        finally:
+            self.bed.start_node(name)
+        return f"{name}, with {len(lost)} pods of the attempt"
+
+    # -- the user's machine -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _expired_login(self) -> Iterator[None]:
+        """A command reports that, and takes the run for what it was."""
+        before = self.kubeconfig.read_text()
+        view = json.loads(before)
+        view["users"][0]["user"] = {"token": users.token(users.EXPIRED)}
+        self.kubeconfig.write_text(json.dumps(view))
+        try:
+            self._require_true_view()
+            yield
+        finally:
+            self.kubeconfig.write_text(before)
+
+    @contextlib.contextmanager
+    def _bad_connections(self, *, is_cutting: bool) -> Iterator[None]:
+        self.proxy.is_cutting, self.proxy.is_stalling = is_cutting, not is_cutting
+        try:
+            yield
+            if is_cutting:
+                self.run.bring_logs()
+        finally:
+            self.proxy.is_cutting = self.proxy.is_stalling = False
+
+    def _require_true_view(self) -> None:
+        """Of a command on a machine that has the record, and cannot log in."""
+        known = self.run.harness.store.status(self.run.id)
+        shown = KubernetesEngine(self.run.harness.store).status(self.run.id)
+        if shown.phase is not known.phase or not shown.condition:
+            self.problems.append(f"without a login a command shows {shown.phase}, {shown.condition}")

@@ -1,0 +1,219 @@
+"""`windlass target setup` gives supervisors in a cluster exactly their rights, may be repeated, and can be undone."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Call, Result, home, windlass
+from tests.cli.test_json import hold
+from tests.cluster.bed.cluster import Bed, Cluster
+from tests.cluster.bed.host import BedError, wait_for
+from tests.cluster.test_informer import anchor
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.api.informer import Watched
+from windlass.engines.kubernetes.preflight import rbac
+from windlass.engines.kubernetes.preflight.rbac import Right
+
+__all__ = ["home", "windlass"]
+
+NAME = layout.SUPERVISOR_ACCOUNT
+KINDS = ["Role", "RoleBinding", "ServiceAccount"]
+OF_EVERY_LOGIN = {"authentication.k8s.io", "authorization.k8s.io"}
+"""Groups in which every login may ask about itself."""
+
+On = Callable[..., Result]
+
+
+@pytest.fixture
+def on(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> On:
+    """`on(cluster, namespace, "target", "setup", "lab", context=…)` → what the command said."""
+
+    def call(cluster: Cluster, namespace: str, *words: str, context: str = "") -> Result:
+        monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
+        target = {"kind": "kubernetes", "context": context or cluster.context, "namespace": namespace,
+                  "image": cluster.image, "python": cluster.python}  # fmt: skip
+        Path("targets.yaml").write_text(json.dumps({"lab": target}))
+        return windlass(*words)
+
+    return call
+
+
+def changes(result: Result) -> list[str]:
+    assert result.code == 0, result.err
+    hold("target-setup", result.json)
+    assert {one["name"] for one in result.json["objects"]} == {NAME}
+    assert sorted(one["kind"] for one in result.json["objects"]) == KINDS
+    return [one["change"] for one in result.json["objects"]]
+
+
+def account(namespace: str) -> str:
+    return f"system:serviceaccount:{namespace}:{NAME}"
+
+
+def rights_of(cluster: Cluster, namespace: str, user: str) -> set[Right]:
+    """What a user may do in the namespace, as the API server lists it, beyond what every login may."""
+    review = {"apiVersion": rbac.REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
+    said = cluster.kubectl(
+        "create", f"--as={user}", "--validate=false", "-f", "-", "-o", "json", stdin=json.dumps(review)
+    )
+    found = set()
+    for rule in json.loads(said)["status"]["resourceRules"]:
+        if set(rule["apiGroups"]) <= OF_EVERY_LOGIN:
+            continue
+        assert not rule.get("resourceNames")
+        found |= {Right(*one) for one in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])}
+    return found
+
+
+def until_granted(cluster: Cluster, namespace: str, user: str, wanted: set[Right]) -> None:
+    """Wait until a user has exactly these rights: the API server learns of roles a moment after they were created."""
+    with contextlib.suppress(BedError):
+        wait_for(lambda: rights_of(cluster, namespace, user) == wanted, "the rights", 30)
+    assert rights_of(cluster, namespace, user) == wanted
+
+
+def of_supervisors(cluster: Cluster) -> set[Right]:
+    return set(rbac.supervisor_rights(set(cluster.kubectl("api-versions").split())))
+
+
+def objects(cluster: Cluster, namespace: str) -> list[str]:
+    listed = cluster.kubectl("get", "roles,rolebindings,serviceaccounts", "-n", namespace, "-o", "json")
+    return sorted(one["kind"] for one in json.loads(listed)["items"] if one["metadata"]["name"] == NAME)
+
+
+def test_the_account_has_exactly_the_rights_of_a_supervisor(cluster: Cluster, namespace: str, on: On) -> None:
+    created = on(cluster, namespace, "target", "setup", "lab", "-o", "json")
+    assert changes(created) == ["created"] * 3
+    until_granted(cluster, namespace, account(namespace), of_supervisors(cluster))
+    assert rights_of(cluster, "default", account(namespace)) == set(), "none in another namespace"
+
+
+def test_it_may_be_repeated_and_mends_what_differs(cluster: Cluster, namespace: str, on: On) -> None:
+    words = ("target", "setup", "lab", "-o", "json")
+    changes(on(cluster, namespace, *words))
+    version = cluster.kubectl("get", "role", NAME, "-n", namespace, "-o", "jsonpath={.metadata.resourceVersion}")
+    assert changes(on(cluster, namespace, *words)) == ["kept"] * 3
+    kept = cluster.kubectl("get", "role", NAME, "-n", namespace, "-o", "jsonpath={.metadata.resourceVersion}")
+    assert kept == version
+    wider = [
+        {"op": "add", "path": "/rules/-", "value": {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}}
+    ]
+    cluster.kubectl("patch", "role", NAME, "-n", namespace, "--type=json", "-p", json.dumps(wider))
+    assert changes(on(cluster, namespace, *words)) == ["changed", "kept", "kept"]
+    until_granted(cluster, namespace, account(namespace), of_supervisors(cluster))
+
+
+@pytest.mark.parametrize("words", [("target", "setup", "lab", "-o", "manifest"), ("check", "--on", "lab", "--role")])
+def test_what_is_printed_for_a_platform_team_is_the_same_set_up(
+    words: tuple[str, ...], cluster: Cluster, namespace: str, on: On
+) -> None:
+    printed = on(cluster, namespace, *words)
+    assert (printed.code, objects(cluster, namespace)) == (0, [])
+    cluster.kubectl("apply", "-f", "-", stdin=printed.out)
+    assert changes(on(cluster, namespace, "target", "setup", "lab", "-o", "json")) == ["kept"] * 3
+    until_granted(cluster, namespace, account(namespace), of_supervisors(cluster))
+
+
+def supervisor(cluster: Cluster, namespace: str, on: On) -> Any:
+    """What `check` reports of supervisors."""
+    [check] = [one for one in on(cluster, namespace, "check", "--on", "lab", "-o", "json").json["checks"]
+               if one["name"] == "supervisor"]  # fmt: skip
+    return check
+
+
+def test_check_shows_where_runs_are_supervised(cluster: Cluster, namespace: str, on: On) -> None:
+    assert "windlass target setup lab" in supervisor(cluster, namespace, on)["fix"]
+    on(cluster, namespace, "target", "setup", "lab")
+    assert supervisor(cluster, namespace, on)["found"].startswith("runs are supervised in the cluster")
+
+
+def test_a_set_up_from_before_an_operator_was_installed_is_found_and_mended(
+    cluster: Cluster, namespace: str, on: On
+) -> None:
+    def notes() -> Any:
+        Path("train.py").touch()
+        job = {"name": "digits", "run": "train.py", "nodes": 2, "kubernetes": {"via": "jobset"}}
+        Path("job.yaml").write_text(json.dumps(job))
+        found = on(cluster, namespace, "plan", "--on", "lab", "-o", "json").json["notes"]
+        return [one["message"] for one in found if one["code"] == "supervisor-rights"]
+
+    cluster.apply(*rbac.supervisor_objects(namespace, ()), namespace=namespace)  # as of a cluster without any
+    lacks = f"service account {NAME} lacks rights on jobsets.jobset.x-k8s.io"
+    check = supervisor(cluster, namespace, on)
+    assert (check["level"], check["found"].startswith(lacks)) == ("warn", True)
+    assert notes() == [f"{lacks}: this machine supervises the run"]
+    assert changes(on(cluster, namespace, "target", "setup", "lab", "-o", "json")) == ["changed", "kept", "changed"]
+    assert (supervisor(cluster, namespace, on)["level"], notes()) == ("ok", [])
+
+
+def test_nothing_is_removed_under_a_run_and_all_after_it(cluster: Cluster, namespace: str, on: On) -> None:
+    on(cluster, namespace, "target", "setup", "lab")
+    labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: "digits-7f3k2"}
+    spec = {"serviceAccountName": NAME, "restartPolicy": "Never", "containers": [{"name": "c", "image": cluster.image}]}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "digits-7f3k2-supervisor", "labels": labels},
+           "spec": {"suspend": True, "template": {"spec": spec}}}  # fmt: skip
+    cluster.apply(job, namespace=namespace)
+    refused = on(cluster, namespace, "target", "setup", "lab", "--remove")
+    assert refused.code == 2
+    assert "unfinished runs use service account windlass-supervisor: digits-7f3k2" in refused.err
+    assert objects(cluster, namespace) == KINDS
+    cluster.kubectl("delete", "job", "digits-7f3k2-supervisor", "-n", namespace)
+    remove = ("target", "setup", "lab", "--remove", "-o", "json")
+    assert changes(on(cluster, namespace, *remove)) == ["removed"] * 3
+    assert objects(cluster, namespace) == []
+    until_granted(cluster, namespace, account(namespace), set())
+    assert changes(on(cluster, namespace, *remove)) == ["absent"] * 3
+
+
+def test_an_object_of_others_is_left_alone(cluster: Cluster, namespace: str, on: On) -> None:
+    cluster.kubectl("create", "serviceaccount", NAME, "-n", namespace)
+    for more in ((), ("--remove",)):
+        refused = on(cluster, namespace, "target", "setup", "lab", *more)
+        assert refused.code == 2
+        assert f"ServiceAccount {NAME} in namespace {namespace} was not created by Windlass" in refused.err
+    assert objects(cluster, namespace) == ["ServiceAccount"]
+
+
+def test_a_login_that_may_not_is_told_which_right_it_lacks(bed: Bed, namespace: str, on: On) -> None:
+    def refused() -> str:
+        result = on(bed, namespace, "target", "setup", "lab", context="bed-limited")
+        assert result.code == 1
+        assert "windlass target setup lab -o manifest" in result.err
+        assert objects(bed, namespace) == [], "an account without rights would be used"
+        return result.err
+
+    def grant(*verbs: str) -> None:
+        granted = {Right(rbac.RBAC if kind.startswith("role") else "", kind, verb)
+                   for kind in ("roles", "rolebindings", "serviceaccounts") for verb in verbs}  # fmt: skip
+        bed.apply(rbac.role(namespace, granted), rbac.binding(namespace, "limited"), namespace=namespace)
+        until_granted(bed, namespace, "limited", granted)
+
+    assert f"may not get roles.rbac.authorization.k8s.io in namespace {namespace}" in refused()
+    grant("get")
+    assert f"may not create roles.rbac.authorization.k8s.io in namespace {namespace}" in refused()
+    grant("get", "create", "update")
+    said = refused()
+    assert f"may not grant what it lacks itself in namespace {namespace}: create configmaps" in said
+    assert "list jobs.batch" in said
+
+
+def test_the_printed_role_is_enough_to_follow_runs_of_other_machines(bed: Bed, namespace: str, on: On) -> None:
+    printed = on(bed, namespace, "check", "--on", "lab", "--role", context="bed-limited")
+    bed.kubectl("apply", "-f", "-", stdin=printed.out)
+    until_granted(bed, namespace, "limited", set(rbac.useful(set(bed.kubectl("api-versions").split()))))
+    with (
+        contextlib.closing(Client("bed-limited", namespace, bed.kubeconfig)) as client,
+        contextlib.closing(Watched(client)) as watched,
+    ):
+        assert watched.runs() == []
+        client.create(anchor("digits-7f3k2", namespace))
+        wait_for(watched.runs, "the run, by a watch", 60)
+        assert watched.trouble is None

@@ -1,0 +1,88 @@
+"""Spares on a real cluster: one has the place of a lost pod at once, and none is left when its run has ended."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.harnesses import harness_on, opened, pods, set_up
+from tests.engines.harness import Harness, Run
+
+from windlass.runs.phase import Phase
+
+GO = "/windlass/work/go"
+WAITS_FOR_SPARES = f"""import os, time
+print("ready", flush=True)
+while os.environ["WINDLASS_ATTEMPT"] == "1" or not os.path.exists({GO!r}):
+    time.sleep(0.1)
+print("rank", os.environ["RANK"], "of attempt", os.environ["WINDLASS_ATTEMPT"], flush=True)
+"""
+WAIT_SECONDS = 240.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def spared(cluster: Cluster, namespace: str, folder: Path) -> Harness:
+    (folder / "code").mkdir()
+    (folder / "code" / "waits.py").write_text(WAITS_FOR_SPARES)
+    fields: dict[str, Any] = {"kubernetes": {"via": "job", "spares": 1}, "restarts": {"max": 1}}
+    return harness_on(cluster, namespace, folder / "home", **fields)
+
+
+def pod_names(cluster: Cluster, namespace: str, run: Run, attempt: int) -> list[str]:
+    return [pod["metadata"]["name"] for pod in pods(cluster, namespace, run, attempt)]
+
+
+def in_pod(run: Run, node: int, *command: str) -> int:
+    return run.harness.engine.exec(run.id, node, None, command, None, io.BytesIO(), io.BytesIO())
+
+
+def until_none_lives(run: Run) -> None:
+    wait_for(lambda: not run.harness.engine.left_running(run.id), "no pod to run", WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("where", ["cluster", "machine"])
+def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, tmp_path: Path, where: str) -> None:
+    if where == "cluster":
+        set_up(cluster, namespace)
+    with opened(spared(cluster, namespace, tmp_path)) as harness:
+        run = harness.start("waits.py", base=tmp_path / "code", nodes=2, procs_per_node=1).until_ready(2)
+        first, lost, spare = pod_names(cluster, namespace, run, 1)
+        there = ("exec", "-n", namespace, spare, "--", "ls", "/windlass/work")
+        wait_for(lambda: "stays" in cluster.kubectl(*there), "the spare to wait", WAIT_SECONDS)
+        cluster.kubectl("delete", "pod", "-n", namespace, lost, "--grace-period=0", "--force", "--wait=false")
+        run.until(lambda run: run.text(attempt=2).count("ready\n") == 2)
+        assert [in_pod(run, node, "touch", GO) for node in range(2)] == [0, 0], "exec reaches the spare as its node"
+        status = run.wait()
+        assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+        assert [run.raw(rank, attempt=2) for rank in range(2)] == [
+            f"ready\nrank {rank} of attempt 2\n".encode() for rank in range(2)
+        ]
+        assert pod_names(cluster, namespace, run, 1) == [first, spare]
+        [refill] = pods(cluster, namespace, run, 2)
+        assert "[a] 2\n" not in cluster.kubectl("logs", "-n", namespace, refill["metadata"]["name"])
+        until_none_lives(run)
+        harness.engine.delete(run.id)
+        kinds = "jobs,pods,services,configmaps,secrets,leases"
+        words = ("get", kinds, "-n", namespace, "-l", f"windlass.dev/run={run.id}", "-o", "name")
+        wait_for(lambda: not cluster.kubectl(*words), "all objects to be gone", WAIT_SECONDS)
+        harness.runs.clear()
+
+
+def test_no_spare_is_left_by_a_run_that_ends(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """Also while the spare does not wait yet."""
+    set_up(cluster, namespace)
+    with opened(spared(cluster, namespace, tmp_path)) as harness:
+        ends = {Phase.SUCCEEDED: harness.start("sleep", "1"), Phase.FAILED: harness.start("fail_until", "9")}
+        for phase, run in ends.items():
+            assert run.wait().phase is phase, run.text()
+        for run in ends.values():
+            until_none_lives(run)
+            found = json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
+            trained = [pod for pod in found if pod["metadata"]["name"].startswith(f"{run.id}-1-0-")]
+            assert trained, "what its ranks printed is kept"

@@ -1,0 +1,272 @@
+"""Runs whose supervisor is a pod of their cluster: no machine of a user is needed, and each of them sees the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.bed.cluster import Cluster
+from tests.cluster.bed.host import wait_for
+from tests.cluster.harnesses import harness_on, opened, pods, set_up, target_on
+from tests.engines.harness import Harness, Run
+
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.supervisor import runs
+from windlass.engines.kubernetes.target import ClusterRuns
+from windlass.runs.context import Context
+from windlass.runs.events import Event
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+NUM_KILLS = 3
+STEADY = """import time
+for step in range(25):
+    print("step", step, flush=True)
+    time.sleep(1)
+"""
+TWICE = """import os, sys, time
+if os.environ["WINDLASS_ATTEMPT"] == "1":
+    print("ready", flush=True)
+    time.sleep(15)
+    sys.exit(3)
+print("again", flush=True)
+time.sleep(20)
+"""
+WAIT_SECONDS = 240.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def inside(cluster: Cluster, namespace: str) -> str:
+    """A namespace whose runs are supervised inside."""
+    set_up(cluster, namespace)
+    return namespace
+
+
+class Machine:
+    """Another machine: a home of its own, and the same target."""
+
+    def __init__(self, cluster: Cluster, namespace: str, home: Path) -> None:
+        self.store = Store(home)
+        self._target = target_on(cluster, namespace)
+        self._context = Context({"KUBECONFIG": cluster.kubeconfig}, home)
+
+    def find(self, run_id: str) -> KubernetesEngine:
+        """The engine that has the record of the run here."""
+        found, there = ClusterRuns(self.store, self._target, self._context).find(run_id)
+        assert there == run_id
+        assert isinstance(found, KubernetesEngine), "the record was not found in the cluster"
+        return found
+
+
+@pytest.fixture
+def elsewhere(cluster: Cluster, inside: str, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(cluster, inside, tmp_path / "elsewhere")
+    yield machine
+    machine.store.close()
+
+
+def supervisors(cluster: Cluster, namespace: str, run_id: str) -> list[dict[str, Any]]:
+    """The pods of the run's supervisor that have not ended."""
+    words = ("-l", f"windlass.dev/run={run_id},app.kubernetes.io/component=supervisor", "-o", "json")
+    found = json.loads(cluster.kubectl("get", "pods", "-n", namespace, *words))["items"]
+    return [
+        pod for pod in found if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
+def kill_supervisor(cluster: Cluster, namespace: str, run_id: str) -> None:
+    """End the pod of a supervisor without a word, and wait for the next one."""
+    [old] = wait_for(lambda: supervisors(cluster, namespace, run_id), "a supervisor", WAIT_SECONDS)
+    name = old["metadata"]["name"]
+    cluster.kubectl("delete", "pod", "-n", namespace, name, "--grace-period=0", "--force")
+    wait_for(
+        lambda: [pod for pod in supervisors(cluster, namespace, run_id) if pod["metadata"]["name"] != name],
+        "the next supervisor", WAIT_SECONDS,
+    )  # fmt: skip
+
+
+def suspend(cluster: Cluster, namespace: str, run_id: str, *, is_suspended: bool) -> None:
+    """Have the cluster run no supervisor of the run, or one again."""
+    patch = json.dumps({"spec": {"suspend": is_suspended}})
+    cluster.kubectl("patch", "job", f"{run_id}-supervisor", "-n", namespace, "-p", patch)
+    if is_suspended:
+        wait_for(lambda: not supervisors(cluster, namespace, run_id), "the supervisor to end", WAIT_SECONDS)
+
+
+def events(status: Status, store: Store) -> list[Event]:
+    """The record of a run, which lacks nothing and has nothing twice."""
+    found = store.events(status.id)
+    assert [event.seq for event in found] == list(range(1, status.last_seq + 1))
+    return found
+
+
+def kinds(found: list[Event], *wanted: str) -> list[str]:
+    return [event.kind for event in found if event.kind in wanted]
+
+
+def left_over(cluster: Cluster, namespace: str, run_id: str) -> str:
+    kinds = "jobs,jobsets,pods,services,configmaps,secrets,leases"
+    return cluster.kubectl("get", kinds, "-n", namespace, "-l", f"windlass.dev/run={run_id}", "-o", "name")
+
+
+def test_killed_supervisors_lose_nothing(cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path) -> None:
+    with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "60").until_ready()
+        for _ in range(NUM_KILLS):
+            kill_supervisor(cluster, inside, run.id)
+        status = run.wait()
+        assert (status.phase, len(status.attempts), status.exit_code) == (Phase.SUCCEEDED, 1, 0), run.text()
+        found = events(status, harness.store)
+        assert kinds(found, "attempt", "lost-node", "cause", "end") == ["attempt", "end"]
+        assert kinds(found, "adopted")
+        assert elsewhere.find(run.id).status(run.id) == status
+        assert elsewhere.store.events(run.id) == found
+
+
+def test_ranks_that_fail_while_the_cluster_runs_no_supervisor_are_started_again_later(
+    cluster: Cluster, inside: str, tmp_path: Path
+) -> None:
+    """In the pods that wait for it; a supervisor that is killed then finds the attempt in the pods of the first."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "twice.py").write_text(TWICE)
+    with opened(
+        harness_on(cluster, inside, tmp_path / "home", kubernetes={"via": "job"}, restarts={"max": 1})
+    ) as harness:
+        run = harness.start("twice.py", base=tmp_path / "code", nodes=2, procs_per_node=1).until_ready(2)
+        suspend(cluster, inside, run.id, is_suspended=True)
+        wait_for(lambda: _waits(cluster, inside, run), "the pods to wait", WAIT_SECONDS)
+        suspend(cluster, inside, run.id, is_suspended=False)
+        run.until(lambda run: run.text().count("again\n") == 2)
+        kill_supervisor(cluster, inside, run.id)
+        status = run.wait()
+        assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+        found = events(status, harness.store)
+        assert [event.data for event in found if event.kind == "pods"] == [{"attempt": 2, "made_for": 1}]
+        assert kinds(found, "attempt", "lost-node", "cause", "end") == ["attempt", "cause", "attempt", "end"]
+
+
+def _waits(cluster: Cluster, namespace: str, run: Run) -> bool:
+    """Whether the pods of attempt 1 wait for the next one."""
+    names = [pod["metadata"]["name"] for pod in pods(cluster, namespace, run, 1)]
+    return all("[a] over" in cluster.kubectl("logs", "-n", namespace, name) for name in names)
+
+
+def test_a_supervisor_that_was_not_created_is_created_by_the_next_command(
+    cluster: Cluster, inside: str, tmp_path: Path
+) -> None:
+    """A submission that is killed after the record and before the Job of the supervisor leaves that."""
+    with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "60").until_ready()
+        cluster.kubectl("delete", "job", "-n", inside, f"{run.id}-supervisor", "--wait")
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+
+
+@pytest.mark.parametrize("is_supervised", [True, False], ids=["supervised", "unsupervised"])
+def test_a_run_is_stopped_and_removed_from_any_machine(
+    cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path, is_supervised: bool
+) -> None:
+    with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
+        run = harness.start("sleep", "600", nodes=2, procs_per_node=1).until_ready(2)
+        if not is_supervised:
+            suspend(cluster, inside, run.id, is_suspended=True)
+        engine = elsewhere.find(run.id)
+        engine.stop(run.id)
+        if not is_supervised:
+            wait_for(lambda: not pods(cluster, inside, run, 1), "the pods to be gone", 60)
+            suspend(cluster, inside, run.id, is_suspended=False)
+        status = engine.wait(run.id, WAIT_SECONDS)
+        assert status.phase is Phase.STOPPED
+        assert run.wait().phase is Phase.STOPPED
+        engine.delete(run.id)
+        wait_for(lambda: not left_over(cluster, inside, run.id), "all objects to be gone", 60)
+        harness.runs.clear()
+
+
+def test_a_run_is_resumed_from_another_machine(
+    cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path
+) -> None:
+    with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
+        run = harness.start("fail_until", "2")
+        assert run.wait().phase is Phase.FAILED
+        engine = elsewhere.find(run.id)
+        engine.resume(run.id)
+        status = engine.wait(run.id, WAIT_SECONDS)
+        assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2)
+        events(status, elsewhere.store)
+        run.until(lambda run: run.status.phase is Phase.SUCCEEDED, runs.ENDED_REFRESH_SECONDS + 10)
+
+
+def test_a_hang_and_the_time_limit_are_found_without_a_machine(
+    cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path
+) -> None:
+    with opened(harness_on(cluster, inside, tmp_path / "home", grace="2s")) as harness:
+        hangs = harness.start("hang_once", hang="8s", restarts={"max": 1})
+        late = harness.start("sleep", "600", timeout="25s")
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code" / "steady.py").write_text(STEADY)
+        steady = harness.start("steady.py", base=tmp_path / "code", hang="8s", restarts={"max": 1})
+        harness.runs.clear()
+        engine = elsewhere.find(hangs.id)
+        status = engine.wait(hangs.id, WAIT_SECONDS)
+        [hang] = [event.data for event in events(status, elsewhere.store) if event.kind == "hang"][:1]
+        assert "hang_once" in hang["ranks"][0]["stack"], "the stack came over the pod's connection"
+        status = elsewhere.find(steady.id).wait(steady.id, WAIT_SECONDS)
+        assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 1), "what ranks print is a sign of life"
+        status = elsewhere.find(late.id).wait(late.id, WAIT_SECONDS)
+        # On a slow machine the time is over before the supervisor has begun the attempt.
+        assert (status.phase, events(status, elsewhere.store)[-1].data["reason"]) == (Phase.FAILED, "timeout")
+
+
+def test_a_lost_pod_is_replaced_and_the_others_are_kept(cluster: Cluster, inside: str, tmp_path: Path) -> None:
+    with opened(_three_nodes(cluster, inside, tmp_path)) as harness:
+        run = harness.start("pause", "20", nodes=3, procs_per_node=1).until(
+            lambda run: run.status.phase is Phase.TRAINING
+        )
+        lost = lose_pod(cluster, inside, run, 1)
+        status = run.wait()
+        assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+        assert_replaced(cluster, inside, run, lost)
+        [decided] = [event.data for event in events(status, harness.store) if event.kind == "pods"]
+        assert decided == {"attempt": 2, "made_for": 1, "pods": [[1, 0], [2, 0], [1, 2]]}
+        assert [run.raw(rank, attempt=2) != b"" for rank in range(3)] == [True] * 3
+
+
+def test_a_supervisor_that_is_killed_while_a_pod_is_replaced_loses_no_other(
+    cluster: Cluster, inside: str, tmp_path: Path
+) -> None:
+    with opened(_three_nodes(cluster, inside, tmp_path)) as harness:
+        run = harness.start("pause", "30", nodes=3, procs_per_node=1).until(
+            lambda run: run.status.phase is Phase.TRAINING
+        )
+        lost = lose_pod(cluster, inside, run, 0)
+        run.until(lambda run: len(run.status.attempts) == 2)
+        kill_supervisor(cluster, inside, run.id)
+        status = run.wait()
+        assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+        assert_replaced(cluster, inside, run, lost)
+
+
+def _three_nodes(cluster: Cluster, namespace: str, folder: Path) -> Harness:
+    return harness_on(cluster, namespace, folder / "home", kubernetes={"via": "job"}, restarts={"max": 1})
+
+
+def lose_pod(cluster: Cluster, namespace: str, run: Run, index: int) -> dict[str, Any]:
+    """Delete a pod of the first attempt at once, and give it."""
+    lost: dict[str, Any] = pods(cluster, namespace, run, 1)[index]
+    name = lost["metadata"]["name"]
+    cluster.kubectl("delete", "pod", "-n", namespace, name, "--grace-period=0", "--force", "--wait=false")
+    return lost
+
+
+def assert_replaced(cluster: Cluster, namespace: str, run: Run, lost: dict[str, Any]) -> None:
+    """Two pods have run both attempts, and one was made for the second."""
+    kept, [new] = pods(cluster, namespace, run, 1), pods(cluster, namespace, run, 2)
+    assert [lost["metadata"]["uid"] != one["metadata"]["uid"] for one in (*kept, new)] == [True] * 3
+    said = [cluster.kubectl("logs", "-n", namespace, one["metadata"]["name"]) for one in (*kept, new)]
+    assert ["[a] 2\n" in text for text in said] == [True, True, False]

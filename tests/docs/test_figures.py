@@ -1,0 +1,24 @@
+"""Each figure of the page has a command that exists, and each benchmark has its figures there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "concepts" / "figures.md"
+COMMANDS = sorted(set(re.findall(r"`python (bench/\w+\.py)([^`]*)`", PAGE.read_text())))
+HELPERS = {"common.py", "fake_pods.py", "onbed.py", "spawn.py", "stage_peers.py", "supervised.py"}
+
+
+@pytest.mark.parametrize(("file", "words"), COMMANDS)
+def test_the_command_of_a_figure_exists_with_its_options(file: str, words: str) -> None:
+    source = (ROOT / file).read_text()
+    assert [option for option in re.findall(r"--[a-z]+", words) if f'"{option}"' not in source] == []
+
+
+def test_every_benchmark_has_figures() -> None:
+    files = {path.name for path in (ROOT / "bench").glob("*.py")} - HELPERS
+    assert {Path(file).name for file, _ in COMMANDS} == files

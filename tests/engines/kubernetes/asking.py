@@ -1,0 +1,16 @@
+"""One request of one pod, over the connections of an order server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from windlass.engines.kubernetes.api.client import Unreachable
+from windlass.engines.kubernetes.pods.orders import OrderServer
+
+
+def call(server: OrderServer, pod: str, words: Sequence[str], seconds: float) -> int:
+    """The exit code. Raises Unreachable."""
+    [(_, answer)] = server.call_all([(pod, words)], seconds)
+    if isinstance(answer, Unreachable):
+        raise answer
+    return answer

@@ -1,0 +1,193 @@
+"""Rules on nodes that are not there yet, on reports as Karpenter and Cluster Autoscaler write them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.diagnose.test_pods import why
+
+from windlass.diagnose.verdict import Verdict
+from windlass.engines.kubernetes.diagnose.nodes import NOT_PROGRESSING, REPORTS
+from windlass.engines.kubernetes.observations import (
+    ClusterStatus,
+    NodeClaimStatus,
+    NodePoolMatch,
+    ObjectReport,
+    PodStatus,
+    QueueStatus,
+)
+from windlass.runs.phase import Phase
+
+PODS = (PodStatus(0, "r-1-0-x", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."),
+        PodStatus(1, "r-1-1-y", "running"))  # fmt: skip
+POOL = NodePoolMatch("gpus", ("p4d.24xlarge",), ("g5.12xlarge", "p4d.24xlarge"), ("spot", "on-demand"))
+NO_NETWORK = "KubeletNotReady: container runtime network not ready: cni plugin not initialized"
+COMING = NodeClaimStatus(
+    "gpus-7x2kq",
+    "registered",
+    "gpus",
+    "g5.12xlarge",
+    "bed-a",
+    "spot",
+    "ip-10-0-0-7",
+    "NodeNotReady",
+    NO_NETWORK,
+    seconds=200.0,
+)
+END = ', requirements=karpenter.sh/capacity-type In [spot], resources=min={"cpu":"1"}, max={"cpu":"1"}'
+NO_TYPE = (
+    "Failed to schedule pod, incompatible requirements, key node.kubernetes.io/instance-type, "
+    "node.kubernetes.io/instance-type In [p5.48xlarge] not in node.kubernetes.io/instance-type In [g5.12xlarge]"
+)
+
+
+def said(message: str, reason: str = "FailedScheduling") -> ObjectReport:
+    return ObjectReport("Pod", "r-1-0-x", reason, message)
+
+
+def waits(*told: ObjectReport, phase: Phase = Phase.QUEUED, **cluster: Any) -> Verdict:
+    return why(ClusterStatus(PODS, told, **cluster), phase)
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "words"),
+    [
+        (NO_TYPE, "instance-type-missing", ("p5.48xlarge", "not in node.kubernetes.io/instance-type In [g5.12xlarge]")),
+        (f"Failed to schedule pod, no instance type met all requirements{END}", "instance-type-missing", ()),
+        ("Failed to schedule pod, nodepool requirements filtered out all available instance types",
+         "instance-type-missing", ()),
+        (f"Failed to schedule pod, no instance type has enough resources{END}", "machines-too-small",
+         ("3 nvidia.com/gpu", "resources.gpus")),
+        ("Failed to schedule pod, no instance type which met the scheduling requirements and the required offering "
+         f"had the required resources{END}", "machines-too-small", ()),
+        ('Failed to schedule pod, incompatible requirements, label "team" does not have known values',
+         "machines-of-other-kind", ("team",)),
+        ("Failed to schedule pod, did not tolerate taint (taint=team=vision:NoSchedule)", "taint-not-tolerated",
+         ("team=vision:NoSchedule",)),
+        ('Failed to schedule pod, incompatible with nodepool "gpus", daemonset overhead={"pods":"0"}, did not tolerate '
+         "team=vision:NoSchedule", "taint-not-tolerated", ("team=vision:NoSchedule",)),
+        ("Failed to schedule pod, all available instance types exceed limits for nodepool (NodePool=gpus)",
+         "pool-limit", ("NodePool gpus is at its limit", "spec.limits")),
+        ('Failed to schedule pod, all available instance types exceed limits for nodepool: "gpus"', "pool-limit",
+         ("NodePool gpus is at its limit",)),
+        ("Failed to schedule pod, node limits have been exhausted for nodepool (NodePool=gpus)", "pool-limit", ()),
+        (f"Failed to schedule pod, no instance type has the required offering{END}", "no-capacity", ()),
+        ("Failed to schedule pod, no instance type which met the scheduling requirements and had enough resources, "
+         f"had a required offering{END}", "no-capacity", ()),
+    ],
+)  # fmt: skip
+def test_each_sentence_of_karpenter_is_a_verdict(message: str, code: str, words: tuple[str, ...]) -> None:
+    verdict = waits(said(message))
+    told = "\n".join([verdict.summary, *verdict.evidence, verdict.fix])
+    assert verdict.code == code, verdict
+    assert verdict.fix
+    assert [word for word in words if word not in told] == []
+    assert "requirements=" not in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("pod didn't trigger scale-up: 1 max node group size reached, 2 Insufficient nvidia.com/gpu", "pool-limit"),
+        ("pod didn't trigger scale-up: 3 Insufficient nvidia.com/gpu", "machines-too-small"),
+        ("pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector", "machines-of-other-kind"),
+        ("pod didn't trigger scale-up: 1 node(s) had untolerated taint {team: vision}, 1 Insufficient cpu",
+         "taint-not-tolerated"),
+        ("pod didn't trigger scale-up: 1 in backoff after failed scale-up, 1 Insufficient cpu", "no-capacity"),
+        # As cluster-autoscaler 1.34.5 said them in a cluster with three groups, one of them with a taint.
+        ("pod didn't trigger scale-up: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s)",
+         "taint-not-tolerated"),
+        ("pod didn't trigger scale-up: 1 node(s) had untolerated taint(s), 1 Insufficient nvidia.com/gpu, 1 max node "
+         "group size reached", "pool-limit"),
+    ],
+)  # fmt: skip
+def test_each_reason_of_cluster_autoscaler_is_a_verdict(message: str, code: str) -> None:
+    assert waits(said(message, "NotTriggerScaleUp")).code == code
+
+
+def test_of_several_pools_the_one_counts_that_is_nearest() -> None:
+    message = NO_TYPE + "; all available instance types exceed limits for nodepool (NodePool=large)"
+    verdict = waits(said(message))
+    assert (verdict.code, "NodePool large" in verdict.summary) == ("pool-limit", True)
+
+
+def test_a_pool_that_is_not_ready_is_the_cause_whatever_else_is_reported() -> None:
+    broken = replace(POOL, not_ready="NodeClassNotReady: there is no NodeClass gpus")
+    verdict = waits(said(NO_TYPE), pools=(broken,))
+    assert (verdict.code, "no NodeClass gpus" in verdict.summary) == ("pool-not-ready", True)
+    assert waits(said(NO_TYPE), pools=(broken, POOL)).code == "instance-type-missing"
+
+
+def test_no_verdict_rests_on_what_a_pool_could_do() -> None:
+    refused = replace(POOL, mismatch=("its nodes have the taint a=b:NoSchedule",), limits=("8 of 8 nvidia.com/gpu",))
+    assert waits(pools=(refused,)).code == "unschedulable"
+    assert waits(pools=(POOL,)).code == "unschedulable"
+
+
+def test_pools_are_evidence_with_their_limits() -> None:
+    limited = replace(POOL, limits=("8 of 8 nvidia.com/gpu",))
+    verdict = waits(said("Failed to schedule pod, node limits have been exhausted for nodepool (NodePool=gpus)"),
+                    pools=(limited,))  # fmt: skip
+    assert "NodePool gpus makes g5.12xlarge or p4d.24xlarge, spot or on-demand; 8 of 8 nvidia.com/gpu in use" in (
+        verdict.evidence
+    )
+
+
+def test_no_capacity_names_what_else_would_fit() -> None:
+    failed = ObjectReport("NodeClaim", "gpus-7x2kq", "InsufficientCapacityError", "no capacity is left of g5.12xlarge")
+    verdict = waits(failed, pools=(POOL,))
+    assert verdict.code == "no-capacity"
+    assert "p4d.24xlarge may fit too" in verdict.fix
+    assert "g5.12xlarge" not in verdict.fix
+
+
+def test_a_refusal_before_the_machine_that_comes_now_is_no_cause() -> None:
+    failed = ObjectReport("NodeClaim", "gpus-1", "InsufficientCapacityError", "no capacity is left of p4d.24xlarge")
+    assert waits(failed, pools=(POOL,), claims=(COMING.replace(seconds=9.0),)).code == "machine-coming"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "seconds", "code", "words"),
+    [
+        ("asked", "", 2.0, "machine-coming", "nothing is wrong so far"),
+        ("launched", "", 40.0, "machine-coming", "launched 40 s ago"),
+        ("registered", "NodeNotReady", 40.0, "machine-coming", "g5.12xlarge, spot, bed-a, of NodePool gpus"),
+        ("registered", "NodeNotReady", 200.0, "machine-not-ready", "cni plugin not initialized, 200 s after it joined"),
+        ("registered", "ResourceNotRegistered", 200.0, "machine-not-ready", "device plugin"),
+        ("registered", "StartupTaintsExist", 200.0, "machine-not-ready", "startupTaints"),
+        ("launched", "NodeNotFound", 200.0, "machine-not-registered", "has not joined the cluster"),
+        ("asked", "LaunchFailed", 200.0, "machine-not-launched", "NodeClass"),
+    ],
+)  # fmt: skip
+def test_how_far_a_machine_is_decides(state: str, reason: str, seconds: float, code: str, words: str) -> None:
+    one = COMING.replace(state=state, reason=reason, seconds=seconds)
+    verdict = waits(pools=(POOL,), claims=(one,), phase=Phase.PROVISIONING)
+    assert verdict.code == code
+    assert words in "\n".join([verdict.summary, *verdict.evidence, verdict.fix])
+
+
+def test_what_is_said_of_a_pod_that_runs_is_of_no_interest() -> None:
+    other = ObjectReport("Pod", "r-1-1-y", "FailedScheduling", NO_TYPE)
+    assert waits(other).code == "unschedulable"
+
+
+def test_a_queue_that_holds_the_run_back_comes_first() -> None:
+    seen = ClusterStatus(
+        PODS, (said(NO_TYPE),), is_suspended=True, queue=QueueStatus("waiting", reason="WaitingForQuota")
+    )
+    assert why(seen).code == "queue-quota"
+
+
+def test_a_run_whose_objects_are_gone_is_told_from_its_record() -> None:
+    cluster = ClusterStatus((PODS[0],), (said(NO_TYPE),))
+    assert why(cluster, Phase.FAILED, exit_code=124, reason="timeout").code == "instance-type-missing"
+
+
+def test_every_text_can_be_filled_in() -> None:
+    for _, advice in REPORTS:
+        assert "{" not in advice.verdict((), pool="p", why="w", type="t", asked="a", fields="f", near="", named="",
+                                         fits="").fix  # fmt: skip
+    for reason in NOT_PROGRESSING:
+        assert "{" not in waits(claims=(COMING.replace(reason=reason),)).fix

@@ -1,0 +1,329 @@
+"""Rules on what a cluster says: its words made by hand, as real clusters write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.faults.faults import table
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.verdict import Verdict
+from windlass.engines.kubernetes.diagnose.pod_reasons import ENDS, MESSAGES
+from windlass.engines.kubernetes.diagnose.rules import rules_on
+from windlass.engines.kubernetes.observations import ClusterNode, ClusterStatus, ObjectReport, PodStatus
+from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.runs.events import Event
+from windlass.runs.phase import Phase
+from windlass.runs.record import fold
+from windlass.spec.quantities import amount
+
+POD: dict[str, Any] = {
+    "containers": [{
+        "name": "node", "image": "ours/trainer:1",
+        "resources": {"requests": {"nvidia.com/gpu": "3"}, "limits": {"nvidia.com/gpu": "3", "memory": "160Mi"}},
+    }],
+    "nodeSelector": {"node.kubernetes.io/instance-type": "p5.48xlarge"},
+}  # fmt: skip
+PULL = 'Back-off pulling image "ours/trainer:1": ErrImagePull: failed to pull and unpack image "ours/trainer:1": '
+
+
+def why(
+    cluster: ClusterStatus, phase: Phase = Phase.QUEUED, *, more: Sequence[tuple[str, dict[str, Any]]] = (),
+    cause: dict[str, Any] | None = None, reason: str = "failure", exit_code: int = 1, tail: str = "",
+    nodes: Sequence[NodeSeen] = (),
+) -> Verdict:  # fmt: skip
+    """The verdict on a run of two nodes of one rank each."""
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("created", {"id": "r-1", "name": "r", "target": "bed", "output_dir": "/out"}),
+        ("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]], "members": [0, 1]}),
+        *more,
+        *([("cause", cause)] if cause else []),
+        ("end", {"phase": phase.value, "exit_code": exit_code, "reason": reason})
+        if phase.is_terminal
+        else ("phase", {"phase": phase.value}),
+    ]
+    events = [Event(number, 100.0 + number, kind, data) for number, (kind, data) in enumerate(told, 1)]
+    status = fold(events)
+    ranks = [RankSeen(state.rank, state.node, state.exit_code, tail=tail if state.rank == 0 else "")
+             for state in status.ranks]  # fmt: skip
+    return diagnose(
+        Observations(status, {}, events, ranks, nodes, rules=rules_on(replace(cluster, pod_spec=POD)))
+    ).verdict
+
+
+def waiting(reason: str, message: str, *said: ObjectReport, state: str = "pulling") -> ClusterStatus:
+    return ClusterStatus((PodStatus(0, "r-1-0-x", state, reason, message), PodStatus(1, "r-1-1-y", "running")), said)
+
+
+def job_says(message: str, reason: str = "FailedCreate") -> ClusterStatus:
+    return ClusterStatus((PodStatus(0), PodStatus(1)), (ObjectReport("Job", "r-1", reason, message),))
+
+
+BEGUN = (("rank", {"rank": 0, "pid": 7}), ("rank", {"rank": 1, "pid": 7}))
+"""Both ranks run."""
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "words"),
+    [
+        ('Error creating: pods "r-1-0-x" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4, '
+         "limited: pods=4", "quota-exceeded", "quota small"),
+        ('Error creating: pods "r-1-0-x" is forbidden: failed quota: small: must specify limits.cpu for: node',
+         "quota-exceeded", "limits.cpu"),
+        ('Error creating: pods "r-1-0-x" is forbidden: violates PodSecurity "restricted:latest": runAsUser=0 (pod '
+         "must not set runAsUser=0)", "admission-refused", "restricted:latest"),
+        ('Error creating: pods "r-1-0-x" is forbidden: error looking up service account ns/trainer: serviceaccount '
+         '"trainer" not found', "service-account-missing", "trainer"),
+        ('Error creating: pods "r-1-0-x" is forbidden: no PriorityClass with name at-once was found',
+         "priority-missing", "at-once"),
+        ('Error creating: pods "r-1-0-x" is forbidden: maximum memory usage per Container is 64Mi, but limit is 1Gi',
+         "limit-range", "64Mi"),
+        ('Error creating: Internal error occurred: failed calling webhook "vjobset.kb.io": failed to call webhook: '
+         "connection refused", "webhook-unreachable", "vjobset.kb.io"),
+        ('Error creating: admission webhook "policy.io" denied the request: no team label', "admission-refused",
+         "no team label"),
+        ("Error creating: ValidatingAdmissionPolicy 'images' with binding 'images' denied request: only ours",
+         "admission-refused", "only ours"),
+        ("Error creating: something that nobody has thought of", "admission-refused", "nobody has thought of"),
+    ],
+)  # fmt: skip
+def test_pods_that_may_not_be_made_are_explained_by_their_makers_words(message: str, code: str, words: str) -> None:
+    verdict = why(job_says(message))
+    assert verdict.code == code
+    assert words in verdict.summary
+    assert message in verdict.evidence[0]
+    assert verdict.fix
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "code"),
+    [
+        ("ImagePullBackOff", PULL + 'failed to resolve reference "ours/trainer:1": ours/trainer:1: not found',
+         "image-not-found"),
+        ("ErrImagePull", PULL + "pull access denied, repository does not exist or may require authorization: server "
+         "message: insufficient_scope: authorization failed", "image-auth"),
+        ("ErrImagePull", PULL + "unexpected status from HEAD request to https://r/v2: 401 Unauthorized", "image-auth"),
+        ("ErrImagePull", PULL + "failed to do request: Head: dial tcp: lookup r: no such host", "image-unreachable"),
+        ("ErrImagePull", PULL + "429 Too Many Requests - toomanyrequests: You have reached your rate limit",
+         "image-rate-limited"),
+        ("ErrImagePull", PULL + "something else", "image-pull-failed"),
+        ("InvalidImageName", 'Failed to apply default image tag "T:L:1": invalid reference format',
+         "image-name-invalid"),
+        ("CreateContainerConfigError", 'secret "hf-token" not found', "secret-missing"),
+        ("CreateContainerConfigError", 'configmap "settings" not found', "config-missing"),
+        ("CreateContainerError", "context deadline exceeded", "container-not-made"),
+        ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", "pods-waiting"),
+        ("ContainerCreating", "", "pods-waiting"),
+    ],
+)  # fmt: skip
+def test_pods_that_do_not_start_are_explained_by_their_machines_words(reason: str, message: str, code: str) -> None:
+    assert why(waiting(reason, message), Phase.PULLING).code == code
+
+
+def test_a_mount_that_fails_is_told_by_an_event_while_the_pod_says_nothing() -> None:
+    said = ObjectReport("Pod", "r-1-0-x", "FailedMount", 'MountVolume.SetUp failed for "data": rpc error: timed out')
+    verdict = why(waiting("ContainerCreating", "", said), Phase.PULLING)
+    assert (verdict.code, "rpc error" in verdict.summary) == ("mount-failed", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "fix"),
+    [
+        ("0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: none", "2 of 2 nodes have too little "
+         "nvidia.com/gpu (3 each)", "the largest node has 2 nvidia.com/gpu: ask for no more (resources.gpus)"),
+        ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", "p5.48xlarge",
+         "resources.instance"),
+        ("0/2 nodes are available: 1 node(s) had untolerated taint {gpu: true}, 1 node(s) were unschedulable.",
+         "have an untolerated taint {gpu: true}; 1 of 2 nodes are cordoned", "kubectl uncordon"),
+        ("no nodes available to schedule pods", "the cluster has no nodes", "kubectl get nodes"),
+    ],
+)  # fmt: skip
+def test_a_pod_without_a_place_is_told_what_would_fit(said: str, words: str, fix: str) -> None:
+    machines = (ClusterNode("a", allocatable={"nvidia.com/gpu": "2"}), ClusterNode("b"))
+    verdict = why(ClusterStatus((PodStatus(0, "r-1-0-x", "queued", "Unschedulable", said),), nodes=machines))
+    assert verdict.code == "unschedulable"
+    assert words in verdict.summary
+    assert fix in verdict.fix
+
+
+def test_machines_that_are_large_enough_and_busy_are_waited_for() -> None:
+    said = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    machines = (ClusterNode("a", allocatable={"nvidia.com/gpu": "8"}),)
+    verdict = why(ClusterStatus((PodStatus(0, "x", "queued", "Unschedulable", said),), nodes=machines))
+    assert "the run starts when they are free" in verdict.fix
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ('0/2 nodes are available: persistentvolumeclaim "data" not found.', "claim-missing"),
+        ("0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "claim-unbound"),
+        ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "claim-elsewhere"),
+    ],
+)
+def test_claims_are_no_want_of_room(message: str, code: str) -> None:
+    assert why(waiting("Unschedulable", message, state="queued")).code == code
+
+
+def test_the_event_of_a_claim_says_more_than_the_scheduler() -> None:
+    said = ObjectReport("PersistentVolumeClaim", "r-1", "ProvisioningFailed", 'storageclass "golden" not found')
+    unbound = "pod has unbound immediate PersistentVolumeClaims"
+    assert "golden" in why(waiting("Unschedulable", unbound, said, state="queued")).summary
+
+
+def test_what_pods_request_is_found_whatever_their_owner_object_is() -> None:
+    inner = {"template": {"spec": {"template": {"spec": POD}}}}
+    made: list[dict[str, Any]] = [
+        {"replicatedJobs": [inner]},
+        {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": POD}}}},
+    ]
+    for spec in made:
+        found = pod_spec([{"kind": "X", "metadata": {"name": "r-1"}, "spec": spec}])
+        assert ClusterStatus(pod_spec=found).container["image"] == "ours/trainer:1"
+    parts: list[dict[str, Any]] = [{"spec": {"template": {"spec": made[0]}}}, {"spec": {"runtimeRef": {"name": "r-1"}}}]
+    assert pod_spec(parts)["containers"][0]["image"] == "ours/trainer:1"
+
+
+def test_nothing_said_is_not_all_well() -> None:
+    assert why(ClusterStatus((PodStatus(0), PodStatus(1)))).code == "pods-not-made"
+    assert why(ClusterStatus((PodStatus(0, "x", "queued"),))).code == "not-scheduled"
+    assert why(ClusterStatus((PodStatus(0),), is_suspended=True)).code == "queue-waits"
+    assert why(ClusterStatus((), unreachable="no answer"), Phase.TRAINING, more=BEGUN).code == "cluster-unreachable"
+
+
+def test_a_run_that_trains_is_well() -> None:
+    running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
+    assert why(ClusterStatus(running), Phase.TRAINING, more=BEGUN).code == "none"
+
+
+def test_troubles_that_are_over_are_not_told_of_a_run_that_trains() -> None:
+    said = (ObjectReport("Job", "r-1", "FailedCreate", "Error creating: exceeded quota: small"),)
+    running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
+    assert why(ClusterStatus(running, said), Phase.TRAINING, more=BEGUN).code == "none"
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("OOMKilled", "oom-killed"), ("Evicted", "evicted"), ("PreemptionByScheduler", "preempted"),
+        ("EvictionByEvictionAPI", "drained"), ("DeletionByTaintManager", "node-lost"), ("Deleted", "pod-deleted"),
+    ],
+)  # fmt: skip
+def test_a_lost_node_is_explained_by_what_became_of_its_pod(reason: str, code: str) -> None:
+    pods = (
+        PodStatus(0, "x", "ended", "Error", exit_code=1),
+        PodStatus(1, "y", "ended", reason, "its words", "machine-b"),
+    )
+    cause = {"rank": 1, "summary": "died", "exit_code": -9, "node_lost": 1}
+    verdict = why(ClusterStatus(pods), Phase.FAILED, more=BEGUN, cause=cause)
+    assert (verdict.code, verdict.rank) == (code, 1)
+    assert any("machine-b" in line for line in verdict.evidence)
+
+
+def test_a_script_that_fails_by_itself_is_the_cause_whatever_then_became_of_the_pods() -> None:
+    pods = (PodStatus(0, "x", "ended", "Error", exit_code=1), PodStatus(1, "y", "ended", "Deleted"))
+    trace = 'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\nValueError: no\n'
+    cause = {"rank": 0, "summary": "ValueError: no", "exit_code": 1, "traceback": trace}
+    ended = ("rank", {"rank": 0, "exit_code": 1})
+    assert why(ClusterStatus(pods), Phase.FAILED, more=(*BEGUN, ended), cause=cause, tail=trace).code == "exception"
+
+
+def test_a_killed_rank_of_a_pod_that_took_too_much_is_out_of_memory() -> None:
+    pods = (PodStatus(0, "x", "ended", "OOMKilled", exit_code=137), PodStatus(1, "y", "ended"))
+    verdict = why(ClusterStatus(pods), Phase.FAILED, more=BEGUN, cause={"rank": 0, "summary": "", "exit_code": -9})
+    assert verdict.code == "oom-killed"
+    assert "memory limit of each pod: 160Mi" in verdict.evidence
+
+
+def test_a_job_that_was_deleted_comes_before_its_pods() -> None:
+    pods = (PodStatus(0, "x", "ended", "Deleted"), PodStatus(1, "y", "ended", "Deleted"))
+    gone = (ObjectReport("Job", "r-1", "Deleted", "Job r-1 was deleted"),)
+    assert why(ClusterStatus(pods, gone), Phase.STOPPED, more=BEGUN, reason="preemption").code == "job-deleted"
+    late = (ObjectReport("Job", "r-1", "DeadlineExceeded", "Job was active longer than specified deadline"),)
+    assert why(ClusterStatus(pods, late), Phase.STOPPED, more=BEGUN, reason="preemption").code == "deadline"
+
+
+def test_a_person_who_stops_a_run_is_the_reason_for_its_deleted_pods() -> None:
+    pods = (PodStatus(0, "x", "ended", "Deleted"), PodStatus(1, "y", "ended", "Deleted"))
+    asked = ("stop", {"now": False, "reason": None})
+    assert why(ClusterStatus(pods), Phase.STOPPED, more=(*BEGUN, asked), reason="stop").code == "stopped"
+
+
+def test_a_time_limit_that_comes_while_pods_wait_is_explained_by_what_they_wait_for() -> None:
+    cluster = waiting("Unschedulable", "0/2 nodes are available: 2 Insufficient cpu.", state="queued")
+    cause = {"summary": "the time limit of 5 s was reached"}
+    assert why(cluster, Phase.FAILED, cause=cause, exit_code=124, reason="timeout").code == "unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "unschedulable"),
+        ("ValueError: no such file: weights.bin", "exception"),
+    ],
+)
+def test_a_rendezvous_that_times_out_while_a_pod_waits_is_explained_by_what_that_waits_for(
+    error: str, code: str
+) -> None:
+    cluster = ClusterStatus((
+        PodStatus(0, "r-1-0-x", "ended", "Error", exit_code=1),
+        PodStatus(1, "r-2-1-y", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu."),
+    ))  # fmt: skip
+    tail = f'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    run()\n{error}\n'
+    failed = (("rank", {"rank": 0, "pid": 7}), ("rank", {"rank": 0, "exit_code": 1}))
+    cause = {"rank": 0, "summary": error, "exit_code": 1, "traceback": tail}
+    assert why(cluster, Phase.FAILED, more=failed, cause=cause, tail=tail).code == code
+
+
+def test_a_machine_that_is_gone_explains_peers_that_lost_their_connection() -> None:
+    tail = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.1]:4\n"
+    pods = (PodStatus(0, "x", "ended", "Error", exit_code=1), PodStatus(1, "y", "running", "NodeNotReady", "", "b"))
+    ended = ("rank", {"rank": 0, "exit_code": 1})
+    cause = {"rank": 0, "summary": "RuntimeError: Connection closed by peer", "exit_code": 1, "traceback": tail}
+    verdict = why(ClusterStatus(pods), Phase.FAILED, more=(*BEGUN, ended), cause=cause, tail=tail)
+    assert verdict.code == "node-lost"
+
+
+def test_a_name_that_is_not_known_is_the_name_services_fault_once_all_pods_run() -> None:
+    running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
+    words = NodeSeen(1, "waiting for the name r-1-0.r, 25 s by now: Name or service not known")
+    verdict = why(ClusterStatus(running), Phase.STARTING, nodes=[words])
+    assert verdict.code == "name-unknown"
+    queued = (PodStatus(0, "x", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu."), running[1])
+    assert why(ClusterStatus(queued), Phase.QUEUED, nodes=[words]).code == "unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        ('could not start: the cluster refused: Internal error occurred: failed calling webhook "vjobset.kb.io": dial',
+         "webhook-unreachable"),
+        ("could not start: the cluster refused: jobs is forbidden: exceeded quota: q, requested: c=1, used: c=1, "
+         "limited: c=1", "quota-exceeded"),
+        ("could not start: https://10.0.0.1 does not answer: refused", "cluster-unreachable"),
+        ("could not start: the cluster refused: no", "admission-refused"),
+    ],
+)  # fmt: skip
+def test_what_the_cluster_refuses_at_the_start_has_its_own_code(summary: str, code: str) -> None:
+    assert why(ClusterStatus(), Phase.FAILED, cause={"summary": summary}, exit_code=127).code == code
+
+
+def test_amounts_are_numbers() -> None:
+    assert [amount(text) for text in ("2", "500m", "16Gi", "?")] == [2.0, 0.5, 16 * 2.0**30, 0.0]
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "concepts" / "why.md"
+
+
+def test_the_page_names_every_verdict_on_a_cluster() -> None:
+    codes = {advice.code for _, advice in MESSAGES} | {advice.code for advice in ENDS.values()}
+    assert sorted(code for code in codes if f"`{code}`" not in PAGE.read_text()) == []
+
+
+def test_the_page_shows_the_faults_that_are_injected() -> None:
+    assert table() in PAGE.read_text(), f"put this into docs/concepts/why.md:\n{table()}"

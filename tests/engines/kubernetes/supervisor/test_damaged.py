@@ -1,0 +1,260 @@
+"""Records that something else than a supervisor has changed: an error of this run, and nothing on this machine."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.discovery import discovery
+from windlass.engines.kubernetes.discovery.snapshot import Place
+from windlass.engines.kubernetes.plan import is_imported
+from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.pods.nodes import INDEX, by_place
+from windlass.engines.kubernetes.supervisor import record as records
+from windlass.engines.kubernetes.supervisor.imported import imported_plan
+from windlass.engines.kubernetes.supervisor.manifests import PLAN_FILE, with_digest
+from windlass.engines.kubernetes.supervisor.record import (
+    EVENTS,
+    PARTS,
+    ClusterRecord,
+    DamagedRecord,
+    Head,
+    head_manifest,
+    unpacked,
+)
+from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
+from windlass.errors import StoreError
+from windlass.plan.plan import FORMAT, Plan
+from windlass.plan.template import NO_NODES
+from windlass.runs.events import AttemptStarted, Created, PodsReused
+from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+
+RUN = "digits-7f3k2"
+PLACE = Place("lab", "team", "/here/config")
+BEGUN = Created(RUN, "digits", "lab", "/out", user="ann", supervisor="cluster")
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with closing(ObjectServer()) as server:
+        server.served.update(PLURALS.values())
+        server.anchor(RUN)
+        yield server
+
+
+@pytest.fixture
+def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
+    with closing(server.client(tmp_path)) as client:
+        anchor = client.get("v1", "ConfigMap", RUN)
+        client.create(head_manifest(anchor, Head((BEGUN.event(1, 1.0),), {}, 0, "pod-a")))
+        yield client
+
+
+def change_head(client: Client, *lines: Any, parts: str = "0", status: str = "{}") -> None:
+    head = client.get("v1", "ConfigMap", layout.record_name(RUN))
+    head["data"] = {EVENTS: "".join(f"{line}\n" for line in lines), PARTS: parts}
+    head["metadata"]["annotations"][layout.STATUS_ANNOTATION] = status
+    client.call("PUT", client.path("v1", "ConfigMap", layout.record_name(RUN)), head)
+
+
+def line(seq: Any = 1, at: Any = 1.0, kind: Any = "created", data: Any = None) -> str:
+    return json.dumps([seq, at, kind, BEGUN.to_json() if data is None else data])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["nonsense", "[1]", "null", "[" * 100_000, line(seq="1"), line(seq=1 << 70), line(seq=True), line(at="now"),
+     line(at=1e300), line(kind=["end"]), line(data=[]), '[1, NaN, "created", {}]'],
+)  # fmt: skip
+def test_what_is_no_event_damages_the_record(client: Client, bad: str) -> None:
+    change_head(client, bad)
+    with pytest.raises(DamagedRecord, match=f"{RUN}-record was changed"):
+        ClusterRecord(client, RUN).events()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": "other-7f3k2"}, {"id": "../../victim"}, {"supervisor": ""}],
+    ids=["another", "path", "on-a-machine"],
+)
+def test_the_first_event_is_the_creation_of_this_run(client: Client, changes: dict[str, str]) -> None:
+    """Its id is that of a folder on this machine, which `rm` deletes; a run of machines is supervised by this one."""
+    change_head(client, line(data={**BEGUN.to_json(), **changes}))
+    with pytest.raises(DamagedRecord):
+        ClusterRecord(client, RUN).events()
+
+
+@pytest.mark.parametrize("parts", ["x", "-1", "1e9", "²", "9" * 4000])
+def test_a_number_of_parts_is_a_number(client: Client, parts: str) -> None:
+    change_head(client, line(), parts=parts)
+    with pytest.raises(DamagedRecord, match="parts"):
+        ClusterRecord(client, RUN).events()
+
+
+def test_a_large_number_of_parts_takes_no_more_requests_than_are_kept(client: Client, server: ObjectServer) -> None:
+    change_head(client, line(seq=7), parts="999999999")
+    before = len(server.requests)
+    ClusterRecord(client, RUN).events()
+    assert len(server.requests) - before == 1 + records.MAX_PARTS
+
+
+def test_all_parts_together_do_not_fill_the_memory(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "UNPACKED_BYTES", 1000)
+    text = f"{line(seq=7, kind='x', data={'text': 'x' * 600})}\n"
+    for number in (1, 2):
+        data = {EVENTS: base64.b64encode(gzip.compress(text.encode())).decode()}
+        name = layout.record_name(RUN, number)
+        client.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "binaryData": data})
+    change_head(client, line(seq=9), parts="2")
+    with pytest.raises(DamagedRecord, match="too large"):
+        ClusterRecord(client, RUN).events()
+
+
+@pytest.mark.parametrize(
+    "status", ["nonsense", "[]", "null", '{"phase": "no-phase"}', '{"phase": "training"}',
+               '{"phase": "training", "created_at": "x", "phase_since": 1}',
+               '{"phase": "training", "created_at": 1, "phase_since": 1e300}',
+               '{"phase": "training", "created_at": 1, "phase_since": 2, "progress": [1]}'],
+)  # fmt: skip
+def test_a_damaged_summary_hides_no_run(client: Client, status: str) -> None:
+    change_head(client, line(), status=status)
+    [seen] = discovery.look(client).runs(time.time())
+    assert (seen.id, seen.summary) == (RUN, None)
+    assert seen.state("lab").status.id == RUN
+    assert ClusterRecord(client, RUN).events()
+
+
+def test_compressed_data_does_not_fill_the_memory() -> None:
+    def of(data: bytes) -> dict[str, Any]:
+        return {"metadata": {"name": "part"}, "binaryData": {EVENTS: base64.b64encode(data).decode()}}
+
+    assert unpacked(of(gzip.compress(b"x" * 999)), EVENTS, 1000) == "x" * 999
+    for bad in (gzip.compress(b"x" * 100_000), gzip.compress(b"x")[:-3], b"nonsense", gzip.compress(b"\xff\xff")):
+        with pytest.raises(DamagedRecord):
+            unpacked(of(bad), EVENTS, 1000)
+    with pytest.raises(DamagedRecord, match="is missing"):
+        unpacked({"metadata": {"name": "part"}}, EVENTS, 1000)
+
+
+def test_one_damaged_record_does_not_hide_the_other_runs(client: Client, tmp_path: Path, server: ObjectServer) -> None:
+    with Store(tmp_path / "home") as store:
+        config = server.kubeconfig(tmp_path)
+        place = {"context": "lab", "namespace": "team", "kubeconfig": config, "via": "job"}
+        plan = json.dumps({"engine": "kubernetes", "steps": [{"kind": "cluster", "summary": "", "request": place}]})
+        store.create(RUN, name="d", target="lab", output_dir="/o", plan=plan, time=1.0, supervisor="cluster").close()
+        supervised = ClusterSupervised(store, time.time)
+        change_head(client, line(), line(2, 2.0, "end", {"phase": "training"}))
+        [state] = supervised.states([store.status(RUN)])
+        assert (state.status.phase, state.status.last_seq) == (Phase.QUEUED, 1)
+        assert "cannot end as" in state.stale
+
+
+def test_a_record_without_events_is_none(tmp_path: Path) -> None:
+    with Store(tmp_path) as store, pytest.raises(StoreError, match="has no events"):
+        store.copy(RUN, [], "{}")
+
+
+def test_attempts_that_name_no_folder_are_left_out(tmp_path: Path) -> None:
+    entries = [
+        PodsReused(-1, 1),
+        PodsReused(10**300, 1),
+        PodsReused(2, 3),
+        PodsReused(3, 2, ((2, 0), (4, 0))),
+        AttemptStarted(1, 1),
+        PodsReused(2, 1),
+    ]
+    reuse.restore_decisions(tmp_path, [entry.event(seq, 1.0) for seq, entry in enumerate(entries, 1)])
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt-2"]
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def a_plan() -> dict[str, Any]:
+    meta = {"name": RUN, "namespace": "team"}
+    cluster = {"context": "theirs", "namespace": "team", "kubeconfig": "/theirs", "via": "job"}
+    pod = {"kind": "Job", "metadata": {**meta, "name": f"{RUN}-1"}}
+    steps = {
+        "cluster": cluster, "object": {"kind": "ConfigMap", "metadata": meta}, "attempt": pod,
+        "code": {"folder": "/theirs/code", "digest": "d", "pieces": []},
+    }  # fmt: skip
+    return {
+        "run_id": RUN, "name": "digits", "target": "lab", "engine": "kubernetes", "output_dir": "/out", "num_nodes": 1,
+        "procs_per_node": 1, "policy": {}, "job": {}, "notes": [], "format": FORMAT, "nodes": NO_NODES.to_json(),
+        "steps": [{"kind": kind, "summary": "", "request": request} for kind, request in steps.items()],
+    }  # fmt: skip
+
+
+def with_request(step_kind: str, **changes: Any) -> dict[str, Any]:
+    plan = a_plan()
+    for step in plan["steps"]:
+        if step["kind"] == step_kind:
+            step["request"] |= changes
+    return plan
+
+
+def imported(plan: Any, created_with: Any) -> Plan:
+    """The plan in the ConfigMap, of a supervisor whose Job was created with another one."""
+    packed = base64.b64encode(gzip.compress(json.dumps(plan).encode())).decode()
+    contents = {"metadata": {"name": f"{RUN}-supervisor"}, "binaryData": {PLAN_FILE: packed}}
+    return imported_plan(contents, with_digest({"metadata": {}}, json.dumps(created_with)), RUN, PLACE)
+
+
+def test_a_plan_of_another_machine_is_carried_out_from_here() -> None:
+    plan = imported(a_plan(), a_plan())
+    [cluster], [code] = plan.requests("cluster"), plan.requests("code")
+    assert (cluster["context"], cluster["namespace"], cluster["kubeconfig"]) == PLACE
+    assert is_imported(plan)
+    assert code["folder"] == layout.CODE, "no folder of this machine"
+
+
+def test_a_plan_that_was_changed_after_the_submission_is_not_carried_out() -> None:
+    """As by a user who may change ConfigMaps, and may not create pods."""
+    plan = with_request("attempt", spec={"template": {"spec": {"hostNetwork": True}}})
+    with pytest.raises(DamagedRecord, match=f"Job {RUN}-supervisor was created with another one"):
+        imported(plan, a_plan())
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [[], {**a_plan(), "run_id": "other-7f3k2"}, {**a_plan(), "engine": "local"}, {**a_plan(), "steps": []},
+     {**a_plan(), "steps": 7}, {**a_plan(), "job": []}, {**a_plan(), "num_nodes": "1"}, {**a_plan(), "more": 1},
+     {**a_plan(), "price": "5 USD"},
+     with_request("cluster", namespace="kube-system"), with_request("cluster", via="x"),
+     with_request("object", kind="RoleBinding"),
+     with_request("object", metadata={"name": RUN, "namespace": "kube-system"}),
+     with_request("attempt", metadata={"name": "other-7f3k2-1", "namespace": "team"}),
+     with_request("object", metadata={"name": f"{RUN}-other", "namespace": "team"}),
+     with_request("code", pieces=[{"kind": "Secret"}])],
+)  # fmt: skip
+def test_a_plan_names_nothing_but_its_run(plan: Any) -> None:
+    """Commands act by it with the rights of their user, on this machine and in the cluster."""
+    with pytest.raises(DamagedRecord, match=f"the plan in ConfigMap {RUN}-supervisor was changed") as found:
+        imported(plan, plan)
+    assert PLAN_FILE not in found.value.message
+
+
+# -- labels and annotations -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["abc", "", "-1", "²", "9" * 60, "7" * 5000])
+def test_a_label_or_annotation_that_is_no_number_breaks_no_list(text: str) -> None:
+    """Who may create pods in the namespace may give them any."""
+    annotated = [{INDEX: text}, {layout.FIRST_PLACE_ANNOTATION: text}]
+    pods = [
+        {"metadata": {"name": "a", "labels": {layout.ATTEMPT_LABEL: text}, "annotations": one}} for one in annotated
+    ]
+    assert by_place(pods) == {}
+    assert layout.attempt_of(pods[0]) == 0

@@ -1,0 +1,169 @@
+"""Several machines with one run: each acts by what the others have done, and one of them at a time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer
+from tests.engines.kubernetes.supervisor.test_damaged import a_plan
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import PLURALS
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.supervisor import runs
+from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, record_of
+from windlass.engines.kubernetes.supervisor.manifests import filled, with_digest
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
+from windlass.engines.kubernetes.supervisor.summary import summary_of
+from windlass.errors import EngineError, NoSuchRun, UsageError
+from windlass.runs.events import AttemptStarted, Created, Entry, Event, RunEnded, RunResumed
+from windlass.runs.phase import Phase
+from windlass.runs.record import REMOVED, fold
+from windlass.runs.store import Store
+
+RUN = "digits-7f3k2"
+NAMES = {"name": f"{RUN}-supervisor", "namespace": "team"}
+
+
+class Cluster:
+    """A run that another machine has submitted."""
+
+    def __init__(self, server: ObjectServer, folder: Path) -> None:
+        self.server = server
+        self._folder = folder
+        server.served.update(PLURALS.values())
+        server.anchor(RUN)
+        self.client = server.client(folder)
+        first = Created(RUN, "digits", "lab", "/out", supervisor="cluster").event(1, time.time())
+        self.events: list[Event] = [first]
+        head = Head((first,), summary_of(fold([first]), {}), 0, "submitter")
+        self.client.create(head_manifest(self.client.get("v1", "ConfigMap", RUN), head))
+        self.submit(a_plan())
+
+    def submit(self, plan: dict[str, Any]) -> None:
+        """Replace the supervisor's objects."""
+        text, name = json.dumps(plan), layout.supervisor_name(RUN)
+        for kind, api, one in (("ConfigMap", "v1", filled({"metadata": NAMES}, text)),
+                               ("Job", "batch/v1", with_digest({"metadata": NAMES}, text))):  # fmt: skip
+            self.client.delete(api, kind, name)
+            self.client.create({"apiVersion": api, "kind": kind, **one})
+
+    def write(self, *entries: Entry) -> None:
+        """As its supervisor writes."""
+        for entry in entries:
+            self.events.append(entry.event(len(self.events) + 1, time.time()))
+        ClusterRecord(self.client, RUN, "pod-a").write(self.events, fold(self.events), {})
+
+    def machine(self, name: str) -> KubernetesEngine:
+        """Another machine, which has taken over the record."""
+        engine = KubernetesEngine(Store(self._folder / name))
+        assert engine.import_run(self.client, "lab", self.server.kubeconfig(self._folder), RUN)
+        return engine
+
+
+@pytest.fixture(autouse=True)
+def at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "ENDED_REFRESH_SECONDS", 0.0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with closing(ObjectServer()) as server:
+        cluster = Cluster(server, tmp_path)
+        with closing(cluster.client):
+            yield cluster
+
+
+def test_a_resume_with_other_nodes_brings_its_plan_to_the_other_machines(cluster: Cluster) -> None:
+    engine = cluster.machine("a")
+    cluster.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=3))
+    assert engine.plan_of(RUN)["num_nodes"] == 1
+    cluster.submit({**a_plan(), "num_nodes": 4})
+    cluster.write(RunResumed("asked", nodes=4))
+    assert engine.status(RUN).condition is None
+    assert engine.plan_of(RUN)["num_nodes"] == 4
+
+
+def test_a_resume_in_the_record_changes_no_plan_of_the_machine_that_submitted_it(cluster: Cluster) -> None:
+    engine = cluster.machine("a")
+    own = {**a_plan(), "steps": engine.plan_of(RUN)["steps"]}
+    for step in own["steps"]:
+        step["request"].pop("imported", None)
+    engine.store.copy(RUN, cluster.events, json.dumps(own))
+    cluster.submit({**a_plan(), "num_nodes": 4})
+    cluster.write(RunEnded(Phase.FAILED), RunResumed("asked", nodes=4))
+    engine.status(RUN)
+    assert engine.plan_of(RUN) == own
+
+
+def test_a_run_whose_plan_cannot_be_verified_is_not_taken_over(cluster: Cluster, tmp_path: Path) -> None:
+    """Without the Job of a supervisor, its plan may be of anybody who may create ConfigMaps."""
+    cluster.server.remove("Job", layout.supervisor_name(RUN))
+    with Store(tmp_path / "home") as store:
+        assert not KubernetesEngine(store).import_run(cluster.client, "lab", "/here/config", RUN)
+        with pytest.raises(NoSuchRun):
+            store.status(RUN)
+
+
+def test_a_run_that_another_machine_has_removed_says_so(cluster: Cluster) -> None:
+    engine = cluster.machine("a")
+    for kind in ("ConfigMap", "Job"):
+        for name in cluster.server.names(kind):
+            cluster.server.remove(kind, name)
+    status = engine.status(RUN)
+    assert status.phase is Phase.STOPPED
+    assert (status.condition or {})["type"] == REMOVED
+
+
+def test_a_deleted_record_is_left_to_the_supervisor_that_acts(cluster: Cluster, tmp_path: Path) -> None:
+    engine = cluster.machine("a")
+    assert lease_of(cluster.client, RUN, tmp_path / "pod").ensure()
+    cluster.server.remove("ConfigMap", layout.record_name(RUN))
+    status = engine.status(RUN)
+    assert (status.condition or {})["type"] == "RecordDamaged"
+    assert layout.record_name(RUN) not in cluster.server.names("ConfigMap")
+
+
+# -- one at a time ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended(cluster: Cluster) -> Cluster:
+    cluster.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=3))
+    return cluster
+
+
+def test_an_ended_run_is_held_by_one_command_at_a_time(
+    ended: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.engines.kubernetes.supervisor.fenced.HOLD_SECONDS", 0.0)
+    status = fold(ended.events)
+    first, second = (held(ended.client, status, tmp_path / name) for name in "ab")
+    with first, pytest.raises(EngineError, match="is still held"), second:
+        pass
+    with held(ended.client, status, tmp_path / "b"):
+        pass
+
+
+def test_the_second_of_two_resumes_is_told_of_the_first(ended: Cluster, tmp_path: Path) -> None:
+    status = fold(ended.events)
+    with held(ended.client, status, tmp_path / "a"):
+        event = RunResumed("asked").event(status.last_seq + 1, time.time())
+        record_of(ended.client, RUN, tmp_path / "a").write([event], fold([*ended.events, event]), {})
+        with pytest.raises(UsageError, match="was just resumed"), held(ended.client, status, tmp_path / "b"):
+            pass
+
+
+def test_a_removed_run_is_not_held(ended: Cluster, tmp_path: Path) -> None:
+    for name in ended.server.names("ConfigMap"):
+        ended.server.remove("ConfigMap", name)
+    with pytest.raises(NoSuchRun, match="was removed"), held(ended.client, fold(ended.events), tmp_path / "a"):
+        pass
+    assert not ended.server.names("ConfigMap")

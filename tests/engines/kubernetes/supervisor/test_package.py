@@ -1,0 +1,35 @@
+"""The packed supervisor, as Python runs it: it starts in an image that fits, and says in one sentence what does not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from windlass.engines.kubernetes.supervisor import package
+from windlass.engines.kubernetes.supervisor.package import AGAIN, MAIN
+
+
+def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "windlass.zip").write_bytes(package.archive())
+    without = "import runpy, sys; sys.modules['_sqlite3'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-I", "-S", "-c", without, str(tmp_path / "windlass.zip")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("the supervisor needs the whole standard library, and the image lacks a part of it (")
+    assert "supervisor_image:" in line
+
+
+def test_a_supervisor_that_is_ended_during_its_imports_ends(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
+        file.writestr("__main__.py", MAIN)
+        file.writestr("windlass/__init__.py", "import time\nprint('imports', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-I", "-S", str(tmp_path / "packed.zip")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "imports\n"
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(30) == AGAIN

@@ -1,0 +1,302 @@
+"""Runs that are supervised in their cluster, as a user's machine sees them: its store is a cache of their records."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
+
+from windlass.engines.kubernetes import expiry, labels, layout
+from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, SKEW_SECONDS
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.supervisor import presence, runs
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
+from windlass.engines.kubernetes.supervisor.summary import summary_of
+from windlass.errors import UsageError
+from windlass.runs.events import AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded
+from windlass.runs.phase import Phase
+from windlass.runs.record import fold
+from windlass.runs.store import Store
+
+RUN = "digits-7f3k2"
+OF_SUPERVISOR = {layout.RUN_LABEL: RUN, labels.COMPONENT: labels.SUPERVISOR}
+
+
+class Scene:
+    """A run of this machine in a cluster, and what its supervisor there writes."""
+
+    def __init__(self, server: ObjectServer, folder: Path, *, ago: float = 0.0) -> None:
+        self.server = server
+        self.began = time.time() - ago
+        self.events: list[Event] = []
+        server.served.update(PLURALS.values())
+        server.anchor(RUN)
+        self.client = server.client(folder)
+        place = {"context": "lab", "namespace": "team", "kubeconfig": server.kubeconfig(folder), "via": "job",
+                 expiry.AFTER: expiry.WEEK_SECONDS}  # fmt: skip
+        plan = {"engine": "kubernetes", "run_id": RUN, "num_nodes": 1, "procs_per_node": 1, "policy": {}, "job": {},
+                "steps": [{"kind": "cluster", "summary": "", "request": place}]}  # fmt: skip
+        self.store = Store(folder / "home")
+        self.store.create(
+            RUN, name="digits", target="lab", output_dir="/out", plan=json.dumps(plan), time=self.began,
+            user="ann", supervisor="cluster",
+        ).close()  # fmt: skip
+        self.events = self.store.events(RUN)
+        head = Head(tuple(self.events), summary_of(fold(self.events), {}), 0, "submitter")
+        self.client.create(head_manifest(self.client.get("v1", "ConfigMap", RUN), head))
+        self._record = ClusterRecord(self.client, RUN, "pod-a")
+        self.engine = KubernetesEngine(self.store)
+
+    def write(self, *entries: Entry, step: int = 0) -> None:
+        for entry in entries:
+            self.events.append(entry.event(len(self.events) + 1, self.began + len(self.events)))
+        self._record.write(self.events, fold(self.events), {"step": step})
+
+    def lease(self, ago: float) -> None:
+        """The Lease of the run, renewed so long ago."""
+        stamp = datetime.fromtimestamp(time.time() - ago, UTC).isoformat()
+        self.server.put("Lease", RUN, {layout.RUN_LABEL: RUN}, api="coordination.k8s.io/v1",
+                        spec={"holderIdentity": "pod-a", "renewTime": stamp})  # fmt: skip
+
+    def close(self) -> None:
+        self.client.close()
+        self.store.close()
+
+
+@pytest.fixture(autouse=True)
+def at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "ENDED_REFRESH_SECONDS", 0.0)
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with closing(ObjectServer()) as server:
+        yield server
+
+
+@pytest.fixture
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
+    with closing(Scene(server, tmp_path)) as scene:
+        yield scene
+
+
+def test_a_look_brings_what_the_supervisor_has_recorded(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING), step=7)
+    status = scene.engine.status(RUN)
+    assert (status.phase, len(status.attempts), status.progress["step"]) == (Phase.TRAINING, 1, 7)
+    assert scene.store.events(RUN) == scene.events
+    scene.write(RunEnded(Phase.SUCCEEDED, exit_code=0))
+    assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
+    [state] = scene.engine.states([scene.store.status(RUN)], time.time())
+    assert not state.stale
+
+
+def test_a_list_asks_only_for_runs_that_have_not_ended(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, exit_code=0))
+    scene.engine.status(RUN)
+    before = len(scene.server.requests)
+    scene.engine.states([scene.store.status(RUN)], time.time())
+    assert len(scene.server.requests) == before
+
+
+def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: Path) -> None:
+    scene.write(AttemptStarted(1, 2), step=7)
+    scene.engine.status(RUN)
+    plan = json.dumps(scene.store.plan(RUN))
+    others = [f"other-{number}" for number in range(5)]
+    for name in others:
+        scene.server.anchor(name)
+        first = Created(name, "other", "lab", "/out", supervisor="cluster").event(1, scene.began)
+        scene.store.copy(name, [first], plan)
+        head = Head((first,), summary_of(fold([first]), {}), 0, "submitter")
+        scene.client.create(head_manifest(scene.client.get("v1", "ConfigMap", name), head))
+    scene.write(PhaseEntered(Phase.TRAINING), step=9)
+    before = len(scene.server.requests)
+    states = scene.engine.states([scene.store.status(name) for name in (RUN, *others)], time.time())
+    assert [state.status.phase for state in states] == [Phase.TRAINING, *[Phase.QUEUED] * 5]
+    assert states[0].status.progress["step"] == 9
+    assert len(scene.server.requests) - before == 2
+
+
+def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
+    scene.engine.status(RUN)
+    scene.server.stop()
+    status = scene.engine.status(RUN)
+    assert status.phase is Phase.TRAINING
+    assert status.condition is not None
+    assert status.condition["type"] == "ClusterUnreachable"
+    [state] = scene.engine.states([status], time.time())
+    assert state.stale
+    scene.server.start()
+    assert scene.engine.status(RUN).condition is None
+
+
+def test_a_run_that_another_machine_has_removed_ends_here_too(scene: Scene) -> None:
+    """With the real pause between two answers: it is as long as a command waits for one."""
+    scene.write(AttemptStarted(1, 2))
+    scene.engine.status(RUN)
+    for name in (RUN, layout.record_name(RUN)):
+        scene.server.remove("ConfigMap", name)
+    status = scene.engine.status(RUN)
+    assert (status.phase, status.stop_requested) == (Phase.STOPPED, True)
+
+
+def remove(scene: Scene) -> None:
+    for name in (RUN, layout.record_name(RUN)):
+        scene.server.remove("ConfigMap", name)
+
+
+def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, exit_code=0))
+    assert scene.engine.status(RUN).condition is None
+    remove(scene)
+    status = scene.engine.status(RUN)
+    assert (status.phase, status.exit_code) == (Phase.SUCCEEDED, 0)
+    assert status.condition is not None
+    assert "no longer in the cluster: it has expired there" in status.condition["message"]
+
+
+def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectServer, tmp_path: Path) -> None:
+    """Whether another machine has removed it, or it has ended and expired, is not known any more."""
+    with closing(Scene(server, tmp_path, ago=expiry.WEEK_SECONDS + 10)) as scene:
+        scene.write(AttemptStarted(1, 2))
+        scene.engine.status(RUN)
+        remove(scene)
+        status = scene.engine.status(RUN)
+        assert (status.phase, status.stop_requested) == (Phase.LOST, False)
+
+
+@pytest.mark.parametrize(
+    ("renewed_ago", "pod", "words"),
+    [
+        (1.0, None, ""),
+        (DURATION_SECONDS + SKEW_SECONDS + 1, None, "has no pod"),
+        (None, "ImagePullBackOff", "ImagePullBackOff"),
+    ],
+)
+def test_a_run_without_a_supervisor_says_why(
+    server: ObjectServer, tmp_path: Path, renewed_ago: float | None, pod: str | None, words: str
+) -> None:
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+        if renewed_ago is not None:
+            scene.lease(renewed_ago)
+        if pod is not None:
+            waiting = {"state": {"waiting": {"reason": pod}}, "name": "supervisor"}
+            server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, status={"containerStatuses": [waiting]},
+                       spec={"nodeName": "a", "containers": [{"name": "supervisor"}]})  # fmt: skip
+        condition = scene.engine.status(RUN).condition
+        assert (condition is not None) is bool(words)
+        assert words in (condition or {}).get("message", "")
+
+
+def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer, tmp_path: Path) -> None:
+    """A quota, a LimitRange or admission refuses the pod: only events of its Job report that."""
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+        job = {"kind": "Job", "name": f"{RUN}-supervisor"}
+        server.put(
+            "Event",
+            "e1",
+            involvedObject=job,
+            type="Warning",
+            reason="FailedCreate",
+            message="exceeded quota: q",
+            lastTimestamp="2026-11-21T15:00:00Z",
+        )
+        condition = scene.engine.status(RUN).condition
+        assert condition is not None
+        assert "has no pod (exceeded quota: q); no pod trains" in condition["message"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "why"), [({layout.QUEUE_LABEL: "small"}, "queue small has not admitted it"), ({}, "it is suspended")]
+)
+def test_a_supervisor_that_is_held_back_by_a_queue_is_explained(
+    server: ObjectServer, tmp_path: Path, queue: dict[str, str], why: str
+) -> None:
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        its = {layout.RUN_LABEL: RUN, **queue}
+        server.put("Job", f"{RUN}-supervisor", its, api="batch/v1", status={}, spec={"suspend": True})
+        condition = scene.engine.status(RUN).condition
+        assert condition is not None
+        assert f"has no pod ({why}); no pod trains" in condition["message"]
+
+
+def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: Scene, server: ObjectServer) -> None:
+    server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, status={"phase": "Running"},
+               spec={"containers": [{"name": "supervisor"}]}, metadata={"deletionTimestamp": BEGAN})  # fmt: skip
+    server.job(RUN, "Running")
+    scene.engine.stop(RUN)
+    assert f"{RUN}-1" not in server.names("Job")
+
+
+def test_a_stop_ends_a_run_whose_supervisor_cannot_start(server: ObjectServer, tmp_path: Path) -> None:
+    """As of an image that cannot be pulled: nothing else would ever write its end, and `rm` wants one."""
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene, Store(tmp_path / "elsewhere") as other:
+        server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, status={"phase": "Pending"},
+                   spec={"containers": [{"name": "supervisor"}]})  # fmt: skip
+        server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+        assert scene.engine.status(RUN).phase is Phase.QUEUED
+        scene.engine.stop(RUN)
+        assert scene.engine.status(RUN).phase is Phase.STOPPED
+        assert f"{RUN}-supervisor" not in server.names("Job")
+        other.copy(RUN, ClusterRecord(scene.client, RUN).events(), "{}")
+        assert other.status(RUN).phase is Phase.STOPPED
+
+
+def test_pods_that_live_are_not_declared_stopped(server: ObjectServer, tmp_path: Path) -> None:
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+        scene.engine.stop(RUN)
+        server.put("Pod", f"{RUN}-1-0-x", {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"},
+                   status={"phase": "Running"}, spec={"containers": [{"name": "node"}]})  # fmt: skip
+        assert scene.engine.status(RUN).phase is Phase.QUEUED
+
+
+def test_a_fresh_record_asks_for_no_lease(scene: Scene) -> None:
+    scene.engine.status(RUN)
+    assert not [request for request in scene.server.requests if request.plural == "leases"]
+    assert presence.QUIET_SECONDS > 0
+
+
+@pytest.mark.parametrize("is_supervised", [True, False])
+def test_a_stop_is_a_request_to_the_supervisor_where_there_is_one(
+    scene: Scene, server: ObjectServer, is_supervised: bool
+) -> None:
+    if is_supervised:
+        running = {"state": {"running": {}}, "name": "supervisor"}
+        server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR,
+                   status={"phase": "Running", "containerStatuses": [running]},
+                   spec={"containers": [{"name": "supervisor"}]})  # fmt: skip
+    server.job(RUN, "Running")
+    scene.engine.stop(RUN)
+    assert f"{RUN}-stop" in server.names("ConfigMap")
+    assert (f"{RUN}-1" in server.names("Job")) is is_supervised
+
+
+def test_a_run_that_goes_on_is_not_resumed(scene: Scene) -> None:
+    with pytest.raises(UsageError, match="has not ended"):
+        scene.engine.resume(RUN)
+
+
+def test_a_client_is_kept_for_each_place(scene: Scene) -> None:
+    scene.engine.status(RUN)
+    first = scene.engine._in_cluster.client(RUN)
+    assert isinstance(first, Client)
+    assert scene.engine._in_cluster.client(RUN) is first
+
+
+def test_a_record_begins_with_who_started_the_run(scene: Scene) -> None:
+    created = scene.store.events(RUN)[0].entry
+    assert isinstance(created, Created)
+    assert (created.user, created.supervisor, created.machine) == ("ann", "cluster", None)

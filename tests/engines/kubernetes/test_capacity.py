@@ -1,0 +1,73 @@
+"""Room for the nodes that are away is asked for by pods that ask for as much, and for nothing else of a node's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from tests.engines.kubernetes.test_plan import planned
+from tests.helpers.until import until
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.background import Health
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.manifests import Shape, attempt
+from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.preflight.capacity import WAIT, Room, waiting
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.spec.job import Job
+
+
+def test_pods_that_ask_for_room_ask_for_what_a_node_asks_for() -> None:
+    job = Job.model_validate({
+        "name": "digits", "run": "train.py", "nodes": {"min": 1, "max": 4}, "queue": "team-a", "priority": "high",
+        "secrets": ["token"], "resources": {"gpus": 4, "memory": "60GiB", "instance": "g5.12xlarge"},
+        "kubernetes": {"results": {"size": "1GiB"}},
+    })  # fmt: skip
+    for via in WORKLOADS:
+        made = attempt(Shape("r-1", "team", via, "image", "python3", 1000, "0" * 64, 1), job, 1, 4)
+        found = waiting(made, "r-1-room", 2)
+        node, pod = pod_spec(made), found["spec"]["template"]["spec"]
+        assert (found["kind"], found["spec"]["parallelism"]) == ("Job", 2)
+        assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+        for field in ("nodeSelector", "tolerations", "priorityClassName", "securityContext"):
+            assert pod[field] == node[field]
+        [container] = pod["containers"]
+        assert container["resources"] == node["containers"][0]["resources"]
+        assert container["command"] == ["python3", "-c", WAIT]
+        assert "volumes" not in pod
+        assert "envFrom" not in container
+        assert layout.ATTEMPT_LABEL not in found["spec"]["template"]["metadata"]["labels"], "it is no pod of an attempt"
+
+
+class ClusterOfProbes:
+    """A cluster that keeps Jobs alone. `before_create` runs while a request to create one is on its way."""
+
+    def __init__(self) -> None:
+        self.health = Health()
+        self.jobs: set[str] = set()
+        self.num_created = 0
+        self.before_create: Callable[[], None] = lambda: None
+
+    def get(self, _api: str, kind: str, name: str) -> dict[str, Any]:
+        return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "uid": "u"}}
+
+    def find(self, *_words: str) -> dict[str, Any]:
+        return {"items": []}
+
+    def create(self, manifest: dict[str, Any]) -> None:
+        self.before_create()
+        self.jobs.add(manifest["metadata"]["name"])
+        self.num_created += 1
+
+    def delete(self, _api: str, _kind: str, name: str) -> None:
+        self.jobs.discard(name)
+
+
+def test_a_probe_that_is_created_while_its_capacity_is_released_is_deleted() -> None:
+    cluster = ClusterOfProbes()
+    room = Room(cast(Client, cluster), planned(nodes={"min": 1, "max": 2}))
+    cluster.before_create = room.leave
+    room.begin([0])
+    assert room.missing() == {1}
+    until(lambda: cluster.num_created == 1 and not cluster.jobs, "the probe holds its capacity")

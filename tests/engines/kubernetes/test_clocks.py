@@ -1,0 +1,68 @@
+"""A machine whose clock is wrong: what it decides about runs in a cluster goes by the clock of the cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer, _Handler
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import PLURALS, Client, _ahead
+from windlass.engines.kubernetes.api.lease import held_elsewhere
+from windlass.engines.kubernetes.discovery import discovery
+from windlass.engines.kubernetes.supervisor import presence
+from windlass.runs.phase import Phase
+
+RUN = "digits-7f3k2"
+HOUR = 3600.0
+
+
+@pytest.fixture(params=[HOUR, -HOUR], ids=["behind", "ahead"])
+def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The time in the cluster, which the machine is behind or ahead of."""
+    shift = float(request.param)
+    monkeypatch.setattr(_Handler, "date_time_string", lambda _: formatdate(time.time() + shift, usegmt=True))
+    return time.time() + shift
+
+
+@pytest.fixture
+def server(now: float) -> Iterator[ObjectServer]:
+    with closing(ObjectServer()) as server:
+        server.served.update(PLURALS.values())
+        server.anchor(RUN, created=datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        yield server
+
+
+@pytest.fixture
+def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
+    with closing(server.client(tmp_path)) as client:
+        yield client
+
+
+def test_a_run_that_was_just_submitted_is_not_lost(client: Client) -> None:
+    [seen] = discovery.look(client).runs(time.time())
+    assert seen.phase is Phase.QUEUED
+
+
+def test_a_lease_that_was_just_renewed_is_held(
+    client: Client, server: ObjectServer, tmp_path: Path, now: float
+) -> None:
+    server.put("Lease", RUN, {layout.RUN_LABEL: RUN}, api="coordination.k8s.io/v1",
+               spec={"holderIdentity": "pod-a_0_1-0",
+                     "renewTime": datetime.fromtimestamp(now, UTC).isoformat()})  # fmt: skip
+    assert held_elsewhere(client, RUN, tmp_path, time.time())
+    assert not presence.absence(client, RUN, time.time() + client.ahead)
+
+
+def test_clocks_that_differ_by_the_resolution_of_a_date_agree() -> None:
+    date = "Sun, 22 Nov 2026 10:00:00 GMT"
+    at = datetime(2026, 11, 22, 10, tzinfo=UTC).timestamp()
+    assert _ahead(date, at + 1.4) == 0.0
+    assert _ahead(date, at - HOUR) == HOUR
+    assert _ahead("", at) == _ahead("nonsense", at) == 0.0

@@ -1,0 +1,172 @@
+"""Runs that another machine started, read from the rows that the API server gives of their objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.discovery.discovery import GONE, TABLES, UNSAID, Board, Seen, progress_in, selecting
+from windlass.runs.phase import Phase
+
+ANCHORS, JOBS, PODS = TABLES
+RUN = "digits-7f3k2"
+BEGAN = "2026-11-21T15:00:00Z"
+BEGAN_AT = 1795273200.0
+
+
+def page(table: Any, rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> dict[str, Any]:
+    names = columns or table.columns
+    return {
+        "metadata": {"resourceVersion": "7"},
+        "columnDefinitions": [{"name": name} for name in names],
+        "rows": [{"cells": list(row), "object": None} for row in rows],
+    }
+
+
+def anchors(*ids: str, marks: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    found = page(ANCHORS, [])
+    names: list[tuple[str, str, dict[str, str]]] = [(run, run, {}) for run in ids]
+    names += [(layout.mark_name(run, mark), run, {layout.MARK_LABEL: mark}) for run, mark in marks]
+    for name, run, more in names:
+        labels = {layout.RUN_LABEL: run, layout.JOB_LABEL: "digits", **more}
+        found["rows"].append({
+            "cells": [name], "object": {"metadata": {"name": name, "labels": labels, "creationTimestamp": BEGAN}},
+        })  # fmt: skip
+    return found
+
+
+def seen(
+    *pods: tuple[str, str], jobs: Sequence[Sequence[str]] = (), marks: Sequence[str] = (), age: float = 600.0
+) -> Seen:
+    board = Board("team-a")
+    board.fill(ANCHORS, [anchors(RUN, marks=[(RUN, mark) for mark in marks])])
+    board.fill(JOBS, [page(JOBS, jobs)])
+    board.fill(PODS, [page(PODS, [(name, "1/1" if word == "Running" else "0/1", word) for name, word in pods])])
+    [one] = board.runs(BEGAN_AT + age)
+    return one
+
+
+TWO = [(f"{RUN}-1", "Running", "0/2")]
+
+
+@pytest.mark.parametrize(
+    ("words", "job", "marks", "phase"),
+    [
+        (("Running", "Running"), "Running", [], Phase.TRAINING),
+        (("Running", "Pending"), "Running", [], Phase.QUEUED),
+        (("Running",), "Running", [], Phase.QUEUED),
+        ((), "Suspended", [], Phase.QUEUED),
+        (("Running", "ContainerCreating"), "Running", [], Phase.PULLING),
+        (("Running", "ImagePullBackOff"), "Running", [], Phase.PULLING),
+        (("Completed", "Running"), "Running", [], Phase.TRAINING),
+        (("Completed", "Completed"), "Complete", [], Phase.SUCCEEDED),
+        (("Completed", "Completed"), "", [], Phase.SUCCEEDED),
+        (("Error", "Completed"), "Failed", [], Phase.RESTARTING),
+        (("Error", "Completed"), "Failed", ["end"], Phase.FAILED),
+        (("OOMKilled", "Error"), "", ["end"], Phase.FAILED),
+        (("Running", "Terminating"), "Running", ["stop"], Phase.STOPPING),
+        (("Error", "Error"), "Failed", ["stop"], Phase.STOPPED),
+        ((), "", ["stop"], Phase.STOPPED),
+    ],
+)
+def test_phase_is_derived_from_job_pods_and_marks(
+    words: Sequence[str], job: str, marks: Sequence[str], phase: Phase
+) -> None:
+    pods = [(f"{RUN}-1-{place}-abcde", word) for place, word in enumerate(words)]
+    jobs = [(f"{RUN}-1", job, "0/2")] if job else []
+    assert seen(*pods, jobs=jobs, marks=marks).phase is phase
+
+
+def test_an_anchor_alone_is_new_or_all_that_is_left() -> None:
+    assert seen(age=5).phase is Phase.QUEUED
+    lost = seen(age=600)
+    assert (lost.phase, lost.waits_for) == (Phase.LOST, GONE)
+
+
+def test_the_newest_attempt_is_shown_and_pods_are_counted() -> None:
+    one = seen(
+        (f"{RUN}-1-0-abcde", "Error"), (f"{RUN}-2-0-abcde", "Running"), (f"{RUN}-2-1-abcde", "Running"),
+        jobs=[(f"{RUN}-1", "Failed", "0/2"), (f"{RUN}-2", "Running", "0/3")],
+    )  # fmt: skip
+    assert (one.attempt, one.pods_ready, one.pods_total, one.phase) == (2, 2, 3, Phase.QUEUED)
+    assert (one.id, one.name, one.namespace, one.created_at) == (RUN, "digits", "team-a", BEGAN_AT)
+
+
+def test_pods_of_a_jobset_are_of_its_run() -> None:
+    one = seen((f"{RUN}-1-n-0-0-abcde", "Running"), jobs=[(f"{RUN}-1-n-0", "Running", "0/1")])
+    assert (one.attempt, one.pods_ready, one.phase) == (1, 1, Phase.TRAINING)
+
+
+def test_what_keeps_pods_waiting_is_said() -> None:
+    assert seen((f"{RUN}-1-0-a", "ErrImagePull"), jobs=TWO[:1]).waits_for == "ErrImagePull"
+    assert seen(jobs=[(f"{RUN}-1", "Suspended", "0/2")]).waits_for == "Suspended"
+    assert seen((f"{RUN}-1-0-a", "Error"), jobs=[(f"{RUN}-1", "Failed", "0/2")]).waits_for == UNSAID
+
+
+def test_columns_are_found_by_name_and_may_be_missing() -> None:
+    board = Board("team-a")
+    board.fill(ANCHORS, [anchors(RUN)])
+    board.fill(JOBS, [page(JOBS, [("0/2", f"{RUN}-1", "5s")], columns=("Completions", "Name", "Age"))])
+    board.fill(PODS, [page(PODS, [(f"{RUN}-1-0-a", "Running", "1/1")], columns=("Name", "Status", "Ready"))])
+    [one] = board.runs(BEGAN_AT)
+    assert (one.pods_ready, one.pods_total) == (1, 2)
+
+
+def test_an_object_of_a_run_whose_anchor_is_gone_is_of_none() -> None:
+    board = Board("team-a")
+    board.fill(ANCHORS, [anchors("other-7f3k2", marks=[(RUN, "stop")])])
+    board.fill(JOBS, [page(JOBS, TWO)])
+    board.fill(PODS, [page(PODS, [(f"{RUN}-1-0-abcde", "1/1", "Running")])])
+    assert [one.id for one in board.runs(BEGAN_AT)] == ["other-7f3k2"]
+
+
+def test_pages_of_a_list_are_one_list_and_a_new_list_takes_its_place() -> None:
+    board = Board("team-a")
+    board.fill(ANCHORS, [anchors(RUN), anchors("other-7f3k2")])
+    assert len(board.runs(BEGAN_AT)) == 2
+    board.fill(ANCHORS, [anchors(RUN)])
+    assert board.versions["ConfigMap"] == "7"
+    assert [one.id for one in board.runs(BEGAN_AT)] == [RUN]
+
+
+def test_changes_of_a_watch_have_no_columns_after_the_first() -> None:
+    board = Board("team-a")
+    board.fill(ANCHORS, [anchors(RUN)])
+    board.fill(JOBS, [page(JOBS, TWO)])
+    board.fill(PODS, [page(PODS, [(f"{RUN}-1-0-a", "0/1", "Pending"), (f"{RUN}-1-1-b", "1/1", "Running")])])
+    change = {**page(PODS, [(f"{RUN}-1-0-a", "1/1", "Running")]), "columnDefinitions": None}
+    board.change(PODS, "MODIFIED", change)
+    assert board.runs(BEGAN_AT)[0].phase is Phase.TRAINING
+    board.change(PODS, "DELETED", change)
+    assert board.runs(BEGAN_AT)[0].pods_ready == 1
+
+
+def test_a_bookmark_moves_the_version_alone_and_a_list_may_take_the_place_of_another() -> None:
+    board, fresh = Board("team-a"), Board("team-a")
+    board.fill(ANCHORS, [anchors(RUN)])
+    empty = {"metadata": {"resourceVersion": "9"}, "rows": [{"cells": [""], "object": None}]}
+    board.change(ANCHORS, "BOOKMARK", empty)
+    assert (board.versions["ConfigMap"], len(board.runs(BEGAN_AT))) == ("9", 1)
+    fresh.fill(ANCHORS, [anchors("other-7f3k2")])
+    board.take(ANCHORS, fresh)
+    assert [one.id for one in board.runs(BEGAN_AT)] == ["other-7f3k2"]
+
+
+def test_the_newest_progress_in_a_log_is_found_between_what_ranks_say() -> None:
+    lines = [
+        b'2026-11-21T15:00:01Z [n] {"kind": "progress", "at": 1.0, "progress": {"step": 1, "total": 9}}',
+        b"2026-11-21T15:00:01Z [0] progress",
+        b'2026-11-21T15:00:02Z [n] {"kind": "progress", "at": 2.0, "progress": {"step": 2}}',
+        b'2026-11-21T15:00:02Z [n] {"kind": "progress", "at": 3.0',
+        b'2026-11-21T15:00:03Z [0] a rank may say [n] {"progress": 7}',
+    ]
+    assert progress_in(lines) == {"step": 2, "total": 9, "at": 2.0}
+    assert progress_in([b"2026-11-21T15:00:01Z [0] hi"]) == {}
+
+
+def test_one_run_is_selected_by_its_label() -> None:
+    assert selecting(PODS, RUN) == f"app.kubernetes.io/managed-by=windlass,windlass.dev/run={RUN}"
+    assert selecting(ANCHORS, "").endswith("windlass.dev/run,!windlass.dev/attempt,!windlass.dev/code")

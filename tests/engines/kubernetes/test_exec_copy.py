@@ -1,0 +1,119 @@
+"""Copies whose connection is closed at a bad moment: by a stream that stands for the web socket of an API server."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from windlass.engines.kubernetes.api.client import Unreachable
+from windlass.engines.kubernetes.pods.exec_copy import RunPods
+from windlass.engines.kubernetes.pods.exec_stream import STDERR, STDOUT
+from windlass.engines.kubernetes.pods.files import PodFiles
+from windlass.errors import EngineError
+from windlass.worker import tarpipe
+
+Frames = list[tuple[int, bytes]]
+CLIENT: Any = None
+STATUS: Any = None
+PLAN: Any = SimpleNamespace(nodes=SimpleNamespace(worker_python="python3"))
+
+
+class Closing:
+    """Says what it is given; then the connection is closed, unless the command told how it ended."""
+
+    def __init__(self, frames: Frames, exit_code: int | None) -> None:
+        self._frames = frames
+        self._ends_with = exit_code
+        self.exit_code: int | None = None
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        yield from self._frames
+        if self._ends_with is None:
+            raise Unreachable("the command can no longer be heard", "is its node well?")
+        self.exit_code = self._ends_with
+
+    def write(self, data: bytes) -> None:
+        """Taken, and forgotten."""
+
+    def end_input(self) -> None:
+        """Nothing follows from it."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has the pod of a run say something when files are copied."""
+
+    def say(frames: Frames, exit_code: int | None = None) -> None:
+        monkeypatch.setattr(RunPods, "_pod", lambda *_: contextlib.nullcontext(SimpleNamespace()))
+        closing = contextlib.closing(Closing(frames, exit_code))
+        monkeypatch.setattr(PodFiles, "_stream", lambda *_, **__: closing)
+
+    return say
+
+
+def archive(path: Path) -> bytes:
+    out = io.BytesIO()
+    tarpipe.send(str(path), out)
+    return out.getvalue()
+
+
+def put(path: Path) -> Any:
+    return RunPods(CLIENT, PLAN, STATUS).put(0, path, "output/there", lambda _sent: None)
+
+
+def fetch(into: Path) -> tarpipe.Received:
+    return RunPods(CLIENT, PLAN, STATUS).fetch(0, "output/there", into, lambda _had: None)
+
+
+def test_a_receiver_that_has_told_all_may_be_cut_off(said: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    told = {"path": "output/there", "files": 1, "bytes": 4, "left_out": []}
+    said([(STDOUT, json.dumps(told).encode() + b"\n")])
+    assert vars(put(tmp_path / "file")) == told
+
+
+@pytest.mark.parametrize("answer", [b"", b'{"path": "output/th'])
+def test_a_receiver_that_is_cut_off_before_has_failed(said: Any, tmp_path: Path, answer: bytes) -> None:
+    (tmp_path / "file").write_text("text")
+    said([(STDOUT, answer)] if answer else [])
+    with pytest.raises(EngineError, match="output/there cannot be copied: the command can no longer be heard"):
+        put(tmp_path / "file")
+
+
+def test_a_receiver_that_ends_without_a_word_has_failed(said: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    said([], exit_code=0)
+    with pytest.raises(EngineError, match="the receiver exited without confirming the copy"):
+        put(tmp_path / "file")
+
+
+def test_the_word_of_a_receiver_counts_less_than_its_exit_code(said: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    said([(STDOUT, b"{}"), (STDERR, b"no space left on device\n")], exit_code=1)
+    with pytest.raises(EngineError, match="no space left on device"):
+        put(tmp_path / "file")
+
+
+def test_an_archive_that_came_whole_may_be_cut_off(said: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    said([(STDOUT, archive(tmp_path / "file"))])
+    assert fetch(tmp_path / "here").files == 1
+    assert (tmp_path / "here").read_text() == "text"
+
+
+@pytest.mark.parametrize("size", [512, 1024], ids=["in the middle of a file", "between two"])
+def test_an_archive_that_breaks_off_has_failed(said: Any, tmp_path: Path, size: int) -> None:
+    (tmp_path / "file").write_text("text")
+    said([(STDOUT, archive(tmp_path / "file")[:size])])
+    with pytest.raises(EngineError, match="can no longer be heard"):
+        fetch(tmp_path / "here")

@@ -1,0 +1,197 @@
+"""Runs that have ended expire in their cluster, with their record and never with results; a resume keeps them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer
+from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
+from tests.engines.kubernetes.test_supervision import Scene
+
+from windlass.engines.kubernetes import expiry
+from windlass.engines.kubernetes.api.client import PLURALS, Client, Refused
+from windlass.engines.kubernetes.sweep import sweep
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.plan.plan import Plan
+from windlass.runs.phase import Phase
+
+RUN = "digits-7f3k2"
+WEEK = expiry.WEEK_SECONDS
+INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True))
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    server = ObjectServer()
+    server.served.update(PLURALS.values())
+    server.anchor(RUN)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
+    client = server.client(tmp_path)
+    yield client
+    client.close()
+
+
+def supervisor(server: ObjectServer, ttl: int | None = WEEK) -> str:
+    """The Job of a supervisor; returns its uid."""
+    spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
+    made = server.put("Job", f"{RUN}-supervisor", api="batch/v1", spec=spec)
+    return str(made["metadata"]["uid"])
+
+
+def owners(client: Client) -> list[str]:
+    anchor = client.get("v1", "ConfigMap", RUN)
+    return [owner["uid"] for owner in anchor["metadata"].get("ownerReferences", ())]
+
+
+def seconds(plan: Plan) -> tuple[int | None, int | None]:
+    """For how long the run is kept, by the Job of its supervisor, and its pods."""
+    jobs = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
+    spec = plan.requests("attempt")[0]["spec"]
+    found = [one["spec"].get("ttlSecondsAfterFinished") for one in jobs]
+    return (found[0] if found else None), spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
+
+
+@pytest.mark.parametrize(
+    ("fields", "inside", "machine"),
+    [
+        ({}, (WEEK, None), (None, WEEK)),
+        ({"ttl": "2h"}, (7200, 7200), (None, 7200)),
+        ({"ttl": 0}, (3600, 0), (None, 0)),
+        ({"ttl": "never"}, (None, None), (None, None)),
+        ({"results": {"size": "1GiB"}}, (None, None), (None, None)),
+        ({"results": {"size": "1GiB", "keep": True}}, (WEEK, None), (None, WEEK)),
+        ({"results": {"size": "1GiB"}, "ttl": "2h"}, (None, 7200), (None, 7200)),
+    ],
+)
+@pytest.mark.parametrize("via", [name for name, way in WORKLOADS.items() if not way.no_ttl])
+def test_a_run_is_kept_for_a_week_unless_results_would_go_with_it(
+    via: str, fields: dict[str, Any], inside: tuple[int | None, int | None], machine: tuple[int | None, int | None]
+) -> None:
+    assert seconds(planned(INSIDE, kubernetes={"via": via, **fields})) == inside
+    assert seconds(planned(kubernetes={"via": via, **fields})) == machine
+
+
+@pytest.mark.parametrize("via", [name for name, way in WORKLOADS.items() if way.no_ttl])
+def test_pods_of_kinds_that_cannot_lose_them_alone_are_kept_as_long_as_the_run(via: str) -> None:
+    fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
+    assert seconds(planned(INSIDE, kubernetes={"via": via}, **fields)) == (WEEK, None)
+    assert seconds(planned(kubernetes={"via": via}, **fields)) == (None, None)
+    assert set(blockers(planned(kubernetes={"via": via, "ttl": "1h"}, **fields))) == {"ttl"}
+    assert blockers(planned(kubernetes={"via": via, "ttl": "never"}, **fields)) == {}
+
+
+def test_the_job_of_the_supervisor_owns_the_run_from_its_end_on(server: ObjectServer, client: Client) -> None:
+    uid = supervisor(server)
+    expiry.begin(client, RUN)
+    assert owners(client) == [uid]
+
+
+def test_a_run_that_never_expires_is_owned_by_nothing(server: ObjectServer, client: Client) -> None:
+    supervisor(server, ttl=None)
+    expiry.begin(client, RUN)
+    assert owners(client) == []
+
+
+def test_a_resume_releases_the_run_from_the_job_that_it_replaces(server: ObjectServer, client: Client) -> None:
+    supervisor(server)
+    expiry.begin(client, RUN)
+    expiry.release(client, RUN)
+    assert owners(client) == []
+    expiry.begin(client, RUN)
+    assert owners(client) == [], "the supervisor that has just ended was late"
+    server.remove("Job", f"{RUN}-supervisor")
+    uid = supervisor(server)
+    expiry.begin(client, RUN)
+    assert owners(client) == [uid], "the resumed run has ended"
+
+
+def before_write(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Have it happen between the next read of an object and its write."""
+    call = Client.call
+
+    def late(self: Client, method: Any, path: str, *more: Any, **options: Any) -> Any:
+        if method == "PUT":
+            monkeypatch.setattr(Client, "call", call)
+            act()
+        return call(self, method, path, *more, **options)
+
+    monkeypatch.setattr(Client, "call", late)
+
+
+def test_a_supervisor_does_not_overwrite_a_release(
+    server: ObjectServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resume comes between the supervisor's read of the anchor and its write."""
+    supervisor(server)
+    before_write(monkeypatch, lambda: expiry.release(client, RUN))
+    with pytest.raises(Refused) as error:
+        expiry.begin(client, RUN)
+    assert error.value.status == 409
+    assert owners(client) == []
+
+
+def test_a_release_that_meets_the_end_of_the_supervisor_is_made_again(
+    server: ObjectServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor(server)
+    before_write(monkeypatch, lambda: expiry.begin(client, RUN))
+    expiry.release(client, RUN)
+    assert owners(client) == []
+
+
+def test_a_release_needs_no_job(client: Client) -> None:
+    expiry.release(client, RUN)
+    assert owners(client) == []
+
+
+# -- runs that this machine supervised --------------------------------------------------------------------------------
+
+
+def ended(scene: Scene, phase: Phase = Phase.SUCCEEDED) -> float:
+    scene.end(phase)
+    scene.server.anchor("r-1")
+    ended_at = scene.store.status("r-1").ended_at
+    assert ended_at is not None
+    scene.dir.mkdir(parents=True, exist_ok=True)
+    return ended_at
+
+
+def swept(scene: Scene, folder: Path, now: float) -> bool:
+    """Whether a submission at this time removes the run from the cluster."""
+    sweep(scene.store, scene.server.client(folder), "lab", now)
+    return "r-1" not in scene.server.names("ConfigMap")
+
+
+def test_the_next_submission_of_this_machine_removes_its_expired_runs(server: ObjectServer, tmp_path: Path) -> None:
+    scene = Scene(server, tmp_path)
+    at = ended(scene)
+    assert not swept(scene, tmp_path, at + WEEK - 10)
+    assert swept(scene, tmp_path, at + WEEK + 10)
+    assert scene.store.status("r-1").phase is Phase.SUCCEEDED
+    before = len(server.requests)
+    assert swept(scene, tmp_path, at + 2 * WEEK)
+    assert len(server.requests) == before, "it is looked at once"
+
+
+@pytest.mark.parametrize(
+    ("phase", "fields"),
+    [
+        (Phase.LOST, {}),
+        (Phase.SUCCEEDED, {"kubernetes": {"ttl": "never"}}),
+        (Phase.SUCCEEDED, {"kubernetes": {"results": {"size": "1GiB"}}}),
+    ],
+)
+def test_runs_that_do_not_expire_are_left_alone(
+    server: ObjectServer, tmp_path: Path, phase: Phase, fields: dict[str, Any]
+) -> None:
+    scene = Scene(server, tmp_path, **fields)
+    assert not swept(scene, tmp_path, ended(scene, phase) + 3 * WEEK)

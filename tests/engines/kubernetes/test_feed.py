@@ -1,0 +1,287 @@
+"""The events of a node come from its pod, and from the log where it cannot send them: none is lost, and none twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, serving
+from tests.helpers.until import until
+
+from windlass.engines.kubernetes.logs.feed import UNFED_SECONDS, NodeFeed, NodeFiles, Readers
+from windlass.engines.kubernetes.pods.orders import EventSink
+from windlass.worker.order_protocol import ProtocolError
+
+TOKEN = "t0ken"
+BORN = 1_790_000_000.0
+
+
+def event(number: int, token: str = TOKEN, kind: str = "warning", **data: Any) -> bytes:
+    data = {"message": f"event {number}"} if kind == "warning" else data
+    return json.dumps({"kind": kind, "at": BORN + number, **data, "k": token}).encode() + b"\n"
+
+
+EVENTS = [
+    event(0, kind="node", pid=7, start_ticks=1, boot="b", start="cold"),
+    *(event(number) for number in range(1, 6)),
+]
+END = event(6, kind="end", failures=[], ended_by="itself", facts={})
+
+
+def logged(*lines: bytes, start: int = 0) -> bytes:
+    """Lines of a log as the API gives them, a second apart."""
+    stamps = (datetime.fromtimestamp(BORN + at, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at in range(start, 1000))
+    return b"".join(
+        b"%s.500000000Z %s\n" % (stamp.encode(), line.rstrip(b"\n")) for stamp, line in zip(stamps, lines, strict=False)
+    )
+
+
+def tagged(*events: bytes) -> list[bytes]:
+    return [b"[n] " + one for one in events]
+
+
+class Pods:
+    """Pods that end when a test says so."""
+
+    def __init__(self, cluster: ClusterOfOneRun) -> None:
+        self.cluster = cluster
+        self.gone = False
+
+    def pod(self, place: int) -> Any:
+        return self.cluster.pods[place]
+
+    def is_gone(self, place: int) -> bool:
+        return self.gone
+
+
+class Feeds:
+    """Subscriptions."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, EventSink] = {}
+
+    def subscribe(self, pod: str, sink: EventSink) -> None:
+        self.sinks[pod] = sink
+
+    def unsubscribe(self, pod: str, sink: EventSink) -> None:
+        assert self.sinks.pop(pod) is sink
+
+
+class Scene:
+    """One pod, its feed and its log."""
+
+    def __init__(self, folder: Path, api: Api, cluster: ClusterOfOneRun) -> None:
+        self.folder, self.cluster, self.api = folder / "run" / "attempt-1", cluster, api
+        self.client = client_of(api, folder)
+        self.pods, self.feeds, self.readers = Pods(cluster), Feeds(), Readers(1)
+        self.now = 0.0
+        self.feed = self.made()
+        self.feed.look()
+
+    def made(self, number: int = 1) -> NodeFeed:
+        files = NodeFiles(self.folder.with_name(f"attempt-{number}"), 0, (0,), number, 1)
+        return NodeFeed(
+            "log of node 0", self.client, self.pods, 0, files, self.feeds, self.readers, lambda: None,
+            lambda: self.now,
+        )  # fmt: skip
+
+    def send(self, *events: bytes, token: str = TOKEN) -> None:
+        self.feed.take(token, b"".join(events))
+
+    def end_pod(self, code: int = 0) -> None:
+        self.cluster.end_pod(0, code)
+        self.feed.look()
+        self.feed.catch_up()
+
+    def asked(self) -> list[str]:
+        return [one for one in self.api.asked if "/log" in one]
+
+    @property
+    def text(self) -> bytes:
+        return (self.folder / "node-0.events").read_bytes()
+
+    def close(self) -> None:
+        self.feed.close()
+        self.readers.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    cluster = ClusterOfOneRun()
+    with serving(cluster) as api, closing(Scene(tmp_path, api, cluster)) as made:
+        yield made
+        cluster.closed.set()
+
+
+def test_a_node_whose_end_was_sent_needs_no_log(scene: Scene) -> None:
+    assert scene.feeds.sinks == {"r-1-1-0": scene.feed}
+    scene.send(*EVENTS)
+    scene.send(END, b"end\n")
+    scene.feed.catch_up()
+    assert not scene.feed.is_done, "its pod has not ended"
+    scene.end_pod()
+    assert scene.feed.is_done
+    assert scene.text == b"".join([*EVENTS, END])
+    assert scene.asked() == []
+    assert scene.feeds.sinks == {}
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 100_000])
+def test_events_are_written_whole_wherever_the_feed_is_cut(scene: Scene, size: int) -> None:
+    data = b"".join([*EVENTS, END])
+    for at in range(0, len(data), size):
+        scene.feed.take(TOKEN, data[at : at + size])
+        assert scene.text == b"" or scene.text.endswith(b"\n")
+        assert scene.feed.offset == min(at + size, len(data))
+    assert scene.text == data
+
+
+def test_a_pod_that_waits_for_the_next_attempt_has_told_all(scene: Scene) -> None:
+    scene.send(*EVENTS, END)
+    assert not scene.feed.is_told
+    scene.send(b"over\n")
+    assert scene.feed.is_told
+    scene.feed.catch_up()
+    assert scene.feed.is_done
+    assert scene.asked() == []
+
+
+@pytest.mark.parametrize("num_sent", range(7))
+def test_what_a_pod_that_was_killed_did_not_send_is_read_from_its_log(scene: Scene, num_sent: int) -> None:
+    """The log is read from the last event on; where there is none, from its beginning."""
+    scene.cluster.logs[0] = logged(b"entry point", *tagged(*EVENTS, END), b"[w] Traceback")
+    data = b"".join(EVENTS)
+    at = len(b"".join(EVENTS[:num_sent])) + (9 if num_sent < len(EVENTS) else 0)
+    scene.feed.take(TOKEN, data[:at])
+    scene.end_pod(1)
+    until(lambda: scene.feed.is_done)
+    assert scene.text == b"".join([*EVENTS, END])
+    assert len(scene.asked()) == 1
+    assert ("sinceTime" in scene.asked()[0]) == (num_sent > 0)
+    assert "Traceback" in (scene.folder / "node-0.out").read_text()
+
+
+def test_an_end_that_differs_from_that_of_the_container_needs_the_log(scene: Scene) -> None:
+    scene.cluster.logs[0] = logged(*tagged(*EVENTS, END), b"[w] Traceback")
+    scene.send(*EVENTS, END)
+    scene.end_pod(1)
+    until(lambda: scene.feed.is_done)
+    assert scene.text == b"".join([*EVENTS, END])
+    assert (scene.folder / "node-0.out").read_text() == "Traceback\n"
+
+
+def test_the_log_of_a_pod_without_a_connection_is_read_at_intervals(scene: Scene) -> None:
+    scene.cluster.logs[0] = logged(*tagged(*EVENTS[:2]), b"[0] step 1")
+    scene.feed.catch_up()
+    assert scene.asked() == []
+    scene.now = UNFED_SECONDS
+    scene.feed.catch_up()
+    until(lambda: not scene.feed._is_reading)
+    assert scene.text == b"".join(EVENTS[:2])
+    assert (scene.folder / "rank-0.log").stat().st_size == len("step 1\n")
+    scene.cluster.logs[0] += logged(*tagged(*EVENTS[2:4]), start=3)
+    scene.feed.catch_up()
+    assert len(scene.asked()) == 1
+    scene.now += scene.readers.pause_seconds
+    scene.feed.catch_up()
+    until(lambda: scene.text == b"".join(EVENTS[:4]))
+    # It connects: its feed brings all from the beginning on.
+    for one in (*EVENTS, END):
+        scene.send(one)
+    assert scene.text == b"".join([*EVENTS, END])
+    scene.now += 1000
+    until(lambda: not scene.feed._is_reading)
+    scene.feed.catch_up()
+    assert len(scene.asked()) == 2
+    scene.feed.disconnected()
+    scene.feed.catch_up()
+    assert len(scene.asked()) == 2
+    scene.now += UNFED_SECONDS
+    scene.feed.catch_up()
+    until(lambda: len(scene.asked()) == 3)
+
+
+def test_a_supervisor_that_was_started_again_writes_no_event_twice(scene: Scene) -> None:
+    scene.send(*EVENTS[:4])
+    scene.feed.close()
+    with open(scene.folder / "node-0.events", "ab") as file:
+        file.write(b'{"torn')
+    scene.feed = scene.made()
+    scene.feed.look()
+    assert scene.feed.offset == 0
+    scene.send(*EVENTS, END)
+    assert scene.text == b"".join([*EVENTS, END])
+
+
+def test_the_events_of_a_container_that_was_started_again_are_not_those_of_the_node(scene: Scene) -> None:
+    scene.send(*EVENTS[:2])
+    scene.send(*(event(number, "t1ken") for number in range(9)), b"over\n", token="t1ken")
+    assert scene.text == b"".join(EVENTS[:2])
+    assert not scene.feed.is_told
+    assert scene.feed.offset == len(scene.text)
+
+
+def test_the_end_of_an_attempt_is_found_in_the_log_of_a_pod_that_is_reused(scene: Scene) -> None:
+    scene.feed.close()
+    other = [EVENTS[0].replace(b"t0ken", b"t1ken"), *(event(number, "t1ken") for number in range(10, 13))]
+    scene.cluster.logs[0] = logged(
+        *tagged(*EVENTS), b"[a] over t0ken", b"[a] 2", *tagged(*other), b"[a] over t1ken", b"[a] 3", *tagged(END)
+    )
+    scene.feed = scene.made(2)
+    scene.now += UNFED_SECONDS
+    scene.feed.catch_up()
+    until(lambda: not scene.feed._is_reading)
+    scene.feed.catch_up()
+    assert scene.feed.is_told
+    assert scene.feed.is_done
+    assert (scene.folder.with_name("attempt-2") / "node-0.events").read_bytes() == b"".join(other)
+
+
+def test_a_pod_that_breaks_the_protocol_is_not_believed(scene: Scene) -> None:
+    scene.send(*EVENTS[:2])
+    for _ in range(16):
+        scene.feed.take(TOKEN, b"x" * (1 << 20))
+    with pytest.raises(ProtocolError):
+        scene.feed.take(TOKEN, b"x" * (1 << 20))
+    assert scene.text == b"".join(EVENTS[:2])
+
+
+def test_what_ranks_have_printed_shows_in_the_length_of_their_logs(scene: Scene) -> None:
+    scene.feed.take_printed({0: 1 << 40, 1: 5})
+    log = scene.folder / "rank-0.log"
+    assert (log.stat().st_size, log.stat().st_blocks) == (1 << 40, 0)
+    at = log.stat().st_mtime_ns
+    scene.feed.take_printed({0: 7})
+    assert (log.stat().st_size, log.stat().st_mtime_ns) == (1 << 40, at)
+    assert not (scene.folder / "rank-1.log").exists()
+
+
+def test_a_disk_that_is_full_leaves_whole_events_and_what_was_not_written_is_sent_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.send(*EVENTS[:2], EVENTS[2][:5])
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeFiles, "_append", _full)
+        with pytest.raises(OSError, match="full"):
+            scene.feed.take(TOKEN, EVENTS[2][5:] + EVENTS[3])
+    assert scene.feed.offset == len(b"".join(EVENTS[:2])) + 5
+    scene.feed.take(TOKEN, EVENTS[2][5:] + EVENTS[3])
+    assert scene.text == b"".join(EVENTS[:4])
+
+
+def _full(*_: object) -> None:
+    raise OSError("the disk is full")
+
+
+def test_a_pod_that_will_never_be_there_has_told_all(scene: Scene) -> None:
+    scene.cluster.pods[0] = None  # type: ignore[call-overload]
+    scene.feed.catch_up()
+    assert not scene.feed.is_done
+    scene.pods.gone = True
+    scene.feed.catch_up()
+    assert scene.feed.is_done

@@ -1,0 +1,71 @@
+"""Logs of a run that is not followed: each line of each attempt, in whichever order the pods' logs arrive."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.test_tail import begin, stream
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.logs.fetch import LogReader
+from windlass.worker.protocol import NodeSpec, RankSpec, pack
+
+RUN = "case-7f3k2"
+SPEC = NodeSpec(
+    node=0, script="work.py", worker_python="python3", cwd="/", env={}, grace_seconds=1.0,
+    ranks=(RankSpec(rank=0, local_rank=0, env={}, argv=()),),
+)  # fmt: skip
+
+
+class Cluster:
+    """A pod that served attempts 1 and 2 and waited for another, and the one that attempt 3 got in its place."""
+
+    def __init__(self, last: int) -> None:
+        """The log of the pod of attempt `last` is sent once the other one was read."""
+        self.last = last
+        self.is_read = threading.Event()
+        self.texts = {
+            1: stream(begin("t1"), ("0", b"first\n"), ("a", b"over t1\n"), ("a", b"2\n"), begin("t2"),
+                      ("0", b"second\n"), ("a", b"over t2\n")),
+            3: stream(begin("t3"), ("0", b"third\n")),
+        }  # fmt: skip
+
+    def find(self, _api: str, kind: str, _selector: str) -> dict[str, Any]:
+        return {"items": [(self.pod if kind == "Pod" else self.config)(made) for made in self.texts]}
+
+    @staticmethod
+    def config(made: int) -> dict[str, Any]:
+        specs = base64.b64encode(pack(made, {0: SPEC})).decode()
+        return {"metadata": {"labels": {layout.ATTEMPT_LABEL: str(made)}}, "binaryData": {layout.NODES_FILE: specs}}
+
+    def logs(self, name: str, **_options: object) -> Iterator[bytes]:
+        made = int(name)
+        assert made != self.last or self.is_read.wait(30)
+        yield from self.texts[made]
+        if made != self.last:
+            self.is_read.set()
+
+    @staticmethod
+    def pod(made: int) -> dict[str, Any]:
+        meta = {
+            "name": str(made), "labels": {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: str(made)},
+            "annotations": {"batch.kubernetes.io/job-completion-index": "0"},
+        }  # fmt: skip
+        state = {"name": "node", "state": {"terminated": {"exitCode": 1}}}
+        spec = {"containers": [{"name": "node"}]}
+        return {"metadata": meta, "spec": spec, "status": {"phase": "Failed", "containerStatuses": [state]}}
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_pod_that_still_waits_for_an_attempt_has_none_of_the_lines_of_its_successor(
+    tmp_path: Path, last: int
+) -> None:
+    client: Any = Cluster(last)
+    assert LogReader(client, RUN, tmp_path).read()
+    said = {number: (tmp_path / f"attempt-{number}" / "rank-0.log").read_bytes() for number in (1, 2, 3)}
+    assert said == {1: b"first\n", 2: b"second\n", 3: b"third\n"}

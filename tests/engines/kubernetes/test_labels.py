@@ -1,0 +1,99 @@
+"""Every object that a plan creates, and every object that a command creates, has the same labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
+
+from windlass.engines.kubernetes import labels, layout
+from windlass.engines.kubernetes.plan import attempt_objects
+from windlass.engines.kubernetes.preflight import capacity, network, rbac
+from windlass.engines.kubernetes.supervisor.record import Head, head_manifest
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.plan.plan import Plan
+
+RECOMMENDED = {
+    f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by", "version")
+}
+OF_RUN = {*RECOMMENDED, labels.USER, layout.RUN_LABEL, layout.JOB_LABEL}
+VALUE = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?")
+INSIDE = dataclasses.replace(
+    FACTS, user="ana@example.com", cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True)
+)
+
+
+def made_objects(plan: Plan) -> list[Mapping[str, Any]]:
+    kinds = ("object", "policy", "claim", "supervisor", "attempt-part", "attempt")
+    [code] = plan.requests("code")
+    return [*(one for kind in kinds for one in plan.requests(kind)), *code["pieces"]]
+
+
+def templates(one: Any) -> Iterator[Mapping[str, Any]]:
+    """The templates of pods, and of objects that make some, in an object."""
+    if isinstance(one, Mapping):
+        if {"metadata", "spec"} <= one.keys() and "kind" not in one:
+            yield one
+        for value in one.values():
+            yield from templates(value)
+    elif isinstance(one, list):
+        for value in one:
+            yield from templates(value)
+
+
+def require(found: Mapping[str, str], wanted: set[str]) -> None:
+    assert wanted - found.keys() == set()
+    assert [name for name, value in found.items() if not VALUE.fullmatch(value)] == []
+
+
+@pytest.mark.parametrize("via", WORKLOADS)
+def test_every_object_of_a_plan_has_all_labels(via: str) -> None:
+    fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
+    plan = planned(INSIDE, nodes=2, kubernetes={"via": via, "results": {"size": "1GiB"}}, queue="team", **fields)
+    objects = made_objects(plan)
+    assert len(objects) >= 10
+    for one in objects:
+        require(one["metadata"]["labels"], OF_RUN)
+        for template in templates(one):
+            require(template["metadata"]["labels"], OF_RUN)
+    pods = [template for template in templates(attempt_objects(plan)) if "containers" in template["spec"]]
+    assert pods
+    for pod in pods:
+        assert pod["metadata"]["labels"][labels.COMPONENT] == "training"
+        assert pod["metadata"]["labels"][labels.USER] == "ana-example.com"
+        assert pod["metadata"]["labels"][labels.INSTANCE] == plan.run_id
+
+
+def test_objects_that_are_created_later_have_them_too() -> None:
+    plan = planned(INSIDE)
+    anchor, *_ = plan.requests("object")
+    anchor = {**anchor, "metadata": {**anchor["metadata"], "uid": "1"}}
+    room = capacity.waiting(attempt_objects(plan), f"{plan.run_id}-room", 2)
+    for one in (room, *templates(room), head_manifest(anchor, Head((), {}, 0, ""))):
+        require(one["metadata"]["labels"], OF_RUN)
+    assert layout.ATTEMPT_LABEL not in room["metadata"]["labels"], "its pods train nothing"
+
+
+def test_objects_that_are_of_no_run_have_those_that_kubernetes_recommends() -> None:
+    for one in (*network.objects(TARGET, "windlass-net-1"), *rbac.supervisor_objects("team-a", ())):
+        require(one["metadata"]["labels"], RECOMMENDED)
+        for template in templates(one):
+            require(template["metadata"]["labels"], RECOMMENDED)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("ana", "ana"),
+        ("ana@example.com", "ana-example.com"),
+        ("DOMAIN\\ana_", "DOMAIN-ana"),
+        ("é", ""),
+        ("a" * 80, "a" * 63),
+    ],
+)
+def test_a_name_becomes_the_value_of_a_label(text: str, wanted: str) -> None:
+    assert labels.value(text) == wanted

@@ -1,0 +1,122 @@
+"""Which user of a kubeconfig a request is from, and how its server is verified."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.engines.kubernetes.api import in_cluster
+from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
+from windlass.engines.kubernetes.api.login import FILE_SECONDS, Credentials, Login, LoginError, credentials_of
+from windlass.errors import UsageError
+
+SHOW = "import json, os; print(json.dumps({'status': {'token': os.environ['KUBERNETES_EXEC_INFO']}}))"
+V1 = "client.authentication.k8s.io/v1"
+
+
+def config(folder: Path, user: Any, cluster: Any = None, name: str = "a") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "config"
+    path.write_text(json.dumps({
+        "clusters": [{"name": "c", "cluster": {"server": "https://host:6443/", **(cluster or {})}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": name, "context": {"cluster": "c", "user": "u"}}],
+    }))  # fmt: skip
+    return path
+
+
+def context(folder: Path, user: Any, cluster: Any = None) -> Context:
+    return read_context("a", str(config(folder, user, cluster)))
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("user", "credentials"),
+    [
+        ({}, Credentials()),
+        ({"token": "t"}, Credentials("Bearer t")),
+        ({"token": "old", "tokenFile": "token"}, Credentials("Bearer of the file", expires_at=100.0 + FILE_SECONDS)),
+        ({"username": "u", "password": "p"}, Credentials("Basic dTpw")),
+        ({"client-certificate": "cert", "client-key-data": encoded("key")}, Credentials("", b"cert of a file", b"key")),
+    ],
+    ids=["nobody", "token", "token file", "password", "certificate"],
+)
+def test_a_user_logs_in_as_the_kubeconfig_says_with_paths_relative_to_its_file(
+    tmp_path: Path, user: Any, credentials: Credentials
+) -> None:
+    (tmp_path / "token").write_text("of the file\n")
+    (tmp_path / "cert").write_text("cert of a file")
+    assert credentials_of(context(tmp_path, user), 100.0) == credentials
+
+
+def test_a_plugin_receives_what_it_asks_for_and_gives_a_token_or_a_certificate(tmp_path: Path) -> None:
+    extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]
+    cluster = {"certificate-authority-data": encoded("ca"), "extensions": extensions}
+    exec_ = {"apiVersion": V1, "command": sys.executable, "args": ["-c", SHOW], "provideClusterInfo": True}
+    found = credentials_of(context(tmp_path, {"exec": exec_}, cluster), 0.0)
+    info = json.loads(found.authorization.removeprefix("Bearer "))
+    assert info["spec"]["cluster"]["certificate-authority-data"] == encoded("ca")
+    assert info["spec"]["cluster"]["config"] == {"audience": "x"}
+    status = {"clientCertificateData": "cert", "clientKeyData": "key", "expirationTimestamp": "2030-01-01T00:00:00Z"}
+    (tmp_path / "login").write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps({'status': status}))})\n")
+    (tmp_path / "login").chmod(0o700)
+    found = credentials_of(context(tmp_path, {"exec": {"apiVersion": V1, "command": "./login"}}), 0.0)
+    assert (found.certificate, found.key, found.expires_at) == (b"cert", b"key", 1893456000.0)
+
+
+def test_a_plugin_that_is_not_installed_is_said_by_its_hint(tmp_path: Path) -> None:
+    exec_ = {"apiVersion": V1, "command": "no-such-plugin-x", "installHint": "install aws"}
+    with pytest.raises(LoginError, match="install aws"):
+        credentials_of(context(tmp_path, {"exec": exec_}), 0.0)
+
+
+def test_of_several_files_the_first_that_names_a_section_counts(tmp_path: Path) -> None:
+    first, second = config(tmp_path / "1", {"token": "1"}), config(tmp_path / "2", {"token": "2"}, name="b")
+    files = f"{tmp_path / 'none'}:{first}:{second}"
+    assert credentials_of(read_context("b", files), 0.0).authorization == "Bearer 1"
+    with pytest.raises(UsageError, match="has no context 'c'") as refused:
+        read_context("c", files)
+    assert refused.value.hint == "known are: a, b"
+    second.write_text("{")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_context("a", files)
+
+
+def test_a_server_is_verified_unless_the_kubeconfig_says_otherwise(tmp_path: Path) -> None:
+    assert context(tmp_path, {}).tls().verify_mode == ssl.CERT_REQUIRED
+    assert context(tmp_path, {}, {"insecure-skip-tls-verify": True}).tls().verify_mode == ssl.CERT_NONE
+
+
+def test_a_proxy_is_of_the_kubeconfig_or_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "ALL_PROXY", "all_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "http://of-environment:1")
+    assert context(tmp_path, {}).proxy() == "http://of-environment:1"
+    assert context(tmp_path, {}, {"proxy-url": "http://chosen:1"}).proxy() == "http://chosen:1"
+    monkeypatch.setenv("no_proxy", "host")
+    assert context(tmp_path, {}).proxy() is None
+
+
+def test_the_token_file_of_a_pod_is_read_again_after_a_minute(tmp_path: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(UsageError, match="no service account"):
+        in_cluster.write_kubeconfig(tmp_path, environ, tmp_path)
+    (tmp_path / "token").write_text("first")
+    path = str(in_cluster.write_kubeconfig(tmp_path, environ, tmp_path))
+    ages = [FILE_SECONDS, 0.0]
+    login = Login(lambda: read_context(in_cluster.CONTEXT, path),
+                  credentials=lambda pod: credentials_of(pod, time.time() - ages.pop(0)))  # fmt: skip
+    assert login.context.server == "https://[fd00::1]:443"
+    for token, known in (("second", "second"), ("third", "second")):
+        (tmp_path / "token").write_text(token)
+        assert login.headers() == {"authorization": f"Bearer {known}"}

@@ -1,0 +1,454 @@
+"""Requests of pods over their connections to the supervisor, and by exec."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.engines.kubernetes.asking import call
+from tests.helpers.until import passed, until
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.pods import orders, reuse
+from windlass.engines.kubernetes.pods.control import (
+    ConnectionControl,
+    ExecControl,
+    Request,
+    order_client_fields,
+    signalling,
+)
+from windlass.engines.kubernetes.pods.nodes import PodId
+from windlass.engines.kubernetes.pods.orders import OrderServer
+from windlass.errors import EngineError
+from windlass.runs.events import PodsReused, entry_of
+from windlass.worker import order_protocol as protocol
+from windlass.worker import pod_reuse
+from windlass.worker.protocol import NodeSpec, RankSpec, unpack
+
+KEY = bytes(range(protocol.KEY_BYTES))
+SECONDS = 60.0
+LEAVE = ("leave",)
+
+
+class Peer:
+    """The other end of a connection to the server, which does as it is told."""
+
+    def __init__(self, server: OrderServer, pod: str = "pod-0") -> None:
+        self.pod = pod
+        self.socket = socket.create_connection(("127.0.0.1", server.port), SECONDS)
+        self.file = self.socket.makefile("rb")
+
+    def send(self, **message: object) -> None:
+        self.socket.sendall(protocol.written(**message))
+
+    def receive(self) -> dict[str, object]:
+        return protocol.read(self.file.readline())
+
+    def challenge(self, **wrong: object) -> str:
+        """Introduce itself; gives the proof that is expected of it."""
+        hello = {"version": protocol.VERSION, "pod": self.pod, "attempt": 1, "nonce": protocol.new_nonce(), **wrong}
+        self.send(**hello)
+        self.answer = self.receive()
+        nonces = (str(hello["nonce"]), protocol.text(self.answer, "nonce"))
+        assert self.answer["proof"] == protocol.proof(KEY, protocol.SUPERVISOR, self.pod, 1, nonces)
+        return protocol.proof(KEY, protocol.POD, self.pod, 1, nonces)
+
+    def join(self) -> Peer:
+        self.send(proof=self.challenge())
+        return self
+
+    def reply(self, code: int) -> object:
+        """Answer the next request; gives what it was."""
+        asked = self.receive()
+        self.send(id=asked["id"], code=code)
+        return asked["request"]
+
+    def is_refused(self) -> bool:
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def server() -> Iterator[OrderServer]:
+    made = OrderServer(KEY, ("127.0.0.1", 0))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peers(server: OrderServer) -> Iterator[list[Peer]]:
+    made: list[Peer] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as made:
+        yield made
+
+
+# -- who is no pod ----------------------------------------------------------------------------------------------------
+
+
+def test_a_proof_that_was_overheard_does_for_no_other_connection(server: OrderServer, peers: list[Peer]) -> None:
+    nonce = protocol.new_nonce()
+    peers += [first := Peer(server), second := Peer(server)]
+    overheard = first.challenge(nonce=nonce)
+    first.send(proof=overheard)
+    until(lambda: server.pods)
+    second.challenge(nonce=nonce)
+    second.send(proof=overheard)
+    assert second.is_refused()
+    assert server.pods == ("pod-0",)
+
+
+@pytest.mark.parametrize("whose", ["the supervisor's own", "of another key", "of another pod", "of another attempt"])
+def test_a_proof_is_of_the_key_the_role_the_pod_and_the_attempt(
+    server: OrderServer, peers: list[Peer], whose: str
+) -> None:
+    peers.append(one := Peer(server))
+    nonce = protocol.new_nonce()
+    right = one.challenge(nonce=nonce)
+    nonces = (nonce, protocol.text(one.answer, "nonce"))
+    proofs = {
+        "the supervisor's own": one.answer["proof"],
+        "of another key": protocol.proof(bytes(protocol.KEY_BYTES), protocol.POD, one.pod, 1, nonces),
+        "of another pod": protocol.proof(KEY, protocol.POD, "pod-1", 1, nonces),
+        "of another attempt": protocol.proof(KEY, protocol.POD, one.pod, 2, nonces),
+    }
+    assert right not in proofs.values()
+    one.send(proof=proofs[whose])
+    assert one.is_refused()
+    assert server.pods == ()
+
+
+HELLO: Mapping[str, object] = {"version": protocol.VERSION, "pod": "pod-0", "attempt": 1, "nonce": "00"}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"\xff\n", b"[" * 4000 + b"\n", b"x" * (protocol.HANDSHAKE_BYTES + 1),
+     protocol.written(id=1, code=0), protocol.written(**{**HELLO, "version": 2}),
+     protocol.written(**{**HELLO, "attempt": True}), protocol.written(**{**HELLO, "pod": None})],
+)  # fmt: skip
+def test_garbage_is_refused(server: OrderServer, peers: list[Peer], garbage: bytes) -> None:
+    peers.append(one := Peer(server))
+    one.socket.sendall(garbage)
+    assert one.is_refused()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"x" * (protocol.HANDSHAKE_BYTES + 1), b"{}\n", protocol.written(id=1, code="0"), b"null\n"]
+)
+def test_so_is_garbage_of_a_pod_and_its_request_is_sent_again(
+    server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor, garbage: bytes
+) -> None:
+    peers.append(one := Peer(server).join())
+    code = pool.submit(call, server, one.pod, LEAVE, SECONDS)
+    one.receive()
+    one.socket.sendall(garbage)
+    peers.append(other := Peer(server).join())
+    assert other.reply(0) == ["leave"]
+    assert code.result() == 0
+    assert one.is_refused()
+
+
+def test_strangers_that_are_silent_keep_no_pod_away() -> None:
+    server = OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=0.3)
+    strangers = [Peer(server) for _ in range(orders.MAX_UNAUTHENTICATED + 5)]
+    pod = Peer(server).join()
+    until(lambda: server.pods == ("pod-0",))
+    assert all(one.is_refused() for one in strangers)
+    assert server.pods == ("pod-0",)  # it has proved to know the key, and may be silent
+    for one in (*strangers, pod):
+        one.close()
+    server.close()
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_waits_for_its_pod(server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor) -> None:
+    code = pool.submit(call, server, "pod-0", ("signal", "2", "15"), SECONDS)
+    passed(0.1)
+    peers.append(one := Peer(server).join())
+    assert one.reply(7) == ["signal", "2", "15"]
+    assert code.result() == 7
+
+
+def test_no_answer_comes_in_time(server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor) -> None:
+    with pytest.raises(Unreachable, match=r"pod pod-0 is not connected to the supervisor within 0\.1 s"):
+        call(server, "pod-0", LEAVE, 0.1)
+    peers.append(one := Peer(server).join())
+    with pytest.raises(Unreachable, match=r"pod pod-0 did not answer within 0\.3 s"):
+        call(server, "pod-0", LEAVE, 0.3)
+    code = pool.submit(call, server, "pod-0", ("order",), SECONDS)
+    late = one.receive()
+    one.send(id=late["id"], code=3)
+    assert one.reply(0) == ["order"]
+    assert code.result() == 0
+
+
+def test_answers_belong_to_their_requests(server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor) -> None:
+    peers.append(one := Peer(server).join())
+    codes = [pool.submit(call, server, one.pod, (str(number),), SECONDS) for number in range(8)]
+    asked = [one.receive() for _ in codes]
+    for message in reversed(asked):
+        one.send(id=message["id"], code=int(cast(list[str], message["request"])[0]))
+    assert [code.result() for code in codes] == list(range(8))
+
+
+@pytest.mark.parametrize("how", ["cut", "replaced"])
+def test_a_request_whose_answer_was_lost_is_sent_again(
+    server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor, how: str
+) -> None:
+    peers.append(one := Peer(server).join())
+    code = pool.submit(call, server, one.pod, LEAVE, SECONDS)
+    for _ in range(2):
+        one.receive()
+        if how == "cut":
+            one.close()
+        peers.append(other := Peer(server).join())
+        if how == "replaced":
+            assert one.is_refused()
+        one = other
+    assert one.reply(3) == ["leave"]
+    assert code.result() == 3
+    assert server.pods == ("pod-0",)
+
+
+def test_a_request_under_way_fails_with_the_server(
+    server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor
+) -> None:
+    peers.append(one := Peer(server).join())
+    code = pool.submit(call, server, one.pod, LEAVE, SECONDS)
+    one.receive()
+    server.close()
+    with pytest.raises(Unreachable, match="not connected"):
+        code.result()
+
+
+def test_requests_of_many_pods_are_all_sent_before_any_is_answered(
+    server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor
+) -> None:
+    peers += [Peer(server, f"pod-{number}").join() for number in range(3)]
+    requests = [(f"pod-{number}", (str(number),)) for number in range(4)]
+    answers = server.call_all(requests, 1.0)
+    first = pool.submit(next, answers)
+    asked = [one.receive() for one in peers]
+    assert [one["request"] for one in asked] == [["0"], ["1"], ["2"]]
+    peers[1].send(id=asked[1]["id"], code=7)
+    assert first.result() == (1, 7), "as they come"
+    peers[2].send(id=asked[2]["id"], code=8)
+    left = dict(answers)
+    assert left.pop(2) == 8
+    assert {number: type(answer) for number, answer in left.items()} == {0: Unreachable, 3: Unreachable}
+
+
+def test_a_closed_server_accepts_no_request(server: OrderServer) -> None:
+    server.close()
+    with pytest.raises(Unreachable):
+        call(server, "pod-0", LEAVE, SECONDS)
+    server.close()
+
+
+def test_the_control_calls_pods_by_name(server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor) -> None:
+    peers.append(one := Peer(server).join())
+    answers = ConnectionControl(server).call_all([({"metadata": {"name": "pod-0"}}, Request.leave())], SECONDS)
+    first = pool.submit(next, answers)
+    assert one.reply(3) == ["leave"]
+    assert first.result() == (0, 3)
+
+
+def test_the_largest_order_arrives(server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor) -> None:
+    peers.append(one := Peer(server).join())
+    order = Request.order(2, b"\x00" * (protocol.MAX_ORDER_BYTES // 4 * 3 - 30))
+    assert order.num_bytes <= ConnectionControl.max_bytes
+    code = pool.submit(call, server, one.pod, order.words, SECONDS)
+    assert one.reply(0) == [*order.words]
+    assert code.result() == 0
+
+
+def test_one_thread_serves_300_pods(server: OrderServer, peers: list[Peer]) -> None:
+    peers += [Peer(server, f"pod-{number}").join() for number in range(300)]
+    until(lambda: len(server.pods) == 300)
+    before = threading.active_count()
+    with ThreadPoolExecutor(16) as pool:
+        codes: list[Future[int]] = [pool.submit(call, server, one.pod, (one.pod,), SECONDS) for one in peers]
+        for number, one in enumerate(peers):
+            assert one.reply(number) == [one.pod]
+        assert [code.result() for code in codes] == list(range(300))
+    assert threading.active_count() == before
+
+
+def test_connections_leave_descriptors_for_all_else(
+    server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = orders.RESERVED_FILES + 2
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    peers += [Peer(server, f"pod-{number}").join() for number in range(2)]
+    until(lambda: len(server.pods) == 2)
+    peers.append(Peer(server, "pod-2"))
+    late = pool.submit(peers[-1].join)
+    passed(0.2)
+    assert not late.done()
+    assert server.pods == ("pod-0", "pod-1")
+    peers[0].close()
+    late.result()
+    until(lambda: server.pods == ("pod-1", "pod-2"))
+
+
+def test_it_listens_where_it_is_told(server: OrderServer) -> None:
+    with contextlib.closing(OrderServer(KEY, ("127.0.0.2", 0))) as other, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", other.port), SECONDS)
+    if socket.has_dualstack_ipv6():
+        with contextlib.closing(OrderServer(KEY, ("::", 0))) as both:
+            for host in ("127.0.0.1", "::1"):
+                socket.create_connection((host, both.port), SECONDS).close()
+
+
+# -- by exec ----------------------------------------------------------------------------------------------------------
+
+
+def test_commands_carry_out_requests_where_exec_is_used() -> None:
+    control = ExecControl(cast(Client, None), "python3")
+    program = ["python3", "-I", "-S", "/windlass/work/travel/windlass/worker/pod_reuse.py", "/windlass/work"]
+    assert control.command(Request.leave()) == [*program, "leave"]
+    assert control.command(Request.order(2, b"spec")) == [*program, "order", "c3BlYw==", "2"]
+    told = control.command(Request.signal(2, signal.SIGTERM))
+    assert told == ["python3", "-c", signalling(), "/windlass/work", "2", "15"]
+    assert "windlass." not in signalling()
+    *_, path = control.command(Request.first_ended(2))
+    assert path == "/windlass/work/first-ended-2"
+
+
+# -- reuse of pods ----------------------------------------------------------------------------------------------------
+
+
+class Control:
+    """Answers requests with codes by pod."""
+
+    events = None
+
+    def __init__(self, *codes: int, max_bytes: int = 1 << 20) -> None:
+        self.codes = codes
+        self.max_bytes = max_bytes
+        self.requests: dict[str, Request] = {}
+
+    def call_all(
+        self, requests: Sequence[tuple[Mapping[str, Any], Request]], seconds: float
+    ) -> Iterator[tuple[int, int | EngineError]]:
+        for number, (pod, request) in enumerate(requests):
+            self.requests[pod["metadata"]["name"]] = request
+            code = self.codes[number]
+            yield number, Unreachable("no answer", "") if code < 0 else code
+
+
+def cluster(phases: Sequence[str], attempt: int = 1) -> Client:
+    pods = [
+        {
+            "metadata": {
+                "name": f"pod-{place}",
+                "labels": {"windlass.dev/attempt": str(attempt)},
+                "annotations": {"batch.kubernetes.io/job-completion-index": str(place)},
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"containers": [{"name": "node"}]},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "node", "state": {phase: {}}}]},
+        }
+        for place, phase in enumerate(phases)
+    ]
+    return cast(Client, SimpleNamespace(find=lambda *_: {"items": pods}))
+
+
+SPECS = [NodeSpec(node, "t.py", "python3", "/", {}, (RankSpec(node, 0, ("t.py",), {}),), 1.0) for node in range(2)]
+
+
+@pytest.mark.parametrize(("codes", "accepted"), [((0, 0), True), ((0, 3), False), ((0, -1), False)])
+def test_an_attempt_begins_in_the_pods_if_each_accepts_its_order(codes: tuple[int, ...], accepted: bool) -> None:
+    control, ids = Control(*codes), reuse.own_pods(1, 2)
+    pods = reuse.running(cluster(["running"] * 2), "r-1", ids)
+    assert reuse.order(control, 2, SPECS, ids, pods) is accepted
+    for node in range(2):
+        what, data, attempt = control.requests[f"pod-{node}"].words
+        assert (what, attempt) == ("order", "2")
+        assert unpack(base64.b64decode(data)) == (2, {node: SPECS[node]})
+
+
+def test_it_does_not_where_an_order_is_too_large() -> None:
+    control, ids = Control(0, 0, max_bytes=20), reuse.own_pods(1, 2)
+    assert not reuse.order(control, 2, SPECS, ids, reuse.running(cluster(["running"] * 2), "r-1", ids))
+    assert control.requests == {}
+
+
+def test_a_pod_gets_the_node_of_its_place_under_its_own_number() -> None:
+    """The second pod of attempt 2 is at the first place, and that of attempt 3 is not there yet."""
+    ids = (PodId(2, 1), PodId(3, 0))
+    pods = reuse.running(cluster(["running"] * 2, attempt=2), "r-1", ids)
+    assert {place: pod["metadata"]["name"] for place, pod in pods.items()} == {0: "pod-1"}
+    control = Control(0, 0)
+    assert reuse.order(control, 3, SPECS, ids, pods)
+    [request] = control.requests.values()
+    assert unpack(base64.b64decode(request.words[1])) == (3, {1: SPECS[0]})
+
+
+def test_pods_that_have_ended_or_are_deleted_run_no_further_attempt() -> None:
+    assert list(reuse.running(cluster(["running", "terminated"]), "r-1", reuse.own_pods(1, 2))) == [0]
+
+
+@pytest.mark.parametrize("ids", [reuse.own_pods(1, 3), (PodId(1, 0), PodId(3, 0), PodId(1, 2)), reuse.own_pods(3, 3)])
+def test_a_supervisor_that_takes_over_finds_the_decision_on_pods_in_the_record(
+    tmp_path: Path, ids: tuple[PodId, ...]
+) -> None:
+    decided = reuse.decision(3, ids)
+    again = cast(PodsReused, entry_of(decided.kind, json.loads(json.dumps(decided.to_json()))))
+    reuse.restore_decisions(tmp_path, [again.event(1, 1.0)])
+    folder = tmp_path / "attempt-3"
+    assert reuse.decided_pods(folder, 3) == reuse.pods_of(folder, 3, 3) == ids
+    assert reuse.is_ordered(folder, 3) is (ids[0].made_for < 3)
+    assert reuse.decided_pods(tmp_path / "attempt-4", 3) is None
+
+
+def test_pods_leave_when_no_attempt_follows_whatever_one_of_them_answers() -> None:
+    control = Control(0, -1)
+    reuse.release(cluster(["running"] * 2), control, "r-1", 1)
+    assert {one.words for one in control.requests.values()} == {LEAVE}
+    assert control.requests.keys() == {"pod-0", "pod-1"}
+    assert pod_reuse.TAKEN == 0
+
+
+# -- the pod's spec ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_given_the_key_and_the_name_of_its_supervisor() -> None:
+    fields = order_client_fields("r-1", "team")
+    env = {one["name"]: one.get("value") for one in fields["env"]}
+    assert env == {
+        "WINDLASS_POD_NAME": None,
+        "WINDLASS_SUPERVISOR": f"r-1-supervisor.team.svc:{layout.ORDERS_PORT}",
+        "WINDLASS_KEY_FILE": "/windlass/key/key",
+    }
+    [volume], [mount] = fields["volumes"], fields["volumeMounts"]
+    assert mount == {"name": volume["name"], "mountPath": "/windlass/key", "readOnly": True}
+    items = [{"key": "key", "path": "key"}]
+    assert volume["secret"] == {"secretName": "r-1-key", "items": items, "defaultMode": 0o440}

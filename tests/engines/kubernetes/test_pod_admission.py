@@ -1,0 +1,162 @@
+"""Pods that LimitRanges, quotas or webhooks would refuse are found before a run is submitted, by a dry run of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
+from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
+
+from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.preflight.pod_admission import pod_notes, quota_notes, run_pods
+from windlass.engines.kubernetes.queue.findings import suspended_supervisor
+from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.plan.plan import Note
+
+INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True))
+NEEDS = {"cpus": 2, "memory": "4GiB"}
+MISSING = 'pods "digits-7f3k2-1-0" is forbidden: failed quota: q: must specify limits.cpu'
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    server = ObjectServer()
+    server.served.update(PLURALS.values())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
+    client = server.client(tmp_path)
+    yield client
+    client.close()
+
+
+def refused(message: str, code: int = 403, of: str = "node") -> Any:
+    """How a request to create a pod whose container has this name is answered."""
+
+    def answer(request: Request) -> Answer | None:
+        is_it = request.verb == "POST" and request.plural == "pods"
+        return status(code, "Forbidden", message) if is_it and _container(request.body) == of else None
+
+    return answer
+
+
+def _container(pod: Mapping[str, Any]) -> str:
+    return str(pod["spec"]["containers"][0]["name"])
+
+
+def quota(server: ObjectServer, hard: Mapping[str, str], used: Mapping[str, str] | None = None, **spec: Any) -> None:
+    server.put("ResourceQuota", "q", spec=spec, status={"hard": dict(hard), "used": dict(used or {})})
+
+
+def said(notes: list[Note]) -> list[tuple[str, bool, str]]:
+    return [(note.code, note.blocks, note.message) for note in notes]
+
+
+@pytest.mark.parametrize("via", WORKLOADS)
+def test_a_dry_run_of_the_pods_of_each_kind_creates_none(server: ObjectServer, client: Client, via: str) -> None:
+    fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
+    plan = planned(INSIDE, nodes=2, kubernetes={"via": via}, **fields)
+    assert pod_notes(client, plan) == []
+    sent = [request for request in server.requests if request.verb == "POST"]
+    assert {request.plural for request in sent} == {"pods"}
+    assert all(request.query["dryRun"] == "All" for request in sent)
+    assert sorted(_container(request.body) for request in sent) == sorted([WORKLOADS[via].container, "supervisor"])
+    assert server.names("Pod") == []
+
+
+@pytest.mark.parametrize(
+    ("message", "of", "what", "fix"),
+    [
+        ('pods "x" is forbidden: maximum cpu usage per Pod is 1', "node", "the pods of the run", "change the job"),
+        (MISSING, "node", "the pods of the run", "set resources:"),
+        ('admission webhook "images.example" denied', "supervisor", "the supervisor's pod", "change the job"),
+    ],
+)
+def test_a_refused_pod_blocks_the_plan(
+    server: ObjectServer, client: Client, message: str, of: str, what: str, fix: str
+) -> None:
+    server.fails = refused(message, of=of)
+    [note] = pod_notes(client, planned(INSIDE))
+    assert said([note]) == [("pods-refused", True, f"{what}: the cluster refused: {message}")]
+    assert note.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (403, 'pods is forbidden: User "ana" cannot create resource "pods" in API group ""'),
+        (400, 'admission webhook "old.example" does not support dry run'),
+        (500, "internal"),
+        (404, 'namespaces "team" not found'),
+    ],
+)
+def test_what_cannot_be_tried_blocks_nothing(server: ObjectServer, client: Client, code: int, message: str) -> None:
+    server.fails = refused(message, code)
+    assert pod_notes(client, planned(INSIDE)) == []
+
+
+@pytest.mark.parametrize(
+    ("limited", "code", "blocks"), [("cpu=1", "quota-too-small", True), ("cpu=4", "quota-full", False)]
+)
+def test_a_quota_that_may_not_be_read_is_known_by_its_refusal(
+    server: ObjectServer, client: Client, limited: str, code: str, blocks: bool
+) -> None:
+    server.forbidden.add("resourcequotas")
+    server.fails = refused(f"exceeded quota: q, requested: cpu=2, used: cpu=3, limited: {limited}")
+    [note] = pod_notes(client, planned(INSIDE))
+    assert (note.code, note.blocks) == (code, blocks)
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "message"),
+    [
+        ({"requests.cpu": "8050m", "pods": "5"}, {}, ""),
+        ({"requests.cpu": "8"}, {}, "never admits the run: 8050m requests.cpu needed, 8 there"),
+        ({"pods": "4"}, {}, "never admits the run: 5 pods needed, 4 there"),
+        ({"memory": "32Gi"}, {"memory": "20Gi"},
+         "does not admit all pods of the run now: 16.09Gi memory needed, 12Gi there"),
+        ({"limits.memory": "17Gi"}, {}, ""),
+        ({"requests.nvidia.com/gpu": "3"}, {},
+         "never admits the run: 4 requests.nvidia.com/gpu needed, 3 there"),
+    ],
+)  # fmt: skip
+def test_a_quota_is_compared_with_all_pods_and_the_supervisors(
+    server: ObjectServer, client: Client, hard: dict[str, str], used: dict[str, str], message: str
+) -> None:
+    quota(server, hard, used)
+    notes = pod_notes(client, planned(INSIDE, nodes=4, resources={**NEEDS, "gpus": 1}))
+    assert [note.message for note in notes] == ([f"quota q {message}"] if message else [])
+    assert [note.blocks for note in notes] == (["never" in message] if message else [])
+
+
+def test_a_run_with_a_range_of_nodes_is_never_admitted_only_if_the_fewest_are_not() -> None:
+    pods = list(run_pods(planned(INSIDE, nodes={"min": 1, "max": 4}, resources=NEEDS)))
+    of = {"metadata": {"name": "q"}, "spec": {}, "status": {"hard": {"pods": "3"}}}
+    assert [(note.code, note.blocks) for note in quota_notes([of], pods)] == [("quota-full", False)]
+    scoped = {**of, "spec": {"scopes": ["BestEffort"]}}
+    assert list(quota_notes([scoped], pods)) == [], "it may not count these pods"
+
+
+def test_a_kueue_that_suspends_the_supervisor_blocks_the_plan_unless_its_job_names_a_queue() -> None:
+    def job(**labels: str) -> dict[str, Any]:
+        return {"kind": "Job", "metadata": {"name": "r-1-supervisor", "labels": labels}, "spec": {"suspend": True}}
+
+    note = suspended_supervisor(job())
+    assert note is not None
+    assert (note.code, note.blocks) == ("supervisor-suspended", True)
+    assert suspended_supervisor(job(**{"kueue.x-k8s.io/queue-name": "team"})) is None
+
+
+def test_the_supervisor_is_queued_only_where_its_target_names_a_queue() -> None:
+    def queues(**of_target: str) -> set[str]:
+        made = planned(INSIDE, TARGET.model_copy(update=of_target), queue="team").requests("supervisor")
+        return {one["metadata"]["labels"].get("kueue.x-k8s.io/queue-name", "") for one in made if one["kind"] == "Job"}
+
+    assert (queues(), queues(supervisor_queue="small")) == ({""}, {"small"})

@@ -1,0 +1,293 @@
+"""In which pods an attempt begins: those of the one before that are left, and new ones for those that were lost."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer, status
+from tests.helpers.until import until
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import PLURALS
+from windlass.engines.kubernetes.attempt import PodAttempt, attempt_facts
+from windlass.engines.kubernetes.backend import KubernetesBackend
+from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
+from windlass.engines.kubernetes.plan import attempt_objects, plan
+from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.pods.control import Request
+from windlass.engines.kubernetes.pods.nodes import PodId, PodWatch, finished_indexes
+from windlass.errors import EngineError
+from windlass.plan.compose import Continuation
+from windlass.runs.events import AttemptEnded, AttemptStarted, entry_of
+from windlass.runs.phase import Phase
+from windlass.runs.store import RunWriter, Store
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+from windlass.supervise.backend import TargetUnavailable
+from windlass.supervise.clock import SystemClock
+from windlass.supervise.recorder import Recorder
+from windlass.worker import pod_reuse
+from windlass.worker.protocol import NodeSpec, unpack
+
+RUN = "r-1"
+NUM_NODES = 3
+WAYS = frozenset(("batch/v1", "jobset.x-k8s.io/v1alpha2"))
+
+
+class Control:
+    """The pods' answers to requests; each accepts its order unless it is in `refuses`."""
+
+    max_bytes = 1 << 20
+    events = None
+
+    def __init__(self) -> None:
+        self.refuses: set[str] = set()
+        self.late: set[str] = set()
+        """Pods that refuse their first order."""
+        self.orders: dict[str, list[dict[int, NodeSpec]]] = {}
+        """By pod, the specs that it was given."""
+        self.released: set[str] = set()
+
+    def call_all(
+        self, requests: Sequence[tuple[Mapping[str, Any], Request]], seconds: float
+    ) -> Iterator[tuple[int, int | EngineError]]:
+        for number, (pod, request) in enumerate(requests):
+            yield number, self._answer(pod["metadata"]["name"], request)
+
+    def _answer(self, name: str, request: Request) -> int:
+        if request.words[0] == "leave":
+            self.released.add(name)
+            return pod_reuse.NOT_TAKEN
+        if name in self.refuses or name in self.late:
+            self.late.discard(name)
+            return pod_reuse.NOT_TAKEN
+        self.orders.setdefault(name, []).append(unpack(base64.b64decode(request.words[1]))[1])
+        return pod_reuse.TAKEN
+
+
+class Scene:
+    """A run of three nodes whose first attempt has ended, and the pods that it left."""
+
+    def __init__(self, server: ObjectServer, folder: Path, version: str = "v1.34.0", **fields: Any) -> None:
+        job = Job.model_validate(
+            {"name": "case", "command": ["true"], "nodes": NUM_NODES, "kubernetes": {"via": "job"}, **fields}
+        )
+        target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
+        cluster = Cluster(version, WAYS, has_supervisor_account=True)
+        facts = Facts(str(folder), True, True, None, None, cluster, server.kubeconfig(folder))
+        self.plan = plan(job, target, facts, RUN, boot_program())
+        self.server, self.control, self.store = server, Control(), Store(folder / "home")
+        self.dir = self.store.run_dir(RUN)
+        self.writer: RunWriter = self.store.create(
+            RUN, name="case", target="lab", output_dir="out", plan=self.plan.to_text(), time=1000.0, restarts=0
+        )
+        self.backend = KubernetesBackend(self.plan, self.dir, self.control)
+        server.anchor(RUN)
+        server.job(RUN, "Running")
+
+    def end_attempt(self, reason: str = "node-loss") -> None:
+        """Record an attempt, and that it has ended."""
+        self.begin_attempt()
+        self.writer.note(AttemptEnded(Phase.FAILED, reason, restarts_left=1))
+
+    def begin_attempt(self) -> None:
+        number = len(self.writer.status.attempts) + 1
+        nodes = tuple((node,) for node in range(NUM_NODES))
+        self.writer.note(AttemptStarted(number, NUM_NODES, nodes, tuple(range(NUM_NODES)), "first"))
+
+    def start(self) -> PodAttempt:
+        """The newest attempt, by a supervisor that may be another than before."""
+        number = len(self.writer.status.attempts)
+        folder = self.dir / f"attempt-{number}"
+        return self.backend.start(Recorder(self.writer), folder, number, range(NUM_NODES), SystemClock())
+
+    def requested(self, attempt: int) -> dict[int, int]:
+        """The nodes of the pods that are made for an attempt, by their number; empty where none are."""
+        if f"{RUN}-{attempt}" not in self.server.names("Job"):
+            return {}
+        data = self.server.objects["configmaps", f"{RUN}-{attempt}"]["binaryData"][layout.NODES_FILE]
+        specs = unpack(base64.b64decode(data))[1]
+        assert self.server.objects["jobs", f"{RUN}-{attempt}"]["spec"]["completions"] == len(specs)
+        return {index: spec.node for index, spec in specs.items()}
+
+    def close(self) -> None:
+        self.backend.close()
+        self.writer.close()
+        self.store.close()
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with closing(ObjectServer()) as server:
+        server.served.update(PLURALS.values())
+        yield server
+
+
+@pytest.fixture
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
+    with closing(Scene(server, tmp_path)) as scene:
+        yield scene
+
+
+def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene: Scene) -> None:
+    kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
+    lost = scene.server.pod(RUN, "Pending", 1)
+    scene.end_attempt()
+    scene.begin_attempt()
+    with closing(scene.start()) as attempt:
+        assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
+    assert [[list(one) for one in scene.control.orders[name]] for name in kept] == [[[0]], [[2]]]
+    assert scene.requested(2) == {0: 1}
+    assert lost not in scene.server.names("Pod"), "nothing of the attempt before may train on"
+    assert scene.server.names("Job") == ["r-1-1", "r-1-2"]
+    [order] = scene.control.orders[kept[1]]
+    assert order[2].env["MASTER_ADDR"] == "r-1-1-0.r-1"
+
+
+def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: Scene) -> None:
+    kept = [scene.server.pod(RUN, "Running", place) for place in (1, 2)]
+    scene.end_attempt("preemption")
+    scene.begin_attempt()
+    scene.start().close()
+    assert {scene.control.orders[name][0][place].env["MASTER_ADDR"] for place, name in enumerate(kept, 1)} == {
+        "r-1-2-0.r-1"
+    }
+
+
+def test_pods_of_several_attempts_are_kept_when_another_is_lost(scene: Scene) -> None:
+    names = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
+    for _ in range(2):
+        scene.end_attempt()
+    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
+    names.append(scene.server.pod(RUN, "Running", 0, attempt=2))
+    scene.server.remove("Pod", names[0])
+    scene.begin_attempt()
+    with closing(scene.start()) as attempt:
+        assert attempt.ids == (PodId(3, 0), PodId(2, 0), PodId(1, 2))
+    assert {name: list(orders[0]) for name, orders in scene.control.orders.items()} == {names[1]: [2], names[2]: [0]}
+    assert scene.requested(3) == {0: 0}
+
+
+def test_a_supervisor_that_takes_over_does_as_was_decided(scene: Scene) -> None:
+    """The one before ended between its orders; since then another pod was lost: it ends the attempt."""
+    kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
+    scene.end_attempt()
+    scene.begin_attempt()
+    scene.server.fails = lambda one: (
+        status(503, "ServiceUnavailable") if (one.verb, one.plural) == ("POST", "jobs") else None
+    )
+    with pytest.raises(TargetUnavailable):
+        scene.start()
+    assert not scene.backend.is_started(scene.dir / "attempt-2")
+    scene.server.fails = lambda _: None
+    scene.server.remove("Pod", kept[0])
+    with closing(scene.start()) as attempt:
+        assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
+        until(lambda: attempt.pods.is_gone(0))
+    assert len(scene.control.orders[kept[1]]) == 2
+    assert scene.requested(2) == {0: 1}
+
+
+@pytest.mark.parametrize(("reason", "is_reused"), [("failure", True), ("preemption", False)])
+def test_pods_whose_nodes_are_about_to_go_are_not_used_again(scene: Scene, reason: str, is_reused: bool) -> None:
+    """By the notice of a cloud, before anything has ended a pod."""
+    for place in range(NUM_NODES):
+        scene.server.pod(RUN, "Running", place)
+    scene.end_attempt(reason)
+    scene.begin_attempt()
+    scene.start().close()
+    assert (len(scene.control.orders), len(scene.requested(2))) == ((NUM_NODES, 0) if is_reused else (0, NUM_NODES))
+
+
+@pytest.mark.parametrize("was_decided", [True, False], ids=["decided", "refused"])
+def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: Scene, was_decided: bool) -> None:
+    """Also for a supervisor that takes over then: pods that have got an order of the attempt would begin with that."""
+    names = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
+    scene.control.refuses = set() if was_decided else {names[0]}
+    scene.end_attempt()
+    scene.begin_attempt()
+    if was_decided:
+        reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, reuse.own_pods(2, NUM_NODES)))
+    scene.start().close()
+    assert scene.requested(2) == {0: 0, 1: 1, 2: 2}
+    assert scene.server.names("Job") == ["r-1-2"]
+    assert not was_decided or scene.control.orders == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [("v1.28.3", {}), ("v1.34.0", {"queue": "team-a"}), ("v1.34.0", {"kubernetes": {"via": "jobset"}})],
+)
+def test_all_pods_are_new_where_the_loss_of_one_ends_the_others(
+    server: ObjectServer, tmp_path: Path, version: str, fields: dict[str, Any]
+) -> None:
+    with closing(Scene(server, tmp_path, version, **fields)) as scene:
+        [made] = attempt_objects(scene.plan)
+        assert "backoffLimitPerIndex" not in str(made)
+        for place in (0, 2):
+            server.pod(RUN, "Running", place)
+        scene.end_attempt()
+        scene.begin_attempt()
+        scene.start().close()
+        assert scene.control.orders == {}
+
+
+def test_the_end_of_a_run_between_two_orders_ends_the_pods_and_keeps_their_output(scene: Scene) -> None:
+    running = scene.server.pod(RUN, "Running", 0)
+    scene.end_attempt()
+    scene.begin_attempt()
+    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
+    scene.writer.append(entry_of("end", {"phase": "stopped"}))
+    scene.backend.clean_up(Recorder(scene.writer))
+    assert running not in scene.server.names("Pod")
+    assert scene.server.names("Job") == ["r-1-1"]
+
+
+@pytest.mark.parametrize(
+    ("job", "found"),
+    [({}, set()), ({"failedIndexes": "1"}, {1}), ({"completedIndexes": "0,3-5", "failedIndexes": ""}, {0, 3, 4, 5})],
+)
+def test_indexes_that_get_no_other_pod_are_in_the_status_of_a_job(job: dict[str, str], found: set[int]) -> None:
+    assert finished_indexes({"status": job}) == found
+
+
+def test_a_pod_that_was_lost_before_it_was_seen_is_gone(server: ObjectServer, tmp_path: Path) -> None:
+    """Of the newest Job by its status, of an older one since an order needs a pod."""
+    server.anchor(RUN)
+    server.pod(RUN, "Running", 0)
+    server.pod(RUN, "Running", 0, attempt=2)
+    labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "2"}
+    server.put("Job", f"{RUN}-2", labels, api="batch/v1", status={"failedIndexes": "1"}, spec={})
+    ids = (PodId(1, 0), PodId(1, 1), PodId(2, 0), PodId(2, 1), PodId(2, 2))
+    with closing(server.client(tmp_path)) as client:
+        watch = PodWatch(client, RUN, ids, ("batch/v1", "Job"), lambda: None)
+        until(lambda: watch.pod(2) is not None and watch.is_gone(1))
+        assert [watch.is_gone(place) for place in range(5)] == [False, True, False, True, False]
+        watch.close()
+
+
+def test_an_attempt_in_the_pods_of_another_meets_at_other_ports(tmp_path: Path) -> None:
+    """A rank of the attempt before, on a node that was cut off, must not reach it."""
+    job = Job.model_validate({"name": "case", "command": ["true"], "nodes": NUM_NODES})
+    target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
+    made = plan(
+        job,
+        target,
+        Facts(str(tmp_path), True, True, None, None, Cluster("v1.34.0", WAYS), "kubeconfig"),
+        RUN,
+        boot_program(),
+    )
+
+    def ports(number: int, made_for: int) -> tuple[int, int]:
+        ids = reuse.own_pods(made_for, NUM_NODES)
+        meet = attempt_facts(made, number, ids, "job", 1000.0, Continuation()).rendezvous
+        return meet.master_port, meet.launcher_port
+
+    assert ports(1, 1) == ports(7, 7) == (29500, 29400)
+    assert ports(2, 1) == (29501, 29401)
+    assert len({port for number in range(1, 91) for port in ports(number, 1)}) == 180

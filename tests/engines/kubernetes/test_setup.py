@@ -1,0 +1,357 @@
+"""The set-up of a namespace for supervisors: created once, changed where it differs, ours alone, and its detection."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
+from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, blockers, planned
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.facts import Cluster, read_cluster
+from windlass.engines.kubernetes.preflight import rbac, setup
+from windlass.engines.kubernetes.preflight.supervision import supervised_in_cluster
+from windlass.errors import EngineError, UsageError
+from windlass.spec.job import Job
+from windlass.spec.targets import KubernetesTarget
+
+NAME = layout.SUPERVISOR_ACCOUNT
+LAB = KubernetesTarget(name="lab", context="lab", namespace="team")
+JOB = Job(name="digits", run="train.py")
+QUEUED = Job(name="digits", run="train.py", queue="research")
+ESCALATES = (
+    f'roles.rbac.authorization.k8s.io "{NAME}" is forbidden: user "ada" (groups=["dev"]) is attempting to grant RBAC '
+    'permissions not currently held:\n{APIGroups:[""], Resources:["configmaps"], Verbs:["update"]}'
+)
+
+
+class Namespace(ObjectServer):
+    """A namespace of a cluster that serves JobSet, for a login with some rights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.served |= {"serviceaccounts", "roles", "rolebindings", "secrets", "jobsets"}
+        self.lacks: frozenset[rbac.Right] = frozenset()
+        """Rights that the login does not have."""
+        self.is_escalation = False
+        """Whether the login may not grant a right that it lacks."""
+        self.fails = self.special
+
+    def special(self, request: Request) -> Answer | None:
+        if request.plural == "/version":
+            return sent({"gitVersion": "v1.34.4"})
+        if request.plural == "/apis":
+            return sent({"groups": [{"versions": [{"groupVersion": "jobset.x-k8s.io/v1alpha2"}]}]})
+        if request.plural == "selfsubjectrulesreviews":
+            rules = [{"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb]}
+                     for one in rbac.useful({"jobset.x-k8s.io/v1alpha2"}) if one not in self.lacks]  # fmt: skip
+            return sent({"status": {"resourceRules": rules}}, 201)
+        if request.plural == "selfsubjectaccessreviews":
+            return sent({"status": {"allowed": False}}, 201)
+        if self.is_escalation and (request.verb, request.plural) == ("POST", "roles"):
+            return status(403, "Forbidden", ESCALATES)
+        return None
+
+    def of_setup(self) -> list[str]:
+        return [kind for kind in ("Role", "RoleBinding", "ServiceAccount") if NAME in self.names(kind)]
+
+    def changing(self) -> list[str]:
+        return [f"{one.verb} {one.plural}" for one in self.requests if one.verb != "GET" and "review" not in one.plural]
+
+
+@pytest.fixture
+def server() -> Iterator[Namespace]:
+    made = Namespace()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def environ(server: Namespace, tmp_path: Path) -> dict[str, str]:
+    return {"KUBECONFIG": server.kubeconfig(tmp_path)}
+
+
+def changes(found: list[Any]) -> list[tuple[str, str]]:
+    assert {one.name for one in found} == {NAME}
+    return [(one.kind, one.change) for one in found]
+
+
+# -- create -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_created_and_what_is_as_it_should_be_is_kept(
+    server: Namespace, environ: dict[str, str]
+) -> None:
+    assert changes(setup.create(LAB, environ)) == [
+        ("Role", "created"), ("RoleBinding", "created"), ("ServiceAccount", "created"),
+    ]  # fmt: skip
+    resources = {resource for rule in server.objects["roles", NAME]["rules"] for resource in rule["resources"]}
+    assert "jobsets" in resources, "the cluster serves JobSet"
+    before = dict(server.objects)
+    assert {change for _, change in changes(setup.create(LAB, environ))} == {"kept"}
+    assert server.objects == before
+    [account] = [one for one in setup.objects(LAB, environ) if one["kind"] == "ServiceAccount"]
+    assert rbac.granted(account) == frozenset(map(str, rbac.supervisor_rights({"jobset.x-k8s.io/v1alpha2"})))
+    assert len(server.changing()) == 3
+
+
+def test_a_role_with_other_rules_is_changed_and_what_others_added_is_kept(
+    server: Namespace, environ: dict[str, str]
+) -> None:
+    setup.create(LAB, environ)
+    wanted = server.objects["roles", NAME]["rules"]
+    server.objects["roles", NAME] |= {"rules": wanted[:1]}
+    server.objects["serviceaccounts", NAME] |= {
+        "automountServiceAccountToken": True, "imagePullSecrets": [{"name": "registry"}],
+    }  # fmt: skip
+    notes = server.objects["serviceaccounts", NAME]["metadata"]["annotations"]
+    before = dict(notes)
+    notes |= {layout.RIGHTS_ANNOTATION: "{}", "team": "vision"}
+    assert changes(setup.create(LAB, environ)) == [
+        ("Role", "changed"), ("RoleBinding", "kept"), ("ServiceAccount", "changed"),
+    ]  # fmt: skip
+    assert server.objects["roles", NAME]["rules"] == wanted
+    account = server.objects["serviceaccounts", NAME]
+    assert (account["automountServiceAccountToken"], account["imagePullSecrets"]) == (False, [{"name": "registry"}])
+    assert account["metadata"]["annotations"] == {**before, "team": "vision"}
+
+
+def test_an_object_that_is_created_meanwhile_is_taken(server: Namespace, environ: dict[str, str]) -> None:
+    def race(request: Request) -> Answer | None:
+        if (request.verb, request.plural) == ("POST", "roles"):
+            server.fails = server.special
+            server._store("roles", request.body)
+        return server.special(request)
+
+    server.fails = race
+    assert changes(setup.create(LAB, environ))[0] == ("Role", "kept")
+    assert server.of_setup() == ["Role", "RoleBinding", "ServiceAccount"]
+
+
+@pytest.mark.parametrize("kind", ["Role", "RoleBinding", "ServiceAccount"])
+def test_beside_an_object_of_others_nothing_is_changed(kind: str, server: Namespace, environ: dict[str, str]) -> None:
+    server.put(kind, NAME, {"app.kubernetes.io/managed-by": "helm"})
+    for act in (setup.create, setup.remove):
+        with pytest.raises(UsageError, match=f"{kind} {NAME} in namespace team was not created by Windlass"):
+            act(LAB, environ)
+    assert server.changing() == []
+
+
+@pytest.mark.parametrize(
+    ("plural", "right"),
+    [
+        ("roles", "get roles.rbac.authorization.k8s.io"),
+        ("serviceaccounts", "get serviceaccounts"),
+    ],
+)
+def test_a_login_without_the_right_is_told_which_and_who_can_help(
+    plural: str, right: str, server: Namespace, environ: dict[str, str]
+) -> None:
+    server.forbidden = {plural}
+    with pytest.raises(EngineError, match=f"^this login may not {right} in namespace team\n") as error:
+        setup.create(LAB, environ)
+    assert "windlass target setup lab -o manifest" in error.value.hint
+    assert server.changing() == []
+
+
+def test_a_login_that_may_read_roles_only_is_told_so(server: Namespace, environ: dict[str, str]) -> None:
+    def reading(request: Request) -> Answer | None:
+        return status(403, "Forbidden", "no") if request.verb == "POST" else server.special(request)
+
+    server.fails = reading
+    with pytest.raises(
+        EngineError, match=r"this login may not create roles\.rbac\.authorization\.k8s\.io in namespace"
+    ):
+        setup.create(LAB, environ)
+
+
+def test_a_login_that_may_not_grant_a_right_is_told_which_it_lacks(server: Namespace, environ: dict[str, str]) -> None:
+    server.is_escalation, server.lacks = True, frozenset({rbac.Right("", "configmaps", "update")})
+    with pytest.raises(EngineError, match="may not grant what it lacks itself in namespace team: update configmaps"):
+        setup.create(LAB, environ)
+    assert server.of_setup() == [], "an account without rights would be used"
+
+
+def test_the_objects_for_a_platform_team_are_those_that_are_created(server: Namespace, environ: dict[str, str]) -> None:
+    made = setup.objects(LAB, environ)
+    assert made == rbac.supervisor_objects("team", {"jobset.x-k8s.io/v1alpha2"})
+    assert server.changing() == []
+
+
+# -- remove -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_account_is_removed_first_and_twice_is_no_error(server: Namespace, environ: dict[str, str]) -> None:
+    setup.create(LAB, environ)
+    assert changes(setup.remove(LAB, environ)) == [
+        ("ServiceAccount", "removed"), ("RoleBinding", "removed"), ("Role", "removed"),
+    ]  # fmt: skip
+    assert server.of_setup() == []
+    assert {change for _, change in changes(setup.remove(LAB, environ))} == {"absent"}
+
+
+def supervisor_job(server: Namespace, run_id: str, account: str, *conditions: str) -> None:
+    template = {"spec": {"serviceAccountName": account}}
+    server.put("Job", f"{run_id}-supervisor", {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: run_id},
+               api="batch/v1", spec={"template": template},
+               status={"conditions": [{"type": one, "status": "True"} for one in conditions]})  # fmt: skip
+
+
+def test_nothing_is_removed_while_unfinished_runs_use_it(server: Namespace, environ: dict[str, str]) -> None:
+    setup.create(LAB, environ)
+    supervisor_job(server, "done-1", NAME, "Complete")
+    supervisor_job(server, "other-2", "default")
+    supervisor_job(server, "digits-3", NAME)
+    with pytest.raises(UsageError, match=rf"unfinished runs use service account {NAME}: digits-3\n"):
+        setup.remove(LAB, environ)
+    assert server.of_setup() == ["Role", "RoleBinding", "ServiceAccount"]
+    supervisor_job(server, "digits-3", NAME, "Failed")
+    setup.remove(LAB, environ)
+    assert server.of_setup() == []
+
+
+# -- detection --------------------------------------------------------------------------------------------------------
+
+
+def looked(server: Namespace, folder: Path) -> Cluster:
+    server.requests.clear()
+    client = server.client(folder)
+    try:
+        return read_cluster(JOB, client)
+    finally:
+        client.close()
+
+
+def test_the_account_is_found_by_one_request(server: Namespace, tmp_path: Path, environ: dict[str, str]) -> None:
+    assert looked(server, tmp_path).has_supervisor_account is False
+    asked = len(server.requests)
+    setup.create(LAB, environ)
+    found = looked(server, tmp_path)
+    assert (found.has_supervisor_account, found.supervisor_missing, found.missing) == (True, (), ())
+    assert len(server.requests) == asked
+    assert [one.name for one in server.requests if one.plural == "serviceaccounts"] == [NAME]
+
+
+def test_an_account_that_may_not_be_read_is_not_known(server: Namespace, tmp_path: Path) -> None:
+    server.forbidden = {"serviceaccounts"}
+    assert looked(server, tmp_path).has_supervisor_account is None
+
+
+def test_rights_to_submit_with_it_are_asked_for_only_where_it_is_there(
+    server: Namespace, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    server.lacks = frozenset(rbac.SUPERVISED)
+    found = looked(server, tmp_path)
+    assert (found.missing, found.supervisor_missing) == ((), ()), "no run needs them there"
+    assert not [one for one in server.requests if one.plural == "selfsubjectaccessreviews"]
+    setup.create(LAB, environ)
+    found = looked(server, tmp_path)
+    assert found.missing == ()
+    assert found.supervisor_missing == ("update configmaps", "create secrets", "get serviceaccounts")
+
+
+# -- decision ---------------------------------------------------------------------------------------------------------
+
+
+def cluster(account: bool | None, *missing: str) -> Cluster:
+    return Cluster("v1.34.4", frozenset(), has_supervisor_account=account, supervisor_missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("supervisor", "seen", "is_there", "why"),
+    [
+        ("auto", cluster(True), True, f"namespace team has the service account {NAME}"),
+        ("auto", cluster(False), False, f"namespace team has no service account {NAME}"),
+        ("auto", cluster(None), False, "this login may not get serviceaccounts in namespace team"),
+        ("auto", cluster(True, "create secrets"), False, "this login may not create secrets"),
+        ("auto", None, False, "the cluster does not answer"),
+        ("cluster", cluster(True), True, f"namespace team has the service account {NAME}"),
+        ("cluster", cluster(False), False, f"namespace team has no service account {NAME}"),
+        ("machine", cluster(True), False, "supervisor: machine of target lab"),
+    ],
+)
+def test_where_the_supervisor_runs_and_why(supervisor: str, seen: Cluster | None, is_there: bool, why: str) -> None:
+    target = LAB.model_copy(update={"supervisor": supervisor})
+    assert supervised_in_cluster(JOB, target, seen, "job") == (is_there, why)
+
+
+def test_the_namespace_of_the_job_counts() -> None:
+    job = Job(name="digits", run="train.py", kubernetes={"namespace": "other"})
+    assert "namespace other has no" in supervised_in_cluster(job, LAB, cluster(False), "job")[1]
+
+
+def noted(*groups: str) -> frozenset[str] | None:
+    """What a set-up has noted on the account where the cluster served these groups."""
+    *_, account = rbac.supervisor_objects("team", groups)
+    return rbac.granted(account)
+
+
+@pytest.mark.parametrize(
+    ("groups", "job", "via", "lacking"),
+    [
+        ((), JOB, "job", ""),
+        ((), JOB, "jobset", "jobsets.jobset.x-k8s.io"),
+        ((), JOB, "trainjob", "trainjobs.trainer.kubeflow.org, trainingruntimes.trainer.kubeflow.org"),
+        (("kubeflow.org/v1",), JOB, "pytorchjob", ""),
+        (("kubeflow.org/v1",), JOB, "mpijob", "mpijobs.kubeflow.org"),
+        ((), QUEUED, "job", "localqueues.kueue.x-k8s.io, workloads.kueue.x-k8s.io"),
+        (("kueue.x-k8s.io/v1beta1",), QUEUED, "job", ""),
+    ],
+)
+def test_an_account_that_was_set_up_before_an_operator_was_installed_is_not_used_for_it(
+    groups: tuple[str, ...], job: Job, via: str, lacking: str
+) -> None:
+    seen = dataclasses.replace(cluster(True), supervisor_granted=noted(*groups))
+    is_there, why = supervised_in_cluster(job, LAB, seen, via)
+    assert (is_there, why) == (
+        (False, f"service account {NAME} lacks rights on {lacking}") if lacking
+        else (True, f"namespace team has the service account {NAME}")
+    )  # fmt: skip
+
+
+def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wants_it_in_the_cluster() -> None:
+    seen = dataclasses.replace(CLUSTER, has_supervisor_account=True, supervisor_granted=noted())
+    facts = dataclasses.replace(FACTS, cluster=seen)
+    made = planned(facts, kubernetes={"via": "jobset"})
+    assert (blockers(made), made.requests("supervisor")) == ({}, [])
+    [note] = [note for note in made.notes if note.code == "supervisor-rights"]
+    lacks = f"service account {NAME} lacks rights on jobsets.jobset.x-k8s.io"
+    assert note.message == f"{lacks}: this machine supervises the run"
+    assert note.fix.startswith("windlass target setup lab grants them; ")
+    target = TARGET.model_copy(update={"supervisor": "cluster"})
+    made = planned(facts, target, kubernetes={"via": "jobset"})
+    assert blockers(made) == {"supervisor-missing": f"supervisor: cluster, and {lacks}"}
+
+
+@pytest.mark.parametrize("text", [None, "", "all", "[1]", '{"jobs.batch": 1}'])
+def test_an_account_without_a_readable_note_of_its_rights_is_used_as_it_is(text: str | None) -> None:
+    """Such as one that a platform team has created from manifests of its own."""
+    account = {"metadata": {"annotations": {} if text is None else {layout.RIGHTS_ANNOTATION: text}}}
+    assert rbac.granted(account) is None
+    assert supervised_in_cluster(JOB, LAB, cluster(True), "trainjob")[0]
+
+
+def test_a_login_that_may_not_exec_can_submit_a_run_that_is_supervised_in_the_cluster() -> None:
+    seen = dataclasses.replace(CLUSTER, missing=("create pods/exec", "delete jobs.batch"))
+    [message] = blockers(planned(dataclasses.replace(FACTS, cluster=seen))).values()
+    assert message == "this login may not create pods/exec, delete jobs.batch"
+    inside = dataclasses.replace(seen, has_supervisor_account=True)
+    [message] = blockers(planned(dataclasses.replace(FACTS, cluster=inside))).values()
+    assert message == "this login may not delete jobs.batch"
+
+
+def test_a_target_that_wants_it_in_the_cluster_blocks_the_plan_where_it_cannot_be() -> None:
+    target = TARGET.model_copy(update={"supervisor": "cluster"})
+    made = planned(target=target)
+    assert blockers(made) == {
+        "supervisor-missing": f"supervisor: cluster, and namespace team-a has no service account {NAME}"
+    }
+    [note] = [note for note in made.notes if note.code == "supervisor-missing"]
+    assert "windlass target setup lab" in note.fix
+    assert "-o manifest" in note.fix
+    assert CLUSTER.has_supervisor_account is False
+    assert blockers(planned(FACTS)) == {}, "with supervisor: auto it is no problem"

@@ -1,0 +1,279 @@
+"""A pod's log becomes the files of a node: no line is lost, none comes twice, whatever happens to reader and stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windlass.engines.kubernetes.logs.tail import LogTail
+from windlass.runs import node_events
+from windlass.runs.logs import RunLogs
+from windlass.worker.pod_log import COUNT_BYTES, PIECE_BYTES, PodLog
+from windlass.worker.protocol import NODE_TAG
+
+
+def stream(*told: tuple[str, bytes], same_time: int = 3) -> list[bytes]:
+    """The log as the API gives it: of each few lines the time is the same."""
+    read, write = os.pipe()
+    outlet = PodLog(write)
+    lines: list[bytes] = []
+    for tag, data in told:
+        outlet.put(tag, data)
+        got = b""
+        while not got.endswith(b"\n"):
+            got += os.read(read, 1 << 20)
+        lines += got[:-1].split(b"\n")
+    os.close(read)
+    os.close(write)
+    return [
+        b"2026-11-21T10:00:%02d.%09dZ %s" % (at // same_time // 10, at // same_time % 10 * 1000 + 7, line)
+        for at, line in enumerate(lines)
+    ]
+
+
+def attempt(tmp_path: Path) -> Path:
+    return tmp_path / "attempt-1"
+
+
+def test_each_rank_gets_what_it_wrote_byte_for_byte(tmp_path: Path) -> None:
+    told = [("0", b"epoch 1\n45%|##"), ("1", b"\x00\xff not text\n"), ("0", b"##|\r100%\nlast without an end")]
+    mirror = LogTail(attempt(tmp_path), 0, [0, 1])
+    mirror.take(stream(*told))
+    assert (attempt(tmp_path) / "rank-0.log").read_bytes() == b"epoch 1\n45%|####|\r100%\nlast without an end"
+    assert (attempt(tmp_path) / "rank-1.log").read_bytes() == b"\x00\xff not text\n"
+
+
+def test_a_line_longer_than_a_container_runtime_keeps_whole_is_whole_again(tmp_path: Path) -> None:
+    text = b"x" * (5 * PIECE_BYTES + 17) + b"\n"
+    lines = stream(("0", text))
+    assert max(map(len, lines)) < 16 << 10
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.take(lines)
+    assert (attempt(tmp_path) / "rank-0.log").read_bytes() == text
+
+
+def test_the_merged_log_is_in_the_order_of_the_lines_times(tmp_path: Path) -> None:
+    told = [(str(at % 2), b"line %d\n" % at) for at in range(20)]
+    mirror = LogTail(attempt(tmp_path), 0, [0, 1])
+    mirror.take(stream(*told, same_time=1))
+    assert [line.text for line in RunLogs(tmp_path).read()] == [f"line {at}" for at in range(20)]
+
+
+def test_what_is_of_nobody_goes_to_the_words_of_the_node(tmp_path: Path) -> None:
+    mirror = LogTail(attempt(tmp_path), 2, [4])
+    mirror.take([b"2026-11-21T10:00:00.1Z entrypoint: starting", b"2026-11-21T10:00:00.2+00:00 [w] waiting"])
+    assert (attempt(tmp_path) / "node-2.out").read_text() == "entrypoint: starting\nwaiting\n"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_reconnects_and_crashes_change_nothing(tmp_path: Path, seed: int) -> None:
+    """The API gives a log again from the second of the last line on; a reader may die between any two writes."""
+    chance = random.Random(seed)
+    told = [(chance.choice("01n"), b"%d %s\n" % (at, b"x" * chance.randrange(40))) for at in range(200)]
+    lines = stream(*told, same_time=chance.randrange(1, 9))
+    mirror = LogTail(attempt(tmp_path), 0, [0, 1])
+    done = 0
+    while done < len(lines):
+        since = mirror.begin()
+        start = 0 if since is None else next(at for at, line in enumerate(lines) if line[:19] >= since[:19].encode())
+        stop = chance.randrange(max(start, done), len(lines)) + 1
+        mirror.take(lines[start:stop])
+        done = max(done, stop)
+        if chance.random() < 0.5:  # dies: of what it wrote after the cursor, some is on the disk
+            for name in ("rank-0.log", "node-0.events"):
+                with open(attempt(tmp_path) / name, "ab") as file:
+                    file.write(b"torn")
+            mirror = LogTail(attempt(tmp_path), 0, [0, 1])
+    for tag, name in (("0", "rank-0.log"), ("1", "rank-1.log"), ("n", "node-0.events")):
+        assert (attempt(tmp_path) / name).read_bytes() == b"".join(data for who, data in told if who == tag)
+
+
+def begin(token: str) -> tuple[str, bytes]:
+    """The first event of the node of an attempt."""
+    start = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold", "k": token}
+    return "n", json.dumps(start).encode() + b"\n"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_attempts_in_one_pod_are_told_apart(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    told = [
+        begin("t1"), ("0", b"first\n"), ("a", b"over t1\n"), ("a", b"2\n"), begin("t2"), ("0", b"second\n"),
+        ("n", b"{}\n"), ("a", b"over t1\n"), ("a", b"over t2\n"), ("a", b"4\n"), ("0", b"fourth\n"),
+    ]  # fmt: skip
+    lines = stream(*told, same_time=chance.randrange(1, 9))
+    found = {}
+    for number in (1, 2, 4):
+        folder = tmp_path / f"attempt-{number}"
+        mirror = LogTail(folder, 0, [0], number, 1)
+        done = 0
+        while done < len(lines):
+            since = mirror.begin()
+            start = (
+                0 if since is None else next(at for at, line in enumerate(lines) if line[:19] >= since[:19].encode())
+            )
+            done = chance.randrange(max(start, done), len(lines)) + 1
+            mirror.take(lines[start:done])
+            if chance.random() < 0.5:
+                mirror = LogTail(folder, 0, [0], number, 1)
+                done = 0 if mirror.since is None else done
+        found[number] = (folder / "rank-0.log").read_text(), mirror.is_told
+    assert found == {1: ("first\n", True), 2: ("second\n", True), 4: ("fourth\n", False)}
+
+
+# -- lines that are missing, and lines of others ----------------------------------------------------------------------
+
+
+def warnings(folder: Path) -> list[dict[str, Any]]:
+    return [event.data() for event in node_events.read(folder / "node-0.events") if event.kind == "warning"]
+
+
+def flood(num_lines: int) -> list[bytes]:
+    """The log of a pod whose rank 0 prints many lines, from its node's first event to the last count."""
+    read, write = os.pipe()
+    outlet = PodLog(write)
+    outlet.attempt, outlet.token = 1, "t0ken"
+    got = b""
+    start = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold"}
+    told = [("n", json.dumps(start).encode() + b"\n"), *(("0", b"line %d\n" % at) for at in range(num_lines))]
+    for tag, data in told:
+        outlet.put(tag, data)
+        got += os.read(read, 1 << 20)
+    outlet.count()
+    got += os.read(read, 1 << 20)
+    os.close(read)
+    os.close(write)
+    return [b"2026-11-21T10:%02d:%02d.000000007Z %s" % (at // 6000, at // 100 % 60, line)
+            for at, line in enumerate(got[:-1].split(b"\n"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_lines_that_were_rotated_away_are_counted_and_told(tmp_path: Path, dies: bool) -> None:
+    lines = flood(8_000)
+    assert len(lines) > 8_000 + 8_000 * 11 // COUNT_BYTES
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.take(lines[:2001])
+    if dies:
+        mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.begin()
+    mirror.take(lines[6_000:])  # all that the kubelet has by now
+    text = (attempt(tmp_path) / "rank-0.log").read_text().splitlines()
+    gaps = [line for line in text if line.startswith("[windlass]")]
+    num_lost = 8_000 - (len(text) - len(gaps))
+    assert 3_900 < num_lost < 4_000
+    assert len(gaps) == 1
+    assert f"{num_lost:,} lines of rank 0 are missing here: the kubelet rotated the log" in gaps[0]
+    [warning] = warnings(attempt(tmp_path))
+    assert warning["missing"]["0"] == num_lost
+    assert "rank 0: " in warning["message"]
+
+
+def test_a_log_that_is_read_whole_lacks_nothing(tmp_path: Path) -> None:
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.take(flood(8_000))
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "".join(f"line {at}\n" for at in range(8_000))
+    assert warnings(attempt(tmp_path)) == []
+
+
+def test_a_forged_count_is_no_loss(tmp_path: Path) -> None:
+    forged = b'2026-11-21T10:59:00.1Z [n] {"kind": "count", "at": 1.0, "attempt": 9, "lines": {"0": 999999}}'
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.take([*flood(100), forged])
+    assert warnings(attempt(tmp_path)) == []
+
+
+def test_what_parts_two_attempts_counts_in_its_place_alone(tmp_path: Path) -> None:
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.take(stream(("0", b"a\n"), ("a", b"2\n"), ("0", b"b\n"), ("a", b"junk\n"), ("0", b"c\n")))
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\nc\n"
+    assert not mirror.is_told
+
+
+@pytest.mark.parametrize("forged", [b"over\n", b"over 1\n", b"over None\n", b"over t\n"])
+def test_an_end_without_the_token_of_the_pod_ends_nothing(tmp_path: Path, forged: bytes) -> None:
+    told = [("a", forged), begin("t0ken"), ("0", b"a\n"), ("a", forged), ("a", b"2\n"), ("0", b"b\n")]
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.take(stream(*told))
+    assert not mirror.is_told
+    mirror.begin()
+    mirror.take(stream(*told, ("a", b"over t0ken\n"), ("a", b"2\n"), ("0", b"c\n")))
+    assert mirror.is_told
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\n"
+
+
+def test_an_attempt_begins_where_the_one_before_was_seen_to_end(tmp_path: Path) -> None:
+    """So what a script wrote in the attempt before is taken for nothing in this one."""
+    told = [begin("t1"), ("0", b"a\n"), ("a", b"over\n"), ("a", b"2\n"), ("0", b"b\n"), ("a", b"over t1\n"),
+            ("a", b"2\n"), ("0", b"c\n")]  # fmt: skip
+    lines = stream(*told)
+    first = LogTail(attempt(tmp_path), 0, [0])
+    first.take(lines)
+    assert first.is_told
+    second = LogTail(tmp_path / "attempt-2", 0, [0], 2, 1)
+    second.begin()
+    second.take(lines)
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\n"
+    assert (tmp_path / "attempt-2" / "rank-0.log").read_text() == "c\n"
+
+
+_tagged = st.builds(
+    lambda tag, mark, text: b"[%s]%s %s" % (tag.encode(), mark.encode(), text),
+    st.sampled_from(["0", "1", "7", "n", "w", "a", "x", "", "99999999999999999999"]),
+    st.sampled_from(["", "+", "r", "+r", "+++"]),
+    st.one_of(
+        st.binary(max_size=40), st.sampled_from([b"over x", b"2", b"1", b"0", b"\xb2", b"9" * 5000, b"{" * 3000]),
+        st.builds(
+            lambda kind, lines: json.dumps({"kind": kind, "at": 1.0, "attempt": 3, "lines": lines, "k": "x"}).encode(),
+            st.sampled_from(["count", "node", "end"]),
+            st.dictionaries(st.sampled_from(["0", "a", "n"]), st.one_of(st.integers(), st.none(), st.text())),
+        ),
+    ),
+)  # fmt: skip
+_stamps = st.one_of(
+    st.sampled_from([b"2026-11-21T10:00:00.1Z", b"2026-11-21T10:00:00.1Z", b"2026-99-99T99:99:99Z", b"now", b""]),
+    st.binary(max_size=30),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.builds(lambda stamp, text: stamp + b" " + text, _stamps, st.one_of(_tagged, st.binary()))))
+def test_no_line_that_a_pod_may_write_breaks_its_reader(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
+    mirror = LogTail(tmp_path_factory.mktemp("run") / "attempt-1", 0, [0, 1])
+    mirror.begin()
+    mirror.take(lines)
+    mirror.begin()
+    mirror.take(lines)
+
+
+def test_what_a_kubelet_says_in_place_of_a_log_is_kept_once_and_moves_no_cursor(tmp_path: Path) -> None:
+    said = b"unable to retrieve container logs for containerd://0123"
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    for _ in range(2):
+        assert mirror.begin() is None
+        mirror.take([said])
+    mirror.take(stream(("0", b"hi\n")))
+    assert (attempt(tmp_path) / "node-0.out").read_bytes() == said + b"\n"
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "hi\n"
+
+
+def test_a_tail_without_output_shows_that_ranks_print_and_takes_no_space(tmp_path: Path) -> None:
+    lines = stream(*(("0", b"x" * 2000 + b"\n") for _ in range(50)), (NODE_TAG, b'{"kind": "output"}\n'))
+    whole, hollow = LogTail(tmp_path / "whole", 0, [0]), LogTail(tmp_path / "hollow", 0, [0], has_output=False)
+    for tail in (whole, hollow):
+        tail.take(lines[:60])
+        tail.take(lines[60:])
+    sizes = [(tmp_path / name / "rank-0.log").stat().st_size for name in ("whole", "hollow")]
+    assert sizes[0] == sizes[1] == 50 * 2001
+    assert (tmp_path / "hollow" / "rank-0.log").stat().st_blocks == 0
+    assert (tmp_path / "hollow" / "node-0.events").read_bytes() == (tmp_path / "whole" / "node-0.events").read_bytes()
+    LogTail(tmp_path / "hollow", 0, [0], has_output=False).take(lines)  # read again after a crash
+    assert (tmp_path / "hollow" / "rank-0.log").stat().st_size == 50 * 2001

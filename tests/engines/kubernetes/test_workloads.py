@@ -1,0 +1,135 @@
+"""Every way makes the same pods, and asks of each kind of object what it can give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.manifests import Shape, attempt
+from windlass.engines.kubernetes.pods.nodes import by_place
+from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.workloads import OWNER_KINDS, WORKLOADS
+from windlass.engines.kubernetes.workloads.base import Manifest
+from windlass.spec.job import Job
+
+ANYWHERE = ("containers", "restartPolicy", "subdomain")
+"""What of a pod's spec a way may put otherwise."""
+
+
+def made(via: str, pods_seconds: int | None = None, **fields: Any) -> list[Manifest]:
+    job = Job.model_validate({"name": "digits", "run": "train.py", "nodes": 4, **fields})
+    shape = Shape("r-1", "team", via, "image", "python3", 1000, "0" * 64, 1, pull_secrets=("registry",),
+                  pods_seconds=pods_seconds)  # fmt: skip
+    return attempt(shape, job, 2, job.nodes.max)
+
+
+def labels_of_pods(one: Any) -> dict[str, str]:
+    """Those of the template that holds the containers."""
+    if isinstance(one, dict):
+        if "containers" in one.get("spec", {}):
+            return dict(one["metadata"]["labels"])
+        return next((found for value in one.values() if (found := labels_of_pods(value))), {})
+    return next((found for value in one if (found := labels_of_pods(value))), {}) if isinstance(one, list) else {}
+
+
+@pytest.mark.parametrize("via", WORKLOADS)
+def test_pods_are_the_same_by_each_way(via: str) -> None:
+    def common(spec: Any) -> Any:
+        volumes = [one for one in spec["volumes"] if one["name"] != "end"]  # of a kind that revives its pods
+        return {**{key: value for key, value in spec.items() if key not in ANYWHERE}, "volumes": volumes}
+
+    assert common(pod_spec(made(via))) == common(pod_spec(made("job")))
+    [container], [other] = pod_spec(made(via))["containers"], pod_spec(made("job"))["containers"]
+    assert container["name"] == WORKLOADS[via].container
+    assert container["env"][: len(other["env"])] == other["env"]
+    assert pod_spec(made(via))["imagePullSecrets"] == [{"name": "registry"}]
+    assert labels_of_pods(made(via)) == labels_of_pods(made("job"))
+
+
+@pytest.mark.parametrize("via", WORKLOADS)
+def test_each_object_is_of_its_run_and_attempt_and_the_last_one_makes_the_pods(via: str) -> None:
+    found = made(via, queue="team-a")
+    for one in found:
+        assert one["metadata"]["name"] == "r-1-2"
+        assert one["metadata"]["namespace"] == "team"
+        assert one["metadata"]["labels"][layout.RUN_LABEL] == "r-1"
+        assert one["metadata"]["labels"][layout.ATTEMPT_LABEL] == "2"
+    assert (found[-1]["apiVersion"], found[-1]["kind"]) == (WORKLOADS[via].api, WORKLOADS[via].kind)
+    assert (found[-1]["apiVersion"], found[-1]["kind"]) in OWNER_KINDS
+    assert found[-1]["metadata"]["labels"][layout.QUEUE_LABEL] == "team-a"
+    # Kueue takes each object with the label for a job of its own.
+    assert [layout.QUEUE_LABEL in one["metadata"]["labels"] for one in found].count(True) == 1
+
+
+def test_a_time_after_which_the_cluster_removes_what_has_ended_is_told_to_those_that_know_one() -> None:
+    def found(via: str) -> Any:
+        spec = made(via, pods_seconds=3600)[-1]["spec"]
+        return spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
+
+    assert {via: found(via) for via, way in WORKLOADS.items() if not way.no_ttl} == {
+        "job": 3600, "jobset": 3600, "pytorchjob": 3600,
+    }  # fmt: skip
+
+
+def test_machines_may_be_chosen_by_any_label() -> None:
+    spec = pod_spec(made("job", kubernetes={"node_labels": {"topology.kubernetes.io/zone": "eu-west-1a"}}))
+    assert spec["nodeSelector"] == {"topology.kubernetes.io/zone": "eu-west-1a"}
+
+
+def test_a_trainjob_has_a_runtime_of_its_own() -> None:
+    runtime, job = made("trainjob")
+    assert job["spec"]["runtimeRef"] == {
+        "apiGroup": "trainer.kubeflow.org", "kind": runtime["kind"], "name": runtime["metadata"]["name"],
+    }  # fmt: skip
+    [replicated] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+    assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 4
+
+
+def test_pods_that_could_be_made_after_the_end_of_their_run_see_that_it_has_ended() -> None:
+    ends = {via: [one for one in pod_spec(made(via))["volumes"] if one["name"] == "end"] for via in WORKLOADS}
+    assert ends.pop("trainjob") == [{"name": "end", "configMap": {"name": "r-1-end", "optional": True}}]
+    assert not any(ends.values())
+
+
+def test_a_pytorchjob_is_made_of_workers_that_know_their_number() -> None:
+    [job] = made("pytorchjob")
+    [[kind, replicas]] = job["spec"]["pytorchReplicaSpecs"].items()
+    assert (kind, replicas["replicas"], replicas["restartPolicy"]) == ("Worker", 4, "Never")
+    assert "elasticPolicy" not in job["spec"]
+    spec = replicas["template"]["spec"]
+    assert "restartPolicy" not in spec  # the operator warns of it
+    name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert {"name": "WINDLASS_POD_NAME", "valueFrom": name} in spec["containers"][0]["env"]
+
+
+def test_an_mpijobs_launcher_is_node_0_and_its_workers_are_the_others() -> None:
+    [job] = made("mpijob", launcher="mpi", procs_per_node=2)
+    replicas = job["spec"]["mpiReplicaSpecs"]
+    assert {role: one["replicas"] for role, one in replicas.items()} == {"Launcher": 1, "Worker": 3}
+    assert place_of(replicas["Launcher"]["template"], "r-1-2-launcher-x7k2p") == 0
+    assert [place_of(replicas["Worker"]["template"], f"r-1-2-worker-{at}") for at in (0, 2)] == [1, 3]
+    assert job["spec"]["runLauncherAsWorker"]
+    assert job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
+    way = WORKLOADS["mpijob"]
+    assert [way.host("r-1-1", "r-1", node) for node in (0, 1)] == ["r-1-1-launcher.r-1-1", "r-1-1-worker-0.r-1-1"]
+
+
+def test_an_mpijob_of_one_node_has_no_workers() -> None:
+    [job] = made("mpijob", launcher="mpi", nodes=1)
+    assert list(job["spec"]["mpiReplicaSpecs"]) == ["Launcher"]
+
+
+def place_of(template: Manifest, name: str) -> int:
+    """Of a pod that the operator has called so."""
+    [place] = by_place([{"metadata": {**template["metadata"], "name": name}}])
+    return place
+
+
+def test_an_elastic_pytorchjob_says_its_range_and_lets_workers_end() -> None:
+    [job] = made("pytorchjob", nodes={"min": 2, "max": 4})
+    policy = job["spec"]["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"]) == (2, 4)
+    assert job["spec"]["runPolicy"]["cleanPodPolicy"] == "None"

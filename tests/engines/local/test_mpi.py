@@ -1,0 +1,132 @@
+"""The contract under Open MPI's mpirun, and what only MPI has: ranks that meet by it, its end and its aborts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.engines.cases.mpi import a_killed_node_leaves_neither_processes_nor_files
+from tests.engines.contract import Contract
+from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
+from tests.engines.local.planning import plan_local
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.engines.local.engine import LocalEngine
+from windlass.runs.phase import Phase
+
+if shutil.which("mpirun") is None and "CI" not in os.environ:
+    pytest.skip("no mpirun: bash tools/apt.sh installs Open MPI", allow_module_level=True)
+
+
+@pytest.mark.slow
+class TestMpi(Contract):
+    way = Way(
+        "local mpi",
+        LocalEngine,
+        plan_local,
+        frozenset(Can),
+        {"launcher": "mpi", "start": "cold"},
+        adds=OF_OPEN_MPI,
+        differs_in=frozenset({Aspect.START, Aspect.MEETING, Aspect.ENDS, Aspect.SIGNALS}),
+    )
+
+    def test_ranks_of_mpi_are_those_of_the_job(self, harness: Harness) -> None:
+        run = harness.finish("mpi.py", "well", base=SCRIPTS, nodes=2, procs_per_node=2)
+        assert run.status.exit_code == 0, run.text()
+        assert sorted(run.text().splitlines()) == [f"rank {rank} is {rank} of 4, sum 10" for rank in range(4)]
+        assert "warning" not in [event.kind for event in run.events]
+
+    def test_a_script_may_discover_its_ranks_by_mpi_as_deepspeed_does(self, harness: Harness) -> None:
+        run = harness.finish("mpi_discovery.py", base=SCRIPTS, procs_per_node=2)
+        assert run.status.exit_code == 0, run.text()
+        said = sorted(line for line in run.text().splitlines() if line.startswith("rank "))
+        assert said == [f"rank {rank} of 2, local rank {rank}, equal weights" for rank in range(2)]
+
+    def test_a_rank_that_raises_ends_a_collective_of_the_others(self, harness: Harness) -> None:
+        run = harness.finish("mpi.py", "raise", base=SCRIPTS, procs_per_node=3)
+        cause = run.status.cause or {}
+        assert (cause["rank"], cause["victims"], cause["summary"]) == (1, [0, 2], "ValueError: no such batch")
+
+    def test_a_rank_that_is_killed_is_the_first_cause(self, harness: Harness) -> None:
+        run = harness.finish("mpi.py", "kill", base=SCRIPTS, procs_per_node=3)
+        cause = run.status.cause or {}
+        assert (cause["rank"], cause["exit_code"], cause["victims"]) == (1, -9, [0, 2])
+
+    def test_a_rank_that_aborts_is_the_first_cause(self, harness: Harness) -> None:
+        run = harness.finish("mpi.py", "abort", base=SCRIPTS, procs_per_node=3)
+        assert ((run.status.cause or {})["rank"], run.status.exit_code) == (1, 7)
+        # Of what mpirun says to it, Open MPI 4.1.4 now and then loses the text and keeps an error of its own.
+        assert (run.dir / "attempt-1" / "node-0.out").stat().st_size > 0
+        assert "MPI_ABORT" not in run.text()
+
+    def test_a_rank_that_leaves_without_mpi_finalize_ends_the_run(self, harness: Harness) -> None:
+        run = harness.finish("mpi.py", "leave", base=SCRIPTS, procs_per_node=2)
+        assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
+        assert "mpirun has exited due to process rank 1" in (run.status.cause or {})["summary"]
+
+    def test_a_process_that_a_rank_spawned_and_that_fails_is_no_signal_from_outside(self, harness: Harness) -> None:
+        run = harness.finish("mpi_spawn.py", base=SCRIPTS)
+        assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
+        verdict = diagnose(harness.engine.observe(run.id)).verdict
+        assert (verdict.code, verdict.rank) == ("exit-code", 0)
+        assert "mpirun ended" in verdict.summary
+
+    def test_a_rank_may_save_while_the_others_are_gone(self, harness: Harness) -> None:
+        """mpirun would have ended it within a second of the failure."""
+        run = harness.finish("mpi.py", "save", base=SCRIPTS, procs_per_node=2, grace=20)
+        assert ((run.status.cause or {})["rank"], run.status.exit_code) == (1, 4)
+        assert run.text(ranks=[0]).endswith("saving\nsaved\n")
+
+    def test_a_compiled_program_runs(self, harness: Harness, tmp_path: Path) -> None:
+        source = tmp_path / "sum.c"
+        source.write_text(
+            "#include <mpi.h>\n#include <stdio.h>\nint main(int argc, char **argv) {\n"
+            "  int rank, sum;\n  MPI_Init(&argc, &argv);\n  MPI_Comm_rank(MPI_COMM_WORLD, &rank);\n"
+            "  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);\n"
+            '  printf("%d: %d %s\\n", rank, sum, argv[1]);\n  MPI_Finalize();\n  return 0;\n}\n'
+        )
+        if shutil.which("mpicc") is None and "CI" not in os.environ:
+            pytest.skip("no mpicc: bash tools/apt.sh installs it")
+        assert os.system(f"mpicc -o {tmp_path}/sum {source}") == 0
+        run = harness.finish(command=["./sum", "a b"], base=tmp_path, procs_per_node=3)
+        assert run.status.exit_code == 0, run.text()
+        assert sorted(run.text().splitlines()) == ["0: 3 a b", "1: 3 a b", "2: 3 a b"]
+
+    def test_mpirun_that_dies_takes_its_ranks_with_it(self, harness: Harness) -> None:
+        run = harness.start("sleep", "60", procs_per_node=2).until_ready(2)
+        node = next(event.data["pid"] for event in run.events if event.kind == "node")
+        [launcher] = [int(pid) for pid in _children(node) if "mpirun" in Path(f"/proc/{pid}/comm").read_text()]
+        os.kill(launcher, 9)
+        status = run.wait()
+        assert (status.phase, status.exit_code) == (Phase.FAILED, 1)
+        assert "mpirun was killed by signal 9 while ranks were running" in (status.cause or {})["summary"]
+
+    def test_no_files_of_mpi_are_left(self, harness: Harness) -> None:
+        run = harness.finish("mpi.py", "kill", base=SCRIPTS, procs_per_node=3)
+        assert len(files_of_mpi(run)) > 1
+        assert [path for path in files_of_mpi(run) if path.exists()] == []
+
+    def test_a_killed_node_leaves_neither_processes_nor_files(self, harness: Harness) -> None:
+        a_killed_node_leaves_neither_processes_nor_files(harness, procs_per_node=2)
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_a_machine_without_mpirun_is_told_what_to_install(tmp_path: Path) -> None:
+    from windlass.engines.local.facts import read_facts
+    from windlass.engines.local.plan import plan
+    from windlass.spec.job import Job
+    from windlass.spec.targets import LocalTarget
+
+    job = Job(name="m", run="train.py", launcher="mpi")
+    (tmp_path / "train.py").touch()
+    environ = {"PATH": str(Path(sys.executable).parent)}
+    facts = read_facts(job, base=tmp_path, home=tmp_path, environ=environ)
+    [note] = plan(job, LocalTarget(name="local"), facts, "m-1").notes
+    assert (note.code, note.blocks) == ("mpirun-missing", True)
+    assert "apt-get install openmpi-bin" in note.fix

@@ -1,0 +1,65 @@
+"""What the local plan says of a job before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.engines.local.facts import Facts, read_facts
+from windlass.engines.local.plan import plan
+from windlass.plan.plan import Plan
+from windlass.spec.job import Job
+from windlass.spec.targets import LocalTarget
+
+
+def facts_of(job: Job, folder: Path, **known: Any) -> Facts:
+    (folder / "train.py").touch()
+    facts = read_facts(job, base=folder, home=folder / "home", environ={})
+    return dataclasses.replace(facts, **{"gpus": (), "num_cpus": 64, **known})
+
+
+def plan_of(folder: Path, *, run: str = "train.py", known: dict[str, Any] | None = None, **fields: Any) -> Plan:
+    job = Job(name="a", run=run, **fields)
+    return plan(job, LocalTarget(name="local"), facts_of(job, folder, **(known or {})), "a-1")
+
+
+def notes(plan: Plan) -> dict[str, str]:
+    return {note.code: note.message for note in plan.notes}
+
+
+def test_nodes_with_gpus_of_their_own_get_no_note(tmp_path: Path) -> None:
+    assert notes(plan_of(tmp_path, nodes=2, procs_per_node=2, known={"gpus": ("T4",) * 4})) == {}
+
+
+@pytest.mark.parametrize(("gpus", "says"), [(1, "4 ranks and 1 GPU"), (3, "4 ranks and 3 GPUs")])
+def test_nodes_that_share_gpus_are_told_so(tmp_path: Path, gpus: int, says: str) -> None:
+    made = plan_of(tmp_path, nodes=2, procs_per_node=2, known={"gpus": ("T4",) * gpus})
+    assert says in notes(made)["gpus-shared"]
+
+
+@pytest.mark.parametrize("where", ["environ", "env"])
+def test_nodes_share_the_gpus_that_the_user_has_chosen(tmp_path: Path, where: str) -> None:
+    known: dict[str, Any] = {"gpus": ("T4",) * 4}
+    fields: dict[str, Any] = {}
+    if where == "environ":
+        known["environ"] = frozenset({"CUDA_VISIBLE_DEVICES"})
+    else:
+        fields["env"] = {"CUDA_VISIBLE_DEVICES": "3"}
+    made = plan_of(tmp_path, nodes=2, known=known, **fields)
+    assert "CUDA_VISIBLE_DEVICES is set" in notes(made)["gpus-shared"]
+
+
+@pytest.mark.parametrize("fields", [{"nodes": 1, "procs_per_node": 4}, {"nodes": 2, "procs_per_node": 1}])
+def test_ranks_that_share_nothing_are_told_nothing(tmp_path: Path, fields: dict[str, Any]) -> None:
+    assert "gpus-shared" not in notes(plan_of(tmp_path, known={"gpus": ("T4",) * 2}, **fields))
+    assert "gpus-shared" not in notes(plan_of(tmp_path, **fields))
+
+
+def test_causes_without_restarts_are_told_to_change_nothing(tmp_path: Path) -> None:
+    told = notes(plan_of(tmp_path, restarts={"on": ["node-loss"]}))["restarts-none"]
+    assert "node-loss" in told
+    assert "restarts-none" not in notes(plan_of(tmp_path, restarts={"on": ["node-loss"], "max": 1}))
+    assert "restarts-none" not in notes(plan_of(tmp_path))

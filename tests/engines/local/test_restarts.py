@@ -1,0 +1,196 @@
+"""What ends attempts of real processes, each mechanism once; the policies are in tests/supervise/test_restarts.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.harness import Can, Harness, Run, Way
+from tests.engines.local.planning import plan_local
+from tests.helpers.until import until
+from tests.worker.metadata import INTERRUPTION, Service, metadata_service
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.engines.local.engine import LocalEngine
+from windlass.runs.events import entry_of
+from windlass.runs.phase import Phase
+from windlass.supervise.process import supervisor_pid
+from windlass.worker import process
+
+WAY = Way("local cold", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    harness = Harness(WAY, tmp_path_factory.mktemp("home"))
+    yield harness
+    harness.close()
+
+
+def node_pid(run: Run, node: int = 0) -> int:
+    line = (run.dir / f"attempt-{len(run.status.attempts)}" / f"node-{node}.events").read_text().splitlines()[0]
+    return int(json.loads(line)["pid"])
+
+
+def supervisor(run: Run) -> int:
+    pid = supervisor_pid(run.dir)
+    assert pid is not None
+    return pid
+
+
+def kill(run: Run, *pids: int) -> None:
+    """Kill at one moment, so that none sees another die."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: all(found is None or found.state == "Z" for found in map(process.stat, pids)))
+
+
+def ends(run: Run) -> list[tuple[str, str | None]]:
+    """How each attempt ended, and why."""
+    return [(attempt.phase.value, attempt.reason) for attempt in run.status.attempts]
+
+
+def kinds(run: Run, *wanted: str) -> list[str]:
+    return [event.kind for event in run.events if event.kind in wanted]
+
+
+# -- hangs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hung_job_is_started_again_once_its_stacks_are_saved(harness: Harness) -> None:
+    # Long enough for a start; and hung ranks do not get the grace period, which is longer than the test waits.
+    run = harness.finish("hang_once", nodes=2, procs_per_node=2, hang=5, restarts=1, grace=600)
+    assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("failed", "hang"), ("succeeded", None)])
+    told = kinds(run, "hang", "cause", "attempt-end")
+    assert told == ["hang", "hang", "cause", "attempt-end"]
+    stacks = [rank["stack"] for event in run.events if event.kind == "hang" for rank in event.data["ranks"]]
+    assert len(stacks) == 4
+    assert all("in hang_once" in stack for stack in stacks)
+    cause = next(event.data for event in run.events if event.kind == "cause")
+    assert cause["summary"].startswith("hung: no rank wrote anything for")
+
+
+# -- nodes that have not started ---------------------------------------------------------------------------------------
+
+
+def test_a_node_that_has_not_started_is_not_lost_when_another_one_fails(harness: Harness, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    # The worker of node 1 gets as far as its interpreter, and no farther.
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *node-1.json*) exec sleep 600;; esac\nexec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    run = harness.finish("leave", "3", nodes=2, python=str(python), restarts={"max": 3, "on": ["node-loss"]})
+    assert (run.status.phase, ends(run)) == (Phase.FAILED, [("failed", "failure")])
+    assert run.status.cause is not None
+    assert (run.status.cause["rank"], run.status.cause["victims"]) == (0, [])
+    assert "node_lost" not in run.status.cause
+    assert [event.data["node"] for event in run.events if event.kind == "not-started"] == [1]
+    found = diagnose(harness.engine.observe(run.id)).verdict
+    assert (found.code, found.rank) == ("exit-without-output", 0)
+
+
+# -- machines that go down --------------------------------------------------------------------------------------------
+
+
+def test_sigterm_to_a_node_is_a_preemption_that_all_ranks_get(harness: Harness) -> None:
+    run = harness.start("work_and_wait", "7", nodes=2, restarts=1).until_ready(2)
+    os.kill(node_pid(run, 1), signal.SIGTERM)
+    run.wait()
+    assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("preempted", "preemption"), ("succeeded", None)])
+    assert [line.text for line in run.lines(attempt=2)] == ["from 7"] * 2
+    (notice,) = [event.data for event in run.events if event.kind == "notice"]
+    assert (notice["source"], notice["action"]) == ("sigterm", "terminate")
+
+
+def test_a_supervisor_that_is_terminated_leaves_the_run_to_the_next_command(harness: Harness) -> None:
+    run = harness.start("work_and_wait", "7", nodes=2, restarts=1).until_ready(2)
+    pid = supervisor(run)
+    os.kill(pid, signal.SIGTERM)
+    run.until(lambda run: process.stat(pid) is None or not harness.store.is_held(run.id))
+    left = harness.store.status(run.id)
+    assert (left.phase, [attempt.phase for attempt in left.attempts]) == (Phase.RESTARTING, [Phase.PREEMPTED])
+    run.wait()  # as a command does
+    assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("preempted", "preemption"), ("succeeded", None)])
+    assert kinds(run, "notice", "adopted") == ["notice", "adopted"]
+
+
+def noticed(harness: Harness, monkeypatch: pytest.MonkeyPatch, service: Service, *words: str, **fields: Any) -> Run:
+    """A run on a machine whose metadata `service` has, asked often."""
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.endpoint)
+    plan = harness.plan(*words, **fields)
+    steps = [replace(step, request=_asked_often(step.request)) for step in plan.steps]
+    harness.engine.submit(replace(plan, steps=tuple(steps)))
+    harness.runs.append(Run(harness, plan.run_id))
+    return harness.runs[-1]
+
+
+def _asked_often(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "notices" not in request:
+        return request
+    return {**request, "notices": {**request["notices"], "poll_seconds": 0.1}}
+
+
+def test_a_notice_of_the_machine_reaches_all_ranks_and_is_handled_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with metadata_service() as service:
+        run = noticed(harness, monkeypatch, service, "work_and_wait", "7", nodes=2, restarts=2).until_ready(2)
+        service.say(INTERRUPTION, action="terminate", time="2026-09-18T08:22:00Z")
+        run.wait()
+    assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("preempted", "preemption"), ("succeeded", None)])
+    assert [line.text for line in run.lines(attempt=2)] == ["from 7"] * 2
+    (notice,) = [event.data for event in run.events if event.kind == "notice"]
+    assert notice == {"source": "imds", "action": "terminate", "time": "2026-09-18T08:22:00Z"}
+
+
+# -- adoption ----------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_power_cut_the_next_command_starts_the_run_again(harness: Harness) -> None:
+    run = harness.start("killed_once", "9", nodes=2, restarts=1)
+    run.until(lambda run: len(run.status.ranks) == 2 and all(state.pid for state in run.status.ranks))
+    kill(run, supervisor(run), node_pid(run, 0), node_pid(run, 1))
+    cut_at = time.time()
+    run.wait()
+    assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("failed", "node-loss"), ("succeeded", None)])
+    first = run.status.attempts[0]
+    assert first.ended_at is not None
+    assert first.ended_at <= cut_at
+
+
+def test_after_a_reboot_the_run_is_started_again(harness: Harness) -> None:
+    """The pids of the record may belong to other processes now: only the boot id shows that."""
+    run = harness.start("killed_once", "9", restarts=1)
+    run.until(lambda run: len(run.status.ranks) == 1 and all(state.pid for state in run.status.ranks))
+    kill(run, supervisor(run), node_pid(run))
+    events = run.dir / "attempt-1" / "node-0.events"
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    lines[0] |= {"boot": "another", "pid": os.getpid()}  # a signal sent by mistake would end this test
+    events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run.dir / "supervisor.pid").write_text(f"{os.getpid()} 1 another")
+    run.wait()
+    assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("failed", "node-loss"), ("succeeded", None)])
+
+
+def test_a_run_that_was_resumed_and_lost_its_command_at_once_is_adopted(harness: Harness) -> None:
+    """The command that resumed it has written so, and was killed before it started a supervisor."""
+    run = harness.start("fail_then_tell", "1", restarts=0)
+    run.wait()
+    writer = harness.store.writer(run.id)
+    assert writer is not None
+    writer.append(entry_of("resume", {"reason": "asked"}))
+    writer.close()
+    assert run.wait().phase is Phase.SUCCEEDED
+    assert kinds(run, "resume", "adopted", "end") == ["end", "resume", "adopted", "end"]

@@ -1,0 +1,126 @@
+"""Data sets are staged by a process of their own before the first attempt, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.harness import Can, Case, Harness, Run, Way
+from tests.engines.local.planning import plan_local
+from tests.helpers.until import until
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.engines.local.engine import LocalEngine
+from windlass.runs.phase import Phase
+from windlass.storage.address import Address
+from windlass.storage.cache import staging_lock
+from windlass.supervise.process import supervisor_pid
+
+SCRIPT = """
+import os, pathlib
+folder = pathlib.Path(os.environ["WINDLASS_DATA_DIGITS"])
+print("read", *(f"{one.name}={one.read_text()}" for one in sorted(folder.iterdir())))
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "one").write_text("1")
+    (folder / "two").write_text("2")
+    return folder
+
+
+@pytest.fixture
+def job(tmp_path: Path, source: Path) -> dict[str, Any]:
+    (tmp_path / "read.py").write_text(SCRIPT)
+    return {"base": tmp_path, "data": [{"name": "digits", "source": f"file://{source}"}]}
+
+
+@contextmanager
+def locked(harness: Harness, source: Path) -> Iterator[None]:
+    """Meanwhile no process can fetch the set."""
+    path = staging_lock(harness.home, Address("folder", "", str(source)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def staging_processes(harness: Harness) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"windlass.storage.staging" in words and str(harness.home).encode() in words:
+                found.append(int(folder.name))
+    return found
+
+
+class TestStaging(Case):
+    way = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
+
+    def test_ranks_read_what_the_source_had_and_a_second_run_fetches_nothing(
+        self, harness: Harness, job: dict[str, Any]
+    ) -> None:
+        runs = [harness.start("read.py", **job) for _ in range(2)]
+        assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, runs[0].text()
+        assert {run.text().strip() for run in runs} == {"read one=1 two=2"}
+        staged = [dict(event.data) for run in runs for event in run.events if event.kind == "data"]
+        assert {(one["name"], one["files"], one["bytes"]) for one in staged} == {("digits", 2, 2)}
+        assert len({one["digest"] for one in staged}) == 1
+        assert sorted(one["moved"] for one in staged) == [0, 2]
+        assert runs[0].status.data[0]["digest"] == staged[0]["digest"]
+
+    def test_a_source_that_is_not_there_fails_the_run_which_goes_on_once_it_is(
+        self, harness: Harness, job: dict[str, Any], source: Path
+    ) -> None:
+        source.rename(source.with_name("away"))
+        run = harness.start("read.py", **job)
+        status = run.wait()
+        assert (status.phase, status.exit_code) == (Phase.FAILED, 127)
+        assert status.root_cause is not None
+        assert f"{source}: there is no such folder" in status.root_cause.summary
+        assert diagnose(harness.engine.observe(run.id)).verdict.code == "data-not-staged"
+        source.with_name("away").rename(source)
+        harness.engine.resume(run.id)
+        assert run.wait().phase is Phase.SUCCEEDED
+
+    def test_a_stop_ends_the_process_that_fetches(self, harness: Harness, job: dict[str, Any], source: Path) -> None:
+        with locked(harness, source):
+            run = harness.start("read.py", **job)
+            run.until(lambda run: run.status.phase is Phase.STAGING)
+            until(lambda: staging_processes(harness))
+            harness.engine.stop(run.id)
+            assert run.wait().phase is Phase.STOPPED
+        assert staging_processes(harness) == []
+
+    def test_a_supervisor_that_is_killed_meanwhile_is_replaced(
+        self, harness: Harness, job: dict[str, Any], source: Path
+    ) -> None:
+        with locked(harness, source):
+            run = harness.start("read.py", **job)
+            [old] = until(lambda: staging_processes(harness))
+            kill_supervisor(run)
+            until(lambda: old not in staging_processes(harness))
+        assert run.wait().phase is Phase.SUCCEEDED
+        assert [event.kind for event in run.events if event.kind in ("adopted", "data")] == ["adopted", "data"]
+
+
+def kill_supervisor(run: Run) -> None:
+    pid = supervisor_pid(run.harness.store.run_dir(run.id))
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,134 @@
+"""What ranks that were started cold, and ranks that were forked, leave of their collectives when these hang or fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.harness import Harness, Run
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.verdict import Verdict
+
+pytest.importorskip("torch")
+BEGIN = """\
+import datetime, os, sys, threading, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "100"))))
+rank, x = dist.get_rank(), torch.ones(4)
+for _ in range(5):
+    dist.all_reduce(x)
+print("ready", flush=True)
+"""
+SCRIPTS = {
+    "skips": BEGIN + "if rank == 1:\n    time.sleep(500)\ndist.all_reduce(x)\n",
+    "differs": BEGIN + "dist.all_reduce(x) if rank == 0 else dist.broadcast(x, 1)\ndist.barrier()\n",
+    "crosses": BEGIN + "groups = [dist.new_group([0, 1]) for _ in range(2)]\ndist.all_reduce(x, group=groups[rank])\n",
+    "leaves": BEGIN + "if rank == 1:\n    sys.exit(0)\ndist.all_reduce(x)\n",
+    "counts": BEGIN
+    + "assert threading.active_count() == 1\n"
+    + "assert not any('flight' in name or 'windlass' in name for name in sys.modules)\n"
+    + "assert dist.distributed_c10d._update_default_pg.__module__ == dist.distributed_c10d.__name__\n"
+    + "assert all(type(finder).__name__ != '_Imported' for finder in sys.meta_path)\n"
+    + "pid = os.fork()\nif pid == 0:\n    os._exit(len(os.listdir('/proc/self/task')) - 1)\n"
+    + "assert os.waitpid(pid, 0)[1] == 0\n",
+    "alone": "import _thread, torch, torch.distributed\nprint(_thread._count())\n",
+}
+
+
+@pytest.fixture(params=[pytest.param("cold", marks=pytest.mark.slow), "warm"])
+def harness(request: pytest.FixtureRequest) -> Harness:
+    found: Harness = request.getfixturevalue(request.param)
+    return found
+
+
+def start(harness: Harness, folder: Path, name: str, **fields: Any) -> Run:
+    (folder / "job.py").write_text(SCRIPTS[name])
+    return harness.start("job.py", base=folder, **{"procs_per_node": 2, "restarts": 0, "grace": 1, **fields})
+
+
+def flights(run: Run) -> list[Any]:
+    """Of the newest hang, what the ranks told of their collectives."""
+    hangs = [event for event in run.events if event.kind == "hang"]
+    return [rank["flight"] for rank in hangs[-1].data["ranks"] if "flight" in rank] if hangs else []
+
+
+def verdict(run: Run) -> Verdict:
+    return diagnose(run.harness.engine.observe(run.id)).verdict
+
+
+def hung(harness: Harness, folder: Path, name: str) -> tuple[Run, Verdict]:
+    run = start(harness, folder, name, hang=2).until(lambda run: len(flights(run)) == 2)
+    found = verdict(run)
+    harness.engine.stop(run.id, now=True)
+    run.wait()
+    return run, found
+
+
+def test_the_rank_that_skips_a_collective_is_named_with_its_number(harness: Harness, tmp_path: Path) -> None:
+    run, found = hung(harness, tmp_path, "skips")
+    assert (found.code, found.rank) == ("collective-not-joined", 1)
+    assert "did not join all_reduce #6 of the default process group, in which rank 0 waits" in found.summary
+    assert "flight recorder: rank 1 came to #5, all_reduce [4] Float" in found.evidence
+    folder = run.dir / "attempt-1"
+    assert sorted(path.name for path in folder.glob("*.flight.json")) == ["rank-0.flight.json", "rank-1.flight.json"]
+    assert all(path.stat().st_size < 10_000 for path in folder.glob("*.flight.json"))
+    assert not list(folder.glob("*.ask"))
+
+
+def test_collectives_that_differ_are_both_named(harness: Harness, tmp_path: Path) -> None:
+    _, found = hung(harness, tmp_path, "differs")
+    assert found.code == "collective-mismatch"
+    assert "collective #6 of the default process group: all_reduce [4] Float against broadcast [4] Float" in (
+        found.summary
+    )
+    assert "flight recorder: rank 1 called broadcast [4] Float as #6 of the default process group" in found.evidence
+
+
+def test_process_groups_in_different_order_are_told(harness: Harness, tmp_path: Path) -> None:
+    _, found = hung(harness, tmp_path, "crosses")
+    assert found.code == "collective-mismatch"
+    assert found.summary.startswith("ranks wait for each other: rank 0 in all_reduce #1 of process group 1")
+
+
+def test_a_rank_that_leaves_is_told_with_how_far_it_came(harness: Harness, tmp_path: Path) -> None:
+    run = start(harness, tmp_path, "leaves")
+    run.wait()
+    found = verdict(run)
+    assert (found.code, found.rank) == ("rank-left-early", 1)
+    assert "flight recorder: rank 0 called all_reduce [4] Float as #6 of the default process group" in found.evidence
+    assert "flight recorder: rank 1 came to #5" in found.evidence
+
+
+@pytest.mark.slow
+def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
+    harness: Harness, tmp_path: Path
+) -> None:
+    run = start(harness, tmp_path, "skips", env={"PATIENCE": "4"})
+    run.wait()
+    found = verdict(run)
+    assert (found.code, found.rank) == ("collective-not-joined", 1)
+    assert "all_reduce #6 of the default process group" in found.summary
+    assert "flight recorder: rank 1 came to #5, all_reduce [4] Float" in found.evidence
+
+
+@pytest.mark.slow
+def test_without_a_recorder_the_stacks_say_it_as_before(harness: Harness, tmp_path: Path) -> None:
+    run = start(harness, tmp_path, "skips", env={"PATIENCE": "4", "TORCH_FR_BUFFER_SIZE": "0"})
+    run.wait()
+    found = verdict(run)
+    assert (found.code, found.rank) == ("collective-not-joined", 1)
+    assert not any("flight recorder" in line for line in found.evidence)
+
+
+def test_the_script_finds_nothing_of_it(harness: Harness, tmp_path: Path) -> None:
+    run = start(harness, tmp_path, "counts")
+    assert run.wait().phase == "succeeded", run.text()
+
+
+def test_before_the_first_process_group_python_has_started_no_thread(harness: Harness, tmp_path: Path) -> None:
+    run = start(harness, tmp_path, "alone", procs_per_node=1)
+    run.wait()
+    assert run.text() == "0\n"

@@ -1,0 +1,257 @@
+"""Everything that makes a fork unsafe is provoked: it is refused with its reason, and the ranks start cold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.engines.harness import Harness
+from tests.engines.local.warm.forks import Forks, harness_in
+
+from windlass.engines.local.facts import find_gpus
+from windlass.engines.local.warm_pool import why_not
+
+UNSAFE = {
+    "a thread": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+                 "the imports left 1 extra thread, which a fork would lose"),
+    "two threads": ("import threading, time\n"
+                    "for _ in range(2): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+                    "2 extra threads"),
+    "a process": ("import subprocess\nsubprocess.Popen(['sleep', '60'])", "left a process running"),
+    "an open file": ("log = open('/proc/self/stat')", "left /proc/"),
+    "a connection": ("import socket\npair = socket.socketpair()", "left socket:["),
+    "shared memory": ("import mmap\nmemory = mmap.mmap(-1, 4096)", "made shared memory"),
+    "another folder": ("import os\nos.chdir('/tmp')", "changed the working folder"),
+    "another umask": ("import os\nos.umask(0o007)", "changed the umask"),
+    "another limit": ("import resource as r\nr.setrlimit(r.RLIMIT_CORE, (0, 0))", "changed the limits"),
+    "a tracer": ("import sys\nsys.settrace(lambda *_: None)", "a tracer or profiler is active"),
+    "a variable of the rank": ("import os\nRANK = int(os.environ.get('RANK', 0))",
+                               "an import reads RANK, which every rank has of its own"),
+    "the visible GPUs": ("import os\nos.getenv('CUDA_VISIBLE_DEVICES')", "an import reads CUDA_VISIBLE_DEVICES"),
+    "an import that fails": ("import json\nraise RuntimeError('half')", "not be imported ahead (RuntimeError: half)"),
+    "an import that exits": ("raise SystemExit(3)", "could not be imported ahead (SystemExit: 3)"),
+    "something missing": ("import nonexistent_module", "No module named 'nonexistent_module'"),
+    "an interpreter that dies": ("import os\nos._exit(9)", "ended while it imported"),
+    "a crash": ("import ctypes\nctypes.string_at(0)", "ended while it imported"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNSAFE)
+def test_what_an_import_leaves_behind_is_noticed(forks: Forks, what: str) -> None:
+    text, reason = UNSAFE[what]
+    forks.module("culprit", text)
+    assert reason in forks.refused("done.py", "culprit")
+    assert forks.pids() == [], "what cannot be used is not kept in memory"
+
+
+def test_a_refusal_is_remembered_until_forgotten(forks: Forks) -> None:
+    """Or every start would pay for the imports twice."""
+    forks.module("culprit", UNSAFE["a thread"][0] + "\nprint('imported')")
+    assert forks.refused("done.py", "culprit") == forks.refused("done.py", "culprit")
+    (entry,) = forks.pool.show()
+    assert (entry["state"], entry["why"]) == ("refused", UNSAFE["a thread"][1])
+    forks.module("culprit", "")
+    assert "extra thread" in forks.refused("done.py", "culprit")
+    forks.pool.stop()
+    assert forks.works("done.py", "culprit") == "done\n"
+
+
+def test_what_is_harmless_is_allowed(forks: Forks) -> None:
+    """A thread and a process that end, a file that is closed, a variable that is set, a module that is not there."""
+    forks.module("harmless", "import os, subprocess, threading\nthreading.Thread(target=print, args=('x',)).start()\n"
+                 "subprocess.run(['true'])\nopen('/proc/self/stat').close()\nos.environ['BY_IMPORT'] = '1'\n"
+                 "os.environ.pop('GOES', None)")  # fmt: skip
+    forks.script("look.py", "import os\nprint(os.environ.get('BY_IMPORT'), os.environ.get('GOES'))")
+    assert forks.works("look.py", "harmless", "nonexistent_module", GOES="away") == "1 None\n"
+
+
+def test_handlers_and_atexit_functions_of_imports_are_the_ranks(forks: Forks) -> None:
+    forks.module("sets", "import atexit, signal\natexit.register(print, 'at exit')\n"
+                 "signal.signal(signal.SIGTERM, lambda *_: print('term'))\n"
+                 "import sys\nsys.path.insert(0, '/opt/first')")  # fmt: skip
+    forks.script("look.py", "import os, signal, sys\nos.kill(os.getpid(), signal.SIGTERM)\nprint(sys.path[:2])")
+    assert forks.works("look.py", "sets") == f"term\n['/opt/first', '{forks.folder}']\nat exit\n"
+
+
+def test_an_import_that_keeps_main_keeps_the_scripts(forks: Forks) -> None:
+    """As dill does, which pickles what a script defines."""
+    forks.module("keeps", "import __main__\ndef ask(): return __main__.answer, __main__.__file__")
+    forks.script("look.py", "import keeps\nanswer = 42\nprint(keeps.ask()[0], keeps.ask()[1] == __file__)")
+    assert forks.works("look.py", "keeps") == "42 True\n"
+
+
+def test_what_imports_print_is_printed_once(forks: Forks) -> None:
+    """Not again by each rank, out of a buffer that was copied."""
+    forks.module("prints", "import ctypes\nprint('imported', end='')\nctypes.CDLL(None).printf(b'from C')")
+    assert forks.works("done.py", "prints", PYTHONUNBUFFERED="") == "done\n"
+    assert next(forks.home.glob("warm/*.log")).read_text() in ("importedfrom C", "from Cimported")
+
+
+COMPUTES_AHEAD = """
+import torch
+torch.set_num_threads({threads})
+weights = torch.ones(512, 512, requires_grad=True)
+(weights @ weights).sum().backward()
+"""
+STEP = """
+import torch
+weights = torch.ones(512, 512, requires_grad=True)
+(weights @ weights).sum().backward()
+print(int(weights.grad.sum()))
+"""
+
+
+def test_an_operation_ahead_leaves_threads_and_is_refused(forks: Forks) -> None:
+    forks.module("computes", COMPUTES_AHEAD.format(threads=2))
+    assert "extra thread" in forks.refused("done.py", "computes")
+
+
+@pytest.mark.slow
+def test_gradients_ahead_on_one_thread_are_harmless_or_refused(forks: Forks) -> None:
+    """Autograd may refuse to work in a fork; whether it does is tried, not assumed."""
+    forks.module("computes", COMPUTES_AHEAD.format(threads=1))
+    forks.script("step.py", STEP)
+    answer = forks.fork("step.py", "computes", OMP_NUM_THREADS="1")
+    assert forks.text() == f"{2 * 512**3}\n" if isinstance(answer, int) else "trial fork" in answer.why
+
+
+def test_openblas_and_scikit_learn_leave_no_thread(forks: Forks) -> None:
+    """Though OPENBLAS_NUM_THREADS is not set; the rank then has the threads that it would have had."""
+    forks.script("look.py", "import numpy, os, threadpoolctl\nnumpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
+                 "print({lib['num_threads'] for lib in threadpoolctl.threadpool_info() "
+                 "if lib['internal_api'] == 'openblas'}, os.environ.get('OPENBLAS_NUM_THREADS'))")  # fmt: skip
+    cores = len(os.sched_getaffinity(0))
+    assert forks.works("look.py", "numpy", "scipy", "sklearn") == f"{{{cores}}} None\n"
+    assert forks.works("look.py", "numpy", "scipy", "sklearn", OPENBLAS_NUM_THREADS="1") == "{1} 1\n"
+
+
+def test_torch_computes_with_several_threads_after_the_fork(forks: Forks) -> None:
+    forks.script("step.py", STEP)
+    assert forks.works("step.py", "numpy", "torch", OMP_NUM_THREADS="2") == f"{2 * 512**3}\n"
+
+
+def test_cuda_that_is_initialised_is_refused_emulated(forks: Forks) -> None:
+    """By a stand-in for torch that says so, where there is no GPU."""
+    forks.module("torch", "class cuda:\n    is_initialized = staticmethod(lambda: True)")
+    assert forks.refused("done.py", "torch") == "the imports initialised CUDA, which does not survive a fork"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
+@pytest.mark.parametrize("text", ["torch.zeros(1, device='cuda')", "torch.cuda.device_count()"])
+def test_cuda_that_is_initialised_is_refused(forks: Forks, text: str) -> None:
+    forks.module("uses", f"import torch\n{text}")
+    assert "CUDA" in forks.refused("done.py", "uses") or "trial fork" in forks.refused("done.py", "uses")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
+def test_a_rank_computes_on_a_gpu_after_the_fork(forks: Forks) -> None:
+    forks.script("step.py", "import torch\nprint(int(torch.ones(8, device='cuda').sum()))")
+    assert forks.works("step.py", "numpy", "torch") == "8\n"
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "COVERAGE_PROCESS_START"])
+def test_some_variables_rule_out_forking(name: str) -> None:
+    assert why_not({name: "x"}) == f"{name} is set"
+    assert why_not({name: ""}) == ""
+
+
+def test_another_platform_rules_out_forking() -> None:
+    assert why_not({}, platform="darwin") == "forking is only safe on Linux"
+    assert why_not({}, platform="linux") == ""
+
+
+# -- packages on disk -------------------------------------------------------------------------------------------------
+
+
+def test_an_edited_package_is_imported_anew_by_a_new_process(forks: Forks) -> None:
+    forks.module("package", "VALUE = 1")
+    forks.script("look.py", "import package\nprint(package.VALUE)")
+    assert forks.works("look.py", "package") == "1\n"
+    before = forks.one()
+    forks.module("package", "VALUE = 22")
+    assert forks.works("look.py", "package") == "22\n"
+    assert forks.one()["pid"] != before["pid"]
+
+
+def test_a_package_that_goes_is_noticed(forks: Forks) -> None:
+    forks.module("package", "VALUE = 1")
+    forks.script("look.py", "import package")
+    forks.works("look.py", "package")
+    (forks.modules / "package.py").unlink()
+    assert "No module named 'package'" in forks.works("look.py", "package")
+
+
+def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path: Path) -> None:
+    """An upgrade replaces folders in site-packages, even where no imported file changes."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=60)
+    python = tmp_path / "env" / "bin" / "python"
+    (site,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    (site / "package").mkdir()
+    (site / "package" / "__init__.py").write_text("")
+    harness, pids = harness_in(forks.home, "warm"), []
+    for _ in range(2):
+        run = harness.start("done.py", base=forks.folder, python=str(python), warm=["package"])
+        run.wait()
+        assert [event.data["start"] for event in run.events if event.kind == "node"] == ["warm"], [
+            event.data for event in run.events if event.kind == "warning"
+        ]
+        pids += forks.pids()
+        (site / "other-2.0.dist-info").mkdir(exist_ok=True)
+    assert len(set(pids)) == 2
+    harness.close()
+
+
+@pytest.mark.parametrize("name", ["json.py", "json/__init__.py", "_json.so"])
+def test_a_file_beside_the_script_that_hides_an_import_is_noticed(forks: Forks, name: str) -> None:
+    (forks.folder / name).parent.mkdir(exist_ok=True)
+    (forks.folder / name).write_text("")
+    reason = forks.refused("done.py", "json")
+    assert reason == f"{forks.folder / name} would be imported in place of a module already imported"
+    (forks.folder / name).unlink()
+    assert forks.works("done.py", "json") == "done\n", "another script is served by the same process"
+
+
+def test_a_file_in_pythonpath_that_hides_an_import_is_noticed(forks: Forks) -> None:
+    forks.works("done.py", "json")
+    forks.module("json", "")
+    assert "modules/json.py would be imported" in forks.refused("done.py", "json")
+
+
+@pytest.mark.parametrize("name", ["time.py", "os.py", "torch.txt", "data/train.py"])
+def test_a_file_that_hides_nothing_is_allowed(forks: Forks, name: str) -> None:
+    """What is built in, or frozen, is found before any folder is looked into."""
+    (forks.folder / name).parent.mkdir(exist_ok=True)
+    (forks.folder / name).write_text("")
+    assert forks.works() == "done\n"
+
+
+# -- by way of a run --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_in_one_line_why_it_starts_cold(warm: Harness) -> None:
+    run = warm.finish("environment", nodes=2, env={"LD_PRELOAD": ""}, warm=["nonexistent_module"])
+    assert [event.data["start"] for event in run.events if event.kind == "node"] == ["warm", "warm"]
+    preloaded = warm.finish("environment", nodes=2, env={"LD_PRELOAD": "/dev/null"})
+    assert [event.data["start"] for event in preloaded.events if event.kind == "node"] == ["cold", "cold"]
+    assert [event.data["message"] for event in preloaded.events if event.kind == "warning"] == [
+        "cold start: LD_PRELOAD is set"
+    ]
+
+
+def test_cold_by_wish_needs_no_process(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import json, torch")
+    environ = {**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}
+    windlass = Path(sys.executable).with_name("windlass")
+    for words in (["plan", "--cold"], ["plan", "--set", "start=cold"]):
+        command = [str(windlass), *words, "train.py", "-o", "json"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=120
+        )
+        assert '"warm": []' in json.dumps(json.loads(done.stdout))
+    assert not (tmp_path / "home" / "warm").exists()

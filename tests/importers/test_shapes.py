@@ -1,0 +1,463 @@
+"""Manifests as people have them become jobs that say the same: the reference systems' own, and twenty others."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.importers.shapes import FILES, MANIFESTS, fields, form_of, imported, job_of, left_of
+
+from windlass.actions.init import check
+from windlass.actions.jobs import ReadyJob
+from windlass.errors import JobFileError
+from windlass.importers.convert import Imported, import_text
+from windlass.importers.documents import JOBS, split
+from windlass.runs.context import Context
+from windlass.spec.parse import parse_job
+from windlass.spec.targets import LocalTarget
+
+GIBI = 1 << 30
+KINDS = ("emptyDir", "hostPath", "nfs", "configMap", "secret")
+
+
+def name_of(path: Path) -> str:
+    return path.stem
+
+
+# -- the shapes of the reference systems ------------------------------------------------------------------------------
+
+
+def test_the_elastic_yolo_job_keeps_its_range_its_restarts_and_its_claim() -> None:
+    assert job_of("s0-yolov5") == {
+        "name": "yolov5-training",
+        "run": "/workspace/yolov5/train.py --data=/workspace/train/datasets/head.yaml --epochs=20 --batch=48 "
+        "--weights=yolov5s.pt --project=/workspace/train/datasets/runs --name=heads",
+        "nodes": {"min": 1, "max": 2},
+        "resources": {"gpus": 1},
+        "image": "example/yolov5:1",
+        "env": {"LOGLEVEL": "DEBUG"},
+        "restarts": {"max": 100},
+        "volumes": [{"claim": "efs-claim", "path": "/workspace/train/datasets"}],
+        "kubernetes": {"namespace": "elastic-job"},
+    }
+    assert set(left_of("s0-yolov5")) == {"PersistentVolumeClaim/efs-claim", "PersistentVolume/efs-pv"}
+
+
+def test_an_elasticjob_of_an_image_that_starts_the_launcher_is_taken_for_torchrun() -> None:
+    job = job_of("s0-elasticjob")
+    assert (job["run"], job["nodes"]) == ("/workspace/main.py --arch=resnet18 --epochs=1", {"min": 1, "max": 3})
+
+
+def test_hard_coded_ranks_of_master_and_worker_make_one_job_of_two_nodes() -> None:
+    assert job_of("s1-mnist") == {
+        "name": "pytorchjob-distributed-training",
+        "run": "distributed-train.py",
+        "nodes": 2,
+        "procs_per_node": 2,
+        "image": "example/mnist:latest",
+        "env": {"GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"},
+        "restarts": {"max": 3},
+        "grace": 600.0,
+        "kubernetes": {"namespace": "default"},
+    }
+    assert not any("another" in meaning for meaning in left_of("s1-mnist").values())
+
+
+def test_the_oldest_mpijob_becomes_a_job_by_mpi() -> None:
+    job = job_of("s2-horovod")
+    assert (job["launcher"], job["nodes"], job.get("procs_per_node", 1)) == ("mpi", 2, 1)
+    assert job["run"].startswith("cifar10-tf1-horovod-k8s.py --epochs=10 ")
+    assert job["env"] == {
+        "HDF5_USE_FILE_LOCKING": "FALSE",
+        "OMPI_MCA_btl_tcp_if_exclude": "lo",
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "^openib",
+        "NCCL_DEBUG": "INFO",
+    }
+    assert job["volumes"] == [{"claim": "fsx-claim", "path": "/training-data"}]
+
+
+def test_master_and_workers_that_start_python_bare_are_one_rank_on_each_of_three_nodes() -> None:
+    job = job_of("s3-notebook")
+    assert (job["nodes"], job.get("procs_per_node", 1)) == (3, 1)
+    assert job["run"] == "/home/jovyan/train/cifar10-distributed-gpu-final.py --epochs 10 --backend gloo"
+    assert job["resources"] == {"cpus": 1.0, "memory": 2 * GIBI}
+
+
+def test_slots_claims_and_machines_of_the_mask_rcnn_job_are_kept_and_its_folders_of_the_machine_listed() -> None:
+    job = job_of("s4-maskrcnn")
+    assert (job["launcher"], job["nodes"], job["procs_per_node"]) == ("mpi", 2, 8)
+    assert job["resources"] == {"gpus": 8, "instance": "p3.16xlarge"}
+    assert job["volumes"] == [{"claim": "pv-fsx", "path": "/fsx"}]
+    assert job["env"]["HOROVOD_AUTOTUNE"] == "1"
+    assert "spec.mpiReplicaSpecs.Worker.template.spec.volumes[2].hostPath" in left_of("s4-maskrcnn")
+
+
+def test_a_chart_that_clones_its_code_at_the_start_runs_as_it_stands_once_on_each_node() -> None:
+    job = job_of("s4-elastic")
+    assert job["command"][:2] == ["sh", "-c"]
+    assert "git clone" in job["command"][2]
+    assert (job["nodes"], job["restarts"]["max"], job.get("procs_per_node", 1)) == ({"min": 2, "max": 4}, 10, 1)
+    assert "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].command" in left_of("s4-elastic")
+
+
+# -- others -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trainjob_is_read_with_its_queue_its_secret_and_its_deadline() -> None:
+    assert job_of("h01") == {
+        "name": "llama",
+        "run": "train.py --lr 1e-4",
+        "nodes": 2,
+        "procs_per_node": 4,
+        "resources": {"gpus": 4, "cpus": 16.0, "memory": 64 * GIBI},
+        "image": "example/llama:1.2",
+        "env": {"NCCL_DEBUG": "WARN"},
+        "secrets": ["hf"],
+        "timeout": 7200.0,
+        "queue": "user-queue",
+        "kubernetes": {"namespace": "team-a"},
+    }
+
+
+def test_a_trainjob_stands_on_the_runtime_that_is_in_the_same_file_and_on_its_patches() -> None:
+    job = job_of("h02")
+    assert (job["name"], job["run"], job["image"]) == ("bert", "/opt/bert/train.py --epochs 2", "example/torch:2.9")
+    assert (job["nodes"], job["procs_per_node"], job["restarts"]) == (3, "auto", {"max": 2})
+    assert job["resources"] == {"gpus": 1, "instance": "g5.xlarge"}
+    assert job["volumes"] == [{"claim": "corpus", "path": "/data"}]
+    assert job["kubernetes"] == {"service_account": "trainer"}
+    assert "TrainingRuntime/team-torch: spec.template.spec.replicatedJobs[0]" in left_of("h02")
+
+
+def test_a_runtime_that_is_not_in_the_file_is_asked_for() -> None:
+    assert "kubectl get ClusterTrainingRuntime torchtune" in left_of("h03")["spec.runtimeRef"]
+    assert (job_of("h03")["grace"], job_of("h03")["priority"]) == (120.0, "high")
+
+
+def test_a_jobset_has_the_nodes_of_all_its_replicas_and_its_shell_is_seen_through() -> None:
+    job = job_of("h04")
+    assert (job["nodes"], job["procs_per_node"], job["run"]) == (4, 2, "/app/train.py --batch 64")
+    assert job["resources"] == {"gpus": 2, "gpu_type": "nvidia-tesla-t4", "shm": 8 * GIBI}
+    assert job["env"] == {"NCCL_IB_DISABLE": "1"}
+    assert job["kubernetes"] == {"service_account": "vision", "ttl": 600.0}
+
+
+def test_of_several_jobs_in_a_set_the_one_that_trains_is_taken_and_the_others_listed() -> None:
+    assert (job_of("h05")["run"], job_of("h05")["nodes"]) == ("/app/work.py", 4)
+    assert "spec.replicatedJobs[0]" in left_of("h05")
+
+
+def test_a_plain_job_keeps_its_words_as_they_were_quoted() -> None:
+    job = job_of("h06")
+    assert job["run"] == """train.py --name 'two words' --quote 'it'"'"'s'"""
+    assert (job["resources"], job["restarts"], job["timeout"]) == ({"cpus": 2.0, "memory": 10**9}, {"max": 2}, 3600.0)
+    assert job["kubernetes"] == {"image_pull_secrets": ["regcred"], "ttl": 100.0}
+
+
+def test_an_indexed_job_is_a_node_for_each_index_and_variables_of_the_shell_are_filled_in() -> None:
+    job = job_of("h07")
+    assert (job["nodes"], job["procs_per_node"], job["run"]) == (4, 8, "/train/main.py --data /data/set")
+    lost = left_of("h07")
+    assert "spec.template.spec.hostNetwork" in lost
+    assert "spec.template.spec.containers[0].resources.limits.vpc.amazonaws.com/efa" in lost
+
+
+def test_pods_one_after_the_other_are_no_job_and_said_so() -> None:
+    assert job_of("h08")["nodes"] == 2
+    assert "spec.completions" in left_of("h08")
+
+
+def test_other_containers_and_storage_that_no_claim_gives_are_listed_each() -> None:
+    assert job_of("h09")["volumes"] == [{"claim": "work", "path": "/work"}]
+    where = "spec.template.spec"
+    assert set(left_of("h09")) >= {
+        f"{where}.initContainers[0]",
+        f"{where}.containers[0]",
+        f"{where}.containers[1].livenessProbe",
+        f"{where}.containers[1].lifecycle",
+        f"{where}.containers[1].securityContext",
+        f"{where}.containers[1].volumeMounts[5].subPath",
+        f"{where}.containers[1].volumeMounts[6]",
+        *(
+            f"{where}.volumes[{at}].{kind}"
+            for at, kind in enumerate(("emptyDir", "hostPath", "nfs", "configMap", "secret"))
+        ),
+        f"{where}.volumes[6]",
+        "ConfigMap/conf",
+    }
+
+
+def test_variables_are_filled_in_as_the_cluster_would_and_the_rest_of_them_listed() -> None:
+    job = job_of("h10")
+    assert job["run"] == "/app/train.py --lr=0.1 --out=/efs/runs '--cost=$(5)'"
+    assert job["env"] == {
+        "mode": "fast", "LEVEL": "1.10", "LR": "0.1", "BASE": "/efs", "FULL": "/efs/data", "EMPTY": "", "MODE": "fast",
+    }  # fmt: skip
+    assert job["secrets"] == ["tokens", "wandb"]
+    container = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0]"
+    lost = left_of("h10")
+    assert {f"{container}.{at}" for at in ("envFrom[1]", "envFrom[3]", "env[5]", "env[7].valueFrom", "env[8].valueFrom",
+                                           "env[9].valueFrom", "env[10].valueFrom")} <= set(lost)  # fmt: skip
+    assert "POD" not in str(job)
+
+
+def test_a_machine_that_is_wanted_by_affinity_is_wanted_by_the_job() -> None:
+    job = job_of("h11")
+    assert job["resources"] == {"gpus": 8, "instance": "p4d.24xlarge"}
+    assert (job["procs_per_node"], job["priority"]) == (8, "urgent")
+    assert job["kubernetes"] == {"lost_after": 45.0}
+
+
+def test_pods_that_differ_are_said_to_and_rank_0_is_taken() -> None:
+    job = job_of("h12")
+    assert (job["nodes"], job["run"], job["image"]) == (4, "/app/train.py --rank0", "example/torch:1")
+    [path] = [path for path in FILES if path.stem.startswith("h12")]
+    said = [one.meaning for one in imported(path).lost]
+    assert [re.findall(r"another (\S+) than", one) for one in said] == [
+        ["env.ONLY"], ["image"], ["resources.cpus"], ["run"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "nodes", "procs"),
+    [
+        ("h13", "scripts/bench.py --model=resnet50", 2, 1),
+        ("h14", "./prog input.dat", 2, 2),
+    ],
+)
+def test_mpijobs_of_all_versions_have_their_workers_and_slots(name: str, run: str, nodes: int, procs: int) -> None:
+    job = job_of(name)
+    assert (job["launcher"], job["run"], job["nodes"], job.get("procs_per_node", 1)) == ("mpi", run, nodes, procs)
+
+
+def test_gpus_of_all_workers_together_are_listed_with_the_fields_that_say_it() -> None:
+    assert "nodes: says how many machines" in left_of("h15")["spec.gpus"]
+    assert "spec.gpusPerNode" in left_of("h15")
+
+
+def test_what_a_cluster_adds_to_an_object_is_nothing_to_do_about() -> None:
+    assert left_of("h16") == {}
+    assert job_of("h16") == {
+        "name": "seen",
+        "run": "/app/train.py",
+        "procs_per_node": 2,
+        "image": "example/a:1",
+        "kubernetes": {"namespace": "team-b"},
+    }
+
+
+def test_what_only_a_shell_can_tell_is_left_to_one_in_its_folder() -> None:
+    words = job_of("h17")["command"]
+    assert words[:4] == ["sh", "-c", 'cd /repo && exec "$0" "$@"', "/bin/bash"]
+
+
+def test_a_name_that_no_job_may_have_is_made_legal_and_unknown_fields_are_listed() -> None:
+    job = job_of("h18")
+    assert (job["name"], job["nodes"], job["procs_per_node"]) == (
+        "an-elastic-job-with-a-very-long-name-bey", {"min": 2, "max": 8}, 4,
+    )  # fmt: skip
+    assert "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].unknownField" in left_of("h18")
+
+
+def test_where_and_how_urgently_pods_run_is_kept() -> None:
+    job = job_of("h19")
+    assert (job["priority"], job["queue"], job["grace"], job["timeout"]) == ("windlass-test-high", "q1", 5.0, 60.0)
+    assert job["kubernetes"] == {
+        "namespace": "team-c", "service_account": "builder", "node_labels": {"disk": "ssd"},
+    }  # fmt: skip
+    assert job["resources"] == {"cpus": 1.5, "memory": 512 << 20, "instance": "g4dn.xlarge"}
+
+
+def test_values_of_types_that_they_should_not_have_are_listed() -> None:
+    assert job_of("h20") == {"name": "types", "run": "/app/train.py 5", "image": "example/a:1"}
+    assert len(left_of("h20")) == 8
+
+
+def test_a_task_of_skypilot_brings_machines_data_and_words() -> None:
+    assert job_of("sky") == {
+        "name": "mingpt",
+        "run": "examples/main.py --model gpt2",
+        "nodes": 2,
+        "procs_per_node": "auto",
+        "resources": {"gpus": 8, "gpu_type": "H100", "cpus": 16.0, "memory": 64 * GIBI},
+        "image": "example/torch:1",
+        "env": {"MODEL": "gpt2", "VERSION": "1.10"},
+        "data": [
+            {"name": "corpus", "source": "s3://bucket/corpus"},
+            {"name": "ckpt", "source": "s3://bucket/ckpt", "via": "mount"},
+        ],
+        "restarts": {"max": 3},
+        "volumes": [{"claim": "team-claim", "path": "/mnt/shared"}],
+    }
+    assert {"setup", "secrets.HF_TOKEN", "secrets.WANDB", "file_mounts.~/.netrc", "envs.RUN_NAME"} <= set(
+        left_of("sky")
+    )
+
+
+def test_an_appdef_of_torchx_brings_its_role() -> None:
+    assert job_of("torchx") == {
+        "name": "compute-world-size",
+        "run": "main.py --lr 0.1",
+        "nodes": {"min": 1, "max": 2},
+        "procs_per_node": 8,
+        "resources": {"gpus": 8, "cpus": 32.0, "memory": 128 * GIBI},
+        "image": "example/torchx:0.7",
+        "env": {"LOGLEVEL": "INFO", "TORCHX_TRACKING_EXPERIMENT_NAME": "default"},
+        "restarts": {"max": 4},
+        "volumes": [{"claim": "team-claim", "path": "/data"}],
+    }
+
+
+# -- of all -----------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_manifests_of_every_kind_and_version_that_is_read() -> None:
+    texts = [path.read_text() for path in MANIFESTS]
+    for kind, versions in JOBS.items():
+        for version in versions:
+            assert any(re.search(rf"apiVersion: {version}\s+kind: {kind}$", text, re.MULTILINE) for text in texts), (
+                kind, version,
+            )  # fmt: skip
+    assert len([path for path in MANIFESTS if path.stem[0] == "h"]) == 20
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_the_job_file_parses_to_the_job_and_says_where_it_comes_from(path: Path) -> None:
+    made = imported(path)
+    assert parse_job(made.text) == made.job
+    assert made.text.startswith(f"# Imported from {path.name}: ")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_plan_on_this_machine_is_made_or_says_what_is_missing(path: Path, tmp_path: Path) -> None:
+    context = Context({"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, tmp_path)
+    plan = check(ReadyJob(imported(path).job, tmp_path, path.name), LocalTarget(name="local"), context)
+    assert all(note.code and note.message and note.fix for note in plan.notes if note.blocks)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_what_is_left_has_a_place_a_meaning_and_something_to_do(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    for one in imported(path).left:
+        assert one.field
+        assert one.meaning
+        assert one.instead
+        last = re.split(r"[.:/]| ", re.sub(r"\[\d+\]$", "", one.field))[-1]
+        assert 1 <= one.line <= len(lines)
+        if not re.search(r"\d\]$", one.field) and "/" not in one.field and not is_absent(path, one.field):
+            assert last in lines[one.line - 1], one
+
+
+def is_absent(path: Path, field: str) -> bool:
+    """Whether a note is about a field that is not in the file, which is said where its place would be."""
+    return re.split(r"[.:]", field)[-1].split("[")[0] + ":" not in path.read_text().replace('"', "")
+
+
+def test_no_secret_value_is_in_the_job_file_or_the_list() -> None:
+    for path in FILES:
+        made = imported(path)
+        for text in (made.text, repr(made.left)):
+            assert "neverinanylist" not in text
+            assert "abcdefgh12345" not in text
+
+
+# -- nothing is lost silently -----------------------------------------------------------------------------------------
+
+SAYS_NOTHING = re.compile(
+    "|".join(
+        (
+            r"apiVersion|kind|.*runtimeRef\.(kind|apiGroup)",  # how to find a document
+            r".*\.name",  # what a container, a volume, a replica or a patch is called, so that others may refer to it
+        )
+    )
+)
+"""Values that may be others without a change."""
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(value, dict | list) and value:
+        for step, below in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(below, (*path, step))
+    elif value not in (None, {}, []):
+        yield path
+
+
+def with_another(document: Any, path: tuple[str | int, ...]) -> Any:
+    """The document with another value of the same type at a path."""
+    found = copy.deepcopy(document)
+    inner = found
+    for step in path[:-1]:
+        inner = inner[step]
+    had = inner[path[-1]]
+    inner[path[-1]] = (
+        not had if isinstance(had, bool) else had + 7 if isinstance(had, int | float) else f"another-{had}"
+    )
+    return found
+
+
+def spelled(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def outcome(path: Path, documents: list[Any]) -> Any:
+    text = "\n---\n".join(map(json.dumps, documents))
+    try:
+        made = import_text(text, path.name, form=form_of(path))
+    except JobFileError as error:
+        return str(error)
+    return fields(made), [(one.field, one.meaning, one.instead) for one in made.left]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_each_value_has_a_part_in_the_job_or_a_place_in_the_list(path: Path) -> None:
+    documents = [source.value for source in split(path.read_text(), path.name)]
+    whole = outcome(path, documents)
+    listed = {field for field, _, _ in whole[1]}
+    for at, document in enumerate(documents):
+        is_job = document.get("kind") in JOBS or form_of(path) != "kubernetes"
+        label = "" if is_job else f"{document['kind']}/{document['metadata']['name']}"
+        for leaf in leaves(document):
+            names = {f"{label}: {spelled(leaf[:end])}".strip(": ") for end in range(len(leaf) + 1)}
+            if names & listed or SAYS_NOTHING.fullmatch(spelled(leaf)):
+                continue
+            changed = [*documents[:at], with_another(document, leaf), *documents[at + 1 :]]
+            assert outcome(path, changed) != whole, f"{label} {spelled(leaf)}"
+
+
+ODD: tuple[Any, ...] = (None, 3, -1, "x", "", True, [], {}, [[]], {"a": {"b": 1}}, ["x", 1, None], 1.5, "$(A) `b` \n|")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_whatever_stands_in_a_field_is_read_listed_or_refused(path: Path) -> None:
+    chance = random.Random(path.stem)
+    documents = [source.value for source in split(path.read_text(), path.name)]
+    places = [(at, leaf[:length]) for at, document in enumerate(documents) for leaf in leaves(document)
+              for length in range(1, len(leaf) + 1)]  # fmt: skip
+    odd: Iterator[Any] = itertools.cycle(ODD)
+    for at, place in chance.sample(places, min(16, len(places))):
+        changed = copy.deepcopy(documents)
+        inner = changed[at]
+        for step in place[:-1]:
+            inner = inner[step]
+        inner[place[-1]] = next(odd)
+        found = outcome(path, changed)
+        assert isinstance(found, str | tuple)
+
+
+def test_an_unknown_field_is_listed_with_its_line(tmp_path: Path) -> None:
+    text = (
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  brandNew: {deep: [1, {x: y}]}\n"
+        "  backoffLimit: 0\n"
+        "  template: {spec: {restartPolicy: Never, containers: [{name: a, image: b, command: [/bin/true]}]}}\n"
+    )
+    made: Imported = import_text(text, "job.yaml")
+    assert [one.field for one in made.left] == ["spec.brandNew.deep[0]", "spec.brandNew.deep[1].x"]
+    assert {one.line for one in made.left} == {5}

@@ -1,0 +1,103 @@
+"""Words that containers start with become what is trained, by the code that reads command lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.importers.container_command import assumed_torchrun, start_of
+from windlass.importers.shell import read_line, script_of
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        (["torchrun", "--nproc-per-node=2", "/a/t.py"], {"run": "/a/t.py", "procs_per_node": 2}),
+        (["torchrun", "--nnodes=$PET_NNODES", "--nproc_per_node", "4", "/a/t.py", "-x"],
+         {"run": "/a/t.py -x", "procs_per_node": 4}),
+        (["torchrun", "--standalone", "--brand-new", "7", "/a/t.py"], {"run": "/a/t.py"}),
+        (["python", "-u", "/a/t.py"], {"run": "/a/t.py", "env": {"PYTHONUNBUFFERED": "1"}}),
+        (["/opt/conda/bin/python", "/a/t.py"], {"run": "/a/t.py", "python": "/opt/conda/bin/python"}),
+        (["python3", "-m", "torch.distributed.run", "--nproc-per-node", "gpu", "-m", "p.t"],
+         {"run": "-m p.t", "procs_per_node": "auto"}),
+        (["sh", "-c", "cd /a && exec torchrun t.py"], {"run": "/a/t.py"}),
+        (["bash", "-lc", "set -e\nexport A=1 B=two\nA=3 python /a/t.py --x \"y z\"\n"],
+         {"run": "/a/t.py --x 'y z'", "env": {"A": "3", "B": "two"}}),
+        (["sh", "-c", "M=$(hostname -i)\ntorchrun --master_addr=$M --nnodes 2 /a/t.py"],
+         {"run": "/a/t.py", "nodes": 2}),
+        (["tini", "-s", "--", "torchrun", "/a/t.py"], {"run": "/a/t.py"}),
+        (["mpirun", "-np", "4", "--hostfile", "/etc/mpi/hostfile", "python", "/a/t.py"],
+         {"run": "/a/t.py", "launcher": "mpi"}),
+        (["mpirun", "-x", "PATH", "-x", "A=1", "/a/prog"], {"run": "/a/prog", "launcher": "mpi", "env": {"A": "1"}}),
+        (["bash", "run.sh"], {"command": ["bash", "run.sh"], "launcher": "plain"}),
+        (["python", "-c", "print(1)"], {"command": ["python", "-c", "print(1)"], "launcher": "plain"}),
+        (["python", "-m", "torch.distributed.launch", "/a/t.py"],
+         {"command": ["python", "-m", "torch.distributed.launch", "/a/t.py"], "launcher": "plain"}),
+        (["torchrun"], {"command": ["torchrun"], "launcher": "plain"}),
+    ],
+)  # fmt: skip
+def test_words_mean(words: list[str], fields: dict[str, Any]) -> None:
+    found = dict(start_of(words, {}).fields)
+    if found.get("launcher") == "torchrun":
+        del found["launcher"]
+    assert found == fields
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python a.py; python b.py",
+        "python a.py | tee log",
+        "python a.py $RANK",
+        "python a.py '$A' # x",
+        "python /a/*.py",
+    ],
+)
+def test_what_only_a_shell_can_tell_stays_one(line: str) -> None:
+    assert start_of(["sh", "-c", line], {}).fields == {"command": ["sh", "-c", line], "launcher": "plain"}
+
+
+def test_a_relative_script_is_in_the_folder_that_the_container_begins_in() -> None:
+    assert start_of(["python", "t.py"], {}, "/app").fields["run"] == "/app/t.py"
+    assert start_of(["sh", "-c", "cd src; python ./t.py"], {}, "/app").fields["run"] == "/app/src/t.py"
+    assert start_of(["./prog"], {}, "/app").fields["command"] == ["sh", "-c", 'cd /app && exec "$0" "$@"', "./prog"]
+
+
+def test_variables_of_the_cluster_are_filled_in_and_others_become_the_shells() -> None:
+    assert start_of(["python", "/a/t.py", "$(A)", "$$(A)"], {"A": "x"}).fields["run"] == "/a/t.py x '$(A)'"
+    kept = start_of(["sh", "-c", "login $(TOKEN) && python /a/t.py"], {}, unknown={"TOKEN"})
+    assert kept.fields["command"][2] == "login ${TOKEN} && python /a/t.py"
+    assert any("$(B)" in meaning for meaning, _, _ in start_of(["python", "/a/t.py", "$(B)"], {}).left)
+    assert start_of(["sh", "-c", "N=$(nproc) /bin/x $N"], {}).left == []
+
+
+def test_options_that_would_be_lost_are_listed_by_name() -> None:
+    left = start_of(["torchrun", "--tee", "3", "--log-dir", "/logs", "/a/t.py"], {}).left
+    assert [meaning.split()[0] for meaning, _, _ in left] == ["--tee", "--log-dir"]
+
+
+def test_arguments_of_an_image_that_starts_torchrun_itself_are_known_by_their_options() -> None:
+    assert assumed_torchrun(["--nnodes=2", "/a/t.py"])
+    assert not assumed_torchrun(["train", "--nnodes=2"])
+    assert not assumed_torchrun(["--epochs", "3"])
+
+
+def test_a_shell_is_seen_through_only_where_words_alone_mean_the_same() -> None:
+    assert script_of(["bash", "-euxc", "a"]) == "a"
+    assert script_of(["bash", "-c", "a", "name", "x"]) is None
+    assert script_of(["bash", "script.sh"]) is None
+    for script in (
+        "a || b",
+        "a &",
+        "a > f",
+        "if a; then b; fi",
+        "a; b",
+        "x=`a`; b $x | c",
+        'echo ";" ; a \\; b',
+        "a <<E\nE",
+    ):
+        assert read_line(script, lambda words: False) is None, script
+    line = read_line("cd /x\ncd y\nA=1\nexport B=2\necho go\nrun --it\n", lambda words: False)
+    assert line is not None
+    assert (line.words, line.env, line.folder, line.others) == (["run", "--it"], {"A": "1", "B": "2"}, "/x/y", [])

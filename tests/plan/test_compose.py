@@ -1,0 +1,115 @@
+"""Node specs of an attempt: ranks are numbered over its members, and each variable has its precedence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.engines.local import netns
+from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
+from windlass.plan.template import NodeTemplate
+from windlass.worker.protocol import LauncherSpec, NoticeSpec, ResumeSpec
+
+NODES = NodeTemplate(
+    run_id="run", num_nodes=3, procs_per_node=2, script="train.py", worker_python="python", cwd="/code",
+    argv=("python", "train.py"), contract={}, defaults={}, target_env={}, job_env={}, grace_seconds=1.0,
+)  # fmt: skip
+
+
+def facts(num_nodes: int, **more: Any) -> AttemptFacts:
+    hosts = tuple(f"host-{place}" for place in range(num_nodes))
+    return AttemptFacts(4, "/run/attempt-4", Rendezvous(hosts[0], 29500, 29400, hosts), **more)
+
+
+def test_ranks_are_numbered_over_the_members() -> None:
+    first, second = compose(NODES.replace(job_env={"MINE": "1"}), (0, 2), facts(2))
+    assert (first.node, second.node) == (0, 2)
+    assert [rank.rank for rank in second.ranks] == [2, 3]
+    env = {**second.env, **second.ranks[1].env}
+    expected = {
+        "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2", "RANK": "3", "NODE_RANK": "1", "LOCAL_RANK": "1", "MINE": "1",
+    }  # fmt: skip
+    assert {name: env[name] for name in expected} == expected
+    assert second.world_size == 4
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))),
+       st.integers(1, 4))  # fmt: skip
+def test_whatever_the_members_ranks_are_0_to_world_size_once_each(sizes: tuple[int, set[int]], procs: int) -> None:
+    num_nodes, members = sizes
+    template = NODES.replace(num_nodes=num_nodes, procs_per_node=procs)
+    specs = compose(template, sorted(members), facts(len(members)))
+    assert [spec.node for spec in specs] == sorted(members)
+    assert [rank.rank for spec in specs for rank in spec.ranks] == list(range(len(members) * procs))
+    assert {spec.env["WORLD_SIZE"] for spec in specs} == {str(len(members) * procs)}
+
+
+@pytest.mark.parametrize(
+    ("layers", "seen"),
+    [
+        ({"contract": {"A": "contract"}, "defaults": {"A": "default"}}, "default"),
+        ({"defaults": {"A": "default"}, "target_env": {"A": "target"}}, "target"),
+        ({"target_env": {"A": "target"}, "job_env": {"A": "job"}}, "job"),
+        ({"job_env": {"A": "job"}, "node_env": {"0": {"A": "node"}}}, "node"),
+    ],
+)
+def test_a_later_source_of_a_variable_overrides_the_earlier_ones(layers: dict[str, Any], seen: str) -> None:
+    assert compose(NODES.replace(**layers), attempt=facts(3))[0].env["A"] == seen
+
+
+def test_the_job_may_set_what_the_attempt_and_the_group_set_but_not_what_is_a_ranks_own() -> None:
+    chosen = {"WORLD_SIZE": "7", "MASTER_PORT": "1", "RANK": "9", "WINDLASS_RESUME_FROM": "mine"}
+    asked = Continuation("step-7", 9.0)
+    spec = compose(NODES.replace(job_env=chosen), (1,), facts(1, continuation=asked))[0]
+    env = {**spec.env, **spec.ranks[0].env}
+    assert (env["WORLD_SIZE"], env["MASTER_PORT"], env["RANK"]) == ("7", "1", "0")
+    assert env["WINDLASS_RESUME_FROM"] == "step-7"
+
+
+def test_the_first_member_watches_for_notices_of_the_machine() -> None:
+    template = NODES.replace(notices=NoticeSpec("http://169.254.169.254", 5.0))
+    asked = Continuation(known_notices=(("stop", "then"),))
+    for members in ((0, 2), (1, 2)):
+        first, second = compose(template, members, facts(2, continuation=asked))
+        assert first.notices == NoticeSpec("http://169.254.169.254", 5.0, (("stop", "then"),))
+        assert second.notices is None
+
+
+def test_one_worker_starts_the_ranks_of_all_nodes_where_one_launcher_does() -> None:
+    template = NODES.replace(one_worker=True, node_env={"1": {"CUDA_VISIBLE_DEVICES": "2,3"}})
+    [spec] = compose(template, attempt=facts(3))
+    assert [rank.env["NODE_RANK"] for rank in spec.ranks] == ["0", "0", "1", "1", "2", "2"]
+    assert [rank.env.get("CUDA_VISIBLE_DEVICES") for rank in spec.ranks] == [None, None, "2,3", "2,3", None, None]
+    assert "CUDA_VISIBLE_DEVICES" not in spec.env
+
+
+def test_the_heartbeat_of_a_node_goes_to_the_other_members() -> None:
+    template = NODES.replace(networks=netns.node_specs(netns.describe("run", "/home", 3, None)))
+    beat = compose(template, (0, 2), facts(2))[1].heartbeat
+    assert beat is not None
+    assert (beat.id, beat.node, beat.address, beat.peers) == ("run.4", 2, "10.77.0.3", {"0": "10.77.0.1"})
+    assert compose(template, (0,), facts(1))[0].heartbeat is None
+
+
+def test_a_launcher_gets_the_facts_of_the_attempt_in_place_of_their_names() -> None:
+    argv = ("run", "$MASTER_ADDR:$RENDEZVOUS_PORT", "$NODE_ADDR", "$NUM_NODES", "$IS_HOST", "$ATTEMPT_DIR/agent-$NODE")
+    template = NODES.replace(launchers=(LauncherSpec("torchrun", argv, "LOCAL_RANK", 1.0),))
+    second = compose(template, (0, 2), facts(2))[1].launch
+    assert second is not None
+    assert second.argv == ("run", "host-0:29400", "host-1", "2", "false", "/run/attempt-4/agent-2")
+
+
+def test_the_checkpoint_that_the_user_asked_for_is_named_to_scripts_that_save_for_themselves() -> None:
+    template = NODES.replace(resume=ResumeSpec("*.pt", (), "/c", "/code", ("/c",)))
+    asked = Continuation("step-7", 9.0)
+    resume = compose(template, attempt=facts(3, continuation=asked))[0].resume
+    assert resume is not None
+    assert (resume.named, resume.named_at) == ("step-7", 9.0)
+
+
+def test_an_attempt_has_members() -> None:
+    with pytest.raises(ValueError, match="at least one rank"):
+        compose(NODES, (), None)

@@ -1,0 +1,51 @@
+"""Plans of format 1, in the records of the previous version: their runs start the same nodes again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.errors import StoreError, StoreTooNew
+from windlass.plan.compose import compose
+from windlass.plan.plan import Plan
+from windlass.worker.protocol import NodeSpec
+
+ARCHIVE = Path(__file__).parents[1] / "cli" / "previous_version" / "home.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("home")
+    with tarfile.open(ARCHIVE) as tar:
+        tar.extractall(folder, filter="data")
+    database = sqlite3.connect(":memory:")
+    database.executescript((folder / "record.sql").read_text())
+    found = [json.loads(plan) for (plan,) in database.execute("SELECT plan FROM runs")]
+    database.close()
+    return found
+
+
+def test_the_nodes_of_a_recorded_plan_are_composed_as_they_were_planned(plans: list[dict[str, Any]]) -> None:
+    assert {plan["engine"] for plan in plans} == {"local", "kubernetes"}
+    for data in plans:
+        planned = [NodeSpec.from_json(step["request"]) for step in data["steps"] if step["kind"] == "node"]
+        plan = Plan.from_json(data)
+        size = plan.world_size
+        assert [spec.replace(notices=None) for spec in compose(plan.nodes)] == [
+            spec.replace(notices=None, world_size=size) for spec in planned
+        ]
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_plan_that_cannot_be_read_is_refused_with_what_to_do(plans: list[dict[str, Any]]) -> None:
+    with pytest.raises(StoreTooNew, match="the plan is of format 3"):
+        Plan.from_json({**plans[0], "format": 3})
+    broken = [step if step["kind"] != "node" else {**step, "request": {}} for step in plans[0]["steps"]]
+    with pytest.raises(StoreError, match="cannot be read") as refused:
+        Plan.from_json({**plans[0], "steps": broken})
+    assert "start a new run" in refused.value.hint

@@ -1,0 +1,249 @@
+"""What follows an attempt is decided in one place, for every engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.runs.events import RootCause, entry_of
+from windlass.runs.history import History
+from windlass.runs.phase import Phase
+from windlass.runs.restart_policy import Outcome, outcome, wait_seconds
+
+POLICY: dict[str, Any] = {"timeout_seconds": 60.0, "max_restarts": 2, "restart_on": ["failure", "preemption", "hang"]}
+CAUSE = RootCause("exit code 3", rank=1, exit_code=3)
+TERMINATED = RootCause("ended by SIGTERM", rank=0, exit_code=-15, signal="SIGTERM")
+
+
+def raised(line: str) -> RootCause:
+    return RootCause(line, rank=0, exit_code=1, traceback=f"Traceback …\n{line}")
+
+
+def died(name: str) -> RootCause:
+    return RootCause(name, rank=0, exit_code=-11, signal=name)
+
+
+def played(*attempts: tuple[RootCause | None, int | None], restored: int | None = None) -> History:
+    """A history of attempts, each with the cause of its end and the step that it came to; the last one goes on."""
+    history = History()
+    left = POLICY["max_restarts"]
+    for number, (cause, step) in enumerate(attempts, 1):
+        history.take(entry_of("attempt", {"number": number}))
+        if restored is not None and number > 1:
+            history.take(entry_of("checkpoint", {"action": "restored", "step": restored}))
+        if step is not None:
+            history.reach(step)
+        if number == len(attempts):
+            break
+        found = outcome(None, cause, history, {**POLICY, "max_restarts": 99})
+        left -= 1
+        history.take(cause or RootCause(""))
+        history.take(found.attempt_end().replace(restarts_left=max(left, 0)))
+    return history
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "cause", "attempts", "phase", "exit_code"),
+    [
+        (None, None, 1, Phase.SUCCEEDED, 0),
+        ("stop", None, 1, Phase.STOPPED, 0),
+        ("stop", CAUSE, 1, Phase.STOPPED, 3),
+        ("timeout", CAUSE, 1, Phase.FAILED, 124),
+        ("failure", CAUSE, 1, None, 3),
+        ("failure", CAUSE, 2, None, 3),
+        ("failure", CAUSE, 3, Phase.FAILED, 3),
+        ("failure", CAUSE.replace(node_lost=0), 1, Phase.FAILED, 3),
+        ("preemption", TERMINATED, 2, None, -15),
+        ("preemption", TERMINATED, 3, Phase.STOPPED, -15),
+        ("preemption", None, 1, None, 0),
+        (None, TERMINATED, 1, None, -15),
+        (None, TERMINATED, 3, Phase.FAILED, -15),
+        ("hang", CAUSE, 1, None, 3),
+        ("hang", None, 1, Phase.SUCCEEDED, 0),
+    ],
+)
+def test_an_attempt_leads_to_one_outcome(
+    ended_by: str | None, cause: RootCause | None, attempts: int, phase: Phase | None, exit_code: int
+) -> None:
+    found = outcome(ended_by, cause, played(*[(CAUSE, None)] * attempts), POLICY)
+    assert (found.phase, found.exit_code) == (phase, exit_code)
+
+
+def test_a_stop_leaves_nothing_to_explain() -> None:
+    assert outcome("stop", CAUSE, History(), POLICY) == Outcome(Phase.STOPPED, 3, reason="stop")
+
+
+def test_what_nobody_saw_end_is_a_lost_node_and_lost_where_that_is_no_reason_to_restart() -> None:
+    lost = RootCause("gone")
+    assert outcome(None, lost, History(), POLICY, nothing_left=True).phase is Phase.LOST
+    policy = {**POLICY, "restart_on": ["node-loss"]}
+    found = outcome(None, lost, History(), policy, nothing_left=True)
+    assert (found.phase, found.reason, found.restarts_left) == (None, "node-loss", 1)
+
+
+def test_a_change_of_nodes_uses_up_nothing() -> None:
+    history = played((CAUSE, None), (CAUSE, None), (CAUSE, None))
+    found = outcome("resize", TERMINATED, history, POLICY)
+    assert (found.phase, found.restarts_left, found.wait_seconds) == (None, 0, 0.0)
+    found = outcome(None, CAUSE.replace(node_lost=1), history, POLICY, is_free=True)
+    assert (found.phase, found.reason, found.restarts_left) == (None, "node-loss", 0)
+
+
+# -- the same step twice ----------------------------------------------------------------------------------------------
+
+
+def end_of(history: History, cause: RootCause) -> str | None:
+    return outcome(None, cause, history, POLICY).reason
+
+
+def test_the_same_death_at_the_same_step_is_not_tried_a_third_time() -> None:
+    found = outcome(None, raised("ValueError: x"), played((raised("ValueError: x"), 7), (None, 7)), POLICY)
+    assert (found.phase, found.reason, found.step) == (Phase.FAILED, "same-step-twice", 7)
+    assert end_of(played((died("SIGSEGV"), 7), (None, 7)), died("SIGSEGV")) == "same-step-twice"
+
+
+def test_a_death_right_after_the_checkpoint_is_at_the_step_of_the_checkpoint() -> None:
+    history = played((raised("ValueError: x"), 20), (None, None), restored=20)
+    assert end_of(history, raised("ValueError: x")) == "same-step-twice"
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "cause"),
+    [
+        ([(raised("ValueError: x"), 7)], 8, raised("ValueError: x")),
+        ([(raised("ValueError: x"), 7)], 7, raised("ValueError: y")),
+        ([(died("SIGSEGV"), 7)], 7, died("SIGBUS")),
+        ([(died("SIGKILL"), 7)], 7, died("SIGKILL")),
+        ([(CAUSE, 7)], 7, CAUSE),
+        ([(raised("ValueError: x"), None)], None, raised("ValueError: x")),
+        ([(raised("ValueError: x"), 7), (died("SIGKILL"), 9)], 7, raised("ValueError: x")),
+        ([(raised("RuntimeError: closed by peer").replace(blames_peer=True), 7)], 7,
+         raised("RuntimeError: closed by peer").replace(blames_peer=True)),
+    ],
+)  # fmt: skip
+def test_another_death_is_tried_again(
+    before: list[tuple[RootCause, int | None]], step: int | None, cause: RootCause
+) -> None:
+    assert end_of(played(*before, (None, step)), cause) == "failure"
+
+
+def test_a_death_by_another_hand_in_between_changes_nothing() -> None:
+    history = played((raised("ValueError: x"), 7), (died("SIGKILL"), 5), (None, 7))
+    assert end_of(history, raised("ValueError: x")) == "same-step-twice"
+
+
+def test_steps_that_begin_anew_are_no_step_that_is_known() -> None:
+    history = played((raised("ValueError: x"), 7), (None, 7))
+    history.reach(3)
+    assert end_of(history, raised("ValueError: x")) == "failure"
+
+
+def test_after_a_resume_everything_is_tried_anew() -> None:
+    history = played((raised("ValueError: x"), 7), (None, None))
+    history.take(entry_of("resume", {"reason": "asked"}))
+    history.take(entry_of("attempt", {"number": 3}))
+    history.reach(7)
+    found = outcome(None, raised("ValueError: x"), history, POLICY)
+    assert (found.reason, found.restarts_left) == ("failure", 1)
+
+
+# -- back-off ---------------------------------------------------------------------------------------------------------
+
+
+def waits(*steps: int | None) -> list[float]:
+    """The back-off after each of these attempts."""
+    return [
+        wait_seconds([*history.ended, history.ending("failure", CAUSE)])
+        for number in range(1, len(steps) + 1)
+        for history in [played(*((CAUSE, step) for step in steps[:number]))]
+    ]
+
+
+def test_restarts_in_vain_come_more_and_more_slowly() -> None:
+    assert waits(*[None] * 10) == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert waits(5, 5, 5, 5) == [0, 0, 1, 2]
+
+
+def test_progress_makes_the_next_restart_immediate() -> None:
+    assert waits(None, None, 5, 5, 5, 6) == [0, 1, 0, 0, 1, 0]
+
+
+def test_a_checkpoint_is_progress() -> None:
+    history = played((CAUSE, 9), (CAUSE, 3), (CAUSE, 3))
+    history.take(entry_of("checkpoint", {"action": "saved", "step": 3, "name": "a"}))
+    assert wait_seconds([*history.ended, history.ending("failure", CAUSE)]) == 0
+
+
+def lived(*seconds: float, step: int | None = None) -> History:
+    """A history of attempts that ended after so long; the last one, which has lived for 0 s, goes on."""
+    history, now = History(), 1000.0
+    for number, life in enumerate((*seconds, 0.0), 1):
+        history.take(entry_of("attempt", {"number": number}), now)
+        if step is not None:
+            history.reach(step)
+        now += life
+        if number <= len(seconds):
+            history.take(entry_of("attempt-end", {"reason": "failure", "step": step}), now)
+    return history
+
+
+def test_of_a_script_that_reports_no_step_a_long_life_is_progress() -> None:
+    def wait(history: History, life: float) -> float:
+        at = history.now.began_at + life
+        return wait_seconds([*history.ended, history.ending("failure", CAUSE, at)])
+
+    assert wait(lived(5, 5, 5), 5) == 4
+    assert wait(lived(5, 5, 5), 600) == 0
+    assert [wait(lived(5, 5, 3600), 5), wait(lived(5, 5, 3600, 5), 5)] == [0, 1]
+    assert wait(lived(5, 5, 3600, step=7), 3600) == 2, "its steps say that it came no further"
+
+
+def test_an_attempt_whose_end_nobody_saw_lived_until_its_last_sign_of_life() -> None:
+    history = History()
+    for number in range(3):
+        history.take(entry_of("attempt", {"number": number + 1}), 1000.0)
+        history.take(entry_of("attempt-end", {"reason": "node-loss", "died_at": 1001.0}), 99_000.0)
+    assert [ended.gained for ended in history.ended] == [False] * 3
+
+
+# -- making up for what was lost --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("restored", "steps", "caught_up_at"),
+    [
+        (6, [7, 8, 9, 10], 9),
+        (6, [12], 12),  # progress is told some times a second
+        (9, [10, 11], None),
+        (None, [1, 5, 9, 10], 9),
+        (None, [10, 11], None),  # it restored for itself
+        (6, [7, 8], None),
+        (6, [7, 3, 9], None),  # steps that begin anew
+    ],
+)
+def test_what_was_lost_is_made_up_for_once(restored: int | None, steps: list[int], caught_up_at: int | None) -> None:
+    history = played((CAUSE, 9), (None, None), restored=restored)
+    told = [step for step in steps if history.reach(step)]
+    assert told == ([] if caught_up_at is None else [caught_up_at])
+    assert not told or not history.reach(max(steps) + 1)
+
+
+def test_a_checkpoint_that_was_asked_for_and_cannot_be_had_is_not_asked_for_again() -> None:
+    cause = raised("FileNotFoundError: WINDLASS_RESUME_FROM=/etc: there is no checkpoint /etc")
+    found = outcome(None, cause, played((cause, None)), POLICY)
+    assert (found.phase, found.reason, found.restarts_left) == (Phase.FAILED, "failure", 2)
+
+
+def test_each_rank_logs_a_restore_and_one_is_news() -> None:
+    history = History()
+    history.take(entry_of("attempt", {"number": 2}), 1000.0)
+    line = {"action": "restored", "source": "log", "line": "Resuming training from out"}
+    assert history.now.is_news_of_restore(None)
+    history.take(entry_of("checkpoint", line), 1001.0)
+    assert not history.now.is_news_of_restore(None)
+    assert history.now.is_news_of_restore(40)
+    assert history.now.restored is None
+    history.take(entry_of("attempt", {"number": 3}), 1002.0)
+    history.take(entry_of("checkpoint", {"action": "restored", "name": "checkpoint-40", "step": 40}), 1003.0)
+    assert not history.now.is_news_of_restore(40)

@@ -1,0 +1,250 @@
+"""Copies between folders, and from places that fail: each file whole and verified, or refused by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from windlass.errors import StorageError
+from windlass.storage.address import Address
+from windlass.storage.copy import Copy
+from windlass.storage.digest import PART_BYTES
+from windlass.storage.folder import LIST_BATCH, Folder
+from windlass.storage.opening import journal_for
+from windlass.storage.place import Buffer, Entry, Place, Throttled
+from windlass.storage.progress import Copied, Progress
+from windlass.storage.verify import verify
+from windlass.storage.window import Window
+
+
+def folder(path: Path) -> Folder:
+    return Folder(Address("folder", "", str(path)))
+
+
+def copied(source: Place, to: Path, window: Window | None = None) -> Copied:
+    destination = folder(to)
+    with journal_for(source.address, destination.address, to) as journal:
+        return asyncio.run(Copy(source, destination, journal, window=window).run())
+
+
+def refusals(done: Copied) -> dict[str, str]:
+    return {one.name: one.why for one in done.refused}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Small files, an empty one, and one of three parts."""
+    rng, path = random.Random(7), tmp_path / "source"
+    for number in range(40):
+        (path / f"f{number % 4}").mkdir(parents=True, exist_ok=True)
+        (path / f"f{number % 4}" / f"{number}.bin").write_bytes(rng.randbytes(1000 + number))
+    (path / "empty").touch()
+    (path / "large.bin").write_bytes(rng.randbytes(2 * PART_BYTES + 5))
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(one.relative_to(path)): one.read_bytes()
+        for one in sorted(path.rglob("*"))
+        if one.is_file() and ".windlass" not in one.parts
+    }
+
+
+def test_a_copy_has_all_bytes_and_a_second_one_moves_nothing(source: Path, tmp_path: Path) -> None:
+    first = copied(folder(source), tmp_path / "to")
+    assert (first.num_copied, first.refused) == (42, ())
+    assert contents(tmp_path / "to") == contents(source)
+    second = copied(folder(source), tmp_path / "to")
+    assert (second.num_copied, second.num_bytes, second.num_unchanged) == (0, 0, 42)
+    assert second.manifest == first.manifest
+    assert not list((tmp_path / "to/.windlass/partial").iterdir())
+
+
+def test_a_folder_lists_every_file_of_more_than_one_batch(tmp_path: Path) -> None:
+    for number in range(LIST_BATCH + 5):
+        (tmp_path / f"{number}.txt").touch()
+
+    async def count() -> int:
+        return len({one.name async for batch in folder(tmp_path).entries() for one in batch})
+
+    assert asyncio.run(count()) == LIST_BATCH + 5
+
+
+def test_what_has_changed_is_copied_again_and_nothing_is_deleted(source: Path, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    copied(folder(source), to)
+    (source / "f0/0.bin").write_bytes(b"new")
+    (source / "f1/1.bin").unlink()
+    (to / "f2/2.bin").write_bytes(b"spoilt")
+    (to / "mine").write_text("kept")
+    again = copied(folder(source), to)
+    assert again.num_copied == 2
+    assert (to / "f1/1.bin").exists()
+    assert (to / "mine").read_text() == "kept"
+    assert (to / "f2/2.bin").read_bytes() == (source / "f2/2.bin").read_bytes()
+
+
+def test_equal_sets_have_equal_digests(source: Path, tmp_path: Path) -> None:
+    one = copied(folder(source), tmp_path / "one")
+    two = copied(folder(tmp_path / "one"), tmp_path / "two")
+    assert one.manifest.digest == two.manifest.digest
+
+
+def test_verifying_finds_what_is_missing_changed_or_added(source: Path, tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    copied(folder(source), to)
+    assert asyncio.run(verify(folder(to), Progress())).problems == ()
+    spoilt = to / "large.bin"
+    before = spoilt.stat()
+    with open(spoilt, "r+b") as file:
+        file.seek(PART_BYTES + 3)
+        file.write(b"!!!!")
+    os.utime(spoilt, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (to / "f0/0.bin").unlink()
+    (to / "extra").touch()
+    found = asyncio.run(verify(folder(to), Progress()))
+    assert {one.name for one in found.problems} == {"large.bin", "f0/0.bin"}
+    assert found.extra == ("extra",)
+
+
+def test_links_are_followed_inside_and_refused_by_name_outside(source: Path, tmp_path: Path) -> None:
+    (source / "inside").symlink_to("f0/0.bin")
+    (source / "outside").symlink_to("/etc/hostname")
+    (source / "nowhere").symlink_to("missing")
+    (source / "loop").symlink_to("f0")
+    os.mkfifo(source / "pipe")
+    done = copied(folder(source), tmp_path / "to")
+    assert set(refusals(done)) == {"outside", "nowhere", "loop", "pipe"}
+    assert (tmp_path / "to/inside").read_bytes() == (source / "f0/0.bin").read_bytes()
+    assert done.num_copied == 43
+
+
+def test_a_link_in_the_destination_does_not_lead_out_of_it(source: Path, tmp_path: Path) -> None:
+    to, elsewhere = tmp_path / "to", tmp_path / "elsewhere"
+    to.mkdir()
+    elsewhere.mkdir()
+    (to / "f0").symlink_to(elsewhere)
+    done = copied(folder(source), to)
+    assert set(refusals(done)) == {f"f0/{number}.bin" for number in range(0, 40, 4)}
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_and_the_others_are_copied(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/f0").write_text("a file")
+    done = copied(folder(source), tmp_path / "to")
+    assert len(done.refused) == 10
+    assert done.num_copied == 32
+
+
+def test_two_copies_to_one_place_at_once_are_refused(source: Path, tmp_path: Path) -> None:
+    to = Address("folder", "", str(tmp_path / "to"))
+    here = Address("folder", "", str(source))
+    with (
+        journal_for(here, to, tmp_path),
+        pytest.raises(StorageError, match="another copy"),
+        journal_for(here, to, tmp_path),
+    ):
+        pass
+
+
+# -- places that fail -------------------------------------------------------------------------------------------------
+
+
+class Scripted(Place):
+    """Files in memory, whose reads go through a function."""
+
+    def __init__(
+        self, files: dict[str, bytes], before: Callable[[Entry, int], None] = lambda _entry, _start: None
+    ) -> None:
+        self.address = Address("s3", "bucket", "set")
+        self.files = files
+        self.reads: list[tuple[str, int]] = []
+        self._before = before
+
+    async def entries(self) -> AsyncIterator[list[Entry]]:
+        yield [Entry(name, len(data), f'"{len(data)}"') for name, data in self.files.items()]
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        self.reads.append((entry.name, start))
+        self._before(entry, start)
+        yield self.files[entry.name][start : start + length]
+
+    async def read_own(self, name: str) -> bytes | None:
+        return None
+
+    put = begin = write_own = None  # type: ignore[assignment]
+
+
+Scripted.__abstractmethods__ = frozenset()
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sleep(_seconds: float) -> None:
+        return
+
+    monkeypatch.setattr("windlass.storage.copy.asyncio.sleep", sleep)
+    monkeypatch.setattr("windlass.storage.copy.Copy._settle_now_and_then", lambda _self: sleep(0))
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_busy_store_is_asked_again_with_fewer_requests(tmp_path: Path) -> None:
+    rng = random.Random(3)
+
+    def sometimes(_entry: Entry, _start: int) -> None:
+        if rng.random() < 0.2:
+            raise Throttled("SlowDown")
+
+    store = Scripted({f"{number}": rng.randbytes(100) for number in range(300)}, sometimes)
+    window = Window()
+    done = copied(store, tmp_path / "to", window)
+    assert (done.num_copied, done.refused) == (300, ())
+    assert contents(tmp_path / "to") == store.files
+    assert window.size < 16
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_store_that_is_always_busy_refuses_each_file_by_name(tmp_path: Path) -> None:
+    def always(entry: Entry, _start: int) -> None:
+        if entry.name == "bad":
+            raise Throttled("bad: SlowDown")
+
+    done = copied(Scripted({"bad": b"x", "good": b"y"}, always), tmp_path / "to")
+    assert refusals(done) == {"bad": "bad: SlowDown"}
+    assert done.num_copied == 1
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path: Path, at: int) -> None:
+    data = random.Random(5).randbytes(2 * PART_BYTES + 9)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(_entry: Entry, start: int) -> None:
+        if start == at * PART_BYTES:
+            raise Killed
+
+    first = Scripted({"large": data}, kill)
+    with pytest.raises(BaseExceptionGroup):
+        copied(first, tmp_path / "to", Window(first=1, most=1))
+    second = Scripted({"large": data})
+    done = copied(second, tmp_path / "to", Window(first=1, most=1))
+    assert (tmp_path / "to/large").read_bytes() == data
+    assert done.num_bytes == sum(min(PART_BYTES, len(data) - start) for _, start in second.reads)
+    assert {("large", at * PART_BYTES)} <= set(second.reads) <= {("large", one * PART_BYTES) for one in range(at, 3)}
+    assert len(second.reads) == len(set(second.reads))
+
+
+def test_names_from_a_store_that_lead_out_are_refused_and_the_rest_is_copied(tmp_path: Path) -> None:
+    names = ["../up", "/abs", "a\0b", "x" * 300, "Case", "case", "d", "d/e", "good"]
+    done = copied(Scripted(dict.fromkeys(names, b"data")), tmp_path / "deep" / "to")
+    assert set(refusals(done)) == {"../up", "/abs", "a\0b", "x" * 300, "case", "d/e"}
+    assert contents(tmp_path / "deep") == {"to/Case": b"data", "to/d": b"data", "to/good": b"data"}

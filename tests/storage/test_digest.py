@@ -1,0 +1,41 @@
+"""Parts of files, and their digests."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.storage.digest import MAX_PARTS, PART_BYTES, Parts, combined, from_s3, to_s3
+
+SIZES = st.integers(0, 6 * 2**40)
+
+
+@given(SIZES)
+def test_parts_cover_a_file_once(size: int) -> None:
+    parts = Parts.of(size)
+    assert 1 <= len(parts) <= MAX_PARTS
+    first, last = parts.span(0), parts.span(len(parts) - 1)
+    assert first[0] == 0
+    assert sum(last) == size
+    assert all(parts.span(number)[1] == parts.part_bytes for number in {0, len(parts) // 2} if number < len(parts) - 1)
+
+
+def test_an_empty_file_has_one_part() -> None:
+    assert (len(Parts.of(0)), Parts.of(0).span(0)) == (1, (0, 0))
+    assert (len(Parts.of(PART_BYTES)), len(Parts.of(PART_BYTES + 1))) == (1, 2)
+
+
+def test_the_digest_is_that_of_s3() -> None:
+    one, two = (hashlib.sha256(data).digest() for data in (b"one", b"two"))
+    assert combined([one]) == f"sha256:{one.hex()}" == from_s3(to_s3(one))
+    both = hashlib.sha256(one + two).digest()
+    assert combined([one, two]) == f"sha256-2:{both.hex()}" == from_s3(b64encode(both).decode() + "-2")
+
+
+@given(st.text(max_size=60))
+def test_what_is_no_checksum_gives_none(text: str) -> None:
+    found = from_s3(text)
+    assert found == "" or len(found.partition(":")[2]) == 64

@@ -1,0 +1,121 @@
+"""A file in parts goes on in another process: by its notes, and by its bytes where these may be older."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from windlass.storage.digest import PART_BYTES, Parts
+from windlass.storage.folder_file import FolderFile
+from windlass.storage.place import Entry
+
+SIZE = 2 * PART_BYTES + 100
+CONTENT = random.Random(2).randbytes(SIZE)
+ENTRY = Entry("large.bin", SIZE, "1")
+PARTS = Parts.of(SIZE)
+
+
+class Cut(Exception):
+    """The connection is gone."""
+
+
+def opened(folder: Path, source: str = "s3://bucket/ 1", boot: str = "first") -> FolderFile:
+    return FolderFile(folder / "large.bin", folder / "part", ENTRY, PARTS, source, boot)
+
+
+def pieces(number: int, begun: int = 0, cut_after: int | None = None) -> Iterator[bytes]:
+    """What follows the first bytes of a part."""
+    start, length = PARTS.span(number)
+    for at in range(begun, length, 1 << 20):
+        if cut_after is not None and at >= cut_after:
+            raise Cut
+        yield CONTENT[start + at : start + min(length, at + (1 << 20))]
+
+
+def sha256(number: int) -> bytes:
+    start, length = PARTS.span(number)
+    return hashlib.sha256(CONTENT[start : start + length]).digest()
+
+
+def finished(file: FolderFile) -> None:
+    digests = [file.done.get(number) or file.write(number, pieces(number, file.begun(number))) for number in range(3)]
+    assert digests == [sha256(number) for number in range(3)]
+    asyncio.run(file.finish(digests))
+
+
+def begun(folder: Path) -> None:
+    """One part is whole, and another was cut off after 3 MiB."""
+    first = opened(folder)
+    first.write(0, pieces(0))
+    with pytest.raises(Cut):
+        first.write(1, pieces(1, cut_after=3 << 20))
+
+
+def test_whole_parts_and_the_beginning_of_others_are_kept(tmp_path: Path) -> None:
+    begun(tmp_path)
+    again = opened(tmp_path)
+    assert again.done == {0: sha256(0)}
+    assert (again.begun(1), again.begun(2)) == (3 << 20, 0)
+    assert not (tmp_path / "large.bin").exists()
+    finished(again)
+    assert (tmp_path / "large.bin").read_bytes() == CONTENT
+
+
+def test_after_a_restart_of_the_machine_parts_are_read_again(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    first.write(0, pieces(0))
+    first.write(2, pieces(2))
+    with pytest.raises(Cut):
+        first.write(1, pieces(1, cut_after=3 << 20))
+    with open(tmp_path / "part", "r+b") as file:
+        file.write(b"\0" * 4096)  # what the disk had not got
+    again = opened(tmp_path, boot="second")
+    assert again.done == {2: sha256(2)}
+    assert again.begun(1) == 0
+    finished(again)
+    assert (tmp_path / "large.bin").read_bytes() == CONTENT
+
+
+def test_another_version_of_the_source_begins_anew(tmp_path: Path) -> None:
+    begun(tmp_path)
+    again = opened(tmp_path, "s3://bucket/ 2")
+    assert (again.done, again.begun(1)) == ({}, 0)
+
+
+def test_a_file_that_has_its_name_and_was_not_noted_is_known_again(tmp_path: Path) -> None:
+    finished(opened(tmp_path))
+    again = opened(tmp_path)
+    assert again.done == {number: sha256(number) for number in range(3)}
+    finished(again)
+    again.forget()
+    assert [one.name for one in tmp_path.iterdir()] == ["large.bin"]
+
+
+def test_and_is_written_anew_where_it_was_changed_meanwhile(tmp_path: Path) -> None:
+    finished(opened(tmp_path))
+    with open(tmp_path / "large.bin", "r+b") as file:
+        file.write(b"changed")
+    again = opened(tmp_path)
+    assert again.done == {}
+    finished(again)
+    assert (tmp_path / "large.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("note", ["", "[]", "no json\n0 ff\n", '{"boot": "first"}\n', "\0\n"])
+def test_notes_that_cannot_be_read_count_as_none(tmp_path: Path, note: str) -> None:
+    begun(tmp_path)
+    (tmp_path / "part.parts").write_text(note)
+    assert opened(tmp_path).done == {}
+
+
+def test_lines_of_notes_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
+    begun(tmp_path)
+    with (tmp_path / "part.parts").open("a") as file:
+        file.write("1 +99999999999\n7 +1\n2 abc\nx +1\n1 +3+4\n2")
+    again = opened(tmp_path)
+    assert (again.done, again.begun(1), again.begun(2)) == ({0: sha256(0)}, 3 << 20, 0)

@@ -1,0 +1,69 @@
+"""Journals: what a copy that was killed has written is known; what a power failure may have taken is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass.storage.journal import Journal
+from windlass.storage.manifest import File
+
+DIGEST = "sha256:" + "0" * 64
+ONE, TWO, THREE = (File(name, 1, DIGEST, "s", "v") for name in ("one", "two", "three"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "own" / "journal.jsonl"
+
+
+def written(path: Path, *, boot: str = "1") -> None:
+    with Journal(path, boot) as journal:
+        journal.add(ONE)
+        with journal.settling():
+            journal.add(TWO)  # too late for this one
+
+
+def test_after_a_kill_all_is_known(path: Path) -> None:
+    written(path)
+    with Journal(path, "1") as journal:
+        assert list(journal.files.values()) == [ONE, TWO]
+
+
+def test_after_a_restart_of_the_machine_only_what_was_settled(path: Path) -> None:
+    written(path)
+    with Journal(path, "2") as journal:
+        assert list(journal.files.values()) == [ONE]
+        journal.add(THREE)
+    with Journal(path, "2") as journal:
+        assert TWO not in journal.files.values()
+        with journal.settling():
+            pass
+    with Journal(path, "3") as journal:
+        assert set(journal.files.values()) == {ONE, THREE}
+
+
+def test_a_line_that_was_cut_off_is_left_out(path: Path) -> None:
+    written(path)
+    whole = path.read_bytes()
+    for cut in range(1, 30):
+        path.write_bytes(whole[:-cut])
+        with Journal(path, "1") as journal:
+            assert list(journal.files.values())[:1] == [ONE]
+
+
+def test_a_line_after_one_that_was_cut_off_is_read(path: Path) -> None:
+    written(path)
+    path.write_bytes(path.read_bytes()[:-5])
+    with Journal(path, "1") as journal:
+        journal.add(THREE)
+    with Journal(path, "1") as journal:
+        assert journal.files["three"] == THREE
+
+
+def test_hostile_lines_are_left_out(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"name":"../x","size":1,"digest":"' + DIGEST + '"}\n[]\n7\n\0\n{"settled":true}\n')
+    with Journal(path, "1") as journal:
+        assert journal.files == {}

@@ -1,0 +1,60 @@
+"""What goes wrong before anything is copied is said in one message, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.servers.s3 import S3Server
+from tests.storage.sets import Data, Done
+
+pytestmark = pytest.mark.slow
+Call = Callable[..., Done]
+CLOSED = "http://127.0.0.1:9"
+"""The port of the protocol `discard`, on which no server of today listens."""
+
+
+@pytest.fixture
+def call(tmp_path: Path, server: S3Server) -> Call:
+    """A command with settings of its own; no secret may be in what it prints."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/a.bin").write_bytes(b"a")
+
+    def run(*words: str, **settings: str) -> Done:
+        done = Data(tmp_path / "home", server, settings=settings).run(*words)
+        for secret in (server.secret_key, "X-Amz-Signature", "Traceback", "internal error"):
+            assert secret not in done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def test_a_bucket_that_is_not_there_is_named(call: Call, tmp_path: Path) -> None:
+    for words in (("ls", "s3://nothing/set"), ("copy", str(tmp_path / "source"), "s3://nothing/set")):
+        done = call(*words)
+        assert done.returncode == 1
+        assert done.stderr == "error: s3://nothing/set/: there is no bucket nothing\n"
+
+
+def test_a_prefix_without_objects_is_no_empty_set(call: Call, bucket: str, tmp_path: Path) -> None:
+    done = call("copy", f"s3://{bucket}/typo", str(tmp_path / "to"))
+    assert done.returncode == 1
+    assert f"s3://{bucket}/typo/: there is no object below it" in done.stderr
+    assert not [one for one in (tmp_path / "to").iterdir() if one.name != ".windlass"]
+
+
+def test_a_wrong_key_and_none_at_all_are_told_apart(call: Call, bucket: str, tmp_path: Path) -> None:
+    for words in (("ls", f"s3://{bucket}/set"), ("copy", str(tmp_path / "source"), f"s3://{bucket}/set")):
+        wrong = call(*words, AWS_SECRET_ACCESS_KEY="wrong")
+        assert wrong.returncode == 1
+        assert "check the credentials, and what they may do" in wrong.stderr
+        none = call(*words, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+        assert none.returncode == 1
+        assert "no credentials for S3 were found\n  aws configure, or AWS_PROFILE" in none.stderr
+
+
+def test_a_server_that_is_not_there_is_named(call: Call, bucket: str) -> None:
+    done = call("ls", f"s3://{bucket}/set", AWS_ENDPOINT_URL_S3=CLOSED)
+    assert done.returncode == 1
+    assert CLOSED in done.stderr

@@ -1,0 +1,90 @@
+"""A copy from an S3 server on a terminal: its bar, and Ctrl-C, after which the same command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pexpect
+import pytest
+from tests.helpers.machine import WINDLASS
+from tests.helpers.until import until
+from tests.servers.faulty import PASS, Fault, FaultProxy, Request
+from tests.servers.s3 import S3Server
+from tests.storage.sets import QUICK, Data, assert_equal, write_set
+
+pytestmark = pytest.mark.slow
+
+
+class Held:
+    """Holds up requests for data once some have passed, until it is let go."""
+
+    def __init__(self, proxy: FaultProxy, num_passed: int) -> None:
+        self.go = threading.Event()
+        self._left = threading.Semaphore(num_passed)
+        proxy.fault = self.decide
+
+    def decide(self, request: Request) -> Fault:
+        if request.is_data and not self._left.acquire(blocking=False):
+            self.go.wait(100)
+        return PASS
+
+
+@pytest.fixture
+def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
+    return Data(tmp_path / "home", server, proxy.endpoint)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_set(tmp_path / "source", QUICK)
+
+
+def test_a_terminal_shows_a_bar_with_files_bytes_rate_and_time_left(
+    data: Data, proxy: FaultProxy, source: Path, bucket: str
+) -> None:
+    held = Held(proxy, num_passed=6)
+    environ = {**data.environ, "TERM": "xterm-256color"}
+    environ.pop("NO_COLOR")
+    words = ["data", "copy", str(source), f"s3://{bucket}/set"]
+    child = pexpect.spawn(str(WINDLASS), words, env=environ, dimensions=(30, 120), encoding="utf-8", timeout=100)
+    try:
+        child.expect(r"copy .*[╸━]")
+        child.expect(r"\d+(\.\d+)?/74\.4 MiB")
+        child.expect(r"[\d?.]+ ?.?B?/?s?.*\d+ of 62 files")
+        held.go.set()
+        child.expect("62 files copied, 74 MiB in ")
+        child.expect(pexpect.EOF)
+    finally:
+        held.go.set()
+        child.close(force=True)
+    assert child.exitstatus == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_copy_says_how_to_go_on_and_does(
+    data: Data, proxy: FaultProxy, source: Path, bucket: str, tmp_path: Path, number: int, code: int
+) -> None:
+    there, back = f"s3://{bucket}/set", tmp_path / "back"
+    data.json("copy", str(source), there)
+    proxy.reset()
+    held = Held(proxy, num_passed=30)
+    popen = data.start("copy", there, str(back))
+    # The files that passed are there: then only requests that are held up are under way.
+    until(lambda: proxy.num_bytes and all(one.down for one in proxy.data[:30]) and len(proxy.data) > 30)
+    os.kill(popen.pid, number)
+    _, err = popen.communicate()
+    held.go.set()
+    assert popen.returncode == code, err
+    assert "interrupted: " in err
+    assert "of 62 files" in err
+    assert err.endswith("the same command goes on from here\n")
+    assert "Traceback" not in err
+    until(lambda: proxy.num_open == 0)
+    proxy.reset()
+    again = data.json("copy", there, str(back))
+    assert again["refused"] == []
+    assert proxy.num_bytes < QUICK.num_bytes
+    assert_equal(source, back)

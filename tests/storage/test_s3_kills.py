@@ -1,0 +1,84 @@
+"""Copies to and from an S3 server that are killed at any moment, and go on where they were."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from tests.helpers.until import until
+from tests.servers.faulty import FaultProxy
+from tests.servers.s3 import S3Server
+from tests.storage.sets import LARGE, Data, assert_equal, shape, write_set
+
+pytestmark = pytest.mark.slow
+KILLS = 2
+"""Of each copy; five seeds in two directions make twenty."""
+IN_FLIGHT = {"up": 64 << 20, "down": 20 << 20}
+"""Bytes under way when a copy is killed: parts of an upload are kept whole, those of a download by pieces."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_set(tmp_path_factory.mktemp("set") / "source", shape())
+
+
+@pytest.fixture
+def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
+    return Data(tmp_path / "home", server, proxy.endpoint)
+
+
+def killed(data: Data, proxy: FaultProxy, at: int, *words: str) -> None:
+    """Run a copy until so many bytes of data have passed, since the proxy was made, and kill it at that moment."""
+    pids: list[int] = []
+
+    def strike(num_bytes: int) -> None:
+        if num_bytes >= at and pids:
+            os.kill(pids.pop(), signal.SIGKILL)
+
+    proxy.passed = strike
+    popen = data.start(*words)
+    pids.append(popen.pid)
+    _, err = popen.communicate()
+    assert popen.returncode == -signal.SIGKILL, err
+    until(lambda: proxy.num_open == 0, "the connections of a killed copy stay open")
+    proxy.passed = lambda _num_bytes: None
+
+
+def seeded(seed: str) -> list[float]:
+    """When a copy is killed, in parts of all its bytes."""
+    rng = random.Random(seed)
+    return sorted(rng.uniform(0.03, 0.97) for _ in range(KILLS))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_killed_copy_goes_on_and_moves_no_part_twice(
+    data: Data, proxy: FaultProxy, source: Path, bucket: str, tmp_path: Path, direction: str, seed: int
+) -> None:
+    size, there, back = shape().num_bytes, f"s3://{bucket}/set", tmp_path / "back"
+    words = ("copy", str(source), there) if direction == "up" else ("copy", there, str(back))
+    if direction == "down":
+        data.json("copy", str(source), there)
+        proxy.reset()
+    points = seeded(f"{direction} {seed}")
+    for point in points:
+        killed(data, proxy, int(point * size), *words)
+    data.json(*words)
+    allowed = 1.02 * size if shape() is LARGE and direction == "down" else size + KILLS * IN_FLIGHT[direction]
+    assert size <= proxy.num_bytes <= allowed
+    taken = [
+        (one.path, *one.query["partNumber"]) for one in proxy.data if "partNumber" in one.query and one.status == 200
+    ]
+    assert len(taken) == len(set(taken)), "a part was taken twice"
+    if direction == "up":
+        data.json("copy", there, str(back))
+    assert_equal(source, back)
+    assert not [one for one in (back / ".windlass").rglob("*") if one.suffix == ".parts"]
+    proxy.reset()
+    assert data.json(*words)["copied_files"] == 0
+    assert proxy.num_bytes == 0
+    shutil.rmtree(back)

@@ -1,0 +1,302 @@
+"""A clock, a backend and a run for tests of the supervisor: no process, no thread, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from windlass.errors import EngineError
+from windlass.plan.plan import Plan
+from windlass.runs.events import Event, entry_of
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.store import RunWriter, Store
+from windlass.supervise.backend import Attempt, Backend, Intent, Node, TargetUnavailable
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+from windlass.supervise.supervisor import Supervisor
+from windlass.worker.protocol import NodeEnded, NodeEvent, NodeStarted, RankFailure, event_of
+
+POLICY: dict[str, Any] = {
+    "timeout_seconds": None, "grace_seconds": 10.0, "hang_seconds": None, "max_restarts": 0, "restart_on": ["failure"],
+}  # fmt: skip
+START = 1000.0
+"""When a run is created, in unix seconds."""
+
+
+class FakeClock:
+    """Time that passes only where the supervisor waits; `at` says what happens meanwhile."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = now
+        self._due: list[tuple[float, Callable[[], object]]] = []
+        self.num_waits = 0
+
+    def at(self, seconds: float, do: Callable[[], object]) -> None:
+        """Do something so many seconds after the start."""
+        self._due.append((START + seconds, do))
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.num_waits += 1
+        assert self.num_waits < 100_000, "the supervisor waits for something that never happens"
+        until = self.now + max(seconds, 0.001)
+        while due := [one for one in self._due if one[0] <= until]:
+            first = min(due, key=lambda one: one[0])
+            self._due.remove(first)
+            self.now = max(self.now, first[0])
+            first[1]()
+        self.now = until
+
+    def wake(self) -> None:
+        """Each wait ends by itself."""
+
+    def fileno(self) -> int:
+        raise AssertionError("no process wakes this supervisor")
+
+
+class FakeNode(Node):
+    """A node that reports what a test puts in; `obeys` is what each intent does to it."""
+
+    exit_code = 1
+
+    def __init__(self, number: int, ranks: tuple[int, ...], folder: Path, clock: Clock) -> None:
+        super().__init__(number, ranks, folder)
+        self.clock = clock
+        self.is_alive = True
+        self.words = ""
+        self.events: list[NodeEvent] = []
+        self.sent: list[tuple[float, Intent]] = []
+        """What it was sent, and how many seconds after the start."""
+        self.obeys: dict[Intent, Callable[[], object]] = {
+            Intent.STOP: lambda: self.end(-15, ended_by_us=True),
+            Intent.STOP_NOW: lambda: self.end(-9, ended_by_us=True),
+            Intent.KILL: self.die,
+        }
+
+    def report(self, kind: str, **data: Any) -> None:
+        """Report an event."""
+        self.events.append(event_of({"kind": kind, "at": self.clock.time(), **data}))
+
+    def begin(self) -> None:
+        """Its worker has started its ranks."""
+        self.report("node", start="cold", pid=7, start_ticks=1, boot="")
+        for rank in self.ranks:
+            self.report("rank", rank=rank, pid=70 + rank)
+
+    def end(self, *exit_codes: int, tail: str = "", ended_by_us: bool = False, **more: Any) -> None:
+        """All its ranks end; one exit code is that of all."""
+        if not self.is_alive:
+            return
+        codes = exit_codes if len(exit_codes) == len(self.ranks) else exit_codes * len(self.ranks)
+        now = self.clock.time()
+        failures = [
+            RankFailure(rank, code, now, tail, ended_by_us=ended_by_us, **more)
+            for rank, code in zip(self.ranks, codes, strict=True) if code
+        ]  # fmt: skip
+        for rank, code in zip(self.ranks, codes, strict=True):
+            self.report("rank", rank=rank, exit_code=code)
+        if failures and not ended_by_us:
+            self.report("failing", rank=failures[0].rank, waited=False)
+        self.events.append(NodeEnded(now, tuple(failures)))
+        self.is_alive = False
+
+    def die(self) -> None:
+        """End without reporting anything."""
+        self.is_alive = False
+
+    def news(self) -> Iterator[NodeEvent]:
+        events, self.events = self.events, []
+        for event in events:
+            if isinstance(event, NodeStarted):
+                self.begun, self.pid = True, event.pid
+            elif isinstance(event, NodeEnded):
+                self.take_end(event.failures)
+            yield event
+
+    def lives(self) -> bool:
+        return self.is_alive
+
+    def send(self, intent: Intent) -> None:
+        self.sent.append((self.clock.time() - START, intent))
+        if self.is_alive and intent in self.obeys:
+            self.obeys[intent]()
+
+    def last_words(self) -> str:
+        return self.words
+
+    @property
+    def intents(self) -> list[Intent]:
+        """What it was sent, without repetitions."""
+        return list(dict.fromkeys(intent for _, intent in self.sent))
+
+
+class FileNode(Node):
+    """A node whose events are read from its file, which a test writes."""
+
+    exit_code = 1
+
+    def lives(self) -> bool:
+        return True
+
+    def send(self, intent: Intent) -> None:
+        """It has no process."""
+
+
+class FakeAttempt(Attempt):
+    nodes: tuple[FakeNode, ...]
+    is_closed = False
+    died_at = 0.0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.waiting: dict[int, float] = {}
+        """Nodes for which there is no capacity, and since when."""
+
+    def without_capacity(self) -> dict[int, float]:
+        return self.waiting
+
+    def last_sign_of_life(self) -> float:
+        return self.died_at
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeBackend(Backend):
+    """A target that does what a test says; `script` is called with each attempt that begins or is adopted."""
+
+    def __init__(self, procs_per_node: int = 1, *, outlives_supervisor: bool = False) -> None:
+        self.procs_per_node = procs_per_node
+        self.outlives_supervisor = outlives_supervisor
+        self.script: Callable[[FakeAttempt], object] = lambda attempt: None
+        self.lost_to_another = False
+        self.alive = False
+        self.away: set[int] = set()
+        """Nodes that cannot be reached."""
+        self.down: TargetUnavailable | None = None
+        self.started: set[Path] = set()
+        self.starts: list[EngineError] = []
+        """What each start fails with, in order; then it succeeds."""
+        self.stagings: list[bool | EngineError] = []
+        """What each request to stage the data answers, in order; then it is there."""
+        self.holds: list[bool | EngineError] = []
+        """What is known of the holder at each question, in order; then this supervisor is it."""
+        self.cleaned_up: list[Phase] = []
+        self.attempts: list[FakeAttempt] = []
+
+    @property
+    def is_lost_to_another(self) -> bool:
+        return self.lost_to_another
+
+    def hold(self) -> bool:
+        answer = self.holds.pop(0) if self.holds else True
+        if isinstance(answer, EngineError):
+            raise answer
+        return answer
+
+    def stage(self, record: Recorder, clock: Clock) -> bool:
+        answer = self.stagings.pop(0) if self.stagings else True
+        if isinstance(answer, EngineError):
+            raise answer
+        return answer
+
+    def is_started(self, folder: Path) -> bool:
+        return folder in self.started
+
+    def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> FakeAttempt:
+        if self.starts:
+            raise self.starts.pop(0)
+        self.started.add(folder)
+        return self.adopt(folder, number, members, clock)
+
+    def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> FakeAttempt:
+        folder.mkdir(parents=True, exist_ok=True)
+        procs = self.procs_per_node
+        nodes = [
+            FakeNode(member, tuple(range(place * procs, (place + 1) * procs)), folder, clock)
+            for place, member in enumerate(members)
+        ]
+        self.attempts.append(FakeAttempt(folder, nodes))
+        self.script(self.attempts[-1])
+        return self.attempts[-1]
+
+    def unreachable(self) -> set[int]:
+        return self.away
+
+    def trouble(self) -> TargetUnavailable | None:
+        return self.down
+
+    def lives(self) -> bool:
+        return self.alive
+
+    def prepare_end(self, record: Recorder) -> None:
+        assert not record.status.phase.is_terminal
+
+    def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
+        self.cleaned_up.append(record.writer.store.status(record.status.id).phase)
+
+
+class FakeRun:
+    """A run with its record, its backend and its clock."""
+
+    def __init__(self, home: Path, *, nodes: int = 1, procs: int = 1, outlives: bool = False, **policy: Any) -> None:
+        self.store = Store(home)
+        self.clock = FakeClock()
+        job = {"command": ["true"]}
+        self.plan = Plan("r-1", "case", "bed", "fake", "out", nodes, procs, {**POLICY, **policy}, job, (), ())
+        self.backend = FakeBackend(procs, outlives_supervisor=outlives)
+        self.writer: RunWriter = self.store.create(
+            "r-1", name="case", target="bed", output_dir="out", plan=self.plan.to_text(), time=START, restarts=0
+        )
+        self.dir = self.store.run_dir("r-1")
+
+    def supervisor(self) -> Supervisor:
+        return Supervisor(self.writer, self.plan, self.dir, self.backend, self.clock)
+
+    def run(self, script: Callable[[FakeAttempt], object] | None = None) -> Status:
+        """Supervise the run to its end."""
+        self.backend.script = script or self.backend.script
+        self.supervisor().run()
+        return self.status
+
+    def begin(self, at: float | None = START) -> None:
+        """An attempt that another supervisor has started."""
+        count, procs = self.plan.num_nodes, self.plan.procs_per_node
+        nodes = [list(range(node * procs, (node + 1) * procs)) for node in range(count)]
+        data = {"number": 1, "world_size": self.plan.world_size, "nodes": nodes, "members": list(range(count))}
+        self.writer.append(entry_of("attempt", {**data, "reason": "first"}), at=at)
+        self.backend.started.add(self.dir / "attempt-1")
+
+    def close(self) -> None:
+        self.writer.close()
+        self.store.close()
+
+    @property
+    def node(self) -> FakeNode:
+        """The first node of the newest attempt."""
+        return self.backend.attempts[-1].nodes[0]
+
+    @property
+    def status(self) -> Status:
+        return self.store.status("r-1")
+
+    @property
+    def ends(self) -> list[tuple[str, str | None]]:
+        """How each attempt ended, and why."""
+        return [(attempt.phase.value, attempt.reason) for attempt in self.status.attempts]
+
+    def events(self, kind: str) -> list[Event]:
+        return [event for event in self.store.events("r-1") if event.kind == kind]
+
+    def data(self, kind: str) -> list[dict[str, Any]]:
+        return [dict(event.data) for event in self.events(kind)]
+
+    def kinds(self, *wanted: str) -> list[str]:
+        return [event.kind for event in self.store.events("r-1") if not wanted or event.kind in wanted]

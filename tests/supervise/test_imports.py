@@ -1,0 +1,24 @@
+"""The supervisor needs the standard library alone: it may run as a pod, in an image that has nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import windlass
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import windlass.supervise.process, windlass.supervise.adoption, windlass.engines.local.backend
+foreign = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"windlass", "__main__"}
+print(sorted(foreign), "windlass.spec" in sys.modules)
+"""
+
+
+def test_a_supervisor_imports_nothing_but_the_standard_library() -> None:
+    source = str(Path(windlass.__file__).parents[1])
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM, source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "[] False", done.stderr

@@ -1,0 +1,109 @@
+"""Node events in the record: the phase of a run whose nodes are provisioned, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from tests.supervise.fakes import START, FakeNode, FakeRun
+
+from windlass.runs.node_events import StageReached
+from windlass.runs.phase import Phase
+from windlass.supervise.ingestion import EventIngestion, RunProgress
+from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import NodeEvent, NodeWarning, OutputBegan, ProgressMade
+
+
+class Ingestion:
+    """Two nodes whose events are ingested at once."""
+
+    def __init__(self, run: FakeRun) -> None:
+        self.run = run
+        run.begin()
+        self.record = Recorder(run.writer, now=run.clock.time)
+        self.progress = RunProgress(self.record, 2)
+        self.ingestion = EventIngestion(self.record, self.progress)
+        self.nodes = [FakeNode(number, (number,), Path("/nowhere"), run.clock) for number in range(2)]
+
+    def take(self, node: int, event: Callable[[float], NodeEvent]) -> Phase:
+        """Ingest an event of the node, a second later."""
+        self.run.clock.now += 1
+        self.ingestion.take(self.nodes[node], event(self.run.clock.now))
+        return self.record.status.phase
+
+
+def stage(name: str) -> Callable[[float], NodeEvent]:
+    return lambda at: StageReached(at, name)
+
+
+def progress(**reported: object) -> Callable[[float], NodeEvent]:
+    return lambda at: ProgressMade(at, reported)
+
+
+@pytest.fixture
+def ingestion(run: FakeRun) -> Ingestion:
+    return Ingestion(run)
+
+
+def test_the_phase_is_that_of_the_node_that_is_least_far(ingestion: Ingestion) -> None:
+    reported = [(0, "pulling"), (1, "queued"), (0, "starting"), (1, "pulling"), (1, "starting")]
+    phases = [ingestion.take(number, stage(name)) for number, name in reported]
+    assert phases == [Phase.PULLING, Phase.QUEUED, Phase.QUEUED, Phase.PULLING, Phase.STARTING]
+    assert ingestion.record.status.phases_at(START + 6)[Phase.QUEUED] == pytest.approx(2.0)
+
+
+def test_a_run_that_trains_does_not_wait_again_for_a_node(ingestion: Ingestion) -> None:
+    ingestion.take(0, stage("pulling"))
+    ingestion.take(0, OutputBegan)
+    assert ingestion.take(0, stage("queued")) is Phase.TRAINING
+
+
+def test_what_a_run_waits_for_is_in_its_status_until_it_begins(ingestion: Ingestion) -> None:
+    ingestion.take(0, stage("queued"))
+    ingestion.take(0, lambda at: NodeWarning(at, "no room", {"waits": True}))
+    assert ingestion.run.status.waits_for == "no room"
+    ingestion.take(0, OutputBegan)
+    assert ingestion.run.status.waits_for is None
+
+
+def test_a_rate_that_is_no_number_is_recorded_and_not_added_up(ingestion: Ingestion) -> None:
+    ingestion.take(0, progress(step=1, samples_per_second="inf"))
+    assert ingestion.record.status.progress["samples_per_second"] == "inf"
+
+
+def test_rates_add_up_and_all_else_is_of_the_lowest_node_that_reports_any(ingestion: Ingestion) -> None:
+    ingestion.take(1, progress(step=8, samples_per_second=10.0))
+    ingestion.take(0, progress(step=9, samples_per_second=20.0))
+    ingestion.take(1, progress(step=7, samples_per_second=11.0))
+    found = ingestion.record.status.progress
+    assert (found["step"], found["samples_per_second"]) == (9, 31.0)
+
+
+def test_the_status_counts_lines_that_were_lost(ingestion: Ingestion) -> None:
+    for num in (100, 7):
+        ingestion.take(0, lambda at, num=num: NodeWarning(at, f"{num} are gone", missing={"0": num}))  # type: ignore[misc]
+    [lost] = ingestion.run.status.dropped
+    assert (lost.rank, lost.lines, lost.why) == (0, 107, "rotated")
+
+
+def test_progress_that_is_read_late_is_saved_too(ingestion: Ingestion) -> None:
+    """A supervisor that adopts reads minutes of it at once; of these few come into the history."""
+    for step in range(1, 4):
+        event = ProgressMade(START - 600 + step / 10, {"step": step})
+        ingestion.ingestion.take(ingestion.nodes[0], event)
+    ingestion.ingestion.save_progress()
+    assert ingestion.record.status.progress["step"] == 1
+    assert ingestion.run.writer.store.status(ingestion.record.status.id).progress["step"] == 3
+
+
+def test_a_new_attempt_leaves_the_progress_of_the_one_before_as_it_was_given_to_the_record(
+    ingestion: Ingestion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may write it later, as one does that mirrors it to a cluster."""
+    given: list[Mapping[str, object]] = []
+    monkeypatch.setattr(ingestion.record.writer, "set_progress", given.append)
+    ingestion.take(0, progress(step=798))
+    ingestion.ingestion.save_progress()
+    ingestion.progress.begin()
+    assert [one.get("step") for one in given] == [798]

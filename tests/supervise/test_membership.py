@@ -1,0 +1,74 @@
+"""Which nodes of an elastic run take part: pure functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.runs.events import Event
+from windlass.supervise.membership import Membership, cut_off
+
+
+def told(nodes: Membership, *events: tuple[str, dict[str, Any]], begin: float = 100.0) -> Membership:
+    """The nodes after these events, a second apart."""
+    nodes.recall(Event(n, begin + n, kind, data) for n, (kind, data) in enumerate(events))
+    return nodes
+
+
+def test_a_lost_node_may_come_back_after_its_time() -> None:
+    nodes = told(Membership(3, 1, return_seconds=10), ("lost-node", {"node": 1}))
+    assert (nodes.members, nodes.is_enough) == ((0, 2), True)
+    assert (nodes.may_come_back(109.9), nodes.may_come_back(110)) == ([], [1])
+    assert told(nodes, ("node-back", {"node": 1})).members == (0, 1, 2)
+
+
+def test_a_run_of_fixed_size_waits_for_all_its_nodes() -> None:
+    nodes = told(Membership(2, 2, return_seconds=10), ("lost-node", {"node": 1}))
+    assert (nodes.is_elastic, nodes.is_enough) == (False, False)
+    assert nodes.may_come_back(100) == [1]  # nothing is gained by waiting: the others stand still
+
+
+def test_nodes_that_are_all_lost_need_not_wait() -> None:
+    nodes = told(Membership(2, 1, return_seconds=10), ("lost-node", {"node": 0}), ("lost-node", {"node": 1}))
+    assert nodes.may_come_back(101) == [0, 1]
+
+
+def test_who_takes_no_part_in_an_attempt_is_away_since_it_was_lost() -> None:
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("attempt", {"members": [0, 1, 2]}),
+        ("lost-node", {"node": 2}),
+        ("attempt", {"members": [0, 1]}),
+    ]
+    assert told(Membership(3, 1, 10), *events).away == {2: 101.0}
+    assert told(Membership(3, 1, 10), *events, ("attempt", {"members": [0, 1, 2]})).away == {}
+    assert told(Membership(3, 1, 10), ("attempt", {})).away == {}  # of a record from before there were members
+
+
+@pytest.mark.parametrize(
+    ("silent", "lost"),
+    [
+        ({}, set()),
+        ({0: [2], 1: [2]}, {2}),
+        ({2: [0, 1]}, {2}),
+        ({0: [1, 2]}, {0}),  # the node where the ranks meet is cut off from the two others
+        ({0: [2]}, set()),  # 0 and 2 still reach each other through 1: no side is lost
+        ({0: [1, 2], 1: [0, 2]}, {1, 2}),
+        ({7: [9], 0: [8]}, set()),  # of nodes that take no part
+    ],
+)
+def test_the_smaller_side_of_a_cut_is_lost(silent: dict[int, list[int]], lost: set[int]) -> None:
+    assert cut_off([0, 1, 2], silent) == lost
+
+
+def test_of_two_equal_sides_the_one_with_the_lowest_node_stays() -> None:
+    assert cut_off([1, 2, 3, 4], {1: [3, 4], 2: [3, 4]}) == {3, 4}
+
+
+@given(st.sets(st.integers(0, 9), min_size=1), st.dictionaries(st.integers(0, 9), st.sets(st.integers(0, 9))))
+def test_somebody_always_stays(members: set[int], silent: dict[int, set[int]]) -> None:
+    lost = cut_off(members, silent)
+    assert lost < members
+    assert len(members - lost) >= len(lost) or len(members) > 2

@@ -1,0 +1,145 @@
+"""The attempt monitor: which deaths of nodes are losses, which failure comes first, ranks that never met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.supervise.fakes import FakeAttempt, FakeNode, FakeRun
+
+from windlass.runs.events import RankChanged
+from windlass.supervise.backend import Intent
+from windlass.supervise.monitor import AttemptMonitor
+from windlass.worker.protocol import RankFailure
+from windlass.worker.root_cause import failed_by_itself, first_cause
+
+
+@pytest.fixture
+def monitor(make_run: Callable[..., FakeRun]) -> AttemptMonitor:
+    """Of three nodes, whose workers do not handle signals yet: a signal ends them before they report anything."""
+    return monitored(make_run(nodes=3, max_restarts=3, restart_on=["node-loss"]))
+
+
+def monitored(run: FakeRun, *, has_process_group: bool = False) -> AttemptMonitor:
+    run.begin()
+    run.backend.script = unprepared
+    state = replace(run.supervisor().run_state, has_process_group=has_process_group)
+    return AttemptMonitor(run.backend.adopt(run.dir / "attempt-1", 1, (0, 1, 2), run.clock), state)
+
+
+def unprepared(attempt: FakeAttempt) -> None:
+    for node in attempt.nodes:
+        node.obeys = dict.fromkeys(Intent, lambda node=node: None if node.begun else node.die())  # type: ignore[misc]
+
+
+def nodes_of(monitor: AttemptMonitor) -> tuple[FakeNode, ...]:
+    assert isinstance(monitor.attempt, FakeAttempt)
+    return monitor.attempt.nodes
+
+
+def events(monitor: AttemptMonitor, kind: str) -> list[dict[str, object]]:
+    return [dict(event.data) for event in monitor.hangs._record.writer.events() if event.kind == kind]
+
+
+def fail(node: FakeNode) -> None:
+    node.begin()
+    node.report("failing", rank=node.number, waited=False)
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+def test_a_node_ended_before_it_started_is_neither_lost_nor_a_victim(monitor: AttemptMonitor, failed: int) -> None:
+    nodes = nodes_of(monitor)
+    fail(nodes[failed])
+    monitor.read_news()
+    nodes[failed].end(1, tail="NameError: x")
+    monitor.read_news()
+    assert monitor.attempt.over
+    others = [node.number for node in nodes if node.number != failed]
+    assert events(monitor, "lost-node") == []
+    assert events(monitor, "not-started") == [
+        {"node": number, "why": f"ended because node {failed} failed"} for number in others
+    ]
+    cause = first_cause(monitor.attempt.failures())
+    assert cause is not None
+    assert (cause["rank"], cause["victims"]) == (failed, [])
+
+
+def test_a_supervisor_that_adopts_sees_what_the_one_before_it_ended(monitor: AttemptMonitor) -> None:
+    nodes = nodes_of(monitor)
+    for node in nodes[:2]:
+        node.die()
+    fail(nodes[2])
+    monitor.read_news()
+    assert [event["node"] for event in events(monitor, "not-started")] == [0, 1]
+    assert events(monitor, "lost-node") == []
+
+
+def test_a_node_that_the_supervisor_before_has_seen_start_is_lost_where_its_events_are_gone(
+    monitor: AttemptMonitor,
+) -> None:
+    nodes = nodes_of(monitor)
+    monitor.hangs._record.note(RankChanged(1, pid=7))
+    nodes[1].die()
+    fail(nodes[0])
+    monitor.read_news()
+    monitor.read_news()
+    assert [event["node"] for event in events(monitor, "lost-node")] == [1]
+    assert [event["node"] for event in events(monitor, "not-started")] == [2]
+
+
+def test_a_node_that_dies_by_itself_before_it_starts_is_lost(monitor: AttemptMonitor) -> None:
+    nodes_of(monitor)[1].die()
+    monitor.read_news()
+    monitor.read_news()
+    assert [event["node"] for event in events(monitor, "lost-node")] == [1]
+    assert events(monitor, "not-started") == [
+        {"node": number, "why": "ended because node 1 failed"} for number in (0, 2)
+    ]
+
+
+def test_a_worker_that_broke_before_it_reported_is_lost_though_the_attempt_ends(monitor: AttemptMonitor) -> None:
+    nodes = nodes_of(monitor)
+    nodes[1].words = "Traceback (most recent call last):\nMemoryError"
+    fail(nodes[0])
+    monitor.read_news()
+    monitor.read_news()
+    assert [event["node"] for event in events(monitor, "lost-node")] == [1]
+    assert [event["node"] for event in events(monitor, "not-started")] == [2]
+
+
+@pytest.mark.parametrize(("has_process_group", "expected"), [(True, ["ranks-alone"]), (False, [])])
+def test_ranks_that_never_met_are_warned_of_once_and_only_where_all_of_them_are_alone(
+    make_run: Callable[..., FakeRun], has_process_group: bool, expected: list[str]
+) -> None:
+    monitor = monitored(make_run(nodes=3), has_process_group=has_process_group)
+    nodes = nodes_of(monitor)
+    for node in nodes[:2]:
+        node.alone = (node.number,)
+        node.report("alone", ranks=[node.number])
+    monitor.read_news()
+    assert events(monitor, "warning") == []
+    nodes[2].alone = (2,)
+    nodes[2].report("alone", ranks=[2])
+    monitor.read_news()
+    for _ in range(2):
+        monitor.warn_if_alone()
+    assert [event["code"] for event in events(monitor, "warning")] == expected
+
+
+@pytest.mark.parametrize(
+    ("marked", "tail", "ended_by_us", "found"),
+    [
+        (True, "Traceback (most recent call last):\nValueError: label", False, True),
+        (False, "Traceback (most recent call last):\nValueError: label", False, False),
+        (True, "Traceback (most recent call last):\nValueError: label", True, False),
+        (True, "Traceback (most recent call last):\nConnectionError: Connection reset by peer", False, False),
+    ],
+)
+def test_a_failure_comes_before_a_time_limit_only_where_its_rank_marked_it(
+    marked: bool, tail: str, ended_by_us: bool, found: bool
+) -> None:
+    other = RankFailure(0, -15, 9.0, "", ended_by_us=True)
+    first = RankFailure(1, 1, 9.0, tail, 1.0, ended_by_us, marked)
+    assert failed_by_itself([other, first]) is found
+    assert not failed_by_itself([])

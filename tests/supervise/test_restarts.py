@@ -1,0 +1,448 @@
+"""How attempts end and what follows: hangs, preemption, shutdown, time limits, lost nodes, back-off, stop requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from tests.supervise.fakes import START, FakeAttempt, FakeNode, FakeRun
+
+from windlass.runs.events import entry_of
+from windlass.runs.phase import Phase
+from windlass.runs.stop_request import StopRequest, write_stop_request
+from windlass.supervise.adoption import settle
+from windlass.supervise.backend import Intent
+from windlass.supervise.hang_detection import ANSWER_SECONDS
+from windlass.supervise.shutdown import FAILURE_GRACE_SECONDS, LAST_RESORT_SECONDS
+
+MakeRun = Callable[..., FakeRun]
+DEAF: dict[Intent, Callable[[], object]] = {}
+
+
+def begun(attempt: FakeAttempt) -> None:
+    for node in attempt.nodes:
+        node.begin()
+
+
+def end_all(attempt: FakeAttempt) -> None:
+    for node in attempt.nodes:
+        node.end(0)
+
+
+def succeed(attempt: FakeAttempt) -> None:
+    begun(attempt)
+    end_all(attempt)
+
+
+def first(script: Callable[[FakeAttempt], object]) -> Callable[[FakeAttempt], object]:
+    """The first attempt does this, and all others succeed."""
+    return lambda attempt: script(attempt) if attempt.folder.name == "attempt-1" else succeed(attempt)
+
+
+def write(node: FakeNode, text: str = "x\n") -> None:
+    """A rank of the node writes, which the log file shows at the time of the fake clock."""
+    log = node.folder / f"rank-{node.ranks[0]}.log"
+    with open(log, "a") as file:
+        file.write(text)
+    os.utime(log, (node.clock.time(), node.clock.time()))
+
+
+# -- hangs ------------------------------------------------------------------------------------------------------------
+
+
+def answer(node: FakeNode, seconds: float, run: FakeRun) -> None:
+    """The node writes the stacks of its ranks when they are requested."""
+
+    def dump() -> None:
+        at = run.clock.now - START + seconds
+        stacks = [{"rank": rank, "state": "S", "stack": "in train"} for rank in node.ranks]
+        run.clock.at(at, lambda: node.report("hang", ranks=stacks))
+
+    node.obeys[Intent.DUMP_STACKS] = dump
+
+
+def test_a_hung_job_is_started_again_without_grace_once_its_stacks_are_there(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, hang_seconds=60.0, max_restarts=1, restart_on=["hang"], grace_seconds=600.0)
+
+    def hang(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        for node in attempt.nodes:
+            answer(node, 1.0 + node.number, run)
+
+    assert run.run(first(hang)).phase is Phase.SUCCEEDED
+    assert run.ends == [("failed", "hang"), ("succeeded", None)]
+    assert run.kinds("hang", "cause", "attempt-end") == ["hang", "hang", "cause", "attempt-end"]
+    assert run.data("cause")[0]["summary"].startswith("hung: no rank wrote anything for 6")
+    assert run.backend.attempts[0].nodes[0].intents == [Intent.DUMP_STACKS, Intent.STOP_NOW]
+    assert 60 < run.clock.now - START < 60 + 2 * ANSWER_SECONDS
+
+
+def test_a_hung_job_whose_stacks_never_come_ends_too(make_run: MakeRun) -> None:
+    run = make_run(hang_seconds=60.0, max_restarts=1, restart_on=["hang"])
+    assert run.run(first(begun)).phase is Phase.SUCCEEDED
+    assert run.ends == [("failed", "hang"), ("succeeded", None)]
+
+
+@pytest.mark.parametrize("policy", [{"max_restarts": 0}, {"max_restarts": 3, "restart_on": ["failure"]}])
+def test_a_silence_that_ends_is_recorded_and_is_no_reason_to_restart(make_run: MakeRun, policy: dict[str, int]) -> None:
+    run = make_run(hang_seconds=60.0, **policy)
+    run.clock.at(150, lambda: write(run.node))
+    run.clock.at(160, lambda: run.node.end(0))
+    assert run.run(begun).phase is Phase.SUCCEEDED
+    assert len(run.status.attempts) == 1
+    [end] = run.data("hang-end")
+    assert end["seconds"] == pytest.approx(150, abs=1)
+    assert end["at"] - end["since"] == pytest.approx(end["seconds"], abs=0.01)
+
+
+def test_a_silence_that_ends_while_stacks_are_awaited_is_no_hang(make_run: MakeRun) -> None:
+    run = make_run(hang_seconds=60.0, max_restarts=1, restart_on=["hang"])
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        answer(attempt.nodes[0], 1.0, run)
+
+    for second in range(50, 200, 50):
+        run.clock.at(second, lambda: write(run.node))
+    run.clock.at(205, lambda: run.node.end(0))
+    assert run.run(script).phase is Phase.SUCCEEDED
+    assert run.ends == [("succeeded", None)]
+
+
+# -- shutdown ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_ends_the_other_nodes_with_a_short_grace_and_kills_what_is_left(make_run: MakeRun) -> None:
+    run = make_run(nodes=3)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        del attempt.nodes[1].obeys[Intent.STOP]
+        attempt.nodes[2].obeys = {Intent.KILL: attempt.nodes[2].die}
+        attempt.nodes[0].end(3, tail="ValueError: loss is nan")
+
+    assert run.run(script).phase is Phase.FAILED
+    _, slow, deaf = run.backend.attempts[0].nodes
+    assert slow.intents == [Intent.STOP, Intent.STOP_NOW]
+    assert slow.sent[1][0] - slow.sent[0][0] == pytest.approx(FAILURE_GRACE_SECONDS, abs=0.1)
+    assert deaf.intents == [Intent.STOP, Intent.STOP_NOW, Intent.KILL]
+    killed_after = deaf.sent[2][0] - deaf.sent[0][0]
+    assert killed_after == pytest.approx(FAILURE_GRACE_SECONDS + LAST_RESORT_SECONDS, abs=0.6)
+    assert (run.status.exit_code, (run.status.cause or {})["rank"]) == (3, 0)
+    assert run.data("lost-node") == [], "we killed it"
+
+
+def test_a_stop_request_gives_the_grace_period_to_the_nodes_and_kills_those_that_do_not_end(run: FakeRun) -> None:
+    run.clock.at(2, lambda: write_stop_request(run.dir, StopRequest()))
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[0].obeys = {Intent.KILL: attempt.nodes[0].die}
+
+    assert run.run(script).phase is Phase.STOPPED
+    [node] = run.backend.attempts[0].nodes
+    assert node.intents == [Intent.STOP, Intent.KILL]
+    assert node.sent[1][0] - node.sent[0][0] == pytest.approx(10 + LAST_RESORT_SECONDS, abs=0.6)
+
+
+def test_stop_now_leaves_out_the_grace_even_of_a_stop_under_way(run: FakeRun) -> None:
+    run.clock.at(1, lambda: write_stop_request(run.dir, StopRequest()))
+    run.clock.at(2, lambda: write_stop_request(run.dir, StopRequest(now=True)))
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        del attempt.nodes[0].obeys[Intent.STOP]
+
+    assert run.run(script).phase is Phase.STOPPED
+    assert run.backend.attempts[0].nodes[0].intents == [Intent.STOP, Intent.STOP_NOW]
+    assert run.clock.now - START < 3
+
+
+@pytest.mark.parametrize("reason", ["stop", "timeout"])
+def test_a_silent_job_reports_its_stacks_before_it_ends(make_run: MakeRun, reason: str) -> None:
+    run = make_run(timeout_seconds=None if reason == "stop" else 100.0)
+    if reason == "stop":
+        run.clock.at(100, lambda: write_stop_request(run.dir, StopRequest()))
+    run.run(begun)
+    assert run.backend.attempts[0].nodes[0].intents == [Intent.DUMP_STACKS, Intent.STOP]
+
+
+def test_the_time_limit_ends_the_run_and_is_no_reason_to_restart(make_run: MakeRun) -> None:
+    run = make_run(timeout_seconds=100.0, max_restarts=3)
+    run.run(begun)
+    assert (run.status.phase, run.status.exit_code, len(run.status.attempts)) == (Phase.FAILED, 124, 1)
+    assert "timeout of 100 s" in (run.status.cause or {})["summary"]
+    assert run.clock.now - START == pytest.approx(100, abs=1)
+
+
+def test_a_stop_overrules_a_failure_under_way(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, max_restarts=5)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        del attempt.nodes[1].obeys[Intent.STOP]
+        attempt.nodes[0].end(1)
+        run.clock.at(1, lambda: write_stop_request(run.dir, StopRequest()))
+
+    assert run.run(script).phase is Phase.STOPPED
+    assert len(run.status.attempts) == 1
+
+
+# -- machines that go down --------------------------------------------------------------------------------------------
+
+
+def test_a_node_whose_machine_goes_down_is_a_preemption_that_all_nodes_get(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, max_restarts=1, restart_on=["preemption"])
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[1].report("notice", source="sigterm", action="terminate")
+        attempt.nodes[0].obeys[Intent.STOP] = lambda: attempt.nodes[0].end(0)
+        attempt.nodes[1].obeys[Intent.STOP] = lambda: attempt.nodes[1].end(0)
+
+    assert run.run(first(script)).phase is Phase.SUCCEEDED
+    assert run.ends == [("preempted", "preemption"), ("succeeded", None)]
+    assert [(one["source"], one["action"]) for one in run.data("notice")] == [("sigterm", "terminate")]
+
+
+def test_a_preempted_run_that_may_not_restart_is_stopped_and_nothing_failed(run: FakeRun) -> None:
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[0].report("notice", source="sigterm", action="terminate")
+        attempt.nodes[0].obeys[Intent.STOP] = lambda: attempt.nodes[0].end(0)
+
+    status = run.run(script)
+    assert (status.phase, status.cause, run.ends) == (Phase.STOPPED, None, [("preempted", "preemption")])
+
+
+@pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (1, 2)])
+def test_a_rebalance_recommendation_ends_only_a_run_that_may_start_again(
+    make_run: MakeRun, restarts: int, attempts: int
+) -> None:
+    run = make_run(max_restarts=restarts, restart_on=["preemption"])
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[0].report("notice", source="imds", action="rebalance", time="2026-09-18T08:10:00Z")
+        run.clock.at(20, lambda: attempt.nodes[0].end(0))
+        attempt.nodes[0].obeys[Intent.STOP] = lambda: attempt.nodes[0].end(0)
+
+    assert run.run(first(script)).phase is Phase.SUCCEEDED
+    assert len(run.status.attempts) == attempts
+    assert run.kinds("notice") == ["notice"]
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_supervisor_whose_machine_goes_down_ends_the_attempt_and_leaves_a_run_that_may_restart(
+    make_run: MakeRun, restarts: int
+) -> None:
+    run = make_run(max_restarts=restarts, restart_on=["preemption"])
+    supervisor = run.supervisor()
+    run.backend.script = first(begun)
+    run.clock.at(5, lambda: setattr(supervisor, "terminated", True))
+    supervisor.run()
+    assert run.ends == [("preempted", "preemption")]
+    assert run.status.phase is (Phase.RESTARTING if restarts else Phase.STOPPED)
+    assert supervisor.detached is bool(restarts)
+    if restarts:
+        assert run.run().phase is Phase.SUCCEEDED, "the next supervisor goes on"
+
+
+# -- lost nodes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_dies_is_lost_and_the_run_starts_again(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, max_restarts=1, restart_on=["node-loss"])
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[1].words = "Node not ready"
+        run.clock.at(5, attempt.nodes[1].die)
+
+    assert run.run(first(script)).phase is Phase.SUCCEEDED
+    assert run.ends == [("failed", "node-loss"), ("succeeded", None)]
+    assert [(one["node"], one["why"]) for one in run.data("lost-node")] == [(1, "Node not ready")]
+    assert run.data("cause")[0]["node_lost"] == 1
+
+
+def test_an_elastic_run_goes_on_with_fewer_nodes_and_grows_again_after_a_checkpoint(make_run: MakeRun) -> None:
+    run = make_run(nodes=3, min_nodes=2, node_back_seconds=30.0, max_restarts=0)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        number = len(run.backend.attempts)
+        now = run.clock.now - START
+        if number == 1:
+            run.clock.at(now + 5, attempt.nodes[2].die)
+        elif number == 2:
+            run.clock.at(now + 60, lambda: attempt.nodes[0].report("checkpoint", action="saved", step=7, name="step-7"))
+        else:
+            run.clock.at(now + 5, lambda: end_all(attempt))
+        for node in attempt.nodes if number == 2 else ():
+            node.obeys[Intent.STOP] = lambda node=node: node.end(0)  # type: ignore[misc]
+
+    assert run.run(script).phase is Phase.SUCCEEDED
+    assert [attempt.members for attempt in run.status.attempts] == [(0, 1, 2), (0, 1), (0, 1, 2)]
+    assert run.ends == [("failed", "node-loss"), ("stopped", "resize"), ("succeeded", None)]
+    assert [rank for node in run.backend.attempts[1].nodes for rank in node.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("num_waiting", "first", "members"),
+    [
+        (2, 1, [(0, 1, 2, 3), (0, 1, 2, 3), (0, 1), (0, 1, 2, 3)]),
+        (3, 1, [(0, 1, 2, 3), (0, 1, 2, 3)]),
+        (2, 0, [(0, 1, 2, 3)]),
+    ],
+    ids=["shrinks", "not below min", "not in the first attempt"],
+)
+def test_an_elastic_run_goes_on_without_the_nodes_that_find_no_capacity(
+    make_run: MakeRun, num_waiting: int, first: int, members: list[tuple[int, ...]]
+) -> None:
+    """Also where they were taken away in order, and so were not lost."""
+    run = make_run(nodes=4, min_nodes=2, node_back_seconds=10.0, max_restarts=1, restart_on=["preemption"])
+
+    def script(attempt: FakeAttempt) -> None:
+        number, now = len(run.backend.attempts), run.clock.now - START
+        waiting = range(4 - num_waiting, 4) if number == first + 1 else ()
+        for node in attempt.nodes:
+            if node.number not in waiting:
+                node.begin()
+        if number == 1 and first:
+            attempt.nodes[3].report("notice", source="sigterm", action="terminate")
+        elif waiting:
+            for place in waiting:
+                attempt.nodes[place].words = "pod r-2-3: Unschedulable: 0/4 nodes are available"
+            attempt.waiting = {place: run.clock.time() + place for place in waiting}  # each somewhat later
+            run.clock.at(now + 120, lambda: end_all(attempt))
+        elif number == 3:
+            attempt.nodes[0].report("checkpoint", action="saved", step=7, name="step-7")
+        else:
+            end_all(attempt)
+
+    assert run.run(script).phase is Phase.SUCCEEDED
+    assert [attempt.members for attempt in run.status.attempts] == members
+    if len(members) == 4:
+        why = "pod r-2-3: Unschedulable: 0/4 nodes are available"
+        assert run.data("lost-node") == [{"node": node, "why": why} for node in (2, 3)]
+        assert [reason for _, reason in run.ends] == ["preemption", "resize", "resize", None]
+        assert run.data("cause") == []
+        begun_at = [event.time for event in run.events("attempt")]
+        assert 30 <= begun_at[2] - begun_at[1] < 60
+
+
+def test_the_smaller_side_of_a_cut_is_killed_at_once(make_run: MakeRun) -> None:
+    run = make_run(nodes=3, min_nodes=2, node_back_seconds=1e6)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        for node in attempt.nodes[:2]:
+            node.report("unreachable", nodes=[2])
+            del node.obeys[Intent.STOP]
+
+    assert run.run(first(script)).phase is Phase.SUCCEEDED
+    kept, _, cut = run.backend.attempts[0].nodes
+    assert cut.intents[0] is Intent.KILL
+    assert kept.intents == [Intent.STOP, Intent.STOP_NOW], "in a collective they would wait for half an hour"
+    assert kept.sent[1][0] - kept.sent[0][0] < 1
+    assert run.data("lost-node") == [{"node": 2, "why": "node 2 cannot be reached by the others"}]
+    assert run.status.attempts[1].members == (0, 1)
+
+
+# -- back-off and the number of restarts -----------------------------------------------------------------------------
+
+
+def fail(attempt: FakeAttempt) -> None:
+    begun(attempt)
+    attempt.nodes[0].end(7)
+
+
+def test_restarts_wait_longer_each_time_and_then_end(make_run: MakeRun) -> None:
+    run = make_run(max_restarts=4)
+    status = run.run(fail)
+    assert (status.phase, status.exit_code, len(status.attempts)) == (Phase.FAILED, 7, 5)
+    ends = run.data("attempt-end")
+    assert [(one["restarts_left"], one["wait_seconds"]) for one in ends] == [(3, 0), (2, 1), (1, 2), (0, 4)]
+    assert run.clock.num_waits < 30, "a supervisor sleeps in its back-off"
+    started = [attempt.started_at for attempt in status.attempts]
+    assert started[4] - started[0] == pytest.approx(0 + 1 + 2 + 4, abs=2.5)
+
+
+def test_the_next_supervisor_waits_for_the_rest_of_a_back_off(make_run: MakeRun) -> None:
+    run = make_run(max_restarts=4)
+    run.begin()
+    for wait in (0.0, 30.0):
+        end = {"phase": "failed", "reason": "failure", "restarts_left": 3, "wait_seconds": wait}
+        run.writer.append(entry_of("attempt-end", end), at=START)
+        if not wait:
+            data = {"number": 2, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "failure"}
+            run.writer.append(entry_of("attempt", data), at=START)
+    run.clock.now = START + 10
+    assert run.run(succeed).phase is Phase.SUCCEEDED
+    assert run.status.attempts[2].started_at == pytest.approx(START + 30, abs=0.6)
+
+
+def test_a_stop_request_ends_a_back_off(make_run: MakeRun) -> None:
+    run = make_run(max_restarts=9)
+    run.clock.at(20, lambda: write_stop_request(run.dir, StopRequest()))
+    assert run.run(fail).phase is Phase.STOPPED
+    assert run.clock.now - START == pytest.approx(20, abs=0.6)
+
+
+# -- adoption ---------------------------------------------------------------------------------------------------------
+
+
+def dead(died_at: float) -> Callable[[FakeAttempt], object]:
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.died_at = died_at
+        for node in attempt.nodes:
+            node.die()
+
+    return script
+
+
+def test_after_a_power_cut_the_run_starts_again_and_the_time_since_counts_as_idle(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, max_restarts=1, restart_on=["node-loss"])
+    run.begin()
+    run.clock.now = START + 3600
+    assert not settle(run.supervisor()), "it is to be started again"
+    run.run(first(dead(START + 50)))
+    assert run.ends == [("failed", "node-loss"), ("succeeded", None)]
+    assert run.status.attempts[0].ended_at == pytest.approx(START + 50)
+    assert run.status.phases[Phase.IDLE] > 3500
+
+
+def test_without_restarts_a_power_cut_is_the_end_and_a_command_settles_it(make_run: MakeRun) -> None:
+    run = make_run(nodes=2)
+    run.begin()
+    run.backend.script = dead(START + 50)
+    assert settle(run.supervisor())
+    assert (run.status.phase, run.ends) == (Phase.LOST, [("lost", "node-loss")])
+    assert run.backend.cleaned_up == [Phase.LOST]
+
+
+def test_a_run_whose_nodes_live_is_left_to_a_supervisor(run: FakeRun) -> None:
+    run.begin()
+    run.backend.script = begun
+    assert not settle(run.supervisor())
+
+
+def test_what_the_supervisor_before_has_recorded_is_not_recorded_again(make_run: MakeRun) -> None:
+    run = make_run(nodes=2)
+    supervisor = run.supervisor()
+    run.clock.at(10, lambda: setattr(run.backend, "lost_to_another", True))
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[0].report("checkpoint", action="saved", step=3, name="step-3")
+
+    run.backend.script = script
+    supervisor.run()
+    recorded = run.kinds()
+    run.backend.lost_to_another = False
+    run.clock.now = START
+    run.clock.at(30, lambda: end_all(run.backend.attempts[-1]))
+    assert run.run().phase is Phase.SUCCEEDED
+    assert run.kinds()[len(recorded) :] == ["rank", "rank", "end"]

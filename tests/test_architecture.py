@@ -1,0 +1,32 @@
+"""No modules of Windlass import each other in a circle, imports inside functions included."""
+
+from __future__ import annotations
+
+import grimp
+
+
+def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
+    """The strongly connected components of more than one module, each sorted."""
+    reached: dict[str, set[str]] = {}
+    for module in graph.modules:
+        found: set[str] = set()
+        waiting = [module]
+        while waiting:
+            new = graph.find_modules_directly_imported_by(waiting.pop()) - found
+            found |= new
+            waiting += new
+        reached[module] = found
+    together = {frozenset(one for one in reached[module] if module in reached[one]) for module in reached}
+    return sorted(sorted(component) for component in together if component)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    found = cycles(grimp.build_graph("windlass", exclude_type_checking_imports=True, cache_dir=None))
+    assert not found, "\n".join(", ".join(component) for component in found)
+
+
+def test_a_circle_is_found() -> None:
+    graph = grimp.ImportGraph()
+    for one, other in (("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")):
+        graph.add_import(importer=one, imported=other)
+    assert cycles(graph) == [["a", "b", "c"]]

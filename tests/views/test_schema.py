@@ -1,0 +1,44 @@
+"""Schemas are made from the views and keep the fields that programs rely on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.views.schema import schema_of
+
+PREVIOUS = {
+    "status": "id name target host phase exit_code created_at ended_at phases ranks progress cause checkpoint "
+    "checkpoint_missing restarts_left waits_for condition logs_dropped output_dir attempts ledger",
+    "ps": "id name target host phase exit_code created_at ended_at phases ranks progress cause checkpoint "
+    "checkpoint_missing restarts_left waits_for condition logs_dropped output_dir as_of stale",
+    "why": "id phase verdict summary rank evidence fix others not_seen restarts checkpoint_missing",
+    "cost": "id phase ledger cost",
+    "plan": "format run_id name target engine output_dir num_nodes procs_per_node policy job steps notes price",
+    "checkpoints": "id folder checkpoints",
+    "check": "ok name target nodes procs_per_node job notes",
+    "doctor": "ok checks",
+    "error": "error",
+}
+"""Fields that the previous version always printed."""
+
+
+@pytest.mark.parametrize("name", PREVIOUS)
+def test_every_field_of_the_previous_version_is_still_always_there(name: str) -> None:
+    assert set(PREVIOUS[name].split()) <= set(main_part(schema_of(name))["required"])
+
+
+def main_part(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the view that is printed without options."""
+    part = next((one for one in schema.get("anyOf", []) if "$ref" not in one or "RunId" not in one["$ref"]), schema)
+    part = part.get("items", part)
+    found: dict[str, Any] = schema["$defs"][part["$ref"].rsplit("/", 1)[-1]] if "$ref" in part else part
+    return found
+
+
+def test_a_nested_part_of_the_record_may_have_fields_of_newer_versions() -> None:
+    parts = schema_of("status")["$defs"]
+    assert parts["RootCause"]["additionalProperties"] is True
+    assert parts["RootCause"]["required"] == ["summary"]
+    assert parts["Ledger"]["additionalProperties"] is False

@@ -1,0 +1,18 @@
+"""What the tests of pods are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.worker.pod_process import Pod
+
+
+@pytest.fixture
+def pods() -> Iterator[list[Pod]]:
+    """Pods that a test adds, to be killed at its end."""
+    made: list[Pod] = []
+    yield made
+    for one in made:
+        one.process.kill()
+        one.process.wait()

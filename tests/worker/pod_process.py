@@ -1,0 +1,85 @@
+"""The process of a pod, run for real on this machine."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.helpers.until import until
+
+from windlass.engines.kubernetes.pods.control import signalling
+from windlass.worker import pod, pod_reuse, rank
+from windlass.worker.protocol import NodeSpec, RankSpec, pack
+
+SCRIPT = """
+import os, subprocess, sys, time
+print("attempt", os.environ["WINDLASS_ATTEMPT"], flush=True)
+how = os.environ["WINDLASS_HOW"]
+time.sleep(600 if how == "sleeps" else 0)
+if how == "leaves":
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+sys.exit(how in ("fails", "leaves"))
+"""
+
+
+class Pod:
+    """The process of a pod with one rank, and its folder."""
+
+    def __init__(
+        self, work: Path, how: str, stay_seconds: float = 600.0, env: Mapping[str, str] | None = None,
+        warm: tuple[str, ...] = (), python: str = sys.executable, place: int = 0,
+    ) -> None:  # fmt: skip
+        """Of the attempt's pods it is that at `place`; the attempt has a node at the first place alone."""
+        self.work = work
+        self.place = place
+        self.warm = warm
+        (work / "script.py").write_text(SCRIPT)
+        nodes = work / "nodes.json.gz"
+        nodes.write_bytes(self.spec(1, how, stay_seconds))
+        self.log = work / "log"
+        words = [python, "-I", "-S", pod.__file__, str(work / "attempt"), str(nodes)]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                words, stdout=log, stderr=log,
+                env={"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(place), **(env or {})},
+            )  # fmt: skip
+
+    def spec(self, attempt: int, how: str, stay_seconds: float = 600.0, place: int = 0) -> bytes:
+        env = {
+            "MASTER_ADDR": "127.0.0.1", "WINDLASS_ATTEMPT": str(attempt), "WINDLASS_HOW": how,
+            "WINDLASS_OUTPUT_DIR": str(self.work / "out"), "WINDLASS_CHECKPOINT_DIR": str(self.work / "checkpoints"),
+        }  # fmt: skip
+        runner = (rank.__file__,) if self.warm else ()
+        its = RankSpec(0, 0, (sys.executable, *runner, str(self.work / "script.py")), {})
+        spec = NodeSpec(
+            0, "script.py", sys.executable, str(self.work), env, (its,), 5.0, stay_seconds=stay_seconds,
+            attempt=attempt, warm=self.warm,
+        )  # fmt: skip
+        return pack(attempt, {place: spec})
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, text: str) -> None:
+        until(lambda: text in self.text() or self.process.poll() is not None, lambda: f"no {text!r} in {self.text()}")
+        assert text in self.text()
+
+    def wait(self) -> int:
+        return self.process.wait(100)
+
+    def tell(self, *words: str) -> int:
+        """Run `pod_reuse.py` beside it, as in its container."""
+        return subprocess.run([sys.executable, "-I", "-S", pod_reuse.__file__, str(self.work), *words]).returncode
+
+    def order(self, attempt: int, how: str) -> int:
+        return self.tell("order", base64.b64encode(self.spec(attempt, how, place=self.place)).decode(), str(attempt))
+
+    def signal_as_supervisor(self, attempt: int) -> None:
+        """As it is done in a pod, whose first process this one is not."""
+        words = [str(self.work), str(attempt), str(int(signal.SIGTERM)), str(self.process.pid)]
+        subprocess.run([sys.executable, "-c", signalling(), *words], check=True)

@@ -1,0 +1,290 @@
+"""Scripts that save for themselves, unchanged: killed in the middle, they go on from their newest whole checkpoint."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_views import plain
+from tests.engines.harness import Can, Harness, Run, Way
+from tests.engines.local.planning import plan_local
+from tests.helpers.until import until
+
+from windlass.cli import statustext
+from windlass.cli.eventtext import sentence
+from windlass.cli.formatting import tilde
+from windlass.cli.whytext import restart_words, why_lines
+from windlass.diagnose.verdict import Diagnosis, Verdict
+from windlass.engines.local.engine import LocalEngine
+from windlass.engines.local.warm_pool import WarmPool
+from windlass.errors import JobFileError
+from windlass.runs.ledger import fold_ledger, restarts
+from windlass.runs.phase import Phase
+from windlass.runs.start import Origin, Start
+from windlass.views.reports import why_of
+from windlass.views.run import run_of
+from windlass.worker.resume import problem_of
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS = Path(__file__).with_name("scripts")
+EXAMPLES_PYTHON = ROOT / ".cache" / "examples-env" / "bin" / "python"
+BARE = "--folder $WINDLASS_CHECKPOINT_DIR"
+CHECKPOINT = {"find": "model-*.pt", "resume": "--resume {path}"}
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    way = Way("local", LocalEngine, plan_local, frozenset(Can), clean_up=lambda home: WarmPool(home).stop())
+    harness = Harness(way, tmp_path_factory.mktemp("home"))
+    yield harness
+    harness.close()
+
+
+@pytest.fixture(scope="module")
+def _libraries() -> None:
+    done = subprocess.run(["bash", "tools/examples-env.sh"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def bare(harness: Harness, *words: str, **fields: Any) -> Run:
+    """A run of the bare script on two ranks."""
+    fields = {"procs_per_node": 2, "restarts": 1, "checkpoint": CHECKPOINT, **fields}
+    return harness.start("bare.py", *(BARE.split()), *words, base=SCRIPTS, **fields)
+
+
+def undisturbed_weights(harness: Harness) -> str:
+    run = harness.finish("bare.py", *(BARE.split()), base=SCRIPTS, procs_per_node=2)
+    assert run.status.phase is Phase.SUCCEEDED, run.text()
+    return weights(run)
+
+
+def weights(run: Run) -> str:
+    [found] = set(re.findall(r"weights (\w+)", run.text(attempt=len(run.status.attempts))))
+    return str(found)
+
+
+def kill(run: Run, rank: int = 0, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """`kill -9` a rank of the first attempt; what is done meanwhile is done while it stands still."""
+
+    def pids() -> list[int]:
+        return [event.data["pid"] for event in run.events if event.kind == "rank" and event.data["rank"] == rank
+                and "pid" in event.data]  # fmt: skip
+
+    [pid] = until(pids)  # what a rank prints may be read before its start is recorded
+    os.kill(pid, signal.SIGSTOP)
+    meanwhile()
+    os.kill(pid, signal.SIGKILL)
+
+
+def told(run: Run, action: str) -> list[dict[str, Any]]:
+    """What the record says of checkpoints that were `restored` or `refused`."""
+    return [dict(event.data) for event in run.events if event.kind == "checkpoint" and event.data["action"] == action]
+
+
+def steps(run: Run, attempt: int) -> list[int]:
+    return [int(step) for step in re.findall(r"^step (\d+)$", run.text(attempt=attempt), re.MULTILINE)]
+
+
+def checkpoints(run: Run) -> list[Path]:
+    """Those of the bare script that are whole, the newest first."""
+    found = sorted((run.dir / "checkpoints").glob("model-*.pt"), key=lambda path: -int(path.stem.split("-")[1]))
+    return [path for path in found if not problem_of(str(path))]
+
+
+@pytest.mark.slow
+def test_a_bare_torch_save_goes_on_after_a_kill_and_ends_with_the_same_weights(harness: Harness) -> None:
+    run = bare(harness, "--hold", "12").until(lambda run: "step 12\n" in run.text())
+    kill(run, rank=1)
+    status = run.wait()
+    assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+    [restored] = told(run, "restored")
+    saved = int(re.fullmatch(r"model-(\d+)\.pt", restored["name"])[1])  # type: ignore[index]
+    assert saved >= 10
+    assert steps(run, 2) == list(range(saved + 1, 41))
+    assert weights(run) == undisturbed_weights(harness)
+
+
+def test_a_truncated_newest_checkpoint_is_passed_over_with_its_name_and_the_reason(harness: Harness) -> None:
+    run = bare(harness, "--hold", "10").until(lambda run: len(checkpoints(run)) >= 2)
+    torn: list[str] = []
+
+    def tear() -> None:
+        newest = checkpoints(run)[0]
+        torn.append(newest.name)
+        os.truncate(newest, newest.stat().st_size // 2)
+
+    kill(run, meanwhile=tear)
+    status = run.wait()
+    assert status.phase is Phase.SUCCEEDED, run.text()
+    refused = told(run, "refused")[-1]
+    assert refused["name"] == torn[0]
+    assert "not a zip file" in refused["reason"]
+    saved = int(torn[0][6:-3]) - 5
+    assert told(run, "restored")[-1]["name"] == f"model-{saved}.pt"
+    assert steps(run, 2)[0] == saved + 1
+    assert weights(run) == undisturbed_weights(harness)
+
+
+@pytest.mark.slow
+def test_where_nothing_was_saved_the_script_starts_anew_with_its_own_arguments(harness: Harness) -> None:
+    run = bare(harness, "--hold", "2", "--steps", "9").until(lambda run: "step 2\n" in run.text())
+    kill(run)
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert steps(run, 2) == list(range(1, 10))
+    assert told(run, "restored") == []
+
+
+def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(harness: Harness) -> None:
+    checkpoint = {"find": "checkpoint-*.pt", "resume": "--resume {path}"}
+    run = bare(harness, "--hold", "5", "--steps", "12", procs_per_node=1, checkpoint=checkpoint)
+    run.until(lambda run: bool(checkpoints(run)))
+    kill(run)
+    status = run.wait()
+    assert (status.phase, steps(run, 2)[0]) == (Phase.SUCCEEDED, 1), run.text()
+    events = [(number, event) for number, event in enumerate(run.events)]
+    second = next(number for number, event in events if event.kind == "attempt" and event.data["number"] == 2)
+    told = [(number, event) for number, event in events if event.data.get("action") == "missing"]
+    [(number, event)] = [(number, event) for number, event in told if "at_end" not in event.data]
+    began = [number for number, event in events if event.kind in ("rank", "progress") and number > second]
+    assert second < number < min(began)
+    assert sum(event.data.get("at_end", False) for _, event in told) == 2
+    folder = str(run.dir / "checkpoints")
+    assert (event.data["find"], event.data["folder"]) == ("checkpoint-*.pt", folder)
+    assert set(event.data["near"]) <= {path.name for path in Path(folder).iterdir()}
+    assert event.data["near"]
+    words = f"nothing matches checkpoint-*.pt in {tilde(folder)}: there "
+    view = run_of(status, {}, fold_ledger(run.events, 0.0), 0.0, is_here=True)
+    views = (
+        statustext.status_lines(view, 0.0, plain),
+        statustext.summary_lines(view, 0.0, plain),
+        why_lines(why_of(status, Diagnosis(Verdict("none", "all is well")), []), plain),
+        [sentence(event)],
+    )
+    for lines in views:
+        assert words in "\n".join(lines)
+
+
+def test_nothing_is_missing_where_the_pattern_matches_and_on_the_first_attempt(harness: Harness) -> None:
+    run = bare(harness, "--steps", "6", restarts=0, procs_per_node=1)
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert told(run, "missing") == []
+    assert run.status.checkpoint_missing is None
+
+
+def test_a_script_that_resumes_by_itself_is_said_to_go_on_where_it_went_on(harness: Harness) -> None:
+    run = harness.finish("itself.py", "0.3", base=SCRIPTS, restarts=1)
+    assert (run.status.phase, len(run.status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+    [restart] = restarts(run.events)
+    said = f"Resuming training from {run.status.output_dir}"
+    assert (restart.start, restart.steps_redone) == (Start(Origin.SCRIPT, 50, None, said), 7)
+    assert "resumed by the script at step 50, 7 steps redone" in restart_words(restart)
+    ledger = fold_ledger(run.events, 0.0)
+    assert (ledger.steps_redone, ledger.unknown_starts, ledger.start) == (7, 0, restart.start)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_an_earlier_run_are_none_of_this_one(harness: Harness, tmp_path: Path) -> None:
+    """A script that always writes into the same folder of its own, which is there from the last time."""
+    (tmp_path / "bare.py").write_text((SCRIPTS / "bare.py").read_text())
+    (tmp_path / "saved").mkdir()
+    fields = {"base": tmp_path, "checkpoint": {"find": "saved/model-*.pt", "resume": "--resume {path}"}}
+    words = ["bare.py", "--folder", "saved", "--steps", "12"]
+    first = harness.start(*words, **fields)
+    assert first.wait().phase is Phase.SUCCEEDED, first.text()
+    run = harness.start(*words, "--hold", "7", restarts=1, **fields).until(lambda run: "step 7\n" in run.text())
+    assert steps(run, 1)[0] == 1
+    kill(run)
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert told(run, "restored")[0]["name"] == str(tmp_path / "saved" / "model-5.pt")
+    assert steps(run, 2)[0] == 6
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_from_the_checkpoint_that_is_named_or_not_at_all(harness: Harness) -> None:
+    run = bare(harness, "--hold", "12", "--steps", "20", restarts=0).until(lambda run: "step 12\n" in run.text())
+    kill(run)
+    assert run.wait().phase is Phase.FAILED
+    torn = run.dir / "checkpoints" / "model-10.pt"
+    os.truncate(torn, torn.stat().st_size // 2)
+    harness.engine.resume(run.id, checkpoint="model-10.pt")
+    status = run.wait()
+    assert status.phase is Phase.FAILED
+    assert "cannot resume from model-10.pt: " in (status.cause or {})["summary"]
+    harness.engine.resume(run.id, checkpoint="model-5.pt")
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert steps(run, len(run.status.attempts)) == list(range(6, 21))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("_libraries")
+def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> None:
+    options = ["--use_cpu", "--max_steps", "300", "--save_steps", "20", "--logging_steps", "1", "--disable_tqdm",
+               "True", "--per_device_train_batch_size", "4", "--report_to", "none"]  # fmt: skip
+    run = harness.start(
+        "trainer.py", "--output_dir", "$WINDLASS_CHECKPOINT_DIR", *options, base=SCRIPTS, procs_per_node=2, restarts=1,
+        python=str(EXAMPLES_PYTHON),
+        checkpoint={"find": "checkpoint-*", "resume": "--resume_from_checkpoint {path}"},
+    ).until(lambda run: (run.dir / "checkpoints" / "checkpoint-60" / "trainer_state.json").exists(), 250)  # fmt: skip
+    kill(run, rank=1)
+    status = harness.engine.wait(run.id, 250)
+    assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+    [restored] = told(run, "restored")
+    assert 60 <= restored["step"] < 300
+    assert restored["name"] == f"checkpoint-{restored['step']}"
+    assert run.text(attempt=2).count("'loss': ") == 300 - restored["step"]
+    assert (run.dir / "checkpoints" / "checkpoint-300" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("_libraries")
+def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:
+    run = harness.start(
+        "lit.py", "--folder", "$WINDLASS_CHECKPOINT_DIR", base=SCRIPTS, procs_per_node=2, restarts=1,
+        python=str(EXAMPLES_PYTHON), checkpoint={"find": "*.ckpt", "resume": "--ckpt_path {path}"},
+    ).until(lambda run: "step 65\n" in run.text(), 250)  # fmt: skip
+    kill(run, rank=1)
+    status = harness.engine.wait(run.id, 250)
+    assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
+    [restored] = told(run, "restored")
+    assert 60 <= restored["step"] < 300
+    assert re.fullmatch(rf"epoch=\d+-step={restored['step']}\.ckpt", restored["name"])
+    assert steps(run, 2) == list(range(restored["step"] + 1, 301))
+    assert "trained 300 steps" in run.text(attempt=2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"find": "model-*.pt"}, "checkpoint.resume: required with find"),
+        ({"resume": "--resume {path}"}, "checkpoint.resume: is --resume {path}, but find names no"),
+        ({"find": "a", "resume": "--resume"}, "checkpoint.resume: has no {path}"),
+        ({"find": "a", "resume": "'{path}"}, "checkpoint.resume: cannot be split into words"),
+        ({"pattern": "a"}, "checkpoint.pattern: not a field (did you mean find?)"),
+    ],
+)
+def test_half_an_instruction_is_refused(fields: dict[str, Any], says: str) -> None:
+    from windlass.spec.job import Job
+
+    with pytest.raises(JobFileError) as caught:
+        Job(name="a", run="train.py", checkpoint=fields)
+    assert says in str(caught.value.problems[0])
+
+
+def test_the_plan_shows_the_words_and_what_they_wait_for(harness: Harness) -> None:
+    from windlass.cli.plantext import plan_lines
+
+    made = harness.plan("bare.py", *BARE.split(), "$WINDLASS_DATA_NONE", base=SCRIPTS, checkpoint=CHECKPOINT)
+    assert [note.message for note in made.notes if note.code == "name-unknown"] == [
+        "$WINDLASS_DATA_NONE in the job's arguments is not replaced"
+    ]
+    text = "\n".join(plan_lines(made, lambda text, *_, **__: text))
+    assert f"--folder {harness.home}/runs/{made.run_id}/checkpoints" in text
+    assert "… --resume '{path}', once there is model-*.pt" in text

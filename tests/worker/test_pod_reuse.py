@@ -1,0 +1,79 @@
+"""The process of a pod, run here for real: it waits after a failure, runs the next attempt, and exits when asked to."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.helpers.until import passed, until
+from tests.worker.pod_process import Pod
+
+from windlass.worker import pod_reuse
+
+
+def test_a_pod_whose_rank_failed_plays_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "fails"))
+    one.wait_for("[a] over")
+    assert one.order(2, "fails") == pod_reuse.TAKEN
+    one.wait_for("[a] 2")
+    one.wait_for("[0] attempt 2")
+    assert one.order(3, "succeeds") == pod_reuse.TAKEN  # waits until it stays again
+    assert one.wait() == 0
+    assert "[0] attempt 3" in one.text()
+
+
+def test_a_pod_that_succeeded_does_not_stay(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "succeeds"))
+    assert one.wait() == 0
+    assert "[a]" not in one.text()
+
+
+def test_without_an_order_it_ends_with_the_code_of_its_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "fails", stay_seconds=0.2))
+    assert one.wait() == 1
+    assert "[a] over" in one.text()
+
+
+def test_a_pod_of_a_run_that_has_ended_is_told_to_go(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "fails"))
+    one.wait_for("[a] over")
+    assert pod_reuse.leave(str(tmp_path), one.process.pid) == pod_reuse.TAKEN
+    assert one.wait() == 1
+
+
+def test_one_that_plays_is_not_told_to_go(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "sleeps"))
+    one.wait_for("[0] attempt 1")
+    assert pod_reuse.leave(str(tmp_path), one.process.pid, patience_seconds=0.2) == pod_reuse.NOT_TAKEN
+    assert one.process.poll() is None
+
+
+def test_it_waits_for_the_next_attempt_when_its_supervisor_ends_the_ranks(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "sleeps"))
+    one.wait_for("[0] attempt 1")
+    one.signal_as_supervisor(1)
+    one.wait_for("[a] over")
+    assert one.order(2, "succeeds") == pod_reuse.TAKEN
+    assert one.wait() == 0
+
+
+def test_it_goes_when_its_machine_does(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "sleeps"))
+    one.wait_for("[0] attempt 1")
+    one.process.send_signal(signal.SIGTERM)
+    assert one.wait() == 1
+    assert "[a] over" not in one.text()
+
+
+def test_a_signal_that_comes_late_is_not_for_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "fails"))
+    one.wait_for("[a] over")
+    one.signal_as_supervisor(1)  # the supervisor did not know yet that the node had ended
+    assert one.order(2, "sleeps") == pod_reuse.TAKEN
+    one.wait_for("[0] attempt 2")
+    one.signal_as_supervisor(1)
+    passed(0.2)
+    assert one.process.poll() is None
+    one.signal_as_supervisor(2)
+    until(lambda: one.text().count("[a] over") == 2 or one.process.poll() is not None)
+    assert one.text().count("[a] over") == 2, one.text()
