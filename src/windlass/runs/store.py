@@ -314,10 +314,10 @@ class Store:
             raise NoSuchRun(f"no run has the id '{run_id}'")
         return json.loads(row[0])
 
-    def events(self, run_id: str, after: int = 0) -> list[Event]:
-        """The events of a run with a number above `after`, in order."""
-        rows = self._all("SELECT seq, time, kind, data FROM events WHERE run_id = ? AND seq > ? ORDER BY seq",
-                         run_id, after)  # fmt: skip
+    def events(self, run_id: str, after: int = 0, since: float = 0.0) -> list[Event]:
+        """The events of a run with a number above `after`, not older than `since` (Unix seconds), in order."""
+        rows = self._all("SELECT seq, time, kind, data FROM events WHERE run_id = ? AND seq > ? AND time >= ? "
+                         "ORDER BY seq", run_id, after, since)  # fmt: skip
         return [Event(seq, when, kind, json.loads(data)) for seq, when, kind, data in rows]
 
     # -- the file -----------------------------------------------------------------------------------------------------

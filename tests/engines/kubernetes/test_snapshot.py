@@ -175,11 +175,13 @@ def test_a_run_whose_objects_are_removed_is_about_to_stop(
     assert (found["phase"], found["waits_for"]) == ("stopping", snapshot.REMOVED)
 
 
-def test_a_new_supervisor_that_has_not_looked_yet_is_not_believed(
-    windlass: Call, recorded: Recorded, server: ObjectServer
+@pytest.mark.parametrize("reported", [(), (("condition", {"type": None, "message": ""}),)], ids=["nothing", "some"])
+def test_a_new_supervisor_that_may_not_have_read_everything_is_not_believed(
+    windlass: Call, recorded: Recorded, server: ObjectServer, reported: tuple[tuple[str, dict[str, Any]], ...]
 ) -> None:
     writer = recorded.run(RUN, *TRAINS, ago=1.0)
-    writer.append(entry_of("adopted", {}))
+    for event in (("adopted", {}), *reported):
+        writer.append(entry_of(*event))
     server.anchor(RUN)
     succeeds(server)
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("succeeded", snapshot.BEHIND)

@@ -29,7 +29,7 @@ from windlass.runs.store import Store
 Json = Mapping[str, Any]
 
 FRESH_SECONDS: Final = 10.0
-"""A record that its supervisor has written to within this time is as of now."""
+"""A record that its supervisor has written to within this time is as of now, unless it was restarted within it."""
 WAITING: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING})
 RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
 REMOVED: Final = "its objects were removed from the cluster"
@@ -130,8 +130,16 @@ def signs(status: Status, store: Store, now: float) -> Sign | None:
     at = status.progress.get("at")
     progress = float(at) if isinstance(at, int | float) else 0.0
     as_of = min(now, max(noted, progress, _last_written(store.run_dir(status.id), status)))
-    is_fresh = not is_cut_off and not status.phase.is_terminal and now - as_of <= FRESH_SECONDS
-    return None if is_fresh else Sign(place_of(store.plan(status.id)), as_of)
+    is_behind = is_cut_off or status.phase.is_terminal or now - as_of > FRESH_SECONDS
+    if not is_behind and not _is_reading_back(store, status.id, now):
+        return None
+    return Sign(place_of(store.plan(status.id)), as_of)
+
+
+def _is_reading_back(store: Store, run_id: str, now: float) -> bool:
+    """Whether a supervisor was restarted just now: it records first what happened while there was none."""
+    recent = store.events(run_id, since=now - FRESH_SECONDS)
+    return any(event.kind == SupervisorRestarted.kind for event in recent)
 
 
 def _is_sign(event: Event) -> bool:
