@@ -1,0 +1,212 @@
+"""Opens the index of a source: that of the run, of the cache where the source has not changed, else a new one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from windlass.train.stream.cache import CachedSet
+from windlass.train.stream.errors import StreamError
+from windlass.train.stream.grouping import grouped
+from windlass.train.stream.index import Index, Member, Samples, digest_of, write_index
+from windlass.train.stream.manifest import listed
+from windlass.train.stream.reader import BLOCK_BYTES, Reader, Span, block_name
+from windlass.train.stream.source import Object, Source
+from windlass.train.stream.tables import BadTables
+from windlass.train.stream.tar import RangeFile, members
+
+NUM_SHARDS = 8
+"""Indexed at once."""
+SUFFIXES = {"tar": (".tar",), "parquet": (".parquet", ".pq")}
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+LATEST = "latest.index"
+
+
+def open_index(
+    source: Source, cached: CachedSet, format: str | None, group: bool, environ: Mapping[str, str] = os.environ
+) -> Index:
+    """The index of a source. Raises StreamError.
+
+    All ranks and attempts of a run use one, which is in its checkpoint folder: an epoch that is resumed has the samples
+    it began with, and nothing is listed again.
+    """
+    # Nodes may have copies of a folder of their own, whose files have other times.
+    of_run = None if source.is_local else _of_run(cached, environ)
+    if of_run is not None and (found := _opened(of_run)) is not None:
+        return _local(found, cached)
+    with cached.alone():
+        if of_run is not None and (found := _opened(of_run)) is not None:
+            return _local(found, cached)
+        found = _built(source, cached, format, group)
+        return _published(found, of_run, cached) if of_run is not None else found
+
+
+# -- of a run ---------------------------------------------------------------------------------------------------------
+
+
+def _of_run(cached: CachedSet, environ: Mapping[str, str]) -> Path | None:
+    folder = environ.get("WINDLASS_CHECKPOINT_DIR")
+    is_of_run = folder and environ.get("WINDLASS_RUN_ID") and os.path.isdir(folder)
+    return Path(folder, ".stream", f"{cached.folder.name}.index") if folder and is_of_run else None
+
+
+def _published(found: Index, of_run: Path, cached: CachedSet) -> Index:
+    """Give an index to the whole run; gives that of the rank which was first."""
+    part = of_run.with_name(f".{of_run.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        of_run.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            shutil.copyfile(found.path, part)
+            with open(part, "rb") as file:
+                os.fsync(file.fileno())
+            _named_first(part, of_run)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise StreamError(f"{of_run}: {error.strerror}") from error
+    winner = _opened(of_run)
+    if winner is None:
+        raise StreamError(f"{of_run} cannot be read: remove it")
+    return _local(winner, cached)
+
+
+def _named_first(part: Path, name: Path) -> None:
+    """Give a file its name, unless another has it. Raises OSError."""
+    try:
+        os.link(part, name)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without links
+        if not name.exists():
+            part.replace(name)
+
+
+def _local(found: Index, cached: CachedSet) -> Index:
+    """An index on the disk of this node, as pages of a network file system may fail while they are read."""
+    path = cached.folder / f"{found.digest}.index"
+    if (known := _opened(path)) is not None and known.digest == found.digest:
+        return known
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(found.path, part)
+        part.replace(path)
+    except OSError as error:
+        raise StreamError(f"{path}: {error.strerror}") from error
+    return Index(path)
+
+
+def _opened(path: Path) -> Index | None:
+    try:
+        return Index(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, BadTables):
+        return None
+
+
+# -- a new one --------------------------------------------------------------------------------------------------------
+
+
+def _built(source: Source, cached: CachedSet, format: str | None, group: bool) -> Index:
+    """The index of the source as it is now; shards that were indexed before are not read again."""
+    objects = listed(source)
+    if not objects:
+        raise StreamError(f"{source.address} has no files: check the address")
+    format = format or format_of(source.address, objects)
+    objects = [one for one in objects if one.name.endswith(SUFFIXES.get(format, ""))]
+    if not objects:
+        raise StreamError(f"{source.address} has no {' or '.join(SUFFIXES[format])} files: leave out format={format!r}")
+    digest = digest_of(objects, format, group, with_versions=not source.is_local)
+    version = digest_of(objects, format, group, with_versions=True)
+    path = cached.folder / f"{version}.index"
+    before = _opened(cached.folder / LATEST)
+    found = _opened(path)
+    if found is None:
+        found = write_index(path, format, digest, objects, _samples(source, cached, format, group, objects, before))
+    if before is None or before.path.resolve() != path:
+        if before is not None and not source.is_local:
+            _forget(before, found, cached)
+        link = cached.folder / f".{LATEST}.{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+        link.replace(cached.folder / LATEST)
+    return found
+
+
+def _forget(before: Index, found: Index, cached: CachedSet) -> None:
+    """Blocks of objects that are not in the source any more."""
+    kept = {(one.name, one.version) for one in found.objects()}
+    gone = [one for one in before.objects() if (one.name, one.version) not in kept]
+    cached.remove([block_name(one, number) for one in gone for number in range(one.size // BLOCK_BYTES + 1)])
+
+
+def format_of(address: str, objects: Sequence[Object]) -> str:
+    """How the samples of these files are found. Raises StreamError for shards among other files."""
+    if packed := next((one.name for one in objects if one.name.endswith(COMPRESSED)), None):
+        raise StreamError(
+            f"{address}: {packed} is compressed, and a member of it cannot be read by itself: write shards as .tar, of "
+            "members that are compressed, or give format='files'"
+        )
+    for format, suffixes in SUFFIXES.items():
+        shards = sum(one.name.endswith(suffixes) for one in objects)
+        if shards == len(objects):
+            return format
+        if shards:
+            raise StreamError(
+                f"{address} has {shards} {suffixes[0]} files among {len(objects)}: give format={format!r} to read the "
+                "samples in these alone, or format='files' where each file is part of a sample"
+            )
+    return "files"
+
+
+def _samples(
+    source: Source, cached: CachedSet, format: str, group: bool, objects: Sequence[Object], before: Index | None
+) -> Samples:  # fmt: skip
+    samples = Samples()
+    found: Iterable[tuple[str, Sequence[Member]]]
+    if format == "files":
+        files = ((one.name, number, 0, one.size) for number, one in enumerate(objects))
+        found = grouped(files, source.address, group)
+    else:
+        found = _of_shards(source, cached, format, group, objects, before)
+    for key, parts in found:
+        samples.add(key, parts)
+    return samples
+
+
+def _of_shards(
+    source: Source, cached: CachedSet, format: str, group: bool, objects: Sequence[Object], before: Index | None
+) -> Iterator[tuple[str, Sequence[Member]]]:  # fmt: skip
+    """The samples of all shards; several shards are read at once, and none that the index before has."""
+    reader = Reader(source, objects.__getitem__, None if source.is_local else cached)
+    known = {} if before is None or before.format != format else {one: n for n, one in enumerate(before.objects())}
+
+    def of_shard(number: int) -> list[tuple[str, Sequence[Member]]]:
+        if before is not None and (old := known.get(objects[number])) is not None:
+            samples = before.samples_of(old)
+            return [(before.key(one), [m._replace(object=number) for m in before.members(one)]) for one in samples]
+        if format == "parquet":
+            from windlass.train.stream.parquet import row_groups
+
+            return row_groups(reader, objects[number], number, source.address)
+        return _of_tar(reader, objects[number], number, group, source.address)
+
+    with ThreadPoolExecutor(NUM_SHARDS, "windlass-index") as threads:
+        for found in threads.map(of_shard, range(len(objects))):
+            yield from found
+
+
+def _of_tar(
+    reader: Reader, one: Object, number: int, group: bool, address: str
+) -> list[tuple[str, Sequence[Member]]]:  # fmt: skip
+    file = RangeFile(
+        one.size,
+        lambda block: reader.block(number, block),
+        lambda start, length: reader.read([Span(number, start, length)])[0],
+    )
+    what = f"{address.rstrip('/')}/{one.name}"
+    files = ((name, number, offset, size) for name, offset, size in members(file, one.size, what))
+    return list(grouped(files, what, group))

@@ -1,0 +1,270 @@
+"""Cache of a node: blocks of objects on its disk, bounded, shared by all processes that stream.
+
+A block appears under its name only once it is whole, so that a process may be killed at any moment. Nothing of a set
+that a process reads is evicted: with random access, a part that stays serves more reads than one that is replaced all
+the time. Sets that none reads leave in the order of their last use.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from windlass.train.stream.errors import StreamError
+
+SHARE = 0.5
+"""Of the space that is free or taken by the cache, what the cache may take."""
+FULL_SECONDS = 60.0
+"""For which a process does not look again whether there is room."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PART = ".part"
+
+
+class Cache:
+    """The folder of all sets. Raises StreamError where it cannot be made."""
+
+    def __init__(self, folder: Path, max_bytes: int | None = None) -> None:
+        """`max_bytes` is the most that all sets together may take; default: half of the space."""
+        self.folder = folder
+        self._max_bytes = max_bytes
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.stat(folder).st_uid != os.getuid():
+                raise StreamError(f"{folder} is another user's; set WINDLASS_STREAM_CACHE to a folder of yours")
+        except OSError as error:
+            raise StreamError(
+                f"{folder}: {error.strerror}; set WINDLASS_STREAM_CACHE to a folder that can be written"
+            ) from error
+
+    def __reduce__(self) -> tuple[type[Cache], tuple[Path, int | None]]:
+        return Cache, (self.folder, self._max_bytes)
+
+    def set(self, key: str) -> CachedSet:
+        """The set of a source, which is in use as long as a process holds it. Raises StreamError."""
+        return CachedSet(self, self.folder / "sets" / hashlib.sha256(key.encode()).hexdigest()[:20])
+
+    @property
+    def bound(self) -> int:
+        """The most bytes that all sets may take."""
+        if self._max_bytes is None:
+            self._max_bytes = int(SHARE * (shutil.disk_usage(self.folder).free + self.usage()))
+        return self._max_bytes
+
+    def usage(self) -> int:
+        """Bytes that all sets take, as it was counted; at least what they do take."""
+        try:
+            return int((self.folder / "usage").read_bytes() or b"0")
+        except (OSError, ValueError):
+            return 0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone among all processes. Raises OSError."""
+        with _lock(self.folder / "lock", fcntl.LOCK_EX):
+            yield
+
+    def take(self, num_bytes: int, own: Path) -> bool:
+        """Count so many bytes more, once there is room for them; call it locked. Sets other than `own` may leave."""
+        if self.usage() + num_bytes > self.bound:
+            self._write(sum(_size(one) for one in self._sets()))
+            self._evict(num_bytes, own)
+        if self.usage() + num_bytes > self.bound:
+            return False
+        self._write(self.usage() + num_bytes)
+        return True
+
+    def give_back(self, num_bytes: int) -> None:
+        """Count so many bytes less; call it locked."""
+        self._write(max(0, self.usage() - num_bytes))
+
+    def _evict(self, num_bytes: int, own: Path) -> None:
+        for one in sorted(self._sets(), key=_used_at):
+            if self.usage() + num_bytes <= self.bound:
+                return
+            if one != own:
+                with suppress(BlockingIOError, OSError), _lock(one / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    size = _size(one)
+                    shutil.rmtree(one / "blocks", ignore_errors=True)
+                    self.give_back(size - _size(one))
+
+    def _sets(self) -> list[Path]:
+        with suppress(FileNotFoundError):
+            return [one for one in (self.folder / "sets").iterdir() if one.is_dir()]
+        return []
+
+    def _write(self, num_bytes: int) -> None:
+        # In place: it is one small write, and a power failure empties the cache anyway.
+        (self.folder / "usage").write_text(str(num_bytes))
+
+
+class CachedSet:
+    """What is cached of one source. Raises StreamError where its folder cannot be made."""
+
+    def __init__(self, cache: Cache, folder: Path) -> None:
+        self.cache = cache
+        self.folder = folder
+        self._full_until = 0.0
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with cache.locked():  # so that none evicts it between these two
+                self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._forget_blocks_of_another_boot()
+                fcntl.flock(self._lock, fcntl.LOCK_SH)
+                (folder / "used").touch()
+        except OSError as error:
+            raise StreamError(f"{folder}: {error.strerror}") from error
+
+    def __reduce__(self) -> tuple[type[CachedSet], tuple[Cache, Path]]:
+        return CachedSet, (self.cache, self.folder)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):
+            os.close(self._lock)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While one process builds the index of the set, others wait. Raises OSError."""
+        with _lock(self.folder / "build", fcntl.LOCK_EX):
+            yield
+
+    def get(self, name: str, start: int, length: int) -> bytes | None:
+        """Bytes of a block from `start` on; None where the block is not there."""
+        try:
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return None  # a disk that fails costs a read of the source, and no training
+        try:
+            data = os.pread(descriptor, length, start)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return data if len(data) == length else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no room was found lately."""
+        return time.monotonic() < self._full_until
+
+    def has(self, name: str) -> bool:
+        """Whether a block is there."""
+        return os.path.exists(self.path(name))
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keep a block; gives whether it is there. False where there is no room, or another process writes it."""
+        if self.is_full:
+            return False
+        path = self.path(name)
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            part = os.open(f"{path}{_PART}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_named(part, f"{path}{_PART}") or os.path.exists(path):
+                    return os.path.exists(path)  # another process was sooner
+                return self._write(part, path, data)
+            finally:
+                os.close(part)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._full_until = time.monotonic() + FULL_SECONDS
+            print(f"windlass: {self.folder}: {error.strerror}; samples are not cached", file=sys.stderr, flush=True)
+            return False
+
+    def remove(self, names: list[str]) -> None:
+        """Blocks of objects that are no longer part of the source."""
+        with self.cache.locked():
+            for name in names:
+                with suppress(OSError):
+                    size = os.stat(self.path(name)).st_size
+                    os.unlink(self.path(name))
+                    self.cache.give_back(size)
+
+    def _write(self, part: int, path: str, data: bytes) -> bool:
+        had = os.fstat(part).st_size  # of a process that was killed
+        with self.cache.locked():
+            if len(data) > had and not self.cache.take(len(data) - had, self.folder):
+                self._full_until = time.monotonic() + FULL_SECONDS
+                os.unlink(f"{path}{_PART}")
+                self.cache.give_back(had)
+                return False
+            os.ftruncate(part, len(data))  # it is counted from here on
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(part, memoryview(data)[written:], written)
+        except OSError:
+            with self.cache.locked():
+                os.unlink(f"{path}{_PART}")
+                self.cache.give_back(len(data))
+            raise
+        os.rename(f"{path}{_PART}", path)
+        return True
+
+    def path(self, name: str) -> str:
+        """Where a block is, if it is there."""
+        return f"{self.folder}/blocks/{name[:2]}/{name}"
+
+    def _forget_blocks_of_another_boot(self) -> None:
+        """What was written before a power failure may be blocks of zeros. A set in use is of this boot."""
+        mark, boot = self.folder / "boot", _boot_id()
+        with suppress(FileNotFoundError):
+            if mark.read_text() == boot:
+                return
+        with suppress(BlockingIOError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self.folder / "blocks", ignore_errors=True)
+            mark.write_text(boot)
+
+
+def _is_named(descriptor: int, path: str) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the blocks of a set, those that are being written included."""
+    found = 0
+    for below, _, names in os.walk(folder / "blocks"):
+        for name in names:
+            with suppress(OSError):
+                found += os.stat(os.path.join(below, name)).st_size
+    return found
+
+
+def _used_at(folder: Path) -> float:
+    try:
+        return (folder / "used").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+@contextmanager
+def _lock(path: Path, how: int) -> Iterator[None]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, how)
+        yield
+    finally:
+        os.close(lock)

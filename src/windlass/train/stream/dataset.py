@@ -1,0 +1,148 @@
+"""Map-style dataset over a source: a sample by its number, a batch by many requests at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from windlass.train.stream.building import open_index
+from windlass.train.stream.cache import Cache, CachedSet
+from windlass.train.stream.errors import SourceChanged, StreamError
+from windlass.train.stream.index import FORMATS, Index
+from windlass.train.stream.reader import Reader, Span
+from windlass.train.stream.source import Source, open_source
+
+T = TypeVar("T")
+Sample = dict[str, Any]
+"""`__key__`, and the bytes of each field; of Parquet the values of each column."""
+
+
+class Stream(Generic[T]):
+    """The samples of a source, for a DataLoader. Safe for threads, forks and pickling; each worker has its own reader.
+
+    A batch is read at once (`__getitems__`), so that its time is about that of one request.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        transform: Callable[[Sample], T] | None = None,
+        format: str | None = None,
+        group: bool = True,
+        columns: Sequence[str] | None = None,
+        cache: Cache,
+    ) -> None:
+        """See `windlass.train.stream`."""
+        if format is not None and format not in FORMATS:
+            raise StreamError(f"format={format!r}: known are {', '.join(FORMATS)}")
+        self._source = source
+        self._transform = transform
+        self._columns = tuple(columns) if columns is not None else None
+        self._cached = cache.set(f"{source.address} {format} {group}")
+        self._use(open_index(source, self._cached, format, group))
+
+    def _use(self, index: Index) -> None:
+        self._index = index
+        cached = None if self._source.is_local else self._cached
+        self._reader = Reader(self._source, index.object, cached)
+        self._rows: Any = None
+        if index.format == "parquet":
+            from windlass.train.stream.parquet import Rows
+
+            self._rows = Rows(index, self._reader, self._cached, self._columns, self._source.address)
+        elif self._columns is not None:
+            raise StreamError(f"columns={list(self._columns)}: {self._source.address} is not Parquet")
+
+    @property
+    def digest(self) -> str:
+        """Of the names, sizes and versions of all objects: equal streams have equal samples in the same order."""
+        return self._index.digest
+
+    def __len__(self) -> int:
+        return len(self._index) if self._rows is None else len(self._rows)
+
+    def __getitem__(self, number: int) -> T:
+        """One sample. Raises IndexError, StreamError."""
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[T]:
+        """The samples of a batch, in its order. Raises IndexError, StreamError."""
+        places = [self._place(number) for number in numbers]
+        found = self._samples(places) if self._rows is None else self._rows.read(places)
+        if self._transform is None:
+            return cast("list[T]", found)
+        return [self._transform(one) for one in found]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the position of a sampler applies to: as a part of a Checkpoint, it refuses another source."""
+        return {"digest": self.digest, "samples": len(self)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises SourceChanged where the checkpoint was of other samples."""
+        if state["digest"] != self.digest:
+            raise SourceChanged(
+                f"{self._source.address} has changed since the checkpoint: it had {state['samples']:,} samples, and "
+                f"has {len(self):,}; samples would be lost or seen twice. Read the data of then, or begin without that "
+                "checkpoint"
+            )
+
+    def _place(self, number: int) -> int:
+        size = len(self)
+        if not -size <= number < size:
+            raise IndexError(f"sample {number} of {size}")
+        return number % size
+
+    def _samples(self, numbers: Sequence[int]) -> list[Sample]:
+        parts = [self._index.members(number) for number in numbers]
+        spans = [Span(one.object, one.offset, one.size) for members in parts for one in members]
+        data = iter(self._reader.read(spans))
+        return [
+            {"__key__": self._index.key(number), **{one.field: next(data) for one in members}}
+            for number, members in zip(numbers, parts, strict=True)
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {"source": self._source, "transform": self._transform, "columns": self._columns, "cached": self._cached}
+        return {**kept, "index": self._index.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._source, self._transform = state["source"], state["transform"]
+        self._columns, self._cached = state["columns"], state["cached"]
+        self._use(Index(state["index"]))
+
+
+def open_stream(name: str | os.PathLike[str], environ: Mapping[str, str] = os.environ, **settings: Any) -> Stream[Any]:
+    """See `windlass.train.stream`."""
+    cache, cache_bytes = settings.pop("cache"), settings.pop("cache_bytes")
+    if cache_bytes is not None and cache_bytes < 0:
+        raise StreamError(f"cache_bytes={cache_bytes}: must be at least 0; 0 keeps no samples")
+    folder = Path(cache) if cache is not None else cache_folder(environ)
+    return Stream(open_source(address_of(name, environ)), cache=Cache(folder.absolute(), cache_bytes), **settings)
+
+
+def address_of(name: str | os.PathLike[str], environ: Mapping[str, str]) -> str:
+    """The address behind the name of a data set of the job; an address or a path stands for itself."""
+    text = os.fspath(name)
+    variable = f"WINDLASS_DATA_{text.upper().replace('-', '_')}"
+    if not isinstance(name, str) or "/" in text or text in (".", ".."):
+        return text
+    if found := environ.get(variable):
+        return found
+    raise StreamError(
+        f"stream({text!r}): ${variable} is not set: add data: [{{name: {text}, source: …, via: stream}}] to the "
+        f"job, or give an address such as s3://bucket/prefix or ./{text}"
+    )
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where samples are kept: `$WINDLASS_STREAM_CACHE`, else below the user's cache."""
+    if chosen := environ.get("WINDLASS_STREAM_CACHE"):
+        return Path(chosen)
+    base = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base, "windlass", "stream")
+
+
+__all__ = ["CachedSet", "Sample", "Stream", "open_stream"]

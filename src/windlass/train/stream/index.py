@@ -1,0 +1,140 @@
+"""Index of a source: which bytes of which objects each sample is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from windlass.train.stream.source import Object
+from windlass.train.stream.tables import BadTables, Strings, Tables, write
+
+FORMATS = ("files", "tar", "parquet")
+
+
+class Member(NamedTuple):
+    """One part of a sample: a file, or a member of a tar shard; of Parquet a row group, whose row is `offset`."""
+
+    object: int
+    """Number of the object."""
+    offset: int
+    size: int
+    field: str
+    """Its name in the sample."""
+
+
+@dataclass
+class Samples:
+    """Samples that are being indexed, in their order."""
+
+    fields: dict[str, int] = field(default_factory=dict)
+    keys: Strings = field(default_factory=Strings)
+    first: array[int] = field(default_factory=lambda: array("Q", [0]))
+    """Of each sample the first member, and at the end the number of all."""
+    objects: array[int] = field(default_factory=lambda: array("Q"))
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+    sizes: array[int] = field(default_factory=lambda: array("Q"))
+    names: array[int] = field(default_factory=lambda: array("Q"))
+
+    def add(self, key: str, members: Sequence[Member]) -> None:
+        """Add one."""
+        self.keys.append(key)
+        for one in members:
+            self.objects.append(one.object)
+            self.offsets.append(one.offset)
+            self.sizes.append(one.size)
+            self.names.append(self.fields.setdefault(one.field, len(self.fields)))
+        self.first.append(len(self.objects))
+
+
+class Index:
+    """An index in a file, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, BadTables."""
+        self.path = path
+        tables = Tables(path)
+        head, numbers, strings = tables.head, tables.numbers, tables.strings
+        if head.get("kind") != "windlass-stream-index":
+            raise BadTables(f"{path} is no index")
+        self.format: str = head["format"]
+        self.digest: str = head["digest"]
+        """Of the names, sizes, versions and digests of all objects, and of the format."""
+        self._fields: list[str] = head["fields"]
+        self._names, self._versions, self._digests = strings["name"], strings["version"], strings["digest"]
+        self._object_sizes = numbers["object_size"]
+        self._keys = strings["key"]
+        self._first = numbers["first"]
+        self._objects, self._offsets = numbers["object"], numbers["offset"]
+        self._sizes, self._field_of = numbers["size"], numbers["field"]
+        self.num_bytes = sum(self._object_sizes)
+
+    def __len__(self) -> int:
+        return len(self._first) - 1
+
+    @property
+    def num_objects(self) -> int:
+        """Files of the source."""
+        return len(self._object_sizes)
+
+    def object(self, number: int) -> Object:
+        """One file of the source."""
+        return Object(
+            self._names[number], self._object_sizes[number], self._versions[number], self._digests[number]
+        )  # fmt: skip
+
+    def objects(self) -> list[Object]:
+        """All files of the source."""
+        return [self.object(number) for number in range(self.num_objects)]
+
+    def key(self, sample: int) -> str:
+        """Name of a sample."""
+        return self._keys[sample]
+
+    def members(self, sample: int) -> list[Member]:
+        """What a sample is made of."""
+        places = range(self._first[sample], self._first[sample + 1])
+        return [
+            Member(self._objects[at], self._offsets[at], self._sizes[at], self._fields[self._field_of[at]])
+            for at in places
+        ]
+
+    def samples_of(self, object: int) -> range:
+        """The samples of a shard; samples follow each other as their shards do."""
+
+        def shard(sample: int) -> int:
+            return int(self._objects[self._first[sample]])
+
+        everything = range(len(self))
+        return range(bisect_left(everything, object, key=shard), bisect_right(everything, object, key=shard))
+
+
+def write_index(path: Path, format: str, digest: str, objects: Sequence[Object], samples: Samples) -> Index:
+    """Write an index; gives it as it is read. Raises StreamError."""
+    head: dict[str, Any] = {
+        "kind": "windlass-stream-index", "format": format, "digest": digest, "fields": list(samples.fields)
+    }  # fmt: skip
+    numbers = {
+        "object_size": array("Q", [one.size for one in objects]), "first": samples.first, "object": samples.objects,
+        "offset": samples.offsets, "size": samples.sizes, "field": samples.names,
+    }  # fmt: skip
+    strings = {
+        "name": Strings(one.name for one in objects), "version": Strings(one.version for one in objects),
+        "digest": Strings(one.digest for one in objects), "key": samples.keys,
+    }  # fmt: skip
+    write(path, head, numbers, strings)
+    return Index(path)
+
+
+def digest_of(objects: Sequence[Object], format: str, group: bool, with_versions: bool) -> str:
+    """Digest of what an index is made of. Without versions, copies of a folder on several nodes have the same."""
+    whole = hashlib.sha256(json.dumps([format, group]).encode())
+    for one in objects:
+        version = one.version if with_versions else ""
+        whole.update(json.dumps([one.name, one.size, version, one.digest]).encode())
+    return whole.hexdigest()

@@ -1,0 +1,233 @@
+"""Reads ranges of objects: from the cache of the node, else from the source, many at once.
+
+What a batch needs is read by its exact ranges, near ones in one request. The blocks that they are in are fetched whole
+in the background as long as the cache has room, so that each byte comes over the network about once per node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+from windlass.train.stream.cache import CachedSet
+from windlass.train.stream.errors import StreamError
+from windlass.train.stream.retry import repeated
+from windlass.train.stream.source import Object, Source
+
+BLOCK_BYTES = 8 << 20
+"""As the parts by which a manifest has the digests of large files."""
+GAP_BYTES = 128 << 10
+"""Between two ranges that are read in one request: less than a request costs."""
+NUM_REQUESTS = 32
+"""At once, by one process."""
+NUM_FILLS = 2
+"""Of these by the background."""
+
+
+class Span(NamedTuple):
+    """A range of an object."""
+
+    object: int
+    start: int
+    length: int
+
+
+class Reader:
+    """Reads spans; safe for threads and forks."""
+
+    def __init__(self, source: Source, objects: Callable[[int], Object], cached: CachedSet | None) -> None:
+        """`objects(number)` gives an object; nothing is kept without `cached`."""
+        self._source, self._object, self._cached = source, objects, cached
+        self._pid = 0
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """Threads of a parent are not there after a fork."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._threads = ThreadPoolExecutor(NUM_REQUESTS, "windlass-stream")
+            self._fills = ThreadPoolExecutor(NUM_FILLS, "windlass-fill")
+            self._waiting: OrderedDict[tuple[int, int], None] = OrderedDict()
+            self._num_filling = 0
+            self._lock = threading.Lock()
+
+    def read(self, spans: Sequence[Span]) -> list[bytes]:
+        """The bytes of each span. Raises StreamError, and SourceChanged for an object that was written."""
+        self._start_again()
+        if self._cached is None and self._source.is_local:
+            return [self._source.read(self._object(one.object), one.start, one.length) for one in spans]
+        found: dict[Span, bytes] = {}
+        missing: list[Span] = []
+        for span in dict.fromkeys(spans):
+            data = self._of_cache(span)
+            if data is None:
+                missing.append(span)
+            else:
+                found[span] = data
+        if missing:
+            groups = _near(missing)
+            for group, data in zip(groups, self._fetch(map(_around, groups)), strict=True):
+                first = group[0].start
+                for span in group:
+                    at = span.start - first
+                    found[span] = data if len(data) == span.length else data[at : at + span.length]
+            self._fill(groups)
+        return [found[span] for span in spans]
+
+    # -- the cache ----------------------------------------------------------------------------------------------------
+
+    def _of_cache(self, span: Span) -> bytes | None:
+        if span.length == 0:
+            return b""
+        if self._cached is None:
+            return None
+        one, pieces = self._object(span.object), []
+        for number in _blocks(span):
+            start = max(span.start - number * BLOCK_BYTES, 0)
+            end = min(span.start + span.length - number * BLOCK_BYTES, BLOCK_BYTES)
+            piece = self._cached.get(block_name(one, number), start, end - start)
+            if piece is None:
+                return None
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _keep(self, one: Object, span: Span, data: bytes) -> None:
+        """Put the blocks that are whole in `data` into the cache."""
+        if self._cached is not None:
+            for number in _blocks(span):
+                first, last = number * BLOCK_BYTES, min((number + 1) * BLOCK_BYTES, one.size)
+                if span.start <= first and last <= span.start + span.length:
+                    block = data[first - span.start : last - span.start]
+                    self._cached.put(block_name(one, number), block)
+
+    # -- the source ---------------------------------------------------------------------------------------------------
+
+    def _fetch(self, spans: Iterable[Span]) -> Iterator[bytes]:
+        """Spans of the source, all their requests at once, each of at most a block."""
+        under_way = [(span, [self._threads.submit(self._request, *part) for part in _parts(span)]) for span in spans]
+        for span, requests in under_way:
+            pieces = [one.result() for one in requests]
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            one = self._object(span.object)
+            if one.digest and span.length == one.size:
+                self._verify(one, data)
+            self._keep(one, span, data)
+            yield data
+
+    def _request(self, object: int, start: int, length: int) -> bytes:
+        one = self._object(object)
+        return repeated(lambda: self._source.read(one, start, length))
+
+    def _verify(self, one: Object, data: bytes) -> None:
+        if digest_of(data, one.digest) != one.digest:
+            raise StreamError(
+                f"{self._source.address}{one.name} is not as its manifest says: it was damaged, or replaced by one of "
+                "the same size; windlass data verify finds all such files"
+            )
+
+    # -- ahead --------------------------------------------------------------------------------------------------------
+
+    def block(self, object: int, number: int) -> bytes:
+        """A whole block, which is kept. Raises StreamError."""
+        self._start_again()
+        start = number * BLOCK_BYTES
+        span = Span(object, start, min(BLOCK_BYTES, self._object(object).size - start))
+        found = self._of_cache(span)
+        return next(self._fetch([span])) if found is None else found
+
+    def _fill(self, groups: Sequence[Sequence[Span]]) -> None:
+        """Have the blocks of these fetched whole, in the background."""
+        if self._cached is None or self._cached.is_full:
+            return
+        with self._lock:
+            for group in groups:
+                around = _around(group)
+                is_whole = around.start == 0 and around.length == self._object(around.object).size
+                for number in _blocks(around) if not is_whole else ():
+                    self._waiting[around.object, number] = None
+            new = min(NUM_FILLS - self._num_filling, len(self._waiting))
+            self._num_filling += new
+        for _ in range(new):
+            self._fills.submit(self._fill_next)
+
+    def _fill_next(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._num_filling -= 1
+                return
+            (object, number), _ = self._waiting.popitem(last=False)
+        with suppress(StreamError):  # a batch that needs it reads it again, and then reports it
+            self._fill_one(object, number)
+        try:  # one at a time: at the end of the process no more than this one is waited for
+            self._fills.submit(self._fill_next)
+        except RuntimeError:
+            return
+
+    def _fill_one(self, object: int, number: int) -> None:
+        assert self._cached is not None
+        one = self._object(object)
+        name = block_name(one, number)
+        if self._cached.is_full or self._cached.has(name):
+            return
+        start = number * BLOCK_BYTES
+        length = min(BLOCK_BYTES, one.size - start)
+        data = self._source.read(one, start, length)
+        if one.digest and length == one.size:
+            self._verify(one, data)
+        self._cached.put(name, data)
+
+
+def block_name(one: Object, number: int) -> str:
+    """Name of a block in the cache: other versions of an object have others."""
+    key = hashlib.blake2b(f"{one.name}\0{one.version}\0{one.size}".encode("utf-8", "surrogateescape"), digest_size=16)
+    return f"{key.hexdigest()}-{number}"
+
+
+def digest_of(data: bytes, like: str) -> str:
+    """The digest of a whole file as its manifest writes it: SHA-256, of its parts where `like` has several."""
+    kind = like.partition(":")[0]
+    if kind == "sha256":
+        return f"sha256:{hashlib.sha256(data).hexdigest()}"
+    part_bytes = BLOCK_BYTES
+    while len(data) > 10_000 * part_bytes:
+        part_bytes *= 2
+    view = memoryview(data)
+    parts = [hashlib.sha256(view[at : at + part_bytes]).digest() for at in range(0, len(data), part_bytes)]
+    return f"sha256-{len(parts)}:{hashlib.sha256(b''.join(parts)).hexdigest()}"
+
+
+def _blocks(span: Span) -> range:
+    return range(span.start // BLOCK_BYTES, max(0, span.start + span.length - 1) // BLOCK_BYTES + 1)
+
+
+def _parts(span: Span) -> Iterator[Span]:
+    """Its ranges in each block."""
+    for number in _blocks(span):
+        start = max(span.start, number * BLOCK_BYTES)
+        yield Span(span.object, start, min(span.start + span.length, (number + 1) * BLOCK_BYTES) - start)
+
+
+def _near(spans: Sequence[Span]) -> list[list[Span]]:
+    """Spans that one request reads: of one object, close to each other, within a block's size together."""
+    groups: list[list[Span]] = []
+    for span in sorted(spans):
+        if groups:
+            around = _around(groups[-1])
+            end = span.start + span.length
+            is_near = span.object == around.object and span.start - (around.start + around.length) <= GAP_BYTES
+            if is_near and end - around.start <= BLOCK_BYTES:
+                groups[-1].append(span)
+                continue
+        groups.append([span])
+    return groups
+
+
+def _around(group: Sequence[Span]) -> Span:
+    start = group[0].start
+    return Span(group[0].object, start, max(one.start + one.length for one in group) - start)

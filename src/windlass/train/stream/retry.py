@@ -1,0 +1,25 @@
+"""Repeats reads of a store that is busy or does not answer, with longer pauses."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from windlass.train.stream.errors import Busy
+
+TRIES = 8
+FIRST_PAUSE_SECONDS = 0.1
+MAX_PAUSE_SECONDS = 10.0
+Answer = TypeVar("Answer")
+
+
+def repeated(once: Callable[[], Answer], sleep: Callable[[float], object] = time.sleep) -> Answer:
+    """Call `once` up to `TRIES` times, while it raises Busy. Raises what the last call raises."""
+    for number in range(TRIES - 1):
+        try:
+            return once()
+        except Busy:
+            sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
+    return once()

@@ -1,0 +1,137 @@
+"""Sources of a stream: a folder of this machine, or a prefix in S3. Objects are listed once and read by ranges."""
+
+from __future__ import annotations
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from windlass.train.stream.errors import SourceChanged, StreamError
+
+OWN = ".windlass"
+"""Folder of a set that has its manifest, and none of its files."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """One file of a source."""
+
+    name: str
+    """Below the address, with `/` between its parts."""
+    size: int
+    version: str
+    """Changes when the content does: an ETag; time, size and inode of a file."""
+    digest: str = ""
+    """Of the manifest, as `windlass data copy` writes it; empty where there is none."""
+
+
+class Source(ABC):
+    """A set of objects. All methods raise StreamError."""
+
+    address: str
+    is_local = False
+    """Whether reads take no network, so that nothing is cached."""
+
+    @abstractmethod
+    def objects(self) -> list[Object]:
+        """All objects, without ours (`OWN`), by name."""
+
+    @abstractmethod
+    def read(self, one: Object, start: int, length: int) -> bytes:
+        """Bytes of an object. Raises SourceChanged where it is not the one that was listed, and Busy."""
+
+    @abstractmethod
+    def read_own(self, name: str) -> bytes | None:
+        """A file below `OWN`; None where there is none."""
+
+
+class FolderSource(Source):
+    """Files below a folder."""
+
+    is_local = True
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder)
+        self._folder = folder
+
+    def objects(self) -> list[Object]:
+        """See `Source`."""
+        if not self._folder.is_dir():
+            what = "is a file" if self._folder.exists() else "is not there"
+            raise StreamError(f"{self._folder} {what}: a stream is opened from a folder, or from s3://bucket/prefix")
+        return sorted(self._files(), key=lambda one: one.name)
+
+    def _files(self) -> Iterator[Object]:
+        for below, folders, names in os.walk(self._folder, onerror=_raise):
+            folders[:] = [name for name in folders if name != OWN]
+            for name in names:
+                path = os.path.join(below, name)
+                try:
+                    found = os.stat(path)
+                except OSError as error:
+                    raise StreamError(f"{path}: {error.strerror}") from error
+                if not stat.S_ISREG(found.st_mode):
+                    raise StreamError(f"{path} is no file: remove it, or open a folder of files alone")
+                yield Object(os.path.relpath(path, self._folder), found.st_size, _version(found))
+
+    def read(self, one: Object, start: int, length: int) -> bytes:
+        """See `Source`."""
+        try:
+            descriptor = os.open(self._folder / one.name, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                is_changed = _version(os.fstat(descriptor)) != one.version
+                data = b"" if is_changed else os.pread(descriptor, length, start)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError as error:
+            raise SourceChanged(f"{self._folder / one.name} was removed since the stream was opened") from error
+        except OSError as error:
+            raise StreamError(f"{self._folder / one.name}: {error.strerror}") from error
+        if len(data) != length:
+            raise changed(str(self._folder / one.name))
+        return data
+
+    def read_own(self, name: str) -> bytes | None:
+        """See `Source`."""
+        return None  # what the manifest of a folder says of its files may be older than they are
+
+    def __reduce__(self) -> Any:
+        return FolderSource, (self._folder,)
+
+
+def open_source(address: str) -> Source:
+    """The source of `s3://bucket/prefix`, `file:///path` or a path. Raises StreamError."""
+    scheme, is_url, rest = address.partition("://")
+    if not is_url:
+        return FolderSource(Path(address).expanduser().absolute())
+    if scheme == "file":
+        return FolderSource(Path(unquote(urlsplit(address).path)).absolute())
+    if scheme != "s3":
+        raise StreamError(f"{address}: streams are read from s3:// and from folders; stage other stores by `via: copy`")
+    bucket, _, prefix = rest.partition("/")
+    if not bucket:
+        raise StreamError(f"{address}: the bucket is missing: write s3://BUCKET/PREFIX")
+    from windlass.train.stream.s3 import S3Source
+
+    return S3Source(bucket, prefix.strip("/"))
+
+
+def changed(what: str) -> SourceChanged:
+    """The error of an object that was written."""
+    return SourceChanged(
+        f"{what} was written since the stream was opened; samples of two versions would be mixed: start a new run, "
+        "and write new versions under new names"
+    )
+
+
+def _version(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
+
+
+def _raise(error: OSError) -> None:
+    raise StreamError(f"{error.filename}: {error.strerror}") from error
