@@ -124,6 +124,13 @@ env: {RANK: 1, DEBUG: yes, FLAG: true, A-B: x}
     ]
 
 
+def test_a_source_that_cannot_be_streamed_is_refused() -> None:
+    text = "name: a\nrun: b.py\ndata: [{name: d, source: 'gs://bucket/d', via: stream}]\n"
+    assert problems(text) == [
+        "job.yaml:3: data[0].via: is stream, but the source is in gs:// (streams are read from s3:// and from folders)"
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n", "\ufeff", "null", "~"])
 def test_an_empty_file_says_so(text: str) -> None:
     hint = "four lines are enough: name, run, nodes and procs_per_node"

@@ -155,7 +155,26 @@ class Data(Part):
     source: Location
     """Where it comes from: a path, or an address such as `s3://bucket/digits/`."""
     via: Literal["copy", "mount", "stream"] = "copy"
-    """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk."""
+    """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk. `stream`
+    brings nothing: the script reads samples of the source by `windlass.train.stream`."""
+
+    @field_validator("via")
+    @classmethod
+    def _can_be_streamed(cls, via: str, info: ValidationInfo) -> str:
+        scheme, is_url, _ = info.data.get("source", "").partition("://")
+        if via == "stream" and is_url and scheme not in ("s3", "file"):
+            raise refuse(f"is stream, but the source is in {scheme}://", "streams are read from s3:// and from folders")
+        return via
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether ranks read the source themselves."""
+        return self.via == "stream"
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether it is fetched before the first attempt."""
+        return self.is_remote and not self.is_streamed
 
     @property
     def is_remote(self) -> bool:
@@ -169,7 +188,7 @@ class Data(Part):
 
     @property
     def env_name(self) -> str:
-        """The variable with its path on the node."""
+        """The variable with its path on the node, or the address of its source where it is streamed."""
         return f"WINDLASS_DATA_{self.name.upper().replace('-', '_')}"
 
 

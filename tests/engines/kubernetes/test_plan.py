@@ -185,6 +185,16 @@ def test_what_cannot_be_is_refused_before_anything_is_made(
     assert set(blockers(planned(dataclasses.replace(FACTS, **changes), **fields))) == {code}
 
 
+def test_a_streamed_source_is_read_by_the_pods() -> None:
+    made = planned(data=[{"name": "digits", "source": "s3://bucket/digits/", "via": "stream"}])
+    assert not blockers(made)
+    assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == "s3://bucket/digits/"
+
+
+def test_a_folder_of_this_machine_cannot_be_streamed_to_pods() -> None:
+    assert set(blockers(planned(data=[{"name": "digits", "source": "digits", "via": "stream"}]))) == {"data-remote"}
+
+
 def test_secrets_that_may_not_be_looked_at_are_left_to_the_cluster() -> None:
     facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, secrets=None))
     made = planned(facts, secrets=["hf-token"])

@@ -63,3 +63,12 @@ def test_causes_without_restarts_are_told_to_change_nothing(tmp_path: Path) -> N
     assert "node-loss" in told
     assert "restarts-none" not in notes(plan_of(tmp_path, restarts={"on": ["node-loss"], "max": 1}))
     assert "restarts-none" not in notes(plan_of(tmp_path))
+
+
+@pytest.mark.parametrize("source", ["s3://bucket/digits/", "file:///mnt/digits"])
+def test_a_streamed_source_is_not_staged_and_reaches_the_script_as_its_address(tmp_path: Path, source: str) -> None:
+    data = [{"name": "digits", "source": source, "via": "stream"}]
+    made = plan_of(tmp_path, data=data, known={"has_data_extra": False})
+    assert notes(made) == {}
+    assert not made.requests("stage")
+    assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == source

@@ -358,9 +358,9 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
         yield blocker("python-relative", f"python: {job.python} is a path on this machine",
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
     for data in job.data:
-        if not data.source.startswith("/"):
+        if not data.source.startswith("/") and not (data.is_streamed and data.is_remote):
             yield blocker("data-remote", f"data {data.name}: {data.source} is not brought to a cluster yet",
-                           "mount it by volumes: and give its path there as source:")  # fmt: skip
+                           "mount it by volumes: and give its path there as source:; or via: stream")  # fmt: skip
     if job.outputs is not None:
         yield blocker("outputs", "outputs: a cluster keeps results in a claim",
                        "write kubernetes: {results: {size: 20GiB}} instead")  # fmt: skip

@@ -100,7 +100,7 @@ def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:
         Step("stage", f"stage {data.source} as ${data.env_name}",
              {"name": data.name, "source": data.source, "link": _data_path(data, facts, run_dir),
               "python": facts.own_python})
-        for data in job.data if data.is_remote
+        for data in job.data if data.is_staged
     ]  # fmt: skip
 
 
@@ -115,8 +115,10 @@ def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[Step]:
 
 def _data_path(data: Data, facts: Facts, run_dir: str) -> str:
     """Where the ranks read it."""
-    if data.is_remote:
+    if data.is_staged:
         return f"{run_dir}/data/{data.name}"
+    if data.is_remote:
+        return data.source
     return str(PurePosixPath(facts.code_dir) / data.source)
 
 
@@ -256,9 +258,9 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
 
 
 def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
-    """Data sets that cannot be staged on this machine."""
+    """Data sets that cannot be staged or streamed on this machine."""
     for data in job.data:
-        if not data.is_remote:
+        if not data.is_remote or data.is_streamed:
             continue
         if data.scheme not in (*STORES, "file"):
             yield _blocker(
@@ -266,7 +268,7 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
             )
         elif data.via != "copy":
             yield _blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
-                           "leave it out: the set is copied to the cache of this machine")  # fmt: skip
+                           "leave it out: the set is copied to the cache of this machine; or: via: stream")  # fmt: skip
         elif data.scheme != "file" and not facts.has_data_extra:
             yield _blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
                            "pip install 'windlass[data]'")  # fmt: skip

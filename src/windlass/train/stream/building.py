@@ -205,7 +205,7 @@ def _of_tar(
     file = RangeFile(
         one.size,
         lambda block: reader.block(number, block),
-        lambda start, length: reader.read([Span(number, start, length)])[0],
+        lambda start, length: reader.read([Span(number, start, length)], fills=False)[0],
     )
     what = f"{address.rstrip('/')}/{one.name}"
     files = ((name, number, offset, size) for name, offset, size in members(file, one.size, what))

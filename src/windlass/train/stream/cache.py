@@ -60,9 +60,9 @@ class Cache:
     def usage(self) -> int:
         """Bytes that all sets take, as it was counted; at least what they do take."""
         try:
-            return int((self.folder / "usage").read_bytes() or b"0")
+            return int((self.folder / "usage").read_bytes())
         except (OSError, ValueError):
-            return 0
+            return self._counted()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -73,7 +73,7 @@ class Cache:
     def take(self, num_bytes: int, own: Path) -> bool:
         """Count so many bytes more, once there is room for them; call it locked. Sets other than `own` may leave."""
         if self.usage() + num_bytes > self.bound:
-            self._write(sum(_size(one) for one in self._sets()))
+            self._write(self._counted())
             self._evict(num_bytes, own)
         if self.usage() + num_bytes > self.bound:
             return False
@@ -100,8 +100,14 @@ class Cache:
         return []
 
     def _write(self, num_bytes: int) -> None:
-        # In place: it is one small write, and a power failure empties the cache anyway.
-        (self.folder / "usage").write_text(str(num_bytes))
+        descriptor = os.open(self.folder / "usage", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, b"%020d" % num_bytes, 0)  # in place, so that it is there at any moment
+        finally:
+            os.close(descriptor)
+
+    def _counted(self) -> int:
+        return sum(_size(one) for one in self._sets())
 
 
 class CachedSet:

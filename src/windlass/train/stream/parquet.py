@@ -50,7 +50,7 @@ class ObjectFile(io.RawIOBase):
         end = self._size if length < 0 else min(self._size, self._at + length)
         if end <= self._at:
             return b""
-        [data] = self._reader.read([Span(self._number, self._at, end - self._at)])
+        [data] = self._reader.read([Span(self._number, self._at, end - self._at)], fills=False)
         self._at = end
         return data
 

@@ -57,8 +57,11 @@ class Reader:
             self._num_filling = 0
             self._lock = threading.Lock()
 
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
-        """The bytes of each span. Raises StreamError, and SourceChanged for an object that was written."""
+    def read(self, spans: Sequence[Span], *, fills: bool = True) -> list[bytes]:
+        """The bytes of each span; with `fills` the blocks around them are fetched too.
+
+        Raises StreamError, and SourceChanged for an object that was written.
+        """
         self._start_again()
         if self._cached is None and self._source.is_local:
             return [self._source.read(self._object(one.object), one.start, one.length) for one in spans]
@@ -77,7 +80,8 @@ class Reader:
                 for span in group:
                     at = span.start - first
                     found[span] = data if len(data) == span.length else data[at : at + span.length]
-            self._fill(groups)
+            if fills:
+                self._fill(groups)
         return [found[span] for span in spans]
 
     # -- the cache ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,194 @@
+"""Streams from an S3 server: as they are, through faults, and through kills of the ranks that train on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.machine import Machine, machine_in
+from tests.servers.faulty import BUSY, PASS, Fault, FaultProxy, Request
+from tests.servers.s3 import S3Server
+from tests.storage.sets import Data
+from tests.train.stream.sources import assert_pictures, pictures, shards
+from torch.utils.data import DataLoader
+
+from windlass.train import stream
+from windlass.train.sampler import BatchSampler
+from windlass.train.stream.errors import Busy, SourceChanged, StreamError
+from windlass.train.stream.retry import TRIES
+
+pytestmark = pytest.mark.slow
+SCRIPT = Path(__file__).with_name("scripts") / "seen.py"
+NUM_SAMPLES = 118
+
+
+@pytest.fixture(params=["files", "tar"])
+def files(request: pytest.FixtureRequest) -> dict[str, bytes]:
+    return dict(pictures(40)) if request.param == "files" else shards(4, 10)
+
+
+@pytest.fixture
+def address(server: S3Server, bucket: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a prefix that is empty, behind the proxy."""
+    for name, value in server.environ(proxy.endpoint).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{bucket}/a set/{{}}"
+
+
+def upload(server: S3Server, address: str, files: dict[str, bytes]) -> str:
+    bucket, _, prefix = address.removeprefix("s3://").partition("/")
+    for name, data in files.items():
+        server.client().put_object(Bucket=bucket, Key=f"{prefix}/{name}", Body=data)
+    return address
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_are_those_of_the_store_also_in_forks(
+    server: S3Server, address: str, files: dict[str, bytes], num_workers: int, tmp_path: Path
+) -> None:
+    found = stream(upload(server, address, files), cache=tmp_path, cache_bytes=0)
+    assert len(found) == 40
+    assert_pictures([found[3]], [3])  # the connection of this process is none of its children's
+    sampler = BatchSampler(40, 7, seed=3)
+    loader = DataLoader(found, batch_sampler=sampler, num_workers=num_workers, collate_fn=list)
+    assert_pictures([one for batch in loader for one in batch], [number for batch in sampler for number in batch])
+
+
+def test_a_set_that_was_copied_has_a_manifest_and_is_not_listed(
+    server: S3Server, bucket: str, proxy: FaultProxy, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    copier = Data(tmp_path / "home", server, proxy.endpoint)
+    copier.json("copy", str(folder), f"s3://{bucket}/set")
+    proxy.reset()
+    for name, value in copier.environ.items():
+        monkeypatch.setenv(name, value)
+    found = stream(f"s3://{bucket}/set", cache=tmp_path / "cache")
+    assert_pictures(list(found), range(40))
+    assert not [one for one in proxy.requests if "list-type" in one.query]
+    name = min(files)
+    (server.folder / bucket / "set" / name).write_bytes(files[name][:-1] + b"!")  # the gateway keeps the ETag
+    with pytest.raises(StreamError, match="not as its manifest says|was written since"):
+        list(stream(f"s3://{bucket}/set", cache=tmp_path / "other"))
+
+
+def test_a_listing_of_many_pages_is_read_to_its_end(server: S3Server, address: str, tmp_path: Path) -> None:
+    names = {f"{number:05}.txt": b"" for number in range(1100)}
+    assert len(stream(upload(server, address, names), cache=tmp_path)) == 1100
+
+
+def test_busy_answers_and_connections_that_are_cut_are_repeated(
+    server: S3Server, address: str, proxy: FaultProxy, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    upload(server, address, files)
+    rng, lock = random.Random(5), threading.Lock()
+    faults: Counter[str] = Counter()
+
+    def fault(_request: Request) -> Fault:
+        with lock:
+            kind = rng.choice(["busy", "cut", "lost", "pass", "pass", "pass"])
+            faults[kind] += 1
+        return {"busy": BUSY, "cut": Fault(cut_after=100), "lost": Fault(loses_answer=True), "pass": PASS}[kind]
+
+    proxy.fault = fault
+    assert_pictures(list(stream(address, cache=tmp_path, cache_bytes=0)), range(40))
+    assert min(faults[kind] for kind in ("busy", "cut", "lost")) >= 1
+
+
+def test_a_store_that_stays_busy_ends_the_read_with_its_answer(
+    server: S3Server, address: str, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.train.stream.retry.FIRST_PAUSE_SECONDS", 0.001)
+    found = stream(upload(server, address, dict(pictures(1))), cache=tmp_path, cache_bytes=0)
+    proxy.reset()
+    proxy.fault = lambda _request: BUSY
+    with pytest.raises(Busy, match="503 SlowDown"):
+        found[0]
+    assert len(proxy.requests) == 2 * TRIES
+
+
+def test_an_object_that_is_written_or_removed_in_mid_epoch_is_named(
+    server: S3Server, address: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    found = stream(upload(server, address, files), cache=tmp_path, cache_bytes=0)
+    name = max(files)
+    upload(server, address, {name: files[name][:-1] + b"!"})
+    with pytest.raises(SourceChanged, match=f"{name} was written since the stream was opened"):
+        list(found)
+    bucket, _, prefix = address.removeprefix("s3://").partition("/")
+    server.client().delete_object(Bucket=bucket, Key=f"{prefix}/{name}")
+    with pytest.raises(SourceChanged, match=f"{name} was removed"):
+        list(found)
+
+
+def test_keys_and_buckets_that_are_wrong_are_said_so(
+    server: S3Server, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StreamError, match="has no files"):
+        stream(address, cache=tmp_path)
+    with pytest.raises(StreamError, match="there is no bucket nowhere"):
+        stream("s3://nowhere/set", cache=tmp_path)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StreamError, match="403 .*check the credentials"):
+        stream(upload(server, address, dict(pictures(1))), cache=tmp_path)
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, value in server.environ().items():
+        monkeypatch.setenv(name, value)
+    with machine_in(tmp_path / "machine") as made:
+        yield made
+        made.windlass("warm", "stop")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("layout", ["files", "tar"])
+def test_each_sample_is_trained_on_once_per_epoch_through_kills_and_another_world_size(
+    layout: str, machine: Machine, server: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    """Two ranks are killed by signal 9, then the run is resumed with one rank, killed again, and then with three."""
+    files = dict(pictures(NUM_SAMPLES)) if layout == "files" else shards(2, NUM_SAMPLES // 2)
+    address = upload(server, f"s3://{bucket}/set", files)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    kills = ["4:0:2", "11:1:2", "16:0:1"]  # step, rank and world size
+    job = machine.write("job.yaml", json.dumps({
+        "name": "seen", "run": " ".join([str(SCRIPT), str(seen), "--kill", *kills]), "nodes": 2, "restarts": 1,
+        "data": [{"name": "pictures", "source": address, "via": "stream"}],
+        "env": {"WINDLASS_STREAM_CACHE": str(tmp_path / "cache")},
+    }))  # fmt: skip
+    assert machine.windlass("run", str(job)).returncode == 100, "the second kill is one more than restarts allow"
+    run = machine.status()["id"]
+    assert machine.windlass("resume", run, "--nodes", "1").returncode == 100
+    done = machine.windlass("resume", run, "--nodes", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(one.name for one in seen.glob("killed-*")) == sorted(f"killed-{kill}" for kill in kills)
+
+    steps: dict[tuple[int, int], dict[int, list[str]]] = {}
+    """Of each epoch and step, the keys by world size: a step that is made again has the same samples."""
+    worlds = set()
+    for path in seen.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            one = json.loads(line)
+            worlds.add(one["world_size"])
+            by_attempt = steps.setdefault((one["epoch"], one["step"]), {})
+            by_attempt.setdefault(one["attempt"], []).extend(one["keys"])
+    assert worlds == {1, 2, 3}
+    for epoch in range(2):
+        last = [keys[max(keys)] for (of, _), keys in sorted(steps.items()) if of == epoch]
+        assert Counter(key for keys in last for key in keys) == Counter(f"{n:05}" for n in range(NUM_SAMPLES))
+    made_again = [keys for keys in steps.values() if len(keys) > 1]
+    assert made_again, "each kill came right after a checkpoint"
