@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from torch.utils.data import DataLoader
 
 from windlass.train import stream
 from windlass.train.sampler import BatchSampler
+from windlass.train.stream import retry
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
-from windlass.train.stream.retry import TRIES
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("scripts") / "seen.py"
@@ -38,7 +39,7 @@ def address(server: S3Server, bucket: str, proxy: FaultProxy, monkeypatch: pytes
     """Of a prefix that is empty, behind the proxy."""
     for name, value in server.environ(proxy.endpoint).items():
         monkeypatch.setenv(name, value)
-    return f"s3://{bucket}/a set/{{}}"
+    return f"s3://{bucket}/a set/+ü&"
 
 
 def upload(server: S3Server, address: str, files: dict[str, bytes]) -> str:
@@ -56,12 +57,17 @@ def test_samples_are_those_of_the_store_also_in_forks(
     assert len(found) == 40
     assert_pictures([found[3]], [3])  # the connection of this process is none of its children's
     sampler = BatchSampler(40, 7, seed=3)
-    loader = DataLoader(found, batch_sampler=sampler, num_workers=num_workers, collate_fn=list)
+    loader: Any = DataLoader(found, batch_sampler=sampler, num_workers=num_workers, collate_fn=list)
     assert_pictures([one for batch in loader for one in batch], [number for batch in sampler for number in batch])
 
 
 def test_a_set_that_was_copied_has_a_manifest_and_is_not_listed(
-    server: S3Server, bucket: str, proxy: FaultProxy, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server,
+    bucket: str,
+    proxy: FaultProxy,
+    files: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
@@ -77,7 +83,7 @@ def test_a_set_that_was_copied_has_a_manifest_and_is_not_listed(
     assert not [one for one in proxy.requests if "list-type" in one.query]
     name = min(files)
     (server.folder / bucket / "set" / name).write_bytes(files[name][:-1] + b"!")  # the gateway keeps the ETag
-    with pytest.raises(StreamError, match="not as its manifest says|was written since"):
+    with pytest.raises(StreamError, match=r"not as its manifest says|was written since"):
         list(stream(f"s3://{bucket}/set", cache=tmp_path / "other"))
 
 
@@ -107,13 +113,13 @@ def test_busy_answers_and_connections_that_are_cut_are_repeated(
 def test_a_store_that_stays_busy_ends_the_read_with_its_answer(
     server: S3Server, address: str, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.train.stream.retry.FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.001)
     found = stream(upload(server, address, dict(pictures(1))), cache=tmp_path, cache_bytes=0)
     proxy.reset()
     proxy.fault = lambda _request: BUSY
     with pytest.raises(Busy, match="503 SlowDown"):
         found[0]
-    assert len(proxy.requests) == 2 * TRIES
+    assert retry.TRIES <= len(proxy.requests) <= 2 * retry.TRIES, "of two files at once"
 
 
 def test_an_object_that_is_written_or_removed_in_mid_epoch_is_named(
@@ -138,20 +144,30 @@ def test_keys_and_buckets_that_are_wrong_are_said_so(
     with pytest.raises(StreamError, match="there is no bucket nowhere"):
         stream("s3://nowhere/set", cache=tmp_path)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(StreamError, match="403 .*check the credentials"):
+    with pytest.raises(StreamError, match=r"403 .*check the credentials"):
         stream(upload(server, address, dict(pictures(1))), cache=tmp_path)
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class MachineWithKeys(Machine):
+    """Its commands, and so the ranks of its runs, have the keys of a server."""
+
+    keys: Mapping[str, str]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**super().environ, **self.keys}
+
+
 @pytest.fixture
-def machine(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name, value in server.environ().items():
-        monkeypatch.setenv(name, value)
+def machine(tmp_path: Path, server: S3Server) -> Iterator[Machine]:
     with machine_in(tmp_path / "machine") as made:
-        yield made
-        made.windlass("warm", "stop")
+        with_keys = MachineWithKeys(made.home, made.folder, server.environ())
+        yield with_keys
+        with_keys.windlass("warm", "stop")
 
 
 @pytest.mark.timeout(600)
@@ -159,16 +175,16 @@ def machine(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -
 def test_each_sample_is_trained_on_once_per_epoch_through_kills_and_another_world_size(
     layout: str, machine: Machine, server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
-    """Two ranks are killed by signal 9, then the run is resumed with one rank, killed again, and then with three."""
+    """Two ranks, then one, are killed by signal 9 twice, which ends the run; it is resumed with one, then with three."""
     files = dict(pictures(NUM_SAMPLES)) if layout == "files" else shards(2, NUM_SAMPLES // 2)
     address = upload(server, f"s3://{bucket}/set", files)
     seen = tmp_path / "seen"
     seen.mkdir()
-    kills = ["4:0:2", "11:1:2", "16:0:1"]  # step, rank and world size
+    kills = ["4:0:2", "11:1:2", "13:0:1", "16:0:1"]  # step, rank and world size
     job = machine.write("job.yaml", json.dumps({
         "name": "seen", "run": " ".join([str(SCRIPT), str(seen), "--kill", *kills]), "nodes": 2, "restarts": 1,
         "data": [{"name": "pictures", "source": address, "via": "stream"}],
-        "env": {"WINDLASS_STREAM_CACHE": str(tmp_path / "cache")},
+        "env": {"XDG_CACHE_HOME": str(tmp_path)},
     }))  # fmt: skip
     assert machine.windlass("run", str(job)).returncode == 100, "the second kill is one more than restarts allow"
     run = machine.status()["id"]

@@ -8,6 +8,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from windlass.train.stream.cache import Cache
 from windlass.train.stream.dataset import Stream
@@ -50,10 +51,8 @@ class Memory(Source):
         self.versions[name] = self.versions.get(name, 0) + 1
 
 
-def open_in(
-    folder: Path, source: Source, cache_bytes: int | None = None, **settings: object
-) -> Stream[dict[str, bytes]]:
-    return Stream(source, cache=Cache(folder / "cache", cache_bytes), **settings)  # type: ignore[arg-type]
+def open_in(folder: Path, source: Source, cache_bytes: int | None = None, **settings: Any) -> Stream[Any]:
+    return Stream(source, cache=Cache(folder / "cache", cache_bytes), **settings)
 
 
 def tar_of(members: Iterable[tuple[str, bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:

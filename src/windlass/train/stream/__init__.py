@@ -37,7 +37,7 @@ def stream(
         group: whether files of one stem are one sample; else each file is.
         columns: of Parquet, those that are read. Default: all.
         cache: folder in which this node keeps what it has read, for all processes and runs. Default:
-            `$WINDLASS_STREAM_CACHE`, else `~/.cache/windlass/stream`.
+            `~/.cache/windlass/stream`, or below `$XDG_CACHE_HOME`.
         cache_bytes: the most that this folder may take. Default: half of the space there. 0 keeps no samples.
 
     Raises:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from windlass.train.stream.building import open_index
 from windlass.train.stream.cache import Cache, CachedSet
@@ -15,11 +15,17 @@ from windlass.train.stream.reader import Reader, Span
 from windlass.train.stream.source import Source, open_source
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+else:
+    Dataset = Generic  # a loader asks for the methods alone, and torch takes a second to import
 Sample = dict[str, Any]
 """`__key__`, and the bytes of each field; of Parquet the values of each column."""
+AT_ONCE = 32
+"""Samples that an iteration without a loader reads at once."""
 
 
-class Stream(Generic[T]):
+class Stream(Dataset[T]):
     """The samples of a source, for a DataLoader. Safe for threads, forks and pickling; each worker has its own reader.
 
     A batch is read at once (`__getitems__`), so that its time is about that of one request.
@@ -75,6 +81,11 @@ class Stream(Generic[T]):
         if self._transform is None:
             return cast("list[T]", found)
         return [self._transform(one) for one in found]
+
+    def __iter__(self) -> Iterator[T]:
+        """All samples in their order, some read ahead at once."""
+        for first in range(0, len(self), AT_ONCE):
+            yield from self.__getitems__(range(first, min(first + AT_ONCE, len(self))))
 
     def state_dict(self) -> dict[str, Any]:
         """What the position of a sampler applies to: as a part of a Checkpoint, it refuses another source."""
@@ -138,9 +149,7 @@ def address_of(name: str | os.PathLike[str], environ: Mapping[str, str]) -> str:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where samples are kept: `$WINDLASS_STREAM_CACHE`, else below the user's cache."""
-    if chosen := environ.get("WINDLASS_STREAM_CACHE"):
-        return Path(chosen)
+    """Where samples are kept: below the user's cache."""
     base = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base, "windlass", "stream")
 
