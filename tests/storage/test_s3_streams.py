@@ -175,7 +175,7 @@ def machine(tmp_path: Path, server: S3Server) -> Iterator[Machine]:
 def test_each_sample_is_trained_on_once_per_epoch_through_kills_and_another_world_size(
     layout: str, machine: Machine, server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
-    """Ranks are killed by signal 9 until the run fails; it is resumed with one rank, fails again, and then with three."""
+    """Ranks are killed by signal 9 until the run fails; it is resumed with one rank, fails again, then with three."""
     files = dict(pictures(NUM_SAMPLES)) if layout == "files" else shards(2, NUM_SAMPLES // 2)
     address = upload(server, f"s3://{bucket}/set", files)
     seen = tmp_path / "seen"
