@@ -101,7 +101,7 @@ size: setup ## installed size and package count of the core (at most 12 packages
 	@$(BIN)/python tools/size.py
 
 # Those on a cluster bring up one of their own (root).
-BENCH_HELPERS := $(addprefix bench/,common.py fake_pods.py onbed.py spawn.py stage_peers.py supervised.py)
+BENCH_HELPERS := $(addprefix bench/,common.py fake_pods.py onbed.py spawn.py stage_peers.py stream_ways.py supervised.py)
 BENCH_CLUSTER := $(addprefix bench/,scale.py submit.py workloads.py)
 BENCH := $(filter-out $(BENCH_HELPERS),$(wildcard bench/*.py))
 

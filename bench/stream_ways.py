@@ -5,8 +5,8 @@
     stream_ways.py half WAY ADDRESS CACHE NUM_WORKERS
     stream_ways.py rest WAY ADDRESS CACHE NUM_WORKERS
 
-`epochs` prints how long two epochs took, `half` is killed by signal 9 in mid-epoch, and `rest` prints how long it took from
-there to the next batch. All shuffle, and take batches of 32 samples of a picture and a label.
+`epochs` prints how long two epochs took, `half` is killed by signal 9 in mid-epoch, and `rest` prints how long it took
+from there to the next batch. All shuffle, and take batches of 32 samples of a picture and a label.
 """
 
 from __future__ import annotations
@@ -100,8 +100,7 @@ def windlass_sample(sample: dict[str, Any]) -> int:
 
 
 def windlass_file(sample: dict[str, Any]) -> int:
-    [(key, jpg)] = [(name, data) for name, data in sample.items() if name != "__key__"]
-    return checked(jpg, sample["__key__"].split(".")[1])
+    return checked(sample["jpg"], sample["__key__"].split(".")[1])
 
 
 class LocalFiles:
@@ -168,9 +167,11 @@ def s3torchconnector(address: str, cache: str, num_workers: int) -> Loader:
 
 def litdata(address: str, cache: str, num_workers: int) -> Loader:
     from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming import downloader
 
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no setting for a server without TLS
     dataset = StreamingDataset(address, cache_dir=cache, shuffle=True, seed=SEED, max_cache_size="100GB")
-    loader: Any = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=num_workers, collate_fn=list)
+    loader: Any = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=num_workers, collate_fn=by_field)
     return _by_dicts(loader), loader.state_dict, loader.load_state_dict
 
 
@@ -178,12 +179,19 @@ def mosaicml(address: str, cache: str, num_workers: int) -> Loader:
     from streaming import StreamingDataLoader, StreamingDataset
 
     dataset = StreamingDataset(remote=address, local=cache, shuffle=True, shuffle_seed=SEED, batch_size=BATCH)
-    loader: Any = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=num_workers, collate_fn=list)
+    loader: Any = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=num_workers, collate_fn=by_field)
     return _by_dicts(loader), loader.state_dict, loader.load_state_dict
 
 
 def _by_dicts(loader: Any) -> Callable[[], Iterator[list[int]]]:
-    return lambda: ([checked(one["jpg"], one["cls"]) for one in batch] for batch in loader)
+    return lambda: (list(map(checked, batch["jpg"], batch["cls"])) for batch in loader)
+
+
+def by_field(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """The form in which the loaders of peers count the samples of a batch."""
+    import torch
+
+    return {"cls": torch.tensor([one["cls"] for one in samples]), "jpg": [one["jpg"] for one in samples]}
 
 
 WAYS: dict[str, Callable[[str, str, int], Loader]] = {
@@ -192,7 +200,7 @@ WAYS: dict[str, Callable[[str, str, int], Loader]] = {
 }  # fmt: skip
 IMPORTS = {
     "s3torchconnector": "s3torchconnector", "litdata": "litdata", "mosaicml": "streaming",
-    "windlass": "windlass.train.stream.dataset", "local": "torch.utils.data",
+    "windlass": "windlass.train.stream.s3", "local": "torch.utils.data",
 }  # fmt: skip
 
 
@@ -207,7 +215,9 @@ def epochs(open_loader: Callable[[], Loader], num_samples: int) -> dict[str, flo
             if not found:
                 found["first"] = time.perf_counter() - began
             numbers += batch
-        assert sorted(numbers) == list(range(num_samples)), f"{name}: {len(numbers)} samples, {len(set(numbers))} differ"
+        assert sorted(numbers) == list(range(num_samples)), (
+            f"{name}: {len(numbers)} samples, {len(set(numbers))} differ"
+        )
         found[name] = time.perf_counter() - began
         began = time.perf_counter()
     return found
@@ -246,8 +256,8 @@ def main(argv: list[str]) -> None:
         prepare(Path(words[0]), int(words[1]), int(words[2]), "--peers" in words)
         return
     way, address, cache, num_workers, num_samples, position = words
-    __import__("torch.utils.data")
-    __import__(IMPORTS[way])
+    for module in ("torch.utils.data", "windlass.train.stream.dataset", "windlass.train.sampler", IMPORTS[way]):
+        __import__(module)
 
     def open_loader() -> Loader:
         return WAYS[way](address, cache, int(num_workers))

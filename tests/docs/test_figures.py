@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "concepts" / "figures.md"
 COMMANDS = sorted(set(re.findall(r"`python (bench/\w+\.py)([^`]*)`", PAGE.read_text())))
-HELPERS = {"common.py", "fake_pods.py", "onbed.py", "spawn.py", "stage_peers.py", "supervised.py"}
+HELPERS = {"common.py", "fake_pods.py", "onbed.py", "spawn.py", "stage_peers.py", "stream_ways.py", "supervised.py"}
 
 
 @pytest.mark.parametrize(("file", "words"), COMMANDS)

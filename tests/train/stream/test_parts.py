@@ -72,7 +72,7 @@ def test_a_file_that_is_not_as_the_manifest_says_is_named(tmp_path: Path, name: 
     source.files[name] = bytes(reversed(source.files[name][:-1] + b"!"))
     with pytest.raises(StreamError, match=f"{name} is not as its manifest says"):
         list(found)
-    assert not any(one.name.startswith(name) for one in (tmp_path / "cache").rglob("blocks/*/*"))
+    assert not any(one.name.startswith(name) for one in (tmp_path / "cache").rglob("blocks/*"))
 
 
 @pytest.mark.parametrize("what", [b"manifest", b"set:", b"00001.jpg", b"sha256:", b"}"])

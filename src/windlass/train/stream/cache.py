@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,8 @@ class Cache:
         """`max_bytes` is the most that all sets together may take; default: half of the space."""
         self.folder = folder
         self._max_bytes = max_bytes
+        self._pid, self._count = 0, -1
+        self._threads = threading.Lock()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if os.stat(folder).st_uid != os.getuid():
@@ -58,15 +61,32 @@ class Cache:
     def usage(self) -> int:
         """Bytes that all sets take, as it was counted; at least what they do take."""
         try:
-            return int((self.folder / "usage").read_bytes())
+            return int(os.pread(self._opened(), 20, 0))
         except (OSError, ValueError):
             return self._counted()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone among all processes. Raises OSError."""
-        with _lock(self.folder / "lock", fcntl.LOCK_EX):
-            yield
+        """Alone among all threads and processes. Raises OSError."""
+        count = self._opened()
+        with self._threads:
+            fcntl.flock(count, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(count, fcntl.LOCK_UN)
+
+    def _opened(self) -> int:
+        """The file of the count; a child of a fork opens its own, as it would share its parent's lock."""
+        if self._pid != os.getpid():
+            self._threads = threading.Lock()
+            self._count = os.open(self.folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._pid = os.getpid()
+        return self._count
+
+    def __del__(self) -> None:
+        if self._pid == os.getpid():
+            os.close(self._count)
 
     def take(self, num_bytes: int, own: Path) -> bool:
         """Count so many bytes more, once there is room for them; call it locked. Sets other than `own` may leave."""
@@ -98,11 +118,7 @@ class Cache:
         return []
 
     def _write(self, num_bytes: int) -> None:
-        descriptor = os.open(self.folder / "usage", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(descriptor, b"%020d" % num_bytes, 0)  # in place, so that it is there at any moment
-        finally:
-            os.close(descriptor)
+        os.pwrite(self._opened(), b"%020d" % num_bytes, 0)
 
     def _counted(self) -> int:
         return sum(_size(one) for one in self._sets())
@@ -169,8 +185,7 @@ class CachedSet:
             return False
         path = self.path(name)
         try:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            part = os.open(f"{path}{_PART}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            part = _created(f"{path}{_PART}")
             try:
                 fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _is_named(part, f"{path}{_PART}") or os.path.exists(path):
@@ -217,7 +232,7 @@ class CachedSet:
 
     def path(self, name: str) -> str:
         """Where a block is, if it is there."""
-        return f"{self.folder}/blocks/{name[:2]}/{name}"
+        return f"{self.folder}/blocks/{name}"
 
     def _forget_blocks_of_another_boot(self) -> None:
         """What was written before a power failure may be blocks of zeros. A set in use is of this boot."""
@@ -229,6 +244,15 @@ class CachedSet:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self.folder / "blocks", ignore_errors=True)
             mark.write_text(boot)
+
+
+def _created(path: str) -> int:
+    """Open a file; it and its folder are made if they are not there."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _is_named(descriptor: int, path: str) -> bool:

@@ -24,7 +24,7 @@ BLOCK_BYTES = 8 << 20
 """As the parts by which a manifest has the digests of large files."""
 GAP_BYTES = 128 << 10
 """Between two ranges that are read in one request: less than a request costs."""
-NUM_REQUESTS = 32
+NUM_REQUESTS = 16
 """At once, by one process."""
 NUM_FILLS = 2
 """Of these by the background."""
@@ -101,9 +101,10 @@ class Reader:
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _keep(self, one: Object, span: Span, data: bytes) -> None:
+    def _keep(self, span: Span, data: bytes) -> None:
         """Put the blocks that are whole in `data` into the cache."""
         if self._cached is not None:
+            one = self._object(span.object)
             for number in _blocks(span):
                 first, last = number * BLOCK_BYTES, min((number + 1) * BLOCK_BYTES, one.size)
                 if span.start <= first and last <= span.start + span.length:
@@ -116,20 +117,27 @@ class Reader:
         """Spans of the source, all their requests at once, each of at most a block."""
         under_way = [(span, [self._threads.submit(self._request, *part) for part in _parts(span)]) for span in spans]
         for span, requests in under_way:
-            pieces = [one.result() for one in requests]
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            one = self._object(span.object)
-            if one.digest and span.length == one.size:
-                self._verify(one, data)
-            self._keep(one, span, data)
+            if len(requests) == 1:
+                yield requests[0].result()
+                continue
+            data = b"".join(one.result() for one in requests)
+            self._verify(span, data)
+            self._keep(span, data)
             yield data
 
-    def _request(self, object: int, start: int, length: int) -> bytes:
+    def _request(self, object: int, start: int, length: int, is_all: bool) -> bytes:
+        """At most a block; `is_all` where it is all of a span, which may then be kept. In a thread."""
         one = self._object(object)
-        return repeated(lambda: self._source.read(one, start, length))
+        data = repeated(lambda: self._source.read(one, start, length))
+        if is_all:
+            self._verify(Span(object, start, length), data)
+            self._keep(Span(object, start, length), data)
+        return data
 
-    def _verify(self, one: Object, data: bytes) -> None:
-        if digest_of(data, one.digest) != one.digest:
+    def _verify(self, span: Span, data: bytes) -> None:
+        """Compare a whole object with its digest. Raises StreamError."""
+        one = self._object(span.object)
+        if one.digest and span.length == one.size and digest_of(data, one.digest) != one.digest:
             raise StreamError(
                 f"{self._source.address}{one.name} is not as its manifest says: it was damaged, or replaced by one of "
                 "the same size; windlass data verify finds all such files"
@@ -182,8 +190,7 @@ class Reader:
         start = number * BLOCK_BYTES
         length = min(BLOCK_BYTES, one.size - start)
         data = self._source.read(one, start, length)
-        if one.digest and length == one.size:
-            self._verify(one, data)
+        self._verify(Span(object, start, length), data)
         self._cached.put(name, data)
 
 
@@ -210,11 +217,14 @@ def _blocks(span: Span) -> range:
     return range(span.start // BLOCK_BYTES, max(0, span.start + span.length - 1) // BLOCK_BYTES + 1)
 
 
-def _parts(span: Span) -> Iterator[Span]:
-    """Its ranges in each block."""
+def _parts(span: Span) -> Iterator[tuple[int, int, int, bool]]:
+    """Object, start and length of its requests, and whether one is all of it; several are cut where blocks are."""
+    if span.length <= BLOCK_BYTES:
+        yield *span, True
+        return
     for number in _blocks(span):
         start = max(span.start, number * BLOCK_BYTES)
-        yield Span(span.object, start, min(span.start + span.length, (number + 1) * BLOCK_BYTES) - start)
+        yield span.object, start, min(span.start + span.length, (number + 1) * BLOCK_BYTES) - start, False
 
 
 def _near(spans: Sequence[Span]) -> list[list[Span]]:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote_plus, urlsplit
 from xml.etree import ElementTree
 
+from windlass.train.stream.answer import ask
 from windlass.train.stream.credentials import Credentials
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 from windlass.train.stream.retry import repeated
@@ -27,6 +28,16 @@ PASSING = {"SlowDown", "Throttling", "RequestTimeout", "InternalError", "Service
 """Codes of errors that pass."""
 REGION_HEADER = "x-amz-bucket-region"
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
+
+
+class _Kept:
+    """A connection that is closed with the thread that has it."""
+
+    def __init__(self, of: tuple[int, bool, str], connection: http.client.HTTPConnection) -> None:
+        self.of, self.connection = of, connection
+
+    def __del__(self) -> None:
+        self.connection.close()
 
 
 class S3Source(Source):
@@ -94,7 +105,7 @@ class S3Source(Source):
         status, answer, body = self._get(self._prefix + one.name, {}, headers)
         if status == 404:
             raise SourceChanged(f"{what} was removed since the stream was opened")
-        if status == 412 or (status < 300 and one.version.startswith('"') and answer.get("ETag") != one.version):
+        if status == 412 or (status < 300 and one.version.startswith('"') and answer.get("etag") != one.version):
             raise changed(what)
         if status not in (200, 206):
             raise self._refusal(what, status, body)
@@ -121,16 +132,20 @@ class S3Source(Source):
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    def _get(self, key: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, Any, bytes]:
+    def _get(
+        self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body of an answer; the request goes to the region that the bucket names."""
         status, answer, body = self._send(key, query, headers)
         region = answer.get(REGION_HEADER)
-        if status in (301, 307, 400) and region != self._region and _REGION.fullmatch(region or ""):
+        if status in (301, 307, 400) and region and region != self._region and _REGION.fullmatch(region):
             self._region = region
             status, answer, body = self._send(key, query, headers)
         return status, answer, body
 
-    def _send(self, key: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, Any, bytes]:
+    def _send(
+        self, key: str, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
         secure, host, base = self._where()
         path, words = f"{base}/{path_of(key)}", query_of(query)
         asked = signed(self._credentials.keys(), self._region, host, path, words, headers)
@@ -138,9 +153,8 @@ class S3Source(Source):
         while True:
             connection, is_fresh = self._connection(secure, host)
             try:
-                connection.request("GET", target, headers=asked)
-                answer = connection.getresponse()
-                body = answer.read()
+                with ask(connection, target, asked) as answer:
+                    body = answer.read()
             except ssl.SSLCertVerificationError as error:
                 raise StreamError(f"{host}: its certificate is not trusted; see AWS_CA_BUNDLE: {error}") from error
             except (OSError, http.client.HTTPException) as error:
@@ -150,7 +164,7 @@ class S3Source(Source):
                 continue  # the store has closed a connection that was idle
             if answer.will_close:
                 self._drop()
-            return answer.status, answer.headers, body
+            return answer.status, answer.fields, body
 
     def _where(self) -> tuple[bool, str, str]:
         """Whether it is by TLS, the host, and what begins the path."""
@@ -164,18 +178,18 @@ class S3Source(Source):
 
     def _connection(self, secure: bool, host: str) -> tuple[http.client.HTTPConnection, bool]:
         """The connection of this thread, and whether it is new; one that a parent has opened is the parent's."""
-        kept = getattr(self._local, "kept", None)
-        if kept is not None and kept[0] == (os.getpid(), secure, host):
-            return kept[1], False
+        of = (os.getpid(), secure, host)
+        kept: _Kept | None = getattr(self._local, "kept", None)
+        if kept is not None and kept.of == of:
+            return kept.connection, False
         made = http.client.HTTPConnection(host, timeout=SECONDS)
         if secure:
             context = ssl.create_default_context(cafile=self._cafile)
             made = http.client.HTTPSConnection(host, timeout=SECONDS, context=context)
-        self._local.kept = ((os.getpid(), secure, host), made)
+        self._local.kept = _Kept(of, made)
         return made, True
 
     def _drop(self) -> None:
-        self._local.kept[1].close()
         self._local.kept = None
 
     def _refusal(self, what: str, status: int, body: bytes) -> StreamError:

@@ -1,0 +1,94 @@
+"""Rows of Parquet by their numbers: row groups are decoded once per node, and kept as Arrow."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.train.stream.sources import Memory, open_in
+
+from windlass.train.stream.errors import StreamError
+
+pyarrow = pytest.importorskip("pyarrow", reason="pip install pyarrow")
+NUM_ROWS, NUM_IN_GROUP = 50, 7
+
+
+def row(number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "text": f"row {number}",
+        "image": bytes([number]) * 100,
+        "none": None if number % 2 else 1.5,
+    }
+
+
+def files(num: int = 2) -> dict[str, bytes]:
+    from pyarrow import parquet
+
+    found = {}
+    for file in range(num):
+        made = io.BytesIO()
+        rows = [row(number) for number in range(file * NUM_ROWS, (file + 1) * NUM_ROWS)]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), made, row_group_size=NUM_IN_GROUP)
+        found[f"part-{file}.parquet"] = made.getvalue()
+    return found
+
+
+@pytest.mark.parametrize("cache_bytes", [None, 0])
+def test_rows_come_by_their_numbers(tmp_path: Path, cache_bytes: int | None) -> None:
+    found = open_in(tmp_path, Memory(files()), cache_bytes)
+    assert len(found) == 2 * NUM_ROWS
+    order = [99, 0, 50, 49, 0, -1]
+    assert [{**one, "__key__": ""} for one in found.__getitems__(order)] == [
+        {**row(number % 100), "__key__": ""} for number in order
+    ]
+    assert found[57]["__key__"] == "part-1.parquet#1/0"
+    assert [one["number"] for one in found] == list(range(100))
+
+
+def test_a_row_group_is_decoded_once_for_all_processes(tmp_path: Path) -> None:
+    source = Memory(files())
+    list(open_in(tmp_path, source))
+    source.reads.clear()
+    assert [one["number"] for one in open_in(tmp_path, source)] == list(range(100))
+    assert source.reads == []
+
+
+def test_a_fork_reads_rows_too(tmp_path: Path) -> None:
+    found = open_in(tmp_path, Memory(files()), cache_bytes=0)
+    assert found[3]["number"] == 3
+    child = os.fork()
+    if not child:
+        os._exit(0 if [found[number]["number"] for number in (99, 3)] == [99, 3] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_columns_are_chosen(tmp_path: Path) -> None:
+    found = open_in(tmp_path, Memory(files(1)), columns=["text"])
+    assert found[8] == {"__key__": "part-0.parquet#1/1", "text": "row 8"}
+    both = open_in(tmp_path, Memory(files(1)), columns=["text", "number"])
+    assert both[8] == {"__key__": "part-0.parquet#1/1", "text": "row 8", "number": 8}
+    with pytest.raises(StreamError, match="has no column nothing; it has"):
+        open_in(tmp_path, Memory(files(1)), columns=["nothing"])[0]
+
+
+def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StreamError, match=r"a\.parquet cannot be read as Parquet"):
+        open_in(tmp_path, Memory({"a.parquet": b"PAR1" * 100}))
+
+
+def test_without_pyarrow_the_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.parquet").write_bytes(files(1)["part-0.parquet"])
+    program = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from windlass.train import stream\n"
+        "stream(sys.argv[1] + '/set', cache=sys.argv[1] + '/cache')"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "StreamError: Parquet needs pyarrow: pip install pyarrow" in done.stderr
