@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from windlass.train.stream.cache import CachedSet
 from windlass.train.stream.errors import StreamError
+from windlass.train.stream.pool import Pool
 from windlass.train.stream.retry import repeated
 from windlass.train.stream.source import Object, Source
 
@@ -51,11 +49,9 @@ class Reader:
         """Threads of a parent are not there after a fork."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self._threads = ThreadPoolExecutor(NUM_REQUESTS, "windlass-stream")
-            self._fills = ThreadPoolExecutor(NUM_FILLS, "windlass-fill")
-            self._waiting: OrderedDict[tuple[int, int], None] = OrderedDict()
-            self._num_filling = 0
-            self._lock = threading.Lock()
+            self._requests, self._fills = Pool(NUM_REQUESTS), Pool(NUM_FILLS)
+            self._asked: set[tuple[int, int]] = set()
+            """Blocks that the background has fetched, or will."""
 
     def read(self, spans: Sequence[Span], *, fills: bool = True) -> list[bytes]:
         """The bytes of each span; with `fills` the blocks around them are fetched too.
@@ -75,7 +71,7 @@ class Reader:
                 found[span] = data
         if missing:
             groups = _near(missing)
-            for group, data in zip(groups, self._fetch(map(_around, groups)), strict=True):
+            for group, data in zip(groups, self._fetch(list(map(_around, groups))), strict=True):
                 first = group[0].start
                 for span in group:
                     at = span.start - first
@@ -113,14 +109,15 @@ class Reader:
 
     # -- the source ---------------------------------------------------------------------------------------------------
 
-    def _fetch(self, spans: Iterable[Span]) -> Iterator[bytes]:
+    def _fetch(self, spans: Sequence[Span]) -> Iterator[bytes]:
         """Spans of the source, all their requests at once, each of at most a block."""
-        under_way = [(span, [self._threads.submit(self._request, *part) for part in _parts(span)]) for span in spans]
-        for span, requests in under_way:
-            if len(requests) == 1:
-                yield requests[0].result()
+        parts = [list(_parts(span)) for span in spans]
+        pieces = iter(self._requests.run(self._request, [part for each in parts for part in each]))
+        for span, each in zip(spans, parts, strict=True):
+            if len(each) == 1:
+                yield next(pieces)
                 continue
-            data = b"".join(one.result() for one in requests)
+            data = b"".join(next(pieces) for _ in each)
             self._verify(span, data)
             self._keep(span, data)
             yield data
@@ -157,31 +154,15 @@ class Reader:
         """Have the blocks of these fetched whole, in the background."""
         if self._cached is None or self._cached.is_full:
             return
-        with self._lock:
-            for group in groups:
-                around = _around(group)
-                is_whole = around.start == 0 and around.length == self._object(around.object).size
-                for number in _blocks(around) if not is_whole else ():
-                    self._waiting[around.object, number] = None
-            new = min(NUM_FILLS - self._num_filling, len(self._waiting))
-            self._num_filling += new
-        for _ in range(new):
-            self._fills.submit(self._fill_next)
-
-    def _fill_next(self) -> None:
-        with self._lock:
-            if not self._waiting:
-                self._num_filling -= 1
-                return
-            (object, number), _ = self._waiting.popitem(last=False)
-        with suppress(StreamError):  # a batch that needs it reads it again, and then reports it
-            self._fill_one(object, number)
-        try:  # one at a time: at the end of the process no more than this one is waited for
-            self._fills.submit(self._fill_next)
-        except RuntimeError:
-            return
+        for around in map(_around, groups):
+            is_whole = around.start == 0 and around.length == self._object(around.object).size
+            for number in _blocks(around) if not is_whole else ():
+                if (around.object, number) not in self._asked:
+                    self._asked.add((around.object, number))
+                    self._fills.submit(partial(self._fill_one, around.object, number))
 
     def _fill_one(self, object: int, number: int) -> None:
+        """An error is lost here: a batch that needs the block reads it again, and reports it."""
         assert self._cached is not None
         one = self._object(object)
         name = block_name(one, number)
