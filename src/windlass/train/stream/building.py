@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,8 @@ NUM_SHARDS = 8
 SUFFIXES = {"tar": (".tar",), "parquet": (".parquet", ".pq")}
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LATEST = "latest.index"
+OLD_SECONDS = 7 * 86400
+"""After which an index is removed that is not the latest: workers of a process that had it have started long ago."""
 
 
 def open_index(
@@ -133,6 +136,9 @@ def _built(source: Source, cached: CachedSet, format: str | None, group: bool) -
         link.unlink(missing_ok=True)
         link.symlink_to(path.name)
         link.replace(cached.folder / LATEST)
+        for old in cached.folder.glob("*.index"):
+            if old != path and not old.is_symlink() and time.time() - old.stat().st_mtime > OLD_SECONDS:
+                old.unlink(missing_ok=True)
     return found
 
 

@@ -22,8 +22,8 @@ from windlass.train.stream.errors import StreamError
 
 SHARE = 0.5
 """Of the space that is free or taken by the cache, what the cache may take."""
-FULL_SECONDS = 60.0
-"""For which a process does not look again whether there is room."""
+FULL_SECONDS = 300.0
+"""For which nothing looks again whether there is room: all files are counted for that."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PART = ".part"
 
@@ -90,9 +90,10 @@ class Cache:
 
     def take(self, num_bytes: int, own: Path) -> bool:
         """Count so many bytes more, once there is room for them; call it locked. Sets other than `own` may leave."""
-        if self.usage() + num_bytes > self.bound:
+        if self.usage() + num_bytes > self.bound and not self._was_counted_lately():
             self._write(self._counted())
             self._evict(num_bytes, own)
+            (self.folder / "counted").touch()
         if self.usage() + num_bytes > self.bound:
             return False
         self._write(self.usage() + num_bytes)
@@ -110,6 +111,8 @@ class Cache:
                 with suppress(BlockingIOError, OSError), _lock(one / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
                     size = _size(one)
                     shutil.rmtree(one / "blocks", ignore_errors=True)
+                    for index in one.glob("*.index"):
+                        index.unlink()
                     self.give_back(size - _size(one))
 
     def _sets(self) -> list[Path]:
@@ -119,6 +122,11 @@ class Cache:
 
     def _write(self, num_bytes: int) -> None:
         os.pwrite(self._opened(), b"%020d" % num_bytes, 0)
+
+    def _was_counted_lately(self) -> bool:
+        with suppress(FileNotFoundError):
+            return 0 <= time.time() - (self.folder / "counted").stat().st_mtime < FULL_SECONDS
+        return False
 
     def _counted(self) -> int:
         return sum(_size(one) for one in self._sets())
