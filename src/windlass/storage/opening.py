@@ -28,6 +28,13 @@ def journal_for(source: Address, destination: Address, home: Path) -> Iterator[J
     """The journal of a copy, which no other process may use. Raises StorageError, UsageError."""
     _refuse_overlap(source, destination)
     folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
+    with locked(folder, str(destination)), Journal(folder / "journal.jsonl") as journal:
+        yield journal
+
+
+@contextmanager
+def locked(folder: Path, destination: str) -> Iterator[None]:
+    """In the block no other process writes to the destination whose state is in `folder`. Raises StorageError."""
     with system_errors(str(folder)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -37,8 +44,7 @@ def journal_for(source: Address, destination: Address, home: Path) -> Iterator[J
         except BlockingIOError as error:
             hint = "wait for it: a second copy then has nothing to do"
             raise StorageError(f"another copy to {destination} is under way", hint) from error
-        with Journal(folder / "journal.jsonl") as journal:
-            yield journal
+        yield
     finally:
         os.close(lock)
 
