@@ -42,26 +42,26 @@ def mnist() -> dict[str, bytes]:
     for part, number in (("train", 6), ("t10k", 3)):
         images = struct.pack(">4I", 0x803, number, 28, 28) + rng.randbytes(number * 784)
         labels = struct.pack(">2I", 0x801, number) + bytes(rng.randrange(10) for _ in range(number))
-        found[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(images)
-        found[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(labels)
+        found[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(images, mtime=0)
+        found[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(labels, mtime=0)
     return found
 
 
 def tar_gz(files: Mapping[str, bytes]) -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+    with tarfile.open(fileobj=out, mode="w") as tar:
         for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
+    return gzip.compress(out.getvalue(), mtime=0)
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
-            archive.writestr(name, data)
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)  # without the time
     return out.getvalue()
 
 
@@ -202,3 +202,11 @@ def scut_head() -> dict[str, bytes]:
 
 SETS = {"mnist": mnist, "cifar10": cifar10, "coco2017": coco2017, "imagenet-r50": imagenet_r50, "scut-head": scut_head}
 """Name → the files of its host."""
+
+
+def large_zip(num_bytes: int) -> bytes:
+    """val2017.zip with one image of this size."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo("val2017/1.jpg"), random.Random(5).randbytes(num_bytes))
+    return out.getvalue()

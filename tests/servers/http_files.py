@@ -34,6 +34,8 @@ class Reply:
     cut_after: int | None = None
     """Bytes of this answer after which the connection is closed."""
     ignores_range: bool = False
+    states: int | None = None
+    """Length of the file that is stated, if not its own."""
     has_version: bool = True
     """Whether an ETag is sent."""
 
@@ -107,7 +109,7 @@ def _answer(handler: BaseHTTPRequestHandler, host: FileHost) -> None:
         handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
     if reply.has_version:
         handler.send_header("ETag", tag)
-    for name, value in (*reply.headers, ("Content-Length", str(len(data) - start))):
+    for name, value in (*reply.headers, ("Content-Length", str(reply.states or len(data) - start))):
         handler.send_header(name, value)
     handler.end_headers()
     _send(handler, host, data[start:][: reply.cut_after])

@@ -30,9 +30,9 @@ def _complete_layout(ctx: click.Context, _parameter: click.Parameter, incomplete
 
     from windlass.recipes.registry import RECIPES
 
-    found = RECIPES.get(ctx.params.get("name") or "")
-    layouts = found.layouts.items() if found is not None else ()
-    return [CompletionItem(name, help=one.summary) for name, one in layouts if name.startswith(incomplete)]
+    words = (ctx.params.get("name"), *ctx.args)  # click leaves what is before an option without its value in `args`
+    layouts = {name: one for word in words if word in RECIPES for name, one in RECIPES[word].layouts.items()}
+    return [CompletionItem(name, help=one.summary) for name, one in layouts.items() if name.startswith(incomplete)]
 
 
 @click.command()

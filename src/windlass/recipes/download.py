@@ -25,7 +25,7 @@ from windlass.storage.progress import Progress
 from windlass.storage.retry import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, TRIES
 
 SYNC_BYTES: Final = 256 << 20
-"""After so many bytes the file is synced: what is not may be lost with the power."""
+"""What was not synced may be lost with the power."""
 MAX_ASKED_PAUSE_SECONDS: Final = 60.0
 READ_BYTES: Final = 1 << 20
 
@@ -49,10 +49,12 @@ class Downloading:
     def __init__(
         self, what: Download, source: Source, folder: Path, progress: Progress,
         pause: Callable[[float], None] = time.sleep, boot: str | None = None,
+        sync_bytes: int = SYNC_BYTES,
     ) -> None:  # fmt: skip
-        """`boot` identifies the time since the machine was started."""
+        """`boot` identifies the time since the machine was started; the file is synced after each `sync_bytes`."""
         self._what, self._source, self._progress, self._pause = what, source, progress, pause
         self._boot = boot_id() if boot is None else boot
+        self._sync_bytes = sync_bytes
         self._path = folder / what.name
         self._part = folder / f"{what.name}.partial"
         self._state = folder / f"{what.name}.state"
@@ -60,14 +62,6 @@ class Downloading:
         """Bytes that were ever there: only beyond them a try counts as progress."""
         self._is_counted = False
         """Whether the size that the host has stated is in the progress."""
-
-    @property
-    def num_bytes_here(self) -> int:
-        """What is there of the file."""
-        for path in (self._path, self._part):
-            if path.exists():
-                return path.stat().st_size
-        return 0
 
     def run(self) -> Downloaded:
         """Fetch what is missing. Raises StorageError; what was fetched is kept, unless it is damaged."""
@@ -137,7 +131,7 @@ class Downloading:
                 have += len(piece)
                 self._progress.bytes_done += len(piece)
                 self._progress.bytes_moved += len(piece)
-                if have - synced >= SYNC_BYTES:
+                if have - synced >= self._sync_bytes:
                     file.flush()
                     os.fsync(file.fileno())
                     synced = have

@@ -78,6 +78,7 @@ class Fetch:
                 raise UsageError(
                     f"{self.recipe.name} has no layout {name!r}", f"known are {', '.join(self.recipe.layouts)}"
                 )
+        self._found = [(one, source_of(one.name, one.url, self.mirror)) for one in self.recipe.downloads]
         self._own = self.folder / OWN / "fetch"
         self._work = self._own / self.recipe.name
         self._sources = self._own / f"{self.recipe.name}.json"
@@ -147,8 +148,7 @@ class Fetch:
         progress.is_listing = False
         done = []
         with self.step("fetch", progress):
-            for one in self.recipe.downloads:
-                source = source_of(one.name, one.url, self.mirror)
+            for one, source in self._found:
                 done.append(Downloading(one, source, folder, progress, self.pause).run())
                 progress.files_done += 1
         self._fetched = progress.bytes_moved
@@ -199,7 +199,8 @@ class Fetch:
         path = self.folder / f"LICENCE-{self.recipe.name}.txt"
         data = self.recipe.notice().encode()
         if not path.exists() or path.read_bytes() != data:
-            write_whole(path, data)
+            write_whole(self._work / path.name, data)
+            (self._work / path.name).replace(path)
         return File(path.name, len(data), combined([hashlib.sha256(data).digest()]), version=version(path.stat()))
 
     def _add_to_manifest(self, files: Sequence[File]) -> None:

@@ -103,7 +103,7 @@ class HttpSource(Source):
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._opener = urllib.request.build_opener(_SafeRedirects())
+        self._opener = urllib.request.build_opener(SafeRedirects())
 
     def open(self, start: int, known_version: str) -> Answer:
         """See `Source`."""
@@ -145,7 +145,7 @@ class HttpSource(Source):
                 raise Interrupted(f"{self.url}: the connection was closed {num_bytes:,} bytes before the end")
 
 
-class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+class SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects to http and https alone, and none from https to http."""
 
     def redirect_request(
