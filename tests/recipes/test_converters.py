@@ -129,8 +129,8 @@ def records(data: bytes) -> list[bytes]:
         length, of_length = struct.unpack("<QI", head)
         found.append(file.read(length))
         [of_data] = struct.unpack("<I", file.read(4))
-        assert of_length == tfrecord.masked(tfrecord.crc32c(head[:8]))
-        assert of_data == tfrecord.masked(tfrecord.crc32c(found[-1]))
+        assert of_length == tfrecord.masked(tfrecord.crc32c([head[:8]])[0])
+        assert of_data == tfrecord.masked(tfrecord.crc32c(found[-1:])[0])
     return found
 
 
@@ -180,7 +180,14 @@ def features(data: bytes) -> dict[str, Any]:
     ],
 )
 def test_checksums_are_those_of_rfc_3720(data: bytes, crc: int) -> None:
-    assert tfrecord.crc32c(data) == crc
+    assert tfrecord.crc32c([data]) == [crc]
+    assert tfrecord.crc32c([data, bytes(len(data)), data])[::2] == [crc, crc]
+
+
+def test_checksums_are_of_rows_of_one_length() -> None:
+    assert tfrecord.crc32c([]) == []
+    with pytest.raises(ValueError, match="differ in length"):
+        tfrecord.crc32c([b"1", b"22"])
 
 
 def test_an_example_is_encoded_as_the_tutorial_of_tensorflow_prints_it() -> None:
@@ -286,7 +293,7 @@ def test_what_a_list_names_and_is_not_there_is_left_out_by_name(make: Make, left
         f"{root}/JPEGImages/a.jpg": b"a", f"{root}/Annotations/a.xml": tiny.voc("a", []),
         f"{root}/JPEGImages/b.JPG": b"b", f"{root}/Annotations/b.xml": b"<annotation><size/></annotation>",
         f"{root}/JPEGImages/c.jpg": b"c", f"{root}/Annotations/c.xml": tiny.voc("c", []),
-        f"{root}/JPEGImages/d.jpg": b"d", f"{root}/ImageSets/Main/train.txt": b"a b d e\n",
+        f"{root}/JPEGImages/d.jpg": b"d", f"{root}/ImageSets/Main/train.txt": b"a\nb 1\r\n\nd -1\ne",
     }  # fmt: skip
     made = make(scut_head.convert, {**files, f"{root}.zip": tiny.zipped(inside)})
     assert [name for name in made if name.startswith("images/") and "PartB" not in name] == ["images/train/a.jpg"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import shutil
@@ -20,6 +21,12 @@ from windlass.errors import StorageError, UsageError
 from windlass.recipes.fetch import Fetch
 from windlass.recipes.recipe import Convert, Layout, LeaveOut, NewFile, Recipe
 from windlass.recipes.registry import RECIPES
+from windlass.storage.address import Address
+from windlass.storage.files import version
+from windlass.storage.folder import Folder
+from windlass.storage.manifest import Manifest
+from windlass.storage.progress import Progress
+from windlass.storage.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE_BYTES = 60 << 20
@@ -89,12 +96,10 @@ def test_two_recipes_share_a_folder_and_its_manifest(host: FileHost, folder: Pat
     assert {name.split("/")[0] for name in seen(folder)} == {
         "LICENCE-coco2017.txt", "LICENCE-imagenet-r50.txt", "annotations", "pretrained-models", "train2017", "val2017",
     }  # fmt: skip
-    verified = subprocess.run(
-        [sys.executable, "-m", "tests.recipes.harness", "main", "data", "verify", str(folder)],
-        cwd=ROOT, env={**os.environ, "WINDLASS_HOME": str(folder.parent)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert f"verified, {len(seen(folder))} files" in verified.stdout
-    assert done.digest in verified.stdout
+    place = Folder(Address("folder", "", str(folder)))
+    verified = asyncio.run(verify(place, Progress()))
+    assert (verified.digest, verified.num_files) == (done.digest, len(seen(folder)))
+    assert (verified.problems, verified.extra) == ((), ())
 
 
 def test_another_layout_is_added_to_what_is_there(host: FileHost, folder: Path) -> None:
@@ -126,6 +131,19 @@ def test_files_that_were_changed_are_named_and_kept(host: FileHost, folder: Path
         shutil.rmtree(folder / entry)
     (folder / "data.yaml").unlink()
     assert Fetch(recipe, recipe.default, folder, host.address).run().made == ("yolo",)
+
+
+def test_a_folder_that_was_moved_to_another_disk_is_read_again_once(host: FileHost, folder: Path) -> None:
+    recipe = set_of("mnist", host)
+    first = Fetch(recipe, recipe.default, folder, host.address).run()
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    for _ in range(2):
+        assert Fetch(recipe, recipe.default, other, host.address).run() == dataclasses.replace(
+            first, made=(), num_bytes_fetched=0
+        )
+    verified = Manifest.from_bytes((other / ".windlass/manifest.jsonl").read_bytes())
+    assert verified.files["t10k-labels-idx1-ubyte"].version == version((other / "t10k-labels-idx1-ubyte").stat())
 
 
 def test_an_unknown_layout_is_refused_with_those_that_are_known(host: FileHost, folder: Path) -> None:

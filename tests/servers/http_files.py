@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,9 +76,14 @@ def file_host(files: dict[str, bytes]) -> Iterator[FileHost]:
     host.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
+    before = os.environ.get("no_proxy")
+    os.environ["no_proxy"] = "127.0.0.1"  # a proxy of the environment does not reach this machine
     try:
         yield host
     finally:
+        del os.environ["no_proxy"]
+        if before is not None:
+            os.environ["no_proxy"] = before
         server.shutdown()
         thread.join()
         server.server_close()

@@ -70,8 +70,8 @@ def _archive(files: Mapping[str, Path]) -> Archive:
 
 def _records(archive: Archive, names: tuple[str, ...]) -> Iterator[bytes]:
     for name in names:
-        for image, label in read_batch(name, archive.read(f"{FOLDER}/{name}")):
-            yield tfrecord.record(tfrecord.example({"image": image, "label": label}))
+        batch = read_batch(name, archive.read(f"{FOLDER}/{name}"))
+        yield from tfrecord.records([tfrecord.example({"image": image, "label": label}) for image, label in batch])
 
 
 def _classes(archive: Archive) -> list[str]:

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from windlass.errors import StorageError, UsageError
 from windlass.recipes.download import Downloaded, Downloading
-from windlass.recipes.output import move_entries, write_files
+from windlass.recipes.output import digest_of, move_entries, write_files
 from windlass.recipes.recipe import Layout, Recipe
 from windlass.recipes.source import source_of
 from windlass.storage import manifest as manifests
@@ -109,15 +109,26 @@ class Fetch:
             found = Manifest.from_bytes(self._receipt(name).read_bytes())
         except (FileNotFoundError, BadManifest):
             return False
-        place = Folder(Address("folder", "", str(self.folder)))
-        changed = [one.name for one in found.files.values() if place.version_of(one.name) != one.version]
-        if len(changed) == len(found.files) and not any(self._entries_there([name])):
+        if not any(self._entries_there([name])):
             return False
-        if changed:
+        same = {one.name: self._as_it_is(one) for one in found.files.values()}
+        if changed := [name for name, one in same.items() if one is None]:
             words = f"{changed[0]}{f' and {len(changed) - 1:,} more' if len(changed) > 1 else ''}"
             hint = "name another folder; to fetch it anew here, remove " + ", ".join(self._layout(name).entries)
             raise StorageError(f"{self.folder}: {words} was changed or removed since it was fetched", hint)
+        known = Manifest.of(one for one in same.values() if one is not None)
+        if known != found:
+            self._add_to_manifest(list(known.files.values()))
+            write_whole(self._receipt(name), known.to_bytes())
         return True
+
+    def _as_it_is(self, one: File) -> File | None:
+        """A file with its version, if its content is what was fetched: read again where it was moved to other disks."""
+        there = Folder(Address("folder", "", str(self.folder))).version_of(one.name)
+        if there == one.version:
+            return one
+        is_same = there and digest_of(self.folder / one.name) == one.digest
+        return dataclasses.replace(one, version=there) if is_same else None
 
     def _entries_there(self, names: Sequence[str]) -> Iterator[str]:
         return (entry for name in names for entry in self._layout(name).entries if (self.folder / entry).exists())

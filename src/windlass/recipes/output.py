@@ -60,6 +60,15 @@ def _write(path: Path, one: NewFile, written: Callable[[int], None]) -> File:
     return File(one.name, found.st_size, digest.combined(), version=version(found))
 
 
+def digest_of(path: Path) -> str:
+    """The digest of a file that is there. Raises StorageError."""
+    digest = _Digest()
+    with system_errors(str(path)), open(path, "rb") as file:
+        while piece := file.read(PART_BYTES):
+            digest.update(memoryview(piece))
+    return digest.combined()
+
+
 class _Digest:
     """The digest of a file that is written from its begin to its end; see `windlass.storage.digest`."""
 

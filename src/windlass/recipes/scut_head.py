@@ -16,8 +16,8 @@ PARTS: Final = {"SCUT_HEAD_Part_A.zip": "1DWZHnmcOR8H9adXRRMV_DaOLCnBEcMLi",
 """Archive → its id at Google Drive."""
 LISTS: Final = {"test": "test", "val": "val", "train": "train", "trainval": "train"}
 """List of VOC → split. An image that is in several is in the first."""
-CLASSES: Final = {"person": 0, "head": 0}
-"""Name in an annotation → number."""
+HEAD: Final = 0
+"""The class of all objects, whatever an annotation calls them."""
 IMAGE_ENDS: Final = (".jpg", ".jpeg", ".png")
 LIMIT_BYTES: Final = 16 << 30
 
@@ -65,8 +65,8 @@ def _images(name: str, archive: Archive, leave_out: LeaveOut) -> list[_Image]:
         raise StorageError(f"{name} is not laid out as Pascal VOC: it lacks JPEGImages/ or ImageSets/Main/")
     found: dict[str, _Image] = {}
     for list_, split in LISTS.items():
-        text = archive.read(by_folder["Main"][list_]).decode("utf-8", "replace") if list_ in by_folder["Main"] else ""
-        for stem in text.split():
+        lines = archive.read(by_folder["Main"][list_]).splitlines() if list_ in by_folder["Main"] else []
+        for stem in (words[0].decode("utf-8", "replace") for line in lines if (words := line.split())):
             image, annotation = (by_folder[one].get(stem, "") for one in ("JPEGImages", "Annotations"))
             if stem not in found and image and annotation:
                 found[stem] = _Image(stem, split, image, annotation)
@@ -85,7 +85,7 @@ def _labels(archive: Archive, images: list[_Image], leave_out: LeaveOut) -> Iter
     for member, pieces in archive.files(of):
         data = b"".join(pieces)
         try:
-            lines = yolo.label_lines(voc.read(member.name, data), CLASSES)
+            lines = yolo.label_lines(voc.read(member.name, data), HEAD)
         except StorageError as error:
             leave_out(of[member.name].image, error.message)
         else:

@@ -7,9 +7,7 @@ the data. https://www.tensorflow.org/tutorials/load_data/tfrecord
 from __future__ import annotations
 
 import struct
-import sys
-from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -18,10 +16,12 @@ POLYNOMIAL: Final = 0x82F63B78
 MASK_DELTA: Final = 0xA282EAD8
 
 
-def record(data: bytes) -> bytes:
-    """One record with this data."""
-    length = struct.pack("<Q", len(data))
-    return b"".join((length, struct.pack("<I", masked(crc32c(length))), data, struct.pack("<I", masked(crc32c(data)))))
+def records(rows: Sequence[bytes]) -> Iterator[bytes]:
+    """A record for each of these data, which have one length."""
+    length = struct.pack("<Q", len(rows[0]) if rows else 0)
+    head = length + struct.pack("<I", masked(crc32c([length])[0]))
+    for row, crc in zip(rows, crc32c(rows), strict=True):
+        yield b"".join((head, row, struct.pack("<I", masked(crc))))
 
 
 def example(features: Mapping[str, bytes | int]) -> bytes:
@@ -30,18 +30,25 @@ def example(features: Mapping[str, bytes | int]) -> bytes:
                               for name, value in features.items()))  # fmt: skip
 
 
-def crc32c(data: bytes) -> int:
-    """CRC-32C (RFC 3720, appendix B.4 has values to compare)."""
-    table = _pairs()
-    crc = 0xFFFFFFFF
-    words = array("H", data[: len(data) & ~1])
-    if sys.byteorder == "big":
-        words.byteswap()
-    for word in words:
-        crc = table[(crc ^ word) & 0xFFFF] ^ (crc >> 16)
-    if len(data) & 1:
-        crc = _singles()[(crc ^ data[-1]) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
+def crc32c(rows: Sequence[bytes]) -> list[int]:
+    """CRC-32C of each of these data, which have one length (RFC 3720, appendix B.4 has values to compare).
+
+    All rows are taken together, byte by byte: a loop over the bytes of each takes twenty times as long.
+    """
+    if not rows:
+        return []
+    count, length, data = len(rows), len(rows[0]), b"".join(rows)
+    if len(data) != count * length:
+        raise ValueError("the rows differ in length")
+    ones = int.from_bytes(b"\xff" * count, "little")
+    planes = [ones] * 4
+    """The four bytes of each checksum, the lowest first: all first ones, all second ones, …"""
+    for at in range(length):
+        index = (planes[0] ^ int.from_bytes(data[at::length], "little")).to_bytes(count, "little")
+        found = [int.from_bytes(index.translate(table), "little") for table in _tables()]
+        planes = [above ^ one for above, one in zip((*planes[1:], 0), found, strict=True)]
+    columns = [(plane ^ ones).to_bytes(count, "little") for plane in planes]
+    return [int.from_bytes(one, "little") for one in zip(*columns, strict=True)]
 
 
 def masked(crc: int) -> int:
@@ -50,21 +57,14 @@ def masked(crc: int) -> int:
 
 
 @cache
-def _singles() -> list[int]:
-    """What each byte does to the checksum."""
+def _tables() -> tuple[bytes, ...]:
+    """What each byte does to the checksum: a table for each of its four bytes, the lowest first."""
     found = []
     for value in range(256):
         for _ in range(8):
             value = value >> 1 ^ (POLYNOMIAL if value & 1 else 0)
         found.append(value)
-    return found
-
-
-@cache
-def _pairs() -> list[int]:
-    """What each two bytes do: half the steps of a loop that takes all the time."""
-    one = _singles()
-    return [one[one[low] & 0xFF ^ high] ^ one[low] >> 8 for high in range(256) for low in range(256)]
+    return tuple(bytes(value >> shift & 0xFF for value in found) for shift in (0, 8, 16, 24))
 
 
 def _feature(value: bytes | int) -> bytes:

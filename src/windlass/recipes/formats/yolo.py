@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from windlass.recipes.formats.voc import Annotation
 
 
-def label_lines(found: Annotation, classes: Mapping[str, int]) -> list[str]:
+def label_lines(found: Annotation, class_number: int) -> list[str]:
     """`CLASS X Y WIDTH HEIGHT` for each box: its centre and size in parts of the image, as YOLOv5 reads them.
 
-    Boxes are cut at the edges of the image; those without any area in it, and of other classes, are left out.
+    All boxes get the same class. They are cut at the edges of the image; those without any area in it are left out.
     """
     lines = []
     for box in found.boxes:
         left, right = _span(box.xmin, box.xmax, found.width)
         top, bottom = _span(box.ymin, box.ymax, found.height)
-        if box.kind in classes and right > left and bottom > top:
+        if right > left and bottom > top:
             numbers = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
-            lines.append(" ".join([str(classes[box.kind]), *(f"{one:.6f}" for one in numbers)]))
+            lines.append(" ".join([str(class_number), *(f"{one:.6f}" for one in numbers)]))
     return lines
 
 
