@@ -112,8 +112,10 @@ def test_a_host_without_ranges_that_always_cuts_is_given_up(scene: Scene) -> Non
     assert scene.progress.bytes_done == 500_000
 
 
-def test_a_file_that_is_changed_meanwhile_is_fetched_anew(scene: Scene) -> None:
-    scene.host.reply = lambda get: Reply(cut_after=None if get.range else 900_000)
+@pytest.mark.parametrize(("ignores", "ranges"), [(False, ["", "bytes=900000-"]), (True, ["", "bytes=900000-", ""])])
+def test_a_file_that_is_changed_meanwhile_is_fetched_anew(scene: Scene, ignores: bool, ranges: list[str]) -> None:
+    cuts = iter((900_000,))
+    scene.host.reply = lambda _get: Reply(cut_after=next(cuts, None), ignores_if_range=ignores)
     other = DATA[::-1]
 
     def change(num_bytes: int) -> None:
@@ -121,7 +123,7 @@ def test_a_file_that_is_changed_meanwhile_is_fetched_anew(scene: Scene) -> None:
 
     scene.host.sent = change
     assert scene.fetch(WITHOUT).sha256 == hashlib.sha256(other).hexdigest()
-    assert scene.ranges == ["", "bytes=900000-"]
+    assert scene.ranges == ranges
     assert (scene.folder / NAME).read_bytes() == other
     assert scene.progress.bytes_done == len(DATA)
 
@@ -180,10 +182,13 @@ def test_a_file_that_was_removed_or_replaced_by_a_page_is_refused_at_once(scene:
     scene.host.reply = lambda _get: Reply(headers=(("Content-Type", "text/html; charset=utf-8"),))
     with pytest.raises(StorageError, match=r"answers with a page, not with the file\n.*--from FOLDER"):
         scene.fetch(WITHOUT)
-    scene.host.reply = lambda _get: Reply(headers=(("Content-Encoding", "gzip"),))
-    with pytest.raises(StorageError, match="an encoding of the file"):
-        scene.fetch()
-    assert (len(scene.host.gets), scene.pauses) == (3, [])
+    assert (len(scene.host.gets), scene.pauses) == (2, [])
+
+
+def test_a_gzip_file_that_its_host_calls_an_encoding_is_kept_as_it_is(scene: Scene) -> None:
+    scene.host.reply = lambda _get: Reply(headers=(("Content-Encoding", "x-gzip"),))  # as Apache does
+    scene.fetch()
+    assert (scene.folder / NAME).read_bytes() == DATA
 
 
 def test_a_host_that_cannot_be_reached_is_named_with_what_to_try(scene: Scene) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.helpers.disk import small_disk
 from tests.helpers.until import until
 from tests.recipes import harness, tiny
 from tests.servers.http_files import FileHost, file_host
@@ -25,6 +26,7 @@ from windlass.storage.address import Address
 from windlass.storage.files import version
 from windlass.storage.folder import Folder
 from windlass.storage.manifest import Manifest
+from windlass.storage.opening import locked
 from windlass.storage.progress import Progress
 from windlass.storage.verify import verify
 
@@ -164,6 +166,30 @@ def test_a_fetch_that_does_not_fit_on_the_disk_is_refused_before_it_begins(host:
 # -- interrupted ------------------------------------------------------------------------------------------------------
 
 
+def test_two_fetches_to_one_folder_do_not_meet(host: FileHost, folder: Path) -> None:
+    recipe = set_of("mnist", host)
+    with (
+        locked(folder / ".windlass", str(folder)),
+        pytest.raises(StorageError, match=r"another copy to .* is under way"),
+    ):
+        Fetch(recipe, recipe.default, folder, host.address).run()
+    assert host.gets == []
+
+
+def test_a_full_disk_ends_a_conversion_and_costs_no_second_download(host: FileHost, tmp_path: Path) -> None:
+    def convert(_files: object, _leave_out: LeaveOut) -> Iterator[NewFile]:
+        yield NewFile("one", [bytes(1 << 16)] * 100)
+
+    recipe = with_convert(set_of("mnist", host), convert)
+    with small_disk(tmp_path / "disk", 4096) as disk:
+        with pytest.raises(StorageError, match="No space left on device"):
+            Fetch(recipe, ["both"], disk / "set", host.address).run()
+        assert seen(disk / "set") == {}
+        subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
+        assert Fetch(recipe, ["both"], disk / "set", host.address).run().made == ("both",)
+    assert len(host.gets) == 4
+
+
 def with_convert(recipe: Recipe, convert: Convert) -> Recipe:
     layout = Layout("", ("one", "two"), 100, convert)
     return dataclasses.replace(recipe, layouts={"both": layout})
@@ -235,29 +261,35 @@ def test_a_fetch_that_is_killed_at_any_step_shows_whole_layouts_alone_and_is_gon
 
 
 @pytest.mark.slow
-def test_a_fetch_that_is_killed_inside_a_file_moves_no_byte_twice(host: FileHost, folder: Path, tmp_path: Path) -> None:
+def test_a_fetch_that_is_killed_or_interrupted_inside_a_file_goes_on_there(
+    host: FileHost, folder: Path, tmp_path: Path
+) -> None:
     host.files = {**tiny.coco2017(), "val2017.zip": tiny.large_zip(LARGE_BYTES)}
     size = sum(map(len, host.files.values()))
     partial = folder / ".windlass/fetch/coco2017/downloads/val2017.zip.partial"
     words = ("main", "data", "fetch", "coco2017", str(folder), "--from", host.address)
     struck: list[int] = []
     environ = {"TINY_LARGE": str(LARGE_BYTES), "WINDLASS_HOME": str(tmp_path / "home")}
-    for number, part in enumerate((0.3, 0.7), 1):
+    for number, (part, with_) in enumerate(((0.3, signal.SIGKILL), (0.7, signal.SIGINT)), 1):
         struck.clear()
         process = run_harness(*words, **environ)
 
-        def strike(num_bytes: int, at: float = part * size, lost: int = number << 19, pid: int = process.pid) -> None:
+        def strike(
+            num_bytes: int, at: float = part * size, lost: int = number << 19, pid: int = process.pid,
+            with_: signal.Signals = with_,
+        ) -> None:  # fmt: skip
             if num_bytes < at or struck:
                 return
             struck.append(num_bytes)
             # What waits in the kernel was sent, and not received: it is let through before the kill.
             until(lambda: partial.exists() and partial.stat().st_size > num_bytes - lost)
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, with_)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # until then the kernel takes more for it
 
         host.sent = strike
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        _, err = process.communicate()
+        assert process.returncode == (-signal.SIGKILL if with_ is signal.SIGKILL else 130), err
+        assert with_ is signal.SIGKILL or "interrupted: what was fetched is kept" in err
         assert seen(folder) == {}
     host.sent = lambda _num_bytes: None
     done = run_harness(*words, "-o", "json", **environ)

@@ -35,6 +35,7 @@ class Reply:
     cut_after: int | None = None
     """Bytes of this answer after which the connection is closed."""
     ignores_range: bool = False
+    ignores_if_range: bool = False
     states: int | None = None
     """Length of the file that is stated, if not its own."""
     has_version: bool = True
@@ -103,7 +104,7 @@ def _answer(handler: BaseHTTPRequestHandler, host: FileHost) -> None:
         return
     tag = f'"{hashlib.md5(data).hexdigest()}"'
     start = int(get.range.removeprefix("bytes=").rstrip("-")) if get.range and not reply.ignores_range else 0
-    if get.if_range and get.if_range != tag:
+    if get.if_range and get.if_range != tag and not reply.ignores_if_range:
         start = 0
     if start >= len(data) > 0:
         handler.send_response(416)

@@ -19,23 +19,26 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "prefix", "keys"),
+    ("name", "layout", "prefix", "keys"),
     [
-        ("cifar10", "cifar10-dataset",
+        ("cifar10", "tfrecord", "cifar10-dataset",
          {"train/train.tfrecords", "validation/validation.tfrecords", "eval/eval.tfrecords"}),
-        ("coco2017", "ml-platform/data/coco2017",
+        ("cifar10", "torchvision", "datasets/cifar10-dataset",
+         {"cifar-10-batches-py/data_batch_1", "cifar-10-batches-py/batches.meta"}),
+        ("coco2017", "coco", "ml-platform/data/coco2017",
          {"train2017/000000000001.jpg", "val2017/000000000002.jpg", "annotations/instances_train2017.json"}),
-        ("scut-head", "scut-head", {"images/train/PartA_00001.jpg", "labels/train/PartA_00001.txt", "data.yaml"}),
+        ("scut-head", "yolo", "scut-head",
+         {"images/train/PartA_00001.jpg", "labels/train/PartA_00001.txt", "data.yaml"}),
     ],
 )  # fmt: skip
 def test_a_set_is_laid_out_in_a_bucket_and_proven_there(
-    name: str, prefix: str, keys: set[str], server: S3Server, bucket: str, tmp_path: Path
+    name: str, layout: str, prefix: str, keys: set[str], server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
     data = Data(tmp_path / "home", server)
     to = f"s3://{bucket}/{prefix}/"
     with file_host(tiny.SETS[name]()) as host:
-        words = ["data", "fetch", name, str(tmp_path / "set"), "--from", host.address, "--to", to, "-o", "json"]
-        command = [sys.executable, "-m", "tests.recipes.harness", "main", *words]
+        words = ["data", "fetch", name, str(tmp_path / "set"), "--layout", layout, "--from", host.address, "--to", to]
+        command = [sys.executable, "-m", "tests.recipes.harness", "main", *words, "-o", "json"]
         done = subprocess.run(
             command, cwd=ROOT, env={**os.environ, **data.environ}, capture_output=True, text=True, check=True
         )

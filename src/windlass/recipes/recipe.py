@@ -80,4 +80,4 @@ class Recipe:
         """Text of the file that is written beside the data."""
         sources = "\n".join(f"  {one.url}" for one in self.downloads)
         parts = [self.title, self.homepage, f"Licence: {self.licence}", f"Citation: {self.citation}"]
-        return "\n\n".join([*parts, f"Fetched from:\n{sources}", *([self.note] if self.note else [])]) + "\n"
+        return "\n\n".join([*parts, f"Published at:\n{sources}", *([self.note] if self.note else [])]) + "\n"
