@@ -209,6 +209,12 @@ def test_what_was_not_synced_before_a_restart_of_the_machine_is_fetched_again(
             scene.fetch(boot=boot, sync_bytes=1 << 19)
         assert scene.ranges[-1] == f"bytes={at}-" if boot == "b1" else scene.ranges[0] == f"bytes={at}-"
     assert (scene.folder / f"{NAME}.partial").stat().st_size == 1 << 19
+    scene.host.reply = lambda _get: Reply(cut_after=1) if len(scene.host.gets) == 1 else Reply(503)
+    for boot in ("b2", "b3"):
+        scene.host.gets.clear()
+        with pytest.raises(Interrupted):
+            scene.fetch(boot=boot)
+    assert scene.ranges[0] == f"bytes={1 << 19}-", "what was there before is on the disk when it is gone on with"
 
 
 @pytest.mark.parametrize("state", [b"", b"[]", b'{"version": 7', b'{"boot": "b1", "version": 5, "size": "x"}'])

@@ -60,6 +60,9 @@ class Downloading:
         self._state = folder / f"{what.name}.state"
         self._best = 0
         """Bytes that were ever there: only beyond them a try counts as progress."""
+        self._hashes: dict[str, Any] = {}
+        self._num_hashed = -1
+        """Bytes from the beginning of the file that are in the hashes: one process need not read it again."""
         self._is_counted = False
         """Whether the size that the host has stated is in the progress."""
 
@@ -83,7 +86,10 @@ class Downloading:
         found = self._read_state()
         if not self._path.exists() or found.pop("file", "") != version(self._path.stat()):
             return None
-        return Downloaded(**found)
+        try:
+            return Downloaded(**found)
+        except TypeError:  # of another version
+            return None
 
     def _fetch(self) -> None:
         failed = 0
@@ -120,7 +126,9 @@ class Downloading:
         with open(self._part, "ab") as file:
             file.truncate(answer.start)
             self._refuse_lack_of_space(answer)
-            self._write_state(answer, synced=0)
+            os.fsync(file.fileno())
+            self._write_state(answer, synced=answer.start)
+            self._hash_up_to(answer.start)
             self._write(answer, file)
 
     def _write(self, answer: Answer, file: IO[bytes]) -> None:
@@ -129,6 +137,7 @@ class Downloading:
             for piece in answer.pieces:
                 file.write(piece)
                 have += len(piece)
+                self._hash(piece)
                 self._progress.bytes_done += len(piece)
                 self._progress.bytes_moved += len(piece)
                 if have - synced >= self._sync_bytes:
@@ -139,12 +148,8 @@ class Downloading:
 
     def _verified(self) -> Downloaded:
         """Compare with the checksums; what does not match is removed. Raises StorageError."""
-        names = {"sha256", *(one.partition(":")[0] for one in self._what.checksums)}
-        found = {name: hashlib.new(name) for name in names}
-        with open(self._part, "rb") as file:
-            while piece := file.read(READ_BYTES):
-                for one in found.values():
-                    one.update(piece)
+        self._hash_up_to(self._have())
+        found = self._hashes
         for checksum in self._what.checksums:
             name, _, expected = checksum.partition(":")
             if found[name].hexdigest() != expected:
@@ -156,6 +161,21 @@ class Downloading:
                 )
         by = self._what.checksum_by if self._what.checksums else ""
         return Downloaded(self._what.name, self._source.url, self._have(), found["sha256"].hexdigest(), by)
+
+    def _hash_up_to(self, num_bytes: int) -> None:
+        """Have so many bytes of the partial file in the hashes."""
+        if self._num_hashed == num_bytes:
+            return
+        names = {"sha256", *(one.partition(":")[0] for one in self._what.checksums)}
+        self._hashes, self._num_hashed = {name: hashlib.new(name) for name in names}, 0
+        with open(self._part, "rb") as file:
+            while piece := file.read(min(READ_BYTES, num_bytes - self._num_hashed)):
+                self._hash(piece)
+
+    def _hash(self, piece: bytes) -> None:
+        for one in self._hashes.values():
+            one.update(piece)
+        self._num_hashed += len(piece)
 
     def _refuse_other_size(self, answer: Answer) -> None:
         expected = self._what.num_bytes
