@@ -34,7 +34,7 @@ def fetch(
     if not address.is_folder:
         raise UsageError(f"{folder} is no folder of this machine", f"name a folder, and the store by --to {folder}")
     if to is not None:
-        open_place(Address.parse(to, context.cwd), context.home)  # a wrong address is told before the download
+        open_place(Address.parse(to, context.cwd), context.home)  # a wrong address is refused before the download
     done = Fetch(recipe, list(dict.fromkeys(layouts or recipe.default)), Path(address.path), mirror, step).run()
     uploaded = None
     if to is not None:
