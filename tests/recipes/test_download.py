@@ -85,6 +85,12 @@ def test_a_connection_that_is_cut_is_gone_on_with_where_it_was(scene: Scene, wha
     assert (scene.progress.num_bytes, scene.progress.bytes_done) == (0 if what is WITH else len(DATA), len(DATA))
 
 
+def test_a_connection_may_be_cut_any_number_of_times_as_long_as_bytes_come(scene: Scene) -> None:
+    scene.host.reply = lambda _get: Reply(cut_after=100_000)
+    scene.fetch()
+    assert (len(scene.host.gets), scene.host.num_bytes) == (15, len(DATA))
+
+
 def test_a_busy_host_is_asked_again_after_the_pause_it_wants(scene: Scene) -> None:
     replies = iter((Reply(503, (("Retry-After", "7"),)), Reply(429, (("Retry-After", "9999"),)), Reply(500)))
     scene.host.reply = lambda _get: next(replies, Reply())
