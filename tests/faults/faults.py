@@ -375,6 +375,14 @@ FAULTS = (
         {"data": [{"name": "digits", "source": "file:///nowhere/set"}]},
     ),
     Fault(
+        "outputs whose place cannot be written",
+        "print('trains')\n",
+        "outputs-not-uploaded",
+        None,
+        ("/proc/nowhere", "windlass resume"),
+        {"outputs": "file:///proc/nowhere"},
+    ),
+    Fault(
         "a port that another program took between plan and start",
         READY_AND_WAIT,
         "port-taken",

@@ -186,6 +186,8 @@ class FakeBackend(Backend):
         """What each start fails with, in order; then it succeeds."""
         self.stagings: list[bool | EngineError] = []
         """What each request to stage the data answers, in order; then it is there."""
+        self.uploads: list[bool | EngineError] = []
+        """What each request to upload the outputs answers, in order; then they are there."""
         self.holds: list[bool | EngineError] = []
         """What is known of the holder at each question, in order; then this supervisor is it."""
         self.cleaned_up: list[Phase] = []
@@ -203,6 +205,12 @@ class FakeBackend(Backend):
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         answer = self.stagings.pop(0) if self.stagings else True
+        if isinstance(answer, EngineError):
+            raise answer
+        return answer
+
+    def upload(self, record: Recorder, clock: Clock) -> bool:
+        answer = self.uploads.pop(0) if self.uploads else True
         if isinstance(answer, EngineError):
             raise answer
         return answer

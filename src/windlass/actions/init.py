@@ -214,7 +214,7 @@ _START: Final = {"torchrun": _torchrun, "mpi": _mpi, "plain": _plain}
 _HEAD: Final = "# Run it: windlass run      See what it would do: windlass plan      All fields: windlass schema\n"
 _TAIL: Final = """\
 # env: {NCCL_DEBUG: WARN}         # variables for each rank
-# outputs: results                # where $WINDLASS_OUTPUT_DIR is; default: kept with the run
+# outputs: results                # where $WINDLASS_OUTPUT_DIR is, or s3://…; default: kept with the run
 # restarts: {max: 3}              # start again after a failure
 # timeout: 2h                     # stop after this time
 # grace: 30s                      # from SIGTERM to SIGKILL, for a last checkpoint

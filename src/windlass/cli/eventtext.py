@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from windlass.cli.formatting import Paint, brief, count, duration, in_place, number, ranks_named, size, visible
-from windlass.cli.statustext import ENDED, STARTED, cause_headline, data_words, exit_words, missing_words
+from windlass.cli.statustext import (
+    ENDED,
+    STARTED,
+    cause_headline,
+    data_words,
+    exit_words,
+    missing_words,
+    uploaded_words,
+)
 from windlass.cli.style import PHASE_COLOURS
 from windlass.runs import events
 from windlass.runs.events import Entry, Event
@@ -109,6 +117,10 @@ def _sentence(entry: Entry) -> str:
             return f"network created: {addresses} on {entry.interface}{rate}"
         case events.DataStaged(moved=moved):
             return f"data {data_words(entry)}" + (f"; {size(moved)} fetched" if moved else "; nothing to fetch")
+        case events.OutputsUploaded(moved=moved):
+            return f"outputs: {uploaded_words(entry)}" + (
+                f"; {size(moved)} uploaded" if moved else "; nothing to upload"
+            )
         case events.NodeStarted(node, pid):
             return f"node {node} started" + (f" (process {pid})" if pid is not None else "")
         case events.RankChanged(rank, pid, None):
@@ -165,6 +177,8 @@ def _sentence(entry: Entry) -> str:
             return message or ("the run is supervised again" if kind is None else kind)
         case events.Warned(message):
             return f"warning: {message}"
+        case events.RunEnding(phase):
+            return f"the ranks have ended; the run ends as {phase} once its outputs are uploaded"
         case events.RunEnded(phase, code):
             why = f": {ENDED['same-step-twice']}" if entry.reason == "same-step-twice" else ""
             return f"ended: {phase}" + (f" ({exit_words(code)})" if code else "") + why

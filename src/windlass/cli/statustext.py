@@ -323,6 +323,12 @@ def data_words(staged: events.DataStaged) -> str:
     return f"{staged.name}: {visible(what)}"
 
 
+def uploaded_words(uploaded: events.OutputsUploaded) -> str:
+    """`3 files, 17.9 MB in s3://bucket/runs/digits-7/, set:5f2c8a…`."""
+    what = f"{count(uploaded.files, 'file')}, {size(uploaded.bytes)} in {uploaded.destination}"
+    return visible(f"{what}, {uploaded.digest[:DIGEST_CHARS]}…")
+
+
 def difference_words(one: DataDifference) -> str:
     """`digits is not what digits-7 has read: set:5f2c8a… then`."""
     return visible(f"{one.name} is not what {one.run} has read, which was {one.digest[:DIGEST_CHARS]}…")
@@ -364,6 +370,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     add("network", _network_lines(run, paint))
     add("time", time_rows(run.ledger, paint))
     add("output", output_words(run.output_dir))
+    add("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "")
     add("log", dropped_words(run), "yellow")
     if run.cause is not None:
         add("cause" if over else "restarted", cause_lines(run.cause, paint, verbose=verbose))
@@ -384,6 +391,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
     for label, text, colour in (
         ("time", time_line(run.ledger), None),
         ("output", output_words(run.output_dir), None),
+        ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
         ("log", dropped_words(run), "yellow"),
         ("checkpoint", checkpoint_words(run, now) if keeps else "", None),
         ("warning", "" if missing is None else missing_words(missing), "yellow"),

@@ -19,6 +19,7 @@ PHASE_COLOURS: Final = {
     "checkpointing": "magenta",
     "restarting": "yellow",
     "stopping": "yellow",
+    "uploading": "cyan",
     "idle": "yellow",
     "preempted": "yellow",
     "succeeded": "green",

@@ -17,6 +17,7 @@ RULES: Final[tuple[Rule, ...]] = (
     endings.lost,
     endings.node_killed,
     endings.data_not_staged,
+    endings.outputs_not_uploaded,
     endings.could_not_start,
     endings.log_incomplete,
     restarts.same_step_twice,

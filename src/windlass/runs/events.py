@@ -206,6 +206,19 @@ class DataStaged(Entry):
     """Bytes that were fetched for it; the others were there."""
 
 
+class OutputsUploaded(Entry):
+    """The outputs of the run are where its job wants them."""
+
+    kind = "outputs"
+    destination: str
+    digest: str
+    """Of the names, sizes and contents of the files, as that of a data set."""
+    files: int = 0
+    bytes: int = 0
+    moved: int = 0
+    """Bytes that were uploaded; the others were there."""
+
+
 class Progress(Entry):
     """What the script reported last: each field is there if the script reported it."""
 
@@ -533,6 +546,17 @@ class RunResumed(Entry):
     """The number of nodes, where another one was requested."""
     from_: str | None = None
     """The checkpoint that was requested."""
+
+
+class RunEnding(Entry):
+    """No attempt follows: the run ends as here once its outputs are uploaded."""
+
+    kind = "ending"
+    phase: Phase | None
+    exit_code: int | None = None
+    reason: str | None = None
+    step: int | None = None
+    died_at: float | None = None
 
 
 class RunEnded(Entry):

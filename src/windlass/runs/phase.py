@@ -23,6 +23,7 @@ class Phase(enum.StrEnum):
     CHECKPOINTING = "checkpointing"
     RESTARTING = "restarting"
     STOPPING = "stopping"
+    UPLOADING = "uploading"
     IDLE = "idle"
     PREEMPTED = "preempted"
     SUCCEEDED = "succeeded"

@@ -126,6 +126,11 @@ class Status:
     last_seq: int = 0
     data: tuple[Json, ...] = ()
     """The data sets that its ranks read, each as JSON of `events.DataStaged`, as far as they were staged."""
+    outputs: Json | None = None
+    """The newest upload of its outputs, as JSON of `events.OutputsUploaded`; None where none was."""
+    ending: Json | None = None
+    """How it ends once its outputs are uploaded, as JSON of `events.RunEnding`; None before that is decided. An ended
+    run has it whose ranks had succeeded, and whose outputs could not be uploaded."""
     user: str = ""
     """The user who started it; empty in records of older versions."""
     supervisor: str = ""
@@ -219,6 +224,8 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.DataStaged(name=name):
             others = tuple(one for one in status.data if one.get("name") != name)
             return replace(status, data=(*others, entry.to_json()))
+        case events.OutputsUploaded():
+            return replace(status, outputs=entry.to_json())
         case events.RootCause():
             return replace(status, cause=entry.to_json())
         case events.CheckpointChanged():
@@ -237,7 +244,10 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.AttemptEnded():
             return _after_attempt_end(status, entry, at)
         case events.StopRequested():
-            return _enter(replace(status, stop_requested=True), Phase.STOPPING, at)
+            stopping = replace(status, stop_requested=True)
+            return stopping if status.phase is Phase.UPLOADING else _enter(stopping, Phase.STOPPING, at)
+        case events.RunEnding():
+            return _after_ending(status, entry, at)
         case events.RunEnded():
             return _after_end(status, entry, at)
     return status
@@ -338,13 +348,24 @@ def _after_attempt_end(status: Status, entry: events.AttemptEnded, at: float) ->
 
 
 def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status:
-    """An ended run continues: its restarts and its time limit are counted anew, since a user has looked at it."""
-    status = _enter(replace(status, phase=Phase.IDLE), Phase.RESTARTING, at)
+    """An ended run continues: its restarts and its time limit are counted anew, since a user has looked at it.
+
+    Where its ranks had succeeded, only its outputs are left to be uploaded, unless something else is requested.
+    """
+    ending = None if entry.nodes or entry.from_ else status.ending
+    status = replace(status, phase=Phase.IDLE, ending=ending)
+    status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)
     return replace(
         status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=entry.restarts,
         resume_from=entry.from_, machine=entry.machine or status.machine,
         limited_from=status.phase_since - status.phases[Phase.IDLE],
     )  # fmt: skip
+
+
+def _after_ending(status: Status, entry: events.RunEnding, at: float) -> Status:
+    if status.attempts and status.attempts[-1].ended_at is None:
+        status = _end_attempt(status, entry.phase or Phase.FAILED, entry, at)
+    return replace(_enter(status, Phase.UPLOADING, at), ending=entry.to_json())
 
 
 def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
@@ -356,10 +377,16 @@ def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
     status = _enter(status, phase, at)
     removed = {"type": REMOVED, "message": "the run was removed from the cluster, and cannot be resumed", "since": at}
     condition = removed if entry.reason == "removed" else None
-    return replace(status, ended_at=status.phase_since, exit_code=entry.exit_code, condition=condition)
+    is_uploaded = phase is Phase.SUCCEEDED or (status.ending or {}).get("phase") != Phase.SUCCEEDED
+    return replace(
+        status, ended_at=status.phase_since, exit_code=entry.exit_code, condition=condition,
+        ending=None if is_uploaded else status.ending,
+    )  # fmt: skip
 
 
-def _end_attempt(status: Status, phase: Phase, entry: events.AttemptEnded | events.RunEnded, at: float) -> Status:
+def _end_attempt(
+    status: Status, phase: Phase, entry: events.AttemptEnded | events.RunEnding | events.RunEnded, at: float
+) -> Status:  # fmt: skip
     """The newest attempt has ended. Where its end was not observed, the time from `died_at` on is idle."""
     died_at = entry.died_at
     if died_at is not None and status.phase is not Phase.STOPPING:

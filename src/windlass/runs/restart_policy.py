@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from windlass.plan.compose import RESUME_VARIABLE
-from windlass.runs.events import AttemptEnded, Json, RootCause, RunEnded
+from windlass.runs.events import AttemptEnded, Json, RootCause, RunEnded, RunEnding
 from windlass.runs.history import Ended, History
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -47,6 +47,10 @@ class Outcome:
         """The event where another attempt follows. `died_at`: its end was not observed; see `AttemptEnded`."""
         return AttemptEnded(self.attempt_phase, self.reason, restarts_left=self.restarts_left,
                             wait_seconds=self.wait_seconds, **_known(step=self.step, died_at=died_at))  # fmt: skip
+
+    def ending(self, died_at: float | None = None) -> RunEnding:
+        """The event where none follows, and the outputs are uploaded; `died_at` as for `attempt_end`."""
+        return RunEnding(self.phase, self.exit_code, **_known(reason=self.reason, step=self.step, died_at=died_at))
 
     def end(self, died_at: float | None = None) -> RunEnded:
         """The event where none follows; `died_at` as for `attempt_end`."""

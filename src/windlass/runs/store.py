@@ -55,7 +55,8 @@ VERSION: Final = len(MIGRATIONS)
 BUSY_SECONDS: Final = 30.0
 RESERVE_BYTES: Final = 512 << 10
 """Reserved in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
-URGENT: Final = (events.StopRequested, events.RootCause, events.NodeLost, events.AttemptEnded, events.RunEnded)
+URGENT: Final = (events.StopRequested, events.RootCause, events.NodeLost, events.AttemptEnded, events.RunEnding,
+                 events.RunEnded)  # fmt: skip
 """Events for which the reserve is released: without them a run that has ended would be shown as running."""
 PROBE_BYTES: Final = 64 << 10
 MAX_EARLY: Final = 8

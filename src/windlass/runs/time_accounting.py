@@ -40,13 +40,14 @@ class Spent(enum.StrEnum):
     IDLE = "idle"
     UNOBSERVED = "unobserved"
     STOPPING = "stopping"
+    UPLOADING = "uploading"
 
 
 _OF_PHASE: Final = {phase: Spent(phase.value) for phase in Phase if phase.value in set(Spent)}
 _WORKING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
 _CHANGES_PHASE: Final = (
-    events.PhaseEntered, events.AttemptStarted, events.AttemptEnded, events.StopRequested, events.RunEnded,
-    events.RunResumed,
+    events.PhaseEntered, events.AttemptStarted, events.AttemptEnded, events.StopRequested, events.RunEnding,
+    events.RunEnded, events.RunResumed,
 )  # fmt: skip
 """Events that can change the record's phase; there are few of them, however many ranks a run has."""
 _TRUE_HANGS: Final = frozenset({"silence", "failure"})
@@ -247,7 +248,7 @@ class Tally:
 
     def _take_of_attempt(self, attempt: _Attempt, entry: events.Entry, at: int) -> None:
         match entry:
-            case events.AttemptEnded() | events.RunEnded():
+            case events.AttemptEnded() | events.RunEnding() | events.RunEnded():
                 self._take_end(attempt, entry, at)
             case events.RankChanged(rank=rank, exit_code=int(code)):
                 attempt.rank_ends[rank] = at
@@ -270,14 +271,19 @@ class Tally:
             case events.HangEnded():
                 self._take_hang_end(attempt, entry, at)
 
-    def _take_end(self, attempt: _Attempt, entry: events.AttemptEnded | events.RunEnded, at: int) -> None:
-        attempt.end = events.AttemptEnded(entry.phase, entry.reason) if isinstance(entry, events.RunEnded) else entry
+    def _take_end(
+        self, attempt: _Attempt, entry: events.AttemptEnded | events.RunEnding | events.RunEnded, at: int
+    ) -> None:  # fmt: skip
+        follows = isinstance(entry, events.AttemptEnded)
+        attempt.end = (
+            entry if isinstance(entry, events.AttemptEnded) else events.AttemptEnded(entry.phase, entry.reason)
+        )
         if entry.died_at is not None:
             attempt.died_at = _micros(entry.died_at)
         elif self.status.phase is Phase.LOST and attempt.died_at is None:
             attempt.died_at = self.seen_at
         attempt.reached = max(attempt.reached, entry.step or 0)
-        self._close(at, another_follows=isinstance(entry, events.AttemptEnded))
+        self._close(at, another_follows=follows)
 
     def _close(self, at: int, *, another_follows: bool) -> None:
         if (attempt := self.attempt) is not None:

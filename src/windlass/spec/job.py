@@ -126,6 +126,11 @@ class Job(Document):
     sagemaker: SageMakerOptions = SageMakerOptions()
     """Options of the SageMaker engine."""
 
+    @property
+    def outputs_scheme(self) -> str:
+        """`s3` where results are uploaded to `s3://bucket/runs/`; empty for a folder."""
+        return (self.outputs or "").rpartition("://")[0]
+
     @field_validator("run")
     @classmethod
     def _splits_into_words(cls, run: str | None) -> str | None:

@@ -24,8 +24,11 @@ def open_place(address: Address, home: Path) -> Place:
 
 
 @contextmanager
-def journal_for(source: Address, destination: Address, home: Path) -> Iterator[Journal]:
-    """The journal of a copy, which no other process may use. Raises StorageError, UsageError."""
+def journal_for(source: Address, destination: Address, home: Path, *, waits: bool = False) -> Iterator[Journal]:
+    """The journal of a copy, which no other process may use: it `waits` for one that does, or raises StorageError.
+
+    Raises UsageError.
+    """
     _refuse_overlap(source, destination)
     folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
     with locked(folder, str(destination)), Journal(folder / "journal.jsonl") as journal:
@@ -40,7 +43,7 @@ def locked(folder: Path, destination: str) -> Iterator[None]:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except BlockingIOError as error:
             hint = "wait for it: a second copy then has nothing to do"
             raise StorageError(f"another copy to {destination} is under way", hint) from error

@@ -21,12 +21,16 @@ MAX_PAUSE_SECONDS: Final = 60.0
 
 def settle(supervisor: Supervisor) -> bool:
     """Settle the record of a run without a supervisor, if none of its processes is alive; returns whether it did. A run
-    whose next attempt is due is left to a new supervisor; so is an attempt whose nodes outlive supervisors, since only
-    a supervisor can find out how it ended. Raises StoreFull.
+    whose next attempt is due, or whose outputs are to be uploaded, is left to a new supervisor; so is an attempt whose
+    nodes outlive supervisors, since only a supervisor can find out how it ended. Raises StoreFull.
     """
     supervisor.patience_seconds = 0.0  # a command waits
     lost = crash.cause_of_loss(supervisor.run_dir)
-    if supervisor.is_begun and supervisor.backend.outlives_supervisor:
+    if supervisor.ending is not None:
+        if not _is_broken(supervisor):
+            return False
+        supervisor.end_uploading("supervisors crash again and again; see supervisor.crash in the folder of the run")
+    elif supervisor.is_begun and supervisor.backend.outlives_supervisor:
         if not _is_broken(supervisor) or supervisor.backend.lives():
             return False
         supervisor.end_run(Outcome(Phase.LOST, cause=lost, reason="node-loss"))
@@ -46,7 +50,7 @@ def settle(supervisor: Supervisor) -> bool:
         supervisor.end_run(Outcome(Phase.LOST, cause=lost))
     else:
         return False  # before the first attempt, between two, or an attempt is recorded whose nodes were not started
-    return True
+    return supervisor.ending is None
 
 
 def observed_until(writer: RunWriter) -> float:

@@ -279,6 +279,16 @@ class Backend(ABC):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
+    uploads_outputs = False
+    """Whether the outputs of the run are uploaded before its end is recorded."""
+
+    def upload(self, record: Recorder, clock: Clock) -> bool:
+        """Upload the outputs of the run; returns whether they are there. Called again until they are.
+
+        Raises EngineError where they cannot be uploaded, OSError.
+        """
+        return True
+
     def prepare_end(self, record: Recorder) -> None:
         """The end is about to be recorded: remove what outlives attempts, as far as that is quick and cannot fail."""
 

@@ -21,7 +21,15 @@ from windlass.errors import EngineError, StoreFull
 from windlass.plan.compose import ranks_by_node
 from windlass.plan.plan import Plan
 from windlass.runs import crash
-from windlass.runs.events import AttemptStarted, PreemptionNotice, RootCause, StopRequested, Warned
+from windlass.runs.events import (
+    AttemptStarted,
+    PreemptionNotice,
+    RootCause,
+    RunEnded,
+    RunEnding,
+    StopRequested,
+    Warned,
+)
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome, is_late, timed_out
 from windlass.runs.stop_request import StopRequest, read_stop_request
@@ -71,6 +79,9 @@ class Supervisor:
         """The attempt in progress; None between two."""
         self.next_at: float | None = None
         """When the next attempt begins, in unix seconds; None while one is in progress."""
+        before = writer.status.ending
+        self.ending: RunEnding | None = None if before is None else RunEnding.from_json(before)
+        """How the run ends once its outputs are uploaded; None before that is decided."""
         self.detached = False
         """Whether this supervisor has detached: the run is still open, and its nodes keep running."""
         self.stop_request: StopRequest | None = None
@@ -96,8 +107,12 @@ class Supervisor:
         """Supervise the run until it has ended."""
         if self.writer.status.phase.is_terminal:
             return
-        self.next_at = 0.0 if self.is_begun else self.record.history.due_at
-        while not self.detached and (self.monitor is not None or self.next_at is not None):
+        if self.ending is None:
+            self.next_at = 0.0 if self.is_begun else self.record.history.due_at
+        while not self.detached and (self.monitor or self.ending or self.next_at is not None):
+            if self.ending is not None:
+                self._upload()
+                continue
             if self.monitor is None:
                 self._pause()
                 continue
@@ -326,14 +341,55 @@ class Supervisor:
         self.next_at = self.clock.time() + found.wait_seconds
 
     def end_run(self, end: Outcome, died_at: float | None = None) -> None:
-        """Record the end, then clean up: a target that does not answer must not cost the run its end."""
+        """Record the end, or how the run ends once its outputs are uploaded, which takes a supervisor."""
         self.next_at = None
         self.backend.prepare_end(self.record)
         if end.cause is not None:
             self.record.note(end.cause)
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note(end.attempt_end())
-        self.record.note(end.end(died_at))
+        if self.backend.uploads_outputs and self.writer.status.attempts and end.phase is not Phase.LOST:
+            self.ending = end.ending(died_at)
+            self.record.note(self.ending)
+        else:
+            self._end(end.end(died_at))
+
+    def _upload(self) -> None:
+        """Go on with the upload of the outputs; the run then ends as its last attempt did, or with what failed."""
+        request = read_stop_request(self.run_dir)
+        if self.terminated:
+            self.detached = True
+        elif request is not None and request.now:
+            self.is_to_stop()
+            self.end_uploading("`stop --now` ended the upload", Phase.STOPPED)
+        else:
+            try:
+                if self.backend.upload(self.record, self.clock):
+                    self.end_uploading()
+                else:
+                    self._wait(POLL_SECONDS)
+            except (OSError, EngineError) as error:
+                hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
+                self.end_uploading(f"{error.message if isinstance(error, EngineError) else error}{hint}")
+
+    def end_uploading(self, problem: str = "", phase: Phase = Phase.FAILED) -> None:
+        """The run ends. With a `problem` its outputs are not uploaded: one that had succeeded then ends as `phase`."""
+        assert self.ending is not None
+        ending, self.ending = self.ending, None
+        end = RunEnded(ending.phase, ending.exit_code, ending.reason, ending.step)
+        message = f"the outputs could not be uploaded: {problem}"
+        if problem and ending.phase is Phase.SUCCEEDED:
+            end = RunEnded(phase, ending.exit_code, "stop" if phase is Phase.STOPPED else "upload", ending.step)
+        if end.reason == "upload":
+            self.record.note(RootCause(message))
+        elif problem:
+            self.record.note(Warned(message))
+        self.backend.prepare_end(self.record)
+        self._end(end)
+
+    def _end(self, end: RunEnded) -> None:
+        """Record the end, then clean up: a target that does not answer must not cost the run its end."""
+        self.record.note(end)
         self._write_all()
         self.backend.clean_up(self.record, is_patient=self.patience_seconds > 0)
 

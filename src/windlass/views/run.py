@@ -96,6 +96,8 @@ class Run(RunSummary):
     """The data sets that its ranks read, as far as they were staged."""
     data_differences: tuple[DataDifference, ...]
     """Those of them that an earlier run of the job has not read."""
+    outputs: events.OutputsUploaded | None
+    """Where its outputs were uploaded; null where they were not."""
     disk_full: bool
     """Whether the disk under the record is full: the ends of runs are recorded, all else once there is space."""
 
@@ -149,6 +151,7 @@ def run_of(
         network=None if network is None else events.NetworkCreated.from_json(network),
         data=tuple(map(events.DataStaged.from_json, status.data)),
         data_differences=data_differences,
+        outputs=None if status.outputs is None else events.OutputsUploaded.from_json(status.outputs),
         disk_full=disk_full,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,14 @@ def job(tmp_path: Path, source: Path) -> dict[str, Any]:
     return {"base": tmp_path, "data": [{"name": "digits", "source": f"file://{source}"}]}
 
 
-@contextmanager
-def locked(harness: Harness, source: Path) -> Iterator[None]:
+def locked(harness: Harness, source: Path) -> AbstractContextManager[None]:
     """Meanwhile no process can fetch the set."""
-    path = staging_lock(harness.home, Address("folder", "", str(source)))
+    return held(staging_lock(harness.home, Address("folder", "", str(source))))
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Meanwhile no process can lock the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -57,7 +61,7 @@ def locked(harness: Harness, source: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def staging_processes(harness: Harness) -> list[int]:
+def processes_of(module: str, harness: Harness) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -65,9 +69,15 @@ def staging_processes(harness: Harness) -> list[int]:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"windlass.storage.staging" in words and str(harness.home).encode() in words:
+            if module.encode() in words and str(harness.home).encode() in words:
                 found.append(int(folder.name))
     return found
+
+
+def kill_supervisor(run: Run) -> None:
+    pid = supervisor_pid(run.harness.store.run_dir(run.id))
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
 class TestStaging(Case):
@@ -103,24 +113,18 @@ class TestStaging(Case):
         with locked(harness, source):
             run = harness.start("read.py", **job)
             run.until(lambda run: run.status.phase is Phase.STAGING)
-            until(lambda: staging_processes(harness))
+            until(lambda: processes_of("windlass.storage.staging", harness))
             harness.engine.stop(run.id)
             assert run.wait().phase is Phase.STOPPED
-        assert staging_processes(harness) == []
+        assert processes_of("windlass.storage.staging", harness) == []
 
     def test_a_supervisor_that_is_killed_meanwhile_is_replaced(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:
         with locked(harness, source):
             run = harness.start("read.py", **job)
-            [old] = until(lambda: staging_processes(harness))
+            [old] = until(lambda: processes_of("windlass.storage.staging", harness))
             kill_supervisor(run)
-            until(lambda: old not in staging_processes(harness))
+            until(lambda: old not in processes_of("windlass.storage.staging", harness))
         assert run.wait().phase is Phase.SUCCEEDED
         assert [event.kind for event in run.events if event.kind in ("adopted", "data")] == ["adopted", "data"]
-
-
-def kill_supervisor(run: Run) -> None:
-    pid = supervisor_pid(run.harness.store.run_dir(run.id))
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)

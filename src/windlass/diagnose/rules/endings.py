@@ -15,6 +15,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import DISK_FULL
 
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
+NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.*)", re.DOTALL)
 NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re.DOTALL)
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
@@ -131,6 +132,16 @@ def data_not_staged(case: Observations) -> Iterator[Verdict]:
         )
         summary = f"the data could not be staged: {found['what']}"
         yield Verdict("data-not-staged", summary, None, ("no rank was started",), fix, 100)
+
+
+def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
+    """The ranks succeeded, and the outputs could not be brought to where the job wants them."""
+    found = NOT_UPLOADED.match(str(case.cause.get("summary", ""))) if case.failed else None
+    if found is not None:
+        summary = f"the ranks have succeeded, and the outputs could not be uploaded: {found['what']}"
+        fix = f"windlass resume {case.status.id} uploads what is missing, and starts no rank"
+        evidence = (f"the outputs are in {case.status.output_dir}",)
+        yield Verdict("outputs-not-uploaded", summary, None, evidence, fix, 100)
 
 
 def could_not_start(case: Observations) -> Iterator[Verdict]:

@@ -10,6 +10,7 @@ from typing import Final
 from windlass.engines.local import netns, ports
 from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
 from windlass.engines.local.staging import DataStaging
+from windlass.engines.local.upload import OutputsUpload
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.plan import Plan
@@ -26,11 +27,18 @@ class LocalBackend(Backend):
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
-        self._staging = DataStaging(plan.requests("stage"), run_dir.parent.parent)
+        home = run_dir.parent.parent
+        self._staging = DataStaging(plan.requests("stage"), home)
+        self._upload = OutputsUpload(plan.requests("upload"), home)
+        self.uploads_outputs = self._upload.is_wanted
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""
         return self._staging.turn(record, clock)
+
+    def upload(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`."""
+        return self._upload.turn(record, clock)
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
         """See `Backend`."""
@@ -78,6 +86,7 @@ class LocalBackend(Backend):
     def prepare_end(self, record: Recorder) -> None:
         """Remove the networks before the end is written: no command looks after an ended run."""
         self._staging.end()
+        self._upload.end()
         for network in self._plan.requests("network"):
             for refused in netns.remove(network):
                 record.note(Warned(f"left behind: {refused}"))

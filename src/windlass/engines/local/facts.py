@@ -103,7 +103,8 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
         is_open_mpi=job.launcher == "mpi" and _is_open_mpi(environ),
         metadata_endpoint=find_metadata(environ),
-        has_data_extra=not any(data.is_remote for data in job.data) or find_spec("obstore") is not None,
+        has_data_extra=not (job.outputs_scheme or any(data.is_remote for data in job.data))
+        or find_spec("obstore") is not None,
         has_torch=job.local.agent == "torchrun" and _may_have_torch(python, environ),
     )
 

@@ -33,6 +33,7 @@ NOT_HERE = {
 """Fields on images and queues, which have no effect on this machine."""
 
 
+KNOWN_STORES = "known are s3://, gs://, az:// and file://, and paths of folders"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 NOTICE_SECONDS = 5.0
 """Polling interval of the instance metadata, as AWS advises: a notice comes two minutes ahead."""
@@ -55,6 +56,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         kept["port_is_free"] = True
     steps = [Step("folder", f"make {output_dir}", {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints"})]
     steps += _stagings(job, facts, run_dir)
+    steps += _upload(job, facts, run_id, output_dir)
     network = netns.describe(run_id, facts.home, num_nodes, job.local.rate) if job.local.netns else None
     if network is not None:
         steps.append(Step("network", _network_summary(network), network))
@@ -87,7 +89,7 @@ def _procs_per_node(job: Job, facts: Facts, num_nodes: int) -> int:
 
 
 def _output_dir(job: Job, facts: Facts, run_id: str, run_dir: str) -> str:
-    if job.outputs is None or "://" in job.outputs:
+    if job.outputs is None or job.outputs_scheme:
         return f"{run_dir}/output"
     return str(PurePosixPath(facts.code_dir) / job.outputs / run_id)
 
@@ -100,6 +102,15 @@ def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:
               "python": facts.own_python})
         for data in job.data if data.is_remote
     ]  # fmt: skip
+
+
+def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[Step]:
+    """The upload of the outputs to a store, after the last attempt."""
+    if job.outputs is None or not job.outputs_scheme:
+        return []
+    to = f"{job.outputs.rstrip('/')}/{run_id}/"
+    request = {"source": output_dir, "destination": to, "python": facts.own_python}
+    return [Step("upload", f"upload the outputs to {to} after the last attempt", request)]
 
 
 def _data_path(data: Data, facts: Facts, run_dir: str) -> str:
@@ -118,7 +129,7 @@ def _nodes(
         run_id=run_id,
         max_restarts=job.restarts.max,
         output_dir=output_dir,
-        checkpoint_dir=f"{run_dir}/checkpoints",
+        checkpoint_dir=job.checkpoint.place(run_id, f"{run_dir}/checkpoints"),
         data={data.name: _data_path(data, facts, run_dir) for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
@@ -233,9 +244,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     if job.local.netns:
         yield from _network_refusals(job, facts)
     yield from _data_refusals(job, facts)
-    if job.outputs and "://" in job.outputs:
-        yield _blocker("outputs-remote", f"outputs: local cannot write {job.outputs}", "give a folder; targets of kind "
-                       "kubernetes and sagemaker write to object storage")  # fmt: skip
+    yield from _outputs_refusals(job, facts)
     if job.volumes:
         yield _blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: and outputs: here")
     for name in job.secrets:
@@ -252,14 +261,24 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         if not data.is_remote:
             continue
         if data.scheme not in (*STORES, "file"):
-            yield _blocker("data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store",
-                           "known are s3://, gs://, az:// and file://, and paths of folders")  # fmt: skip
+            yield _blocker(
+                "data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store", KNOWN_STORES
+            )
         elif data.via != "copy":
             yield _blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
                            "leave it out: the set is copied to the cache of this machine")  # fmt: skip
         elif data.scheme != "file" and not facts.has_data_extra:
             yield _blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
                            "pip install 'windlass[data]'")  # fmt: skip
+
+
+def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
+    """Places to which outputs cannot be uploaded from this machine."""
+    scheme = job.outputs_scheme
+    if scheme and scheme not in (*STORES, "file"):
+        yield _blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
+    elif scheme not in ("", "file") and not facts.has_data_extra:
+        yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", "pip install 'windlass[data]'")
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:

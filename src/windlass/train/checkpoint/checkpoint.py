@@ -22,6 +22,7 @@ from windlass.train.checkpoint.saver import Saver
 from windlass.train.checkpoint.settings import settle
 from windlass.train.checkpoint.snapshot import Snapshot, set_rng_state
 from windlass.train.checkpoint.stop_signal import Preempted, StopSignal
+from windlass.train.checkpoint.storage import absolute, open_folder
 from windlass.train.report import report, report_checkpoint
 
 Batch = TypeVar("Batch")
@@ -74,7 +75,7 @@ class Checkpoint:
         self._settings = settle(folder, every, keep, keep_for, when_busy, self._environ)
         self._parts = make_parts(parts)
         self._allow_pickle = allow_pickle
-        self._folder = str(Path(self._settings.folder).absolute())
+        self._folder = absolute(self._settings.folder)
         self._stop_signal = StopSignal()
         self._retry = Retry(seconds_of(self._environ), gives_up=lambda: self._stop_signal.received)
         self._make_folder()
@@ -107,7 +108,7 @@ class Checkpoint:
     def _make_folder(self) -> None:
         """Make the folder if it is not there. Raises UnreadableCheckpoint where its file system fails, OSError."""
         try:
-            self._retry.call(lambda: Path(self._folder).mkdir(parents=True, exist_ok=True), self._folder)
+            self._retry.call(lambda: open_folder(self._folder).make(), self._folder)
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ESTALE):
                 raise

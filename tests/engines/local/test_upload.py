@@ -1,0 +1,102 @@
+"""Outputs are uploaded by a process of their own after the last attempt, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.harness import Can, Case, Harness, Way
+from tests.engines.local.planning import plan_local
+from tests.engines.local.test_staging import held, kill_supervisor, processes_of
+from tests.helpers.until import until
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.engines.local.engine import LocalEngine
+from windlass.runs.phase import Phase
+from windlass.storage.manifest import NAME, Manifest
+
+SCRIPT = """
+import os, pathlib, sys, time
+while len(sys.argv) > 2 and not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.01)
+out = pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"])
+(out / "plots").mkdir(exist_ok=True)
+(out / "model.pt").write_bytes(bytes(100_000))
+(out / "plots" / "loss.csv").write_text("0,2.3\\n")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def job(tmp_path: Path, store: Path) -> dict[str, Any]:
+    (tmp_path / "write.py").write_text(SCRIPT)
+    return {"base": tmp_path, "outputs": f"file://{store}/runs/"}
+
+
+KINDS = ("ending", "adopted", "outputs", "end")
+
+
+def uploaded(store: Path, run_id: str) -> Manifest:
+    """What a run has uploaded; each file is there as the manifest says."""
+    folder = store / "runs" / run_id
+    found = Manifest.from_bytes((folder / NAME).read_bytes())
+    assert {name: (folder / name).stat().st_size for name in found.files} == {"model.pt": 100_000, "plots/loss.csv": 6}
+    return found
+
+
+class TestUpload(Case):
+    way = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
+
+    @pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
+    def test_outputs_are_there_once_the_run_has_ended(
+        self, harness: Harness, job: dict[str, Any], store: Path, code: int, phase: Phase
+    ) -> None:
+        run = harness.start("write.py", str(code), **job)
+        assert (run.wait().phase, run.status.exit_code) == (phase, code)
+        assert run.status.outputs is not None
+        assert (run.status.outputs["files"], run.status.outputs["bytes"]) == (2, 100_006)
+        assert run.status.outputs["digest"] == uploaded(store, run.id).digest
+
+    def test_a_place_that_cannot_be_written_fails_the_run_and_a_resume_uploads_without_a_rank(
+        self, harness: Harness, job: dict[str, Any], store: Path
+    ) -> None:
+        store.write_text("a file")
+        run = harness.start("write.py", "0", **job)
+        assert (run.wait().phase, run.status.exit_code) == (Phase.FAILED, 0)
+        verdict = diagnose(harness.engine.observe(run.id)).verdict
+        assert (verdict.code, f"windlass resume {run.id}" in verdict.fix) == ("outputs-not-uploaded", True)
+        store.unlink()
+        harness.engine.resume(run.id)
+        assert run.wait().phase is Phase.SUCCEEDED
+        assert len(run.status.attempts) == 1
+        uploaded(store, run.id)
+
+    def test_a_supervisor_that_is_killed_meanwhile_is_replaced(
+        self, harness: Harness, job: dict[str, Any], store: Path
+    ) -> None:
+        run = harness.start("write.py", "0", "go", **job)
+        with held(store / "runs" / run.id / ".windlass" / "lock"):
+            (job["base"] / "go").touch()
+            run.until(lambda run: run.status.phase is Phase.UPLOADING)
+            [old] = until(lambda: processes_of("windlass.storage.upload", harness))
+            kill_supervisor(run)
+            until(lambda: old not in processes_of("windlass.storage.upload", harness))
+        assert run.wait().phase is Phase.SUCCEEDED
+        assert [event.kind for event in run.events if event.kind in KINDS] == ["ending", "adopted", "outputs", "end"]
+        uploaded(store, run.id)
+
+    def test_stop_now_ends_the_process_that_uploads(self, harness: Harness, job: dict[str, Any], store: Path) -> None:
+        run = harness.start("write.py", "0", "go", **job)
+        with held(store / "runs" / run.id / ".windlass" / "lock"):
+            (job["base"] / "go").touch()
+            until(lambda: processes_of("windlass.storage.upload", harness))
+            harness.engine.stop(run.id, now=True)
+            assert run.wait().phase is Phase.STOPPED
+        assert processes_of("windlass.storage.upload", harness) == []
+        assert run.status.outputs is None

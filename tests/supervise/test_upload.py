@@ -1,0 +1,139 @@
+"""What a supervisor decides about the upload of outputs, which comes between the last attempt and the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.supervise.fakes import START, FakeAttempt, FakeRun
+
+from windlass.errors import EngineError
+from windlass.runs.events import entry_of
+from windlass.runs.ledger import fold_ledger
+from windlass.runs.phase import Phase
+from windlass.runs.stop_request import StopRequest, write_stop_request
+from windlass.runs.time_accounting import Spent
+from windlass.supervise.adoption import MAX_CRASHES, settle
+
+REFUSED = EngineError("s3://bucket/runs/r-1/: access denied", "check the credentials")
+
+
+@pytest.fixture
+def run(make_run: Callable[..., FakeRun]) -> FakeRun:
+    """A run of one rank, whose outputs are uploaded."""
+    run = make_run()
+    run.backend.uploads_outputs = True
+    return run
+
+
+def ends_with(code: int) -> Callable[[FakeAttempt], None]:
+    def script(attempt: FakeAttempt) -> None:
+        attempt.nodes[0].begin()
+        attempt.nodes[0].end(code)
+
+    return script
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
+def test_a_run_ends_as_its_ranks_did_once_its_outputs_are_uploaded(run: FakeRun, code: int, phase: Phase) -> None:
+    run.backend.uploads = [False] * 4
+    status = run.run(ends_with(code))
+    assert (status.phase, status.exit_code, status.ending) == (phase, code, None)
+    assert [kind for kind in run.kinds() if kind in ("cause", "ending", "end")] == [
+        *["cause"] * (code > 0),
+        "ending",
+        "end",
+    ]
+    spent = fold_ledger(run.store.events("r-1"), run.clock.now).seconds
+    assert spent[Spent.UPLOADING] == pytest.approx(2.0)
+    assert status.attempts[-1].ended_at == pytest.approx(run.events("ending")[0].time)
+    assert run.backend.cleaned_up == [phase]
+
+
+def test_a_run_whose_outputs_cannot_be_uploaded_fails_and_is_resumed_by_their_upload_alone(run: FakeRun) -> None:
+    run.backend.uploads = [REFUSED]
+    status = run.run(ends_with(0))
+    assert (status.phase, status.exit_code) == (Phase.FAILED, 0)
+    assert status.root_cause is not None
+    assert status.root_cause.summary == (
+        "the outputs could not be uploaded: s3://bucket/runs/r-1/: access denied (check the credentials)"
+    )
+    run.writer.append(entry_of("resume", {"reason": "asked", "restarts": 0}), at=run.clock.now)
+    assert run.status.phase is Phase.UPLOADING
+    assert run.run().phase is Phase.SUCCEEDED
+    assert len(run.backend.attempts) == 1
+
+
+def test_a_resume_that_asks_for_more_trains_on(run: FakeRun) -> None:
+    run.backend.uploads = [REFUSED]
+    run.run(ends_with(0))
+    run.writer.append(entry_of("resume", {"reason": "asked", "restarts": 0, "from": "step-7"}), at=run.clock.now)
+    assert run.run().phase is Phase.SUCCEEDED
+    assert len(run.backend.attempts) == 2
+
+
+def test_a_failed_run_keeps_its_root_cause_where_the_upload_fails_too(run: FakeRun) -> None:
+    run.backend.uploads = [REFUSED]
+    status = run.run(ends_with(3))
+    assert (status.phase, status.exit_code) == (Phase.FAILED, 3)
+    assert status.root_cause is not None
+    assert "upload" not in status.root_cause.summary
+    assert any("could not be uploaded" in one["message"] for one in run.data("warning"))
+
+
+def test_a_command_leaves_the_upload_to_a_supervisor(run: FakeRun) -> None:
+    run.begin()
+    run.backend.script = ends_with(0)
+    assert not settle(run.supervisor())
+    assert run.status.phase is Phase.UPLOADING
+    assert not settle(run.supervisor())
+    assert run.run().phase is Phase.SUCCEEDED
+    assert run.kinds("ending") == ["ending"]
+
+
+def test_supervisors_that_crash_again_and_again_end_the_upload(run: FakeRun) -> None:
+    run.begin()
+    run.backend.script = ends_with(0)
+    settle(run.supervisor())
+    for _ in range(MAX_CRASHES):
+        run.writer.append(entry_of("adopted", {"crash": "KeyError: 'x'"}), at=START)
+    assert settle(run.supervisor())
+    assert run.status.phase is Phase.FAILED
+
+
+def test_a_machine_that_shuts_down_leaves_the_upload_to_the_next_supervisor(run: FakeRun) -> None:
+    run.backend.script = ends_with(0)
+    run.backend.uploads = [False] * 1000
+    supervisor = run.supervisor()
+    run.clock.at(5.0, lambda: setattr(supervisor, "terminated", True))
+    supervisor.run()
+    assert (supervisor.detached, run.status.phase) == (True, Phase.UPLOADING)
+    run.backend.uploads = []
+    assert run.run().phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize(("now", "phase"), [(False, Phase.SUCCEEDED), (True, Phase.STOPPED)])
+def test_stop_now_alone_ends_an_upload(run: FakeRun, now: bool, phase: Phase) -> None:
+    run.backend.uploads = [False] * 20
+    run.clock.at(5.0, lambda: write_stop_request(run.dir, StopRequest(now=now)))
+    status = run.run(ends_with(0))
+    assert status.phase is phase
+    assert bool(run.backend.uploads) is now
+    assert [one["message"] for one in run.data("warning")] == (
+        ["the outputs could not be uploaded: `stop --now` ended the upload"] if now else []
+    )
+
+
+def test_a_stopped_run_uploads_what_it_has(run: FakeRun) -> None:
+    run.backend.script = lambda attempt: attempt.nodes[0].begin()
+    run.clock.at(5.0, lambda: write_stop_request(run.dir, StopRequest()))
+    run.backend.uploads = [False] * 4
+    assert run.run().phase is Phase.STOPPED
+    assert run.backend.uploads == []
+    assert run.kinds("stop", "ending", "end") == ["stop", "ending", "end"]
+
+
+def test_a_run_without_an_attempt_has_nothing_to_upload(run: FakeRun) -> None:
+    write_stop_request(run.dir, StopRequest())
+    assert run.run().phase is Phase.STOPPED
+    assert run.kinds("ending") == []
