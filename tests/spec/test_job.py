@@ -63,7 +63,7 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
         ({"run": "a.py", "secrets": {"a"}}, "secrets: expected a list, found a set"),
         ({"run": b"a.py"}, "run: expected text, found a bytes"),
         ({"run": "a.py", "nodes": 10**5000}, "nodes: must be at most 100000"),
-        ({"run": "a.py", "checkpoint": {"folder": "/data"}}, "checkpoint.folder: is /data, and checkpoints are kept in"),
+        ({"run": "a.py", "checkpoint": {"folder": "/data"}}, "checkpoint.folder: is /data, and checkpoints are kept"),
         (
             {"run": "a.py", "checkpoint": {"folder": "s3://b", "find": "*", "resume": "-r {path}"}},
             "checkpoint.find: cannot be used with folder",

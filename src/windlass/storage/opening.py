@@ -31,13 +31,16 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     """
     _refuse_overlap(source, destination)
     folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
-    with locked(folder, str(destination)), Journal(folder / "journal.jsonl") as journal:
+    with locked(folder, str(destination), waits=waits), Journal(folder / "journal.jsonl") as journal:
         yield journal
 
 
 @contextmanager
-def locked(folder: Path, destination: str) -> Iterator[None]:
-    """In the block no other process writes to the destination whose state is in `folder`. Raises StorageError."""
+def locked(folder: Path, destination: str, *, waits: bool = False) -> Iterator[None]:
+    """In the block no other process writes to the destination whose state is in `folder`.
+
+    It `waits` for one that does, or raises StorageError.
+    """
     with system_errors(str(folder)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
