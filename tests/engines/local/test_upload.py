@@ -91,6 +91,16 @@ class TestUpload(Case):
         assert [event.kind for event in run.events if event.kind in KINDS] == ["ending", "adopted", "outputs", "end"]
         uploaded(store, run.id)
 
+    def test_what_cannot_be_in_a_store_is_left_out_and_named(
+        self, harness: Harness, job: dict[str, Any], store: Path
+    ) -> None:
+        (job["base"] / "write.py").write_text(f"{SCRIPT.replace('sys.exit', 'os.mkfifo(out / chr(112)); sys.exit')}")
+        run = harness.start("write.py", "0", **job)
+        assert run.wait().phase is Phase.SUCCEEDED
+        uploaded(store, run.id)
+        [warning] = [event.data["message"] for event in run.events if event.kind == "warning"]
+        assert warning.startswith("not uploaded: p: ")
+
     def test_stop_now_ends_the_process_that_uploads(self, harness: Harness, job: dict[str, Any], store: Path) -> None:
         run = harness.start("write.py", "0", "go", **job)
         with held(store / "runs" / run.id / ".windlass" / "lock"):
