@@ -14,7 +14,7 @@ from tests.helpers.until import until
 from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
-from windlass.storage.manifest import NAME, Manifest
+from windlass.storage.manifest import IN_FOLDER, Manifest
 
 SCRIPT = """
 import os, pathlib, sys, time
@@ -45,7 +45,7 @@ KINDS = ("ending", "adopted", "outputs", "end")
 def uploaded(store: Path, run_id: str) -> Manifest:
     """What a run has uploaded; each file is there as the manifest says."""
     folder = store / "runs" / run_id
-    found = Manifest.from_bytes((folder / NAME).read_bytes())
+    found = Manifest.from_bytes((folder / IN_FOLDER).read_bytes())
     assert {name: (folder / name).stat().st_size for name in found.files} == {"model.pt": 100_000, "plots/loss.csv": 6}
     return found
 
