@@ -10,11 +10,12 @@ opening the set to its first batch, and as a whole with its imports: on the same
 its cache, and on a new one without; once with the workers of a loader, whose forks take a tenth of a second for all,
 and once without. Then the epoch is ended: samples trained on twice, or never, are counted.
 
-    python bench/stream.py [RUNS] [--smoke]
+    python bench/stream.py [--runs 3] [--parts epochs restart] [--smoke]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,12 +32,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import BIN, ROOT, in_turn, machine, median, peers, spread, start, table
+from common import BIN, ROOT, add_smoke, in_turn, machine, median, peers, require_figures, spread, table
 from tests.servers.s3 import VERSITYGW, S3Server, s3_server
 
 BUCKET = "bench"
 NUM_WORKERS = 2
 SAMPLE_BYTES = 100_000
+PARTS = ("epochs", "restart")
 PEERS = ("s3torchconnector", "litdata", "mosaicml-streaming")
 WAYS = {
     "windlass, tar": ("windlass", "tar"), "windlass, objects": ("windlass", "files"),
@@ -65,11 +67,11 @@ class Bench:
         found: Figures = {}
         cache = self._new()
         self._run("half", way, address, cache, num_workers)
-        for node in ("new", "same"):
-            there = self.folder / "new" if node == "new" else cache
-            shutil.rmtree(self.folder / "new", ignore_errors=True)
-            there.mkdir(exist_ok=True)
-            one = self._run("rest", way, address, there, num_workers, node)
+        for node in ("same", "new"):
+            if node == "new":  # at the same path, without which litdata takes no position
+                shutil.rmtree(cache)
+                cache.mkdir()
+            one = self._run("rest", way, address, cache, num_workers, node)
             found |= {f"{node} {name}": value for name, value in one.items()}
         return found
 
@@ -96,7 +98,18 @@ class Bench:
         raise RuntimeError(f"{way} {mode} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
-def main(runs: int, is_smoke: bool) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
+    add_smoke(parser)
+    chosen = parser.parse_args()
+    run(chosen.runs, chosen.parts, chosen.smoke)
+    if chosen.smoke:
+        require_figures()
+
+
+def run(runs: int, parts: Sequence[str], is_smoke: bool) -> None:
     num_samples = 64 if is_smoke else 2000
     print(f"stream: {num_samples:,} samples of {SAMPLE_BYTES // 1000} kB, {NUM_WORKERS} workers; {machine()}")
     with ExitStack() as stack:
@@ -120,7 +133,10 @@ def main(runs: int, is_smoke: bool) -> None:
             name: (way, f"{root}/{where}/") for name, (way, where) in WAYS.items() if not is_smoke or way == "windlass"
         }
         ways[LOCAL] = ("local", str(folder / "sets" / "files"))
-        measured(bench, ways, runs, is_smoke)
+        if "epochs" in parts:
+            epochs(bench, ways, 0 if is_smoke else runs)
+        for num_workers in (0, NUM_WORKERS) if "restart" in parts else ():
+            restarts(bench, ways, 0 if is_smoke else runs, num_workers)
 
 
 def environment(server: S3Server) -> dict[str, str]:
@@ -136,13 +152,17 @@ def upload(server: S3Server, folder: Path) -> None:
             client.upload_file(str(path), BUCKET, str(path.relative_to(folder)))
 
 
-def measured(bench: Bench, ways: Mapping[str, tuple[str, str]], runs: int, is_smoke: bool) -> None:
-    def trials(work: Callable[[str, str], object]) -> dict[str, list[Figures]]:
-        todo = {name: partial(work, *where) for name, where in ways.items()}
-        found = {name: [trial()] for name, trial in todo.items()} if is_smoke else in_turn(todo, runs)
-        return {name: [dict(one) for one in each if isinstance(one, dict)] for name, each in found.items()}
+def trials(
+    ways: Mapping[str, tuple[str, str]], runs: int, work: Callable[[str, str], object]
+) -> dict[str, list[Figures]]:
+    """The figures of each way; each is tried once without `runs`."""
+    todo = {name: partial(work, *where) for name, where in ways.items()}
+    found = in_turn(todo, runs) if runs else {name: [trial()] for name, trial in todo.items()}
+    return {name: [dict(one) for one in each if isinstance(one, dict)] for name, each in found.items()}
 
-    found = trials(bench.epochs)
+
+def epochs(bench: Bench, ways: Mapping[str, tuple[str, str]], runs: int) -> None:
+    found = trials(ways, runs, bench.epochs)
     rows = []
     for name, each in found.items():
         cold, warm, first, cpu = ([one[key] for one in each] for key in ("cold", "warm", "first", "cpu"))
@@ -152,18 +172,19 @@ def measured(bench: Bench, ways: Mapping[str, tuple[str, str]], runs: int, is_sm
     header = ["way", "cold epoch, s", "samples/s", "÷ fastest peer", "warm epoch, s", "samples/s", "÷ fastest peer"]
     table("Epochs", [*header, "first batch, s", "CPU of both, with imports, s"], rows)
 
-    for num_workers in (0, NUM_WORKERS):
-        found = trials(partial(bench.restart, num_workers))
-        rows = []
-        for name, each in found.items():
-            row = [name]
-            for key in ("same first", "new first", "same from start", "new from start"):
-                row += [spread([one[key] for one in each]), ratio(found, key, each)]
-            lost = max(one["same twice"] + one["same never"] for one in each)
-            rows.append([*row, f"{lost:.0f}"])
-        columns = ["same node, s", "÷", "new node, s", "÷", "with imports, s", "÷", "new, with imports, s", "÷"]
-        title = f"Restart in mid-epoch with {num_workers} workers, to the next batch; ÷ fastest peer"
-        table(title, ["way", *columns, "twice or never"], rows)
+
+def restarts(bench: Bench, ways: Mapping[str, tuple[str, str]], runs: int, num_workers: int) -> None:
+    found = trials(ways, runs, partial(bench.restart, num_workers))
+    rows = []
+    for name, each in found.items():
+        row = [name]
+        for key in ("same first", "new first", "same from start", "new from start"):
+            row += [spread([one[key] for one in each]), ratio(found, key, each)]
+        lost = max(one["same twice"] + one["same never"] for one in each)
+        rows.append([*row, f"{lost:.0f}"])
+    columns = ["same node, s", "÷", "new node, s", "÷", "with imports, s", "÷", "new, with imports, s", "÷"]
+    title = f"Restart in mid-epoch with {num_workers} workers, to the next batch; ÷ fastest peer"
+    table(title, ["way", *columns, "twice or never"], rows)
 
 
 def ratio(found: Mapping[str, list[Figures]], key: str, each: list[Figures]) -> str:
@@ -173,4 +194,4 @@ def ratio(found: Mapping[str, list[Figures]], key: str, each: list[Figures]) -> 
 
 
 if __name__ == "__main__":
-    start(main, runs=3)
+    main()

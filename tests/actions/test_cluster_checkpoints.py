@@ -49,7 +49,7 @@ def seen(tmp_path: Path) -> actions.Checkpoints:
     (tmp_path / HALF / "rank-0.safetensors").write_bytes(b"x" * 7)
     (tmp_path / "mine.pt").write_bytes(b"x")
     (tmp_path / "step-00000040-a1aaaa").symlink_to("/etc")
-    return actions.listed(STATUS, THERE, listing(tmp_path))
+    return actions.listed(STATUS, str(THERE), listing(tmp_path))
 
 
 def test_checkpoints_in_a_claim_are_listed_with_step_size_and_state(seen: actions.Checkpoints) -> None:
@@ -65,12 +65,12 @@ def test_a_manifest_that_was_changed_is_not_complete(tmp_path: Path) -> None:
     saved(tmp_path, ONE, 10)
     manifest = tmp_path / ONE / files.MANIFEST
     manifest.write_bytes(manifest.read_bytes().replace(b'"epoch": 0', b'"epoch": 1'))
-    [one] = actions.listed(STATUS, THERE, listing(tmp_path)).found
+    [one] = actions.listed(STATUS, str(THERE), listing(tmp_path)).found
     assert (one.complete, "manifest is damaged" in one.problem) == (False, True)
 
 
 def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
-    assert actions.listed(STATUS, THERE, listing(tmp_path / "nowhere")).found == ()
+    assert actions.listed(STATUS, str(THERE), listing(tmp_path / "nowhere")).found == ()
 
 
 def test_what_needs_their_bytes_is_refused_with_the_command_that_copies_them(seen: actions.Checkpoints) -> None:
@@ -100,9 +100,11 @@ def test_a_resume_names_one_that_is_there(seen: actions.Checkpoints) -> None:
 )  # fmt: skip
 def test_a_list_that_makes_no_sense_is_said_so(told: Any) -> None:
     with pytest.raises(WindlassError, match="cannot be read"):
-        actions.listed(STATUS, THERE, told)
+        actions.listed(STATUS, str(THERE), told)
 
 
 def test_names_of_a_list_lead_nowhere_else(tmp_path: Path) -> None:
     one = {"files": {"../../x": 1}, "manifest": None, "changed_at": 0.0}
-    assert actions.listed(STATUS, THERE, {"checkpoints": {"../x": one, ONE: one}, "others": 0}).found[0].name == ONE
+    assert (
+        actions.listed(STATUS, str(THERE), {"checkpoints": {"../x": one, ONE: one}, "others": 0}).found[0].name == ONE
+    )

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Call, loaded_by
 from tests.cli.test_json import hold
 
-from windlass.cli.data import progress_line
+from windlass.cli.data_progress import progress_line
 from windlass.storage.progress import Progress
 
 STORES = ("obstore", "boto3", "botocore")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import hashlib
 import json
 import os
 import re
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from tests.cluster.bed.host import wait_for
 from tests.cluster.harnesses import digest, harness_on, opened, pods
 from tests.engines.harness import SCRIPTS, Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
+from tests.servers.s3 import s3_server
 
-from windlass.actions import exec_copy
+from windlass.actions import checkpoints, exec_copy
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
 
@@ -116,11 +119,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def resumable(harness: Harness, *words: str, base: Path = RESUMABLE, **kept: Any) -> Run:
+def resumable(harness: Harness, *words: str, base: Path = RESUMABLE, bucket: str = "", **kept: Any) -> Run:
     """The digits with two ranks on each of two nodes, which save often and may lose anything."""
     fields = {
         "restarts": {"max": 10, "on": ["failure", "preemption", "node-loss"]},
-        "checkpoint": {"every": "20 steps"},
+        "checkpoint": {"every": "20 steps", **({"folder": f"s3://{bucket}/saved"} if bucket else {})},
     }
     words = (*words, "train.py", "--epochs", EPOCHS)
     return harness.start(*words, base=base, grace=10, **SHAPE, **fields, **kept)
@@ -161,6 +164,40 @@ def test_killed_pods_resume_from_the_claim_with_the_same_weights(
         succeeded(run)
         went_on(run, ["preemption", "node-loss"])
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
+
+
+@pytest.fixture
+def keys(bed: Bed, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What a job needs to keep its checkpoints in a bucket that its pods reach, and this process too."""
+    with s3_server(tmp_path / "buckets", bed.layout.outside) as server:
+        server.client().create_bucket(Bucket="runs")
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        secret = {name: value for name, value in server.environ().items() if "KEY" in name}
+        words = [f"--from-literal={name}={value}" for name, value in secret.items()]
+        bed.kubectl("create", "secret", "generic", "s3-keys", "-n", namespace, *words)
+        env = {name: value for name, value in server.environ().items() if name not in secret}
+        yield {"secrets": ["s3-keys"], "env": env}
+
+
+def test_killed_pods_without_a_claim_resume_from_s3_with_the_same_weights(
+    bed: Bed, namespace: str, tmp_path: Path, undisturbed: str, unhurried: Path, keys: dict[str, Any]
+) -> None:
+    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
+        kubernetes = {"lost_after": LOST_SECONDS, "via": "job"}
+        run = resumable(harness, "slow.py", base=unhurried, bucket="runs", kubernetes=kubernetes, **keys)
+        until_saved(run, 1)
+        name = pods(bed, namespace, run, 1)[1]["metadata"]["name"]
+        bed.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
+        until_saved(run, 2)
+        kill_processes(bed, pods(bed, namespace, run, 2)[0])
+        succeeded(run)
+        went_on(run, ["preemption", "node-loss"])
+        bed.kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=true", "--timeout=120s")
+        seen = checkpoints.look(harness.engine, run.id)
+        assert seen.folder == f"s3://runs/saved/{run.id}"
+        checkpoints.export(seen, None, tmp_path / "model.safetensors", "model", {})
+        assert hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest() == undisturbed
 
 
 def kill_processes(bed: Bed, pod: dict[str, Any]) -> None:

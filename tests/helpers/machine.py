@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tests.helpers.until import BOUND_SECONDS, until
 
+KEPT = ("PATH", "LANG", "VIRTUAL_ENV")
 WINDLASS = Path(sys.executable).with_name("windlass")
 Done = subprocess.CompletedProcess[str]
 
@@ -56,7 +57,7 @@ class Machine:
     @property
     def environ(self) -> dict[str, str]:
         """What every command here is called with; no setting of the person who runs the tests gets in."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+        kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("AWS_")}
         return {**kept, "HOME": str(self.folder), "WINDLASS_HOME": str(self.home), "NO_COLOR": "1"}
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:

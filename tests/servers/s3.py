@@ -28,6 +28,7 @@ class S3Server:
     """A server that runs. Its buckets are folders below `folder`, its objects files."""
 
     pid: int
+    host: str
     port: int
     folder: Path
     access_key: str
@@ -35,7 +36,7 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def environ(self, endpoint: str = "") -> dict[str, str]:
         """What every S3 client reads; `endpoint` may be that of a proxy."""
@@ -56,12 +57,15 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
-    """A server over a folder, with keys of its own, on a port that the kernel chooses; it is built if it is missing."""
+def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
+    """A server over a folder, with keys of its own, on a port that the kernel chooses; it is built if it is missing.
+
+    `host` is the address of this machine on which it listens.
+    """
     golang.build([VERSITYGW])
     access_key, secret_key = secrets.token_hex(10), secrets.token_hex(20)
     environ = {**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
-    program = [VERSITYGW.program("versitygw"), "--quiet", "--port", "127.0.0.1:0", "posix", str(folder)]
+    program = [VERSITYGW.program("versitygw"), "--quiet", "--port", f"{host}:0", "posix", str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
     # It ends with this process, however that ends.
     command = ["setpriv", "--pdeathsig", "KILL", *program]
@@ -69,7 +73,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         popen = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         port = until(lambda: _port(popen), f"the S3 server does not listen; see {log.name}")
-        yield S3Server(popen.pid, port, folder, access_key, secret_key)
+        yield S3Server(popen.pid, host, port, folder, access_key, secret_key)
     finally:
         popen.kill()
         popen.wait()

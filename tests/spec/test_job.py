@@ -63,6 +63,11 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
         ({"run": "a.py", "secrets": {"a"}}, "secrets: expected a list, found a set"),
         ({"run": b"a.py"}, "run: expected text, found a bytes"),
         ({"run": "a.py", "nodes": 10**5000}, "nodes: must be at most 100000"),
+        ({"run": "a.py", "checkpoint": {"folder": "/data"}}, "checkpoint.folder: is /data, and checkpoints are kept"),
+        (
+            {"run": "a.py", "checkpoint": {"folder": "s3://b", "find": "*", "resume": "-r {path}"}},
+            "checkpoint.find: cannot be used with folder",
+        ),
         ({"run": "a.py", "env": {"A": None}}, "env.A: expected text, found nothing"),
         ({"run": "a.py", "env": {"A": "\0"}}, "env.A: holds a NUL character"),
         ({"run": "a.py", "env": {"WINDLASS_X": "1"}}, "env.WINDLASS_X: set by Windlass"),

@@ -17,7 +17,7 @@ from windlass.train.checkpoint import files, retention
 from windlass.train.checkpoint.chunks import export_safetensors
 from windlass.train.checkpoint.faults import BadCheckpoint, Fault, Problem, worst
 from windlass.train.checkpoint.files import Found
-from windlass.train.checkpoint.storage import is_plain_name
+from windlass.train.checkpoint.storage import is_address, is_plain_name
 from windlass.views.reports import ExportedCheckpoint
 
 DEFAULT_KEEP: Final = 3
@@ -32,7 +32,8 @@ class Checkpoints:
     """What is in the checkpoint folder of a run."""
 
     status: Status
-    folder: Path
+    folder: str
+    """Its path, or an address such as `s3://bucket/checkpoints/digits-7`."""
     found: tuple[Found, ...]
     """Newest first, with any fault."""
     others: int
@@ -63,21 +64,21 @@ def look(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
     The folder of a run on a cluster is listed by a pod; without `reach` no pod is asked, and nothing is found.
     """
     status, folder = engine.status(run_id), engine.checkpoint_dir(run_id)
-    if engine.is_remote:
+    if engine.is_remote and not is_address(folder):
         if not reach:
             return Checkpoints(status, folder, (), 0, in_cluster=True)
         return listed(status, folder, engine.list_checkpoints(run_id))
     try:
         found = tuple(files.list_checkpoints(folder))
-        others = len({entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")})
+        others = 0 if is_address(folder) else sum(not entry.name.startswith(".") for entry in os.scandir(folder))
     except FileNotFoundError:
         return Checkpoints(status, folder, (), 0)
     except OSError as error:
         raise WindlassError(f"{folder} cannot be read ({error.strerror or error})", "check its permissions") from error
-    return Checkpoints(status, folder, found, others - len(found))
+    return Checkpoints(status, folder, found, max(0, others - len(found)))
 
 
-def listed(status: Status, folder: Path, listing: Mapping[str, Any]) -> Checkpoints:
+def listed(status: Status, folder: str, listing: Mapping[str, Any]) -> Checkpoints:
     """The checkpoints of a folder in a cluster, listed by `worker/checkpoint_list.py`. Raises WindlassError.
 
     The manifests are checked here, in a folder whose files have the same names and sizes, and no content.
@@ -87,7 +88,7 @@ def listed(status: Status, folder: Path, listing: Mapping[str, Any]) -> Checkpoi
             for name, seen in listing["checkpoints"].items():
                 if is_plain_name(name):  # a pod is not trusted
                     _sketch(Path(place, name), seen)
-            found = [replace(one, path=str(folder / one.name)) for one in files.list_checkpoints(place)]
+            found = [replace(one, path=f"{folder}/{one.name}") for one in files.list_checkpoints(place)]
         return Checkpoints(status, folder, tuple(found), int(listing["others"]), in_cluster=True)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
         raise WindlassError(f"the listing of {folder} by a pod of {status.id} cannot be read ({error})",
@@ -258,8 +259,11 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     if seen.in_cluster:  # the ranks verify what they load
         return wanted if wanted.startswith("/") else seen.one(wanted).name
     ours = any(wanted in (one.name, str(one.step)) for one in seen.found)
+    if is_address(wanted):
+        return _elsewhere(wanted, seen)
     # Path's own raise for a name that is too long, or for the home of an unknown user.
-    if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(seen.folder / wanted):  # noqa: PTH110
+    beside = f"{seen.folder}/{wanted}"
+    if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(beside):  # noqa: PTH110
         return wanted
     path = Path(os.path.abspath(os.path.expanduser(wanted)))  # noqa: PTH100, PTH111
     if ours or not os.path.exists(path):  # noqa: PTH110
@@ -277,6 +281,21 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     return str(path)
 
 
+def _elsewhere(address: str, seen: Checkpoints) -> str:
+    """A checkpoint by its address. Raises UsageError, WindlassError."""
+    folder, _, name = address.rstrip("/").rpartition("/")
+    try:
+        found = next((one for one in files.list_checkpoints(folder) if one.name == name), None)
+    except (OSError, ValueError) as error:
+        raise WindlassError(f"{folder} cannot be read: {error}") from error
+    if found is None:
+        raise UsageError(
+            f"there is no checkpoint {address}", f"windlass checkpoints {seen.status.id} lists those of it"
+        )
+    _require_verified(found, seen)
+    return found.path
+
+
 def _require_verified(found: Found, seen: Checkpoints) -> None:
     if problems := files.examine(found):
         why = "; ".join(map(str, problems))
@@ -291,9 +310,10 @@ def kept_only_here(engine: Engine, status: Status) -> str:
     """What of an unfinished run would be lost with its folder, in words; empty where there is nothing."""
     if engine.is_remote or status.phase not in RESUMABLE:
         return ""
-    seen = look(engine, status.id)
-    if not seen.folder.resolve().is_relative_to(engine.store.run_dir(status.id).resolve()):
+    folder, run_dir = engine.checkpoint_dir(status.id), engine.store.run_dir(status.id)
+    if is_address(folder) or not Path(folder).resolve().is_relative_to(run_dir.resolve()):
         return ""  # they are elsewhere and stay
+    seen = look(engine, status.id)
     verified, passed_over = newest_verified(seen)
     if verified is not None:
         return f"the only checkpoint of step {verified.step:,}"

@@ -85,6 +85,8 @@ def _copied(
         with _claim_files(of.removeprefix(CLAIM), on, store) as files:
             return of, files.fetch(path, local, told) if there is not None else files.put(local, path, told)
     engine, run_id = runs.find(of, store, on)
+    if path.partition("/")[0] == "checkpoints" and "://" in (folder := engine.checkpoint_dir(run_id)):
+        raise UsageError(f"the checkpoints of {run_id} are in {folder}", f"windlass data copy {folder} FOLDER")
     where = _node(engine, engine.status(run_id), None, node)
     if there is not None:
         return run_id, engine.fetch(run_id, where, path, local, told)

@@ -96,7 +96,7 @@ def list_(ctx: click.Context, on: str | None, form: str) -> int:
     """
     seen, _ = _look(_run(ctx), on)
     found = tuple(view_of(reports.CheckpointView, one) for one in seen.found)
-    report = reports.CheckpointList(seen.status.id, str(seen.folder), found)
+    report = reports.CheckpointList(seen.status.id, seen.folder, found)
     print_data(report, form, lambda paint: list_lines(report, time.time(), paint))
     if form == "table" and seen.others:
         click.echo(f"and {count(seen.others, 'other entry', 'other entries')} in {tilde(report.folder)}", err=True)

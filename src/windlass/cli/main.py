@@ -47,7 +47,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "exec": Entry("exec_copy", "Run a command beside a rank of a running job"),
     "cp": Entry("exec_copy", "Copy files out of a run or into it"),
     "checkpoints": Entry("checkpoints", "List, verify, prune and export the checkpoints of a run"),
-    "data": Entry("data", "Copy, stage, list and verify data in folders and object stores"),
+    "data": Entry("data", "Fetch, copy, stage, list and verify data in folders and object stores"),
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),
     "resume": Entry("resume", "Resume a run that failed, was stopped or was lost"),
     "rm": Entry("run", "Remove ended runs with their logs and results"),

@@ -306,14 +306,14 @@ class Engine:
         """What a resume needs and `delete` would remove at the target; empty where there is nothing."""
         return ""
 
-    def checkpoint_dir(self, run_id: str) -> Path:
-        """The folder of a run's checkpoints: as its ranks know it, else in the run's own folder."""
+    def checkpoint_dir(self, run_id: str) -> str:
+        """The folder of a run's checkpoints, or its address: as its ranks know it, else in the run's own folder."""
         for step in self.plan_of(run_id).get("steps", ()):
             request = step.get("request", {})
             for rank in (request, *request.get("ranks", ())):
                 if folder := rank.get("env", {}).get(CHECKPOINT_DIR):
-                    return Path(folder)
-        return self.store.run_dir(run_id) / "checkpoints"
+                    return str(folder)
+        return str(self.store.run_dir(run_id) / "checkpoints")
 
     def wait(
         self, run_id: str, timeout: float | None = None, on_change: Callable[[Status], None] | None = None

@@ -199,10 +199,33 @@ class Checkpoint(Part):
     """Seconds between checkpoints, or steps (`100 steps`); the script is told. Default: the script decides."""
     keep: Annotated[StrictInt, Field(ge=1, le=100_000)] = 3
     """Checkpoints kept, the newest first. Default 3: the last one can be torn by the crash that made it needed."""
+    folder: Location | None = None
+    """Where `windlass.train` keeps them: `s3://bucket/checkpoints/`, in which each run has a folder. Default: with the
+    run; on a cluster, with its results."""
     find: Line | None = None
     """Files or folders that the script itself saves: `checkpoint-*`, in `$WINDLASS_CHECKPOINT_DIR`. Default: none."""
     resume: Line | None = Field(default=None, validate_default=True)
     """What is added to the script's arguments once there is one: `--resume_from_checkpoint {path}`. Needs `find`."""
+
+    @field_validator("folder")
+    @classmethod
+    def _is_in_s3(cls, folder: str | None) -> str | None:
+        if folder is not None and not re.match(r"s3://[^/]", folder):
+            raise refuse(f"is {folder}, and checkpoints are kept in S3 or in the run's own folder",
+                         "write s3://BUCKET/PREFIX, or leave it out")  # fmt: skip
+        return folder
+
+    @field_validator("find")
+    @classmethod
+    def _looks_in_a_folder(cls, find: str | None, info: ValidationInfo) -> str | None:
+        if find is not None and info.data.get("folder") is not None:
+            raise refuse("cannot be used with folder: a script that saves its own writes to a disk",
+                         "leave folder out")  # fmt: skip
+        return find
+
+    def place(self, run_id: str, default: str) -> str:
+        """Where those of a run are: an address, or the folder `default`."""
+        return default if self.folder is None else f"{self.folder.rstrip('/')}/{run_id}"
 
     @field_validator("resume")
     @classmethod

@@ -376,6 +376,73 @@ class DataCopied:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchedFile:
+    """A file that a recipe downloads."""
+
+    name: str
+    url: str
+    """Where it was read."""
+    bytes: int
+    sha256: str
+    verified_by: str
+    """Who published the checksums that it matches; empty where none is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFetched:
+    """What `data fetch` did."""
+
+    recipe: str
+    folder: str
+    layouts: tuple[str, ...]
+    """That were asked for; all are there."""
+    made: tuple[str, ...]
+    """Of these, the ones that were not there before."""
+    files: int
+    """Of these layouts."""
+    bytes: int
+    fetched_bytes: int
+    """That were downloaded by this command."""
+    digest: str
+    """Of all sets in the folder."""
+    sources: tuple[FetchedFile, ...]
+    licence: str
+    citation: str
+    left_out: tuple[RefusedFile, ...]
+    """Files of the downloads that are in no layout."""
+    uploaded: DataCopied | None
+    """Where `--to` was given."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecipe:
+    """A set that `data fetch` knows."""
+
+    name: str
+    title: str
+    download_bytes: int | None
+    """None where it is not known before the download."""
+    layouts: dict[str, str]
+    """Name → what it consists of."""
+    default: tuple[str, ...]
+    """Layouts that are made if none is named."""
+    homepage: str
+    licence: str
+    citation: str
+    note: str
+    files: tuple[str, ...]
+    """Names of the files at a mirror."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecipeList:
+    """What `data fetch` lists without a name."""
+
+    recipes: tuple[DataRecipe, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DataVerified:
     """What `data verify` found."""
 

@@ -46,6 +46,7 @@ PRINTED: Final[Mapping[str, Any]] = {
     "check": reports.CheckedJob | reports.CheckedCluster,
     "target-setup": reports.TargetSetup,
     "data-copy": reports.DataCopied,
+    "data-fetch": reports.DataFetched | reports.DataRecipeList,
     "data-verify": reports.DataVerified,
     "data-ls": reports.DataList | reports.DataCacheList,
     "data-stage": reports.StagedData,

@@ -103,8 +103,11 @@ def make_folders(env: Mapping[str, str]) -> None:
     and name what stays.
     """
     os.makedirs(env["WINDLASS_OUTPUT_DIR"], exist_ok=True)
+    checkpoints = env["WINDLASS_CHECKPOINT_DIR"]
+    if "://" in checkpoints:
+        return
     try:
-        os.makedirs(env["WINDLASS_CHECKPOINT_DIR"], exist_ok=True)
+        os.makedirs(checkpoints, exist_ok=True)
     except OSError as error:
         print(f"the folder of checkpoints cannot be made: {error}", file=sys.stderr, flush=True)
 

@@ -23,7 +23,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def make(folder: Path, steps: int, *, every: int = 1, keep: int = 10, **parts: Any) -> list[torch.Tensor]:
+def make(folder: Path | str, steps: int, *, every: int = 1, keep: int = 10, **parts: Any) -> list[torch.Tensor]:
     """Save at each of `steps`; gives the weights after each."""
     model, optimizer = build()
     saved = Checkpoint(

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint import Checkpoint, files
 from windlass.train.sampler import BatchSampler
 
 EPOCHS = 3
@@ -126,12 +126,17 @@ def die_here(args: argparse.Namespace, step: int, rank: int) -> None:
         if not mark.exists():
             mark.touch()
             due = (step - 1) // args.every * args.every
-            folder = Path(os.environ.get("WINDLASS_CHECKPOINT_DIR", "checkpoints"))
             # Of several that were due, one is awaited anyhow: the writer of a busy machine may be far behind.
-            awaited = f"step-{due:08d}-*" if args.patient else "step-*"
-            while due >= (1 if args.patient else 2 * args.every) and not list(folder.glob(f"{awaited}/manifest.json")):
+            awaited = {due} if args.patient else set(range(step))
+            while due >= (1 if args.patient else 2 * args.every) and not awaited & complete_steps():
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def complete_steps() -> set[int]:
+    """Of the checkpoints that are there."""
+    folder = os.environ.get("WINDLASS_CHECKPOINT_DIR", "checkpoints")
+    return {found.step for found in files.list_checkpoints(folder) if found.complete}
 
 
 if __name__ == "__main__":

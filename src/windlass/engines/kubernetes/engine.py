@@ -217,7 +217,7 @@ class KubernetesEngine(SupervisedEngine):
     def list_checkpoints(self, run_id: str) -> Mapping[str, Any]:
         """See `Engine`."""
         with self._files(run_id) as files:
-            return files.list_checkpoints(str(self.checkpoint_dir(run_id)))
+            return files.list_checkpoints(self.checkpoint_dir(run_id))
 
     @contextlib.contextmanager
     def _files(self, run_id: str) -> Iterator[RunPods]:

@@ -255,7 +255,7 @@ def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_n
         run_id=shape.run_id,
         max_restarts=job.restarts.max,
         output_dir=OUTPUT,
-        checkpoint_dir=CHECKPOINTS,
+        checkpoint_dir=job.checkpoint.place(shape.run_id, CHECKPOINTS),
         data={data.name: data.source for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
@@ -393,9 +393,10 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str
 
 def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:
     if job.kubernetes.results is None:
+        lost = "outputs and checkpoints" if job.checkpoint.folder is None else "outputs"
         yield Note(
             "results-lost",
-            "outputs and checkpoints are deleted with the pods: no results claim is set",
+            f"{lost} are deleted with the pods: no results claim is set",
             "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}",
         )
     if not job.image and not target.image and job.kubernetes.runtime is None:

@@ -131,7 +131,7 @@ def _nodes(
         run_id=run_id,
         max_restarts=job.restarts.max,
         output_dir=output_dir,
-        checkpoint_dir=f"{run_dir}/checkpoints",
+        checkpoint_dir=job.checkpoint.place(run_id, f"{run_dir}/checkpoints"),
         data={data.name: _data_path(data, facts, run_dir) for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,

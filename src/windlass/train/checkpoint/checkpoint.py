@@ -22,6 +22,7 @@ from windlass.train.checkpoint.saver import Saver
 from windlass.train.checkpoint.settings import settle
 from windlass.train.checkpoint.snapshot import Snapshot, set_rng_state
 from windlass.train.checkpoint.stop_signal import Preempted, StopSignal
+from windlass.train.checkpoint.storage import absolute, open_folder
 from windlass.train.report import report, report_checkpoint
 
 Batch = TypeVar("Batch")
@@ -42,7 +43,8 @@ class Checkpoint:
     Making one is collective where torch.distributed is initialised: all ranks make it, and in the same order.
 
     Args:
-        folder: where checkpoints are kept; default `$WINDLASS_CHECKPOINT_DIR`, else `checkpoints`.
+        folder: where checkpoints are kept: a path, or `s3://bucket/prefix`. Default `$WINDLASS_CHECKPOINT_DIR`, else
+            `checkpoints`.
         every: how often to save: a number of steps, or a time as "5min". Default `$WINDLASS_CHECKPOINT_EVERY`, else
             5 minutes. A time takes torch.distributed if there are several ranks.
         keep: how many to keep; default `$WINDLASS_CHECKPOINT_KEEP`, else 3.
@@ -74,7 +76,7 @@ class Checkpoint:
         self._settings = settle(folder, every, keep, keep_for, when_busy, self._environ)
         self._parts = make_parts(parts)
         self._allow_pickle = allow_pickle
-        self._folder = str(Path(self._settings.folder).absolute())
+        self._folder = absolute(self._settings.folder)
         self._stop_signal = StopSignal()
         self._retry = Retry(seconds_of(self._environ), gives_up=lambda: self._stop_signal.received)
         self._make_folder()
@@ -107,7 +109,7 @@ class Checkpoint:
     def _make_folder(self) -> None:
         """Make the folder if it is not there. Raises UnreadableCheckpoint where its file system fails, OSError."""
         try:
-            self._retry.call(lambda: Path(self._folder).mkdir(parents=True, exist_ok=True), self._folder)
+            self._retry.call(lambda: open_folder(self._folder).make(), self._folder)
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ESTALE):
                 raise

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.faults import BadCheckpoint
-from windlass.train.checkpoint.storage import Folder, replacing
+from windlass.train.checkpoint.storage import Folder, open_folder, replacing
 
 HEADER_MULTIPLE = 4096
 """The data of a file begins on a page, so that tensors of any type are aligned in memory."""
@@ -191,7 +191,7 @@ def export_safetensors(found: files.Found, path: str | os.PathLike[str], part: s
     The file is there in full or not at all. Raises BadCheckpoint if there is no such part or a chunk is missing,
     OSError.
     """
-    folder = Folder(os.path.dirname(found.path))
+    folder = open_folder(os.path.dirname(found.path))
     places = Index(folder, found.name, found.files).places
     chosen = {name[len(part) + 1 :]: places[name] for name in places if name.startswith(f"{part}.")}
     if not chosen:

@@ -17,6 +17,7 @@ from windlass.train.checkpoint.chunks import Chunk
 from windlass.train.checkpoint.encoding import Decoder, Encoder
 from windlass.train.checkpoint.faults import Fault, Problem
 from windlass.train.checkpoint.files import Found
+from windlass.train.checkpoint.storage import is_address
 
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMIX_RANK", "PMI_RANK")
 _SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE")
@@ -197,7 +198,14 @@ def join(folder: str, attempt: int, environ: Mapping[str, str] = os.environ) -> 
     if dist.is_available() and dist.is_initialized():
         return GlooWorld(environ)
     rank, size = _number(environ, _RANK_NAMES, 0), _number(environ, _SIZE_NAMES, 1)
-    return FileWorld(rank, size, environ, folder, attempt) if rank < size and size > 1 else World(0, 1, environ)
+    if rank >= size or size == 1:
+        return World(0, 1, environ)
+    if is_address(folder):
+        raise ValueError(
+            f"checkpoints of {size} ranks are kept in {folder} only where ranks use torch.distributed; others, such as "
+            "those of Horovod, agree by files: give Checkpoint a folder that all nodes share"
+        )
+    return FileWorld(rank, size, environ, folder, attempt)
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:

@@ -10,6 +10,8 @@ import errno
 import os
 from dataclasses import dataclass
 
+from windlass.train.s3.errors import StoreError
+
 
 class Fault(enum.Enum):
     """What keeps a checkpoint from being verified. Only `damaged` means that its bytes are wrong."""
@@ -67,4 +69,6 @@ def described(error: OSError, path: str) -> str:
     where = error.filename if isinstance(error.filename, str) else path
     if error.errno is None:
         return f"{where}: {error}"
+    if isinstance(error, StoreError):
+        return str(error)
     return f"{where}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"

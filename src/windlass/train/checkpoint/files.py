@@ -22,7 +22,7 @@ from windlass.train.checkpoint.faults import (
     described,
 )
 from windlass.train.checkpoint.retry import Retry
-from windlass.train.checkpoint.storage import ASIDE, Folder, NotPlainFile
+from windlass.train.checkpoint.storage import ASIDE, Folder, NotPlainFile, open_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -99,7 +99,7 @@ def list_checkpoints(folder: str | os.PathLike[str] | Folder) -> list[Found]:
     Within a run the order needs no clock: the later attempt is newer, then the higher step. A resume from an older
     checkpoint therefore makes newer ones, whatever their steps are.
     """
-    folder = folder if isinstance(folder, Folder) else Folder(os.fspath(folder))
+    folder = folder if isinstance(folder, Folder) else open_folder(os.fspath(folder))
     found = [find(folder, name) for name in folder.checkpoints() if _parsed(name)[2]]
     run_of_attempt = {_parsed(one.name)[1:3]: one.run_id for one in found if one.run_id}
     found = [replace(one, run_id=one.run_id or run_of_attempt.get(_parsed(one.name)[1:3], "")) for one in found]
@@ -145,7 +145,7 @@ def _incomplete(folder: Folder, name: str, fault: Fault, problem: str) -> Found:
     step, attempt, _, _ = _parsed(name)
     size, changed_at, run_id = 0, 0.0, ""
     try:
-        changed_at = os.lstat(path).st_mtime
+        changed_at = folder.changed_at(name)
         size = sum(folder.files(name).values())
         run_id = folder.run_of(name)
     except FileNotFoundError:
@@ -241,12 +241,12 @@ def examine(found: Found) -> list[Problem]:
     """What is wrong with it, every byte of it read; nothing where it is verified."""
     if not found.files:
         return [Problem(found.fault, found.problem)] if found.fault is not None else []
-    folder = Folder(os.path.dirname(found.path))
+    folder = open_folder(os.path.dirname(found.path))
     problems = [verify_file(folder, found, file) for file in sorted(found.files)]
     wrong = [problem for problem in problems if problem is not None]
     if found.is_set_aside and not wrong:
-        name = found.name[: -len(ASIDE)]
-        return [Problem(Fault.DAMAGED, f"set aside as damaged, and verified now; to use it again, rename it to {name}")]
+        undo = folder.undo_words(found.name)
+        return [Problem(Fault.DAMAGED, f"set aside as damaged, and verified now; to use it again, {undo}")]
     return wrong
 
 

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.chunks import Index, Place
 from windlass.train.checkpoint.plan import dtype_named
-from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.storage import open_folder
 
 
 class FolderReader(StorageReader):
@@ -30,7 +30,7 @@ class FolderReader(StorageReader):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """`path` is the checkpoint's folder. Raises BadCheckpoint or OSError; it does not verify checksums."""
         folder, self.name = os.path.split(os.fspath(path).rstrip("/"))
-        self.folder = Folder(folder or ".")
+        self.folder = open_folder(folder or ".")
         self.index = Index(self.folder, self.name, files.read_manifest(self.folder, self.name)["files"])
 
     @classmethod

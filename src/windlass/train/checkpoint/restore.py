@@ -20,7 +20,7 @@ from windlass.train.checkpoint.faults import (
 )
 from windlass.train.checkpoint.files import Found
 from windlass.train.checkpoint.retry import Retry
-from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.storage import absolute, open_folder
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def choose(folder: str, world: World, retry: Retry, run_id: str = "") -> tuple[F
 def choose_only(wanted: str, folder: str, world: World, retry: Retry) -> Found:
     """The one checkpoint of this name or path. Raises FileNotFoundError, BadCheckpoint or UnreadableCheckpoint on all
     ranks."""
-    path = os.path.abspath(wanted if os.sep in wanted else os.path.join(folder, wanted))
+    path = absolute(wanted if os.sep in wanted else os.path.join(folder, wanted))
     parent, name = os.path.split(path)
     candidates = list_together(parent, world, retry)
     listed = next((one for one in candidates if one.name == name), None)
@@ -128,7 +128,7 @@ def _examine(listed: Found, world: World, retry: Retry) -> tuple[Found, list[Pro
 
 def _find_again(listed: Found, retry: Retry) -> Found:
     def find() -> Found:
-        found = files.find(Folder(os.path.dirname(listed.path)), listed.name)
+        found = files.find(open_folder(os.path.dirname(listed.path)), listed.name)
         if found.fault is Fault.UNREADABLE:
             raise OSError(found.problem)
         return found
@@ -141,7 +141,7 @@ def _find_again(listed: Found, retry: Retry) -> Found:
 
 def _verify(found: Found, world: World, retry: Retry) -> list[Problem]:
     """What is wrong with it; each rank reads its share of the files, all of them where ranks cannot communicate."""
-    folder = Folder(os.path.dirname(found.path))
+    folder = open_folder(os.path.dirname(found.path))
     largest_first = sorted(found.files, key=lambda file: (-found.files[file]["bytes"], file))
     mine = largest_first[world.rank :: world.size] if world.can_communicate else largest_first
     problems = [problem for file in mine if (problem := files.verify_file(folder, found, file, retry))]

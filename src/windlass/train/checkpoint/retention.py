@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.faults import Fault
 from windlass.train.checkpoint.files import Found
-from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.storage import Folder, open_folder
 
 INCOMPLETE_SECONDS = 600.0
 """After so long without a change, an unfinished checkpoint of an earlier attempt will not be finished any more."""
@@ -51,7 +51,7 @@ def prune(
     what has another fault neither counts as kept nor is removed. `verify` reads one checkpoint and returns its
     problems; it is called only before a damaged one is removed.
     """
-    folder = Folder(os.fspath(path))
+    folder = open_folder(os.fspath(path))
     done = Pruned()
     for one in files.list_checkpoints(folder) if faults else ():
         if faults.get(one.name) is Fault.DAMAGED and one.run_id in (run_id, ""):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from windlass.train.checkpoint.faults import described
+from windlass.train.s3.errors import StoreError
 
 VARIABLE = "WINDLASS_CHECKPOINT_RETRY_SECONDS"
 SECONDS = 60.0
@@ -46,7 +47,8 @@ class Retry:
         self._gives_up = gives_up
 
     def call(self, read: Callable[[], T], path: str) -> T:
-        """The result of `read()`. Raises its last OSError once the time is up; FileNotFoundError at once.
+        """The result of `read()`. Raises its last OSError once the time is up; FileNotFoundError at once, and what a
+        store refuses.
 
         `path` is for the log, where the error has none.
         """
@@ -58,6 +60,8 @@ class Retry:
             except FileNotFoundError:
                 raise
             except OSError as error:
+                if isinstance(error, StoreError) and error.is_final:
+                    raise
                 now = self._clock()
                 if end is None:
                     end = now + self._left

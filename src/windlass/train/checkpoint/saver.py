@@ -12,7 +12,7 @@ from windlass.train.checkpoint import files
 from windlass.train.checkpoint.consensus import Flags, World
 from windlass.train.checkpoint.settings import Settings
 from windlass.train.checkpoint.snapshot import Copier, Snapshot
-from windlass.train.checkpoint.storage import Folder
+from windlass.train.checkpoint.storage import open_folder
 from windlass.train.checkpoint.writer_process import SharedMemory, WriterProcess
 from windlass.train.report import report_checkpoint
 
@@ -173,7 +173,7 @@ class Saver:
     def _give_up(self, reason: str) -> None:
         """This rank's part will not come: rank 0 reports it, the others inform rank 0's writer."""
         self._part_failed = True
-        folder, name, rank = Folder(self._folder), self._name, self._world.rank
+        folder, name, rank = open_folder(self._folder), self._name, self._world.rank
         with contextlib.suppress(OSError):  # without a manifest it is never loaded, and rank 0 then gives up by itself
             if rank == 0:
                 folder.remove(name, files.MANIFEST)

@@ -11,11 +11,12 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 ASIDE = ".damaged"
 """Ends the name of a checkpoint that was set aside. Versions that do not know it ignore the folder."""
-_RUN_MARKER = "run-"
+RUN_MARKER = "run-"
 """Begins the name of an empty file in a checkpoint; the rest is the id of its run, also before there is a manifest."""
 
 
@@ -28,6 +29,10 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self.path = path
+
+    def make(self) -> None:
+        """Make the folder if it is not there."""
+        Path(self.path).mkdir(parents=True, exist_ok=True)  # unlike makedirs, it hides no error of the file system
 
     def checkpoints(self) -> list[str]:
         """Names of the folders in it, complete checkpoints or not, links left out; none where it does not exist."""
@@ -46,6 +51,10 @@ class Folder:
                 for entry in entries
                 if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
             }
+
+    def changed_at(self, checkpoint: str) -> float:
+        """When the checkpoint was last changed, in Unix seconds."""
+        return os.lstat(self._within(checkpoint)).st_mtime
 
     def open(self, checkpoint: str, file: str) -> BinaryIO:
         """A file for reading, unbuffered; opened without following a link or waiting for the writer of a pipe."""
@@ -73,7 +82,7 @@ class Folder:
             os.mkdir(self._within(checkpoint))
         except FileExistsError:
             pass
-        marker = _RUN_MARKER + run_id
+        marker = RUN_MARKER + run_id
         if run_id and is_plain_name(marker):
             try:
                 os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
@@ -82,13 +91,17 @@ class Folder:
 
     def run_of(self, checkpoint: str) -> str:
         """The run id that was given to `begin`; empty where none was."""
-        names = (name for name in self.files(checkpoint) if name.startswith(_RUN_MARKER))
-        return next((name[len(_RUN_MARKER) :] for name in names), "")
+        names = (name for name in self.files(checkpoint) if name.startswith(RUN_MARKER))
+        return next((name[len(RUN_MARKER) :] for name in names), "")
 
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Write a file, as `replacing` does."""
         with replacing(self._within(checkpoint, file)) as written:
             _write(written.fileno(), pieces)
+
+    def discard(self, checkpoint: str, file: str) -> None:
+        """Remove a file, if it is there."""
+        unlink(self._within(checkpoint, file))
 
     def sync(self, checkpoint: str) -> None:
         """Make the names of the files durable: sync the folder of the checkpoint, and the one that contains it."""
@@ -111,11 +124,35 @@ class Folder:
         os.rename(path, hidden)
         shutil.rmtree(hidden, ignore_errors=True)
 
+    def undo_words(self, checkpoint: str) -> str:
+        """How to use a checkpoint again that was set aside."""
+        return f"rename it to {checkpoint[: -len(ASIDE)]}"
+
     def _within(self, *names: str) -> str:
         for name in names:
             if not is_plain_name(name):
                 raise OSError(f"{name!r} is not a plain name")
         return os.path.join(self.path, *names)
+
+
+def open_folder(path: str | os.PathLike[str]) -> Folder:
+    """The folder of this path, or of an address such as `s3://bucket/checkpoints`. Raises ValueError for any other."""
+    text = os.fspath(path)
+    if not is_address(text):
+        return Folder(text)
+    from windlass.train.checkpoint.object_folder import ObjectFolder  # disks need no client of a store
+
+    return ObjectFolder(text)
+
+
+def is_address(path: str) -> bool:
+    """Whether it is in a store, and no path."""
+    return "://" in path
+
+
+def absolute(path: str) -> str:
+    """A path from the root; an address as it is."""
+    return path.rstrip("/") if is_address(path) else os.path.abspath(path)
 
 
 def is_plain_name(name: object) -> bool:

@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 from windlass.train.checkpoint import files, retention
 from windlass.train.checkpoint.faults import Fault
-from windlass.train.checkpoint.storage import Folder, unlink
+from windlass.train.checkpoint.storage import open_folder
 from windlass.train.report import checkpoint_line, checkpoint_text
 
 LINGER_SECONDS = 20.0
@@ -54,7 +54,7 @@ class Writer:
         self.memory: int = settings["memory"]
         self.mapped = memoryview(b"")
         self.for_windlass: bool = settings["for_windlass"]
-        self.folder = Folder(settings["folder"])
+        self.folder = open_folder(settings["folder"])
         self.socket = socket
         self.unread = b""
         self.waiting: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ class Writer:
         """Inform rank 0 by a file that this rank's part will not come."""
         for file in files.names_of(self.rank):
             try:
-                unlink(os.path.join(self.folder.path, name, file))
+                self.folder.discard(name, file)
             except OSError:
                 pass
         for text in (reason.encode(), b""):  # on a full disk there is still room for a name

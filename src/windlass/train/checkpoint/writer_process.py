@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from windlass.train.checkpoint.storage import is_address
+
 _WRITER = str(Path(__file__).with_name("writer.py"))
 _PAGE_BYTES = mmap.PAGESIZE
 _MADV_POPULATE_WRITE = 23
@@ -75,6 +77,8 @@ class WriterProcess:
             "folder": folder, "rank": rank, "world_size": world_size, "memory": memory.descriptor,
             "for_windlass": for_windlass,
         }  # fmt: skip
+        # Credentials of a store may need an installed package; else those are left out: to find them takes time.
+        self._options = ["-I"] if is_address(folder) else ["-I", "-S"]
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._unread = b""
@@ -90,7 +94,7 @@ class WriterProcess:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", _WRITER, settings],
+                    [sys.executable, *self._options, _WRITER, settings],
                     stdin=theirs.fileno(),
                     pass_fds=[self._memory.descriptor],
                 )

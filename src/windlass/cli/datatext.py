@@ -1,0 +1,75 @@
+"""Words of `data copy`, `verify`, `ls` and `stage` for a terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from windlass.cli.formatting import Paint, count, duration, size, table, titled, visible
+from windlass.cli.statustext import DIGEST_CHARS
+
+if TYPE_CHECKING:
+    from windlass.views.reports import DataCacheList, DataCopied, DataList, DataVerified, RefusedFile, StagedData
+
+SHOWN: Final = 20
+"""Refused files that are named, unless -o json asks for all."""
+
+
+def copied_lines(done: DataCopied, paint: Paint) -> list[str]:
+    """What `data copy` says at its end."""
+    moved = f"{count(done.copied_files, 'file')} copied, {size(done.copied_bytes)} in {duration(done.seconds)}"
+    if done.copied_bytes and done.seconds >= 0.1:
+        moved += f", {size(int(done.copied_bytes / done.seconds))}/s"
+    lines = [moved if done.copied_files else "nothing to copy"]
+    if done.unchanged_files:
+        lines[0] += f"; {count(done.unchanged_files, 'file')} unchanged"
+    lines += refused_lines(done.refused, "not copied", paint)
+    lines.append(f"{done.destination}: {count(done.files, 'file')}, {size(done.bytes)}, {done.digest}")
+    return lines
+
+
+def verified_lines(done: DataVerified, paint: Paint) -> list[str]:
+    """What `data verify` says."""
+    lines = refused_lines(done.problems, "not as the manifest says", paint)
+    if done.extra:
+        lines.append(f"{count(len(done.extra), 'other file')} beside the set, such as {visible(done.extra[0])}")
+    word = paint("verified", "green") if done.ok else paint("differs", "red", bold=True)
+    lines.append(f"{done.address}: {word}, {count(done.files, 'file')}, {size(done.bytes)}, {done.digest}")
+    return lines
+
+
+def list_lines(found: DataList, paint: Paint) -> list[str]:
+    """What `data ls` shows."""
+    rows = [[visible(one.name), size(one.bytes)] for one in found.files]
+    total = f"{count(len(rows), 'file')}, {size(sum(one.bytes for one in found.files))}"
+    shown = titled(("NAME", "SIZE"), rows, paint) if rows else []
+    return [*shown, f"{found.address}: {total}, {found.digest or 'without a manifest'}"]
+
+
+def staged_lines(done: StagedData) -> list[str]:
+    """What `data stage` says at its end."""
+    fetched = f"{size(done.fetched_bytes)} fetched in {duration(done.seconds)}" if done.fetched_bytes else "unchanged"
+    return [f"{fetched}: {count(done.files, 'file')}, {size(done.bytes)}, {done.digest}", done.folder]
+
+
+def cache_lines(found: DataCacheList, paint: Paint) -> list[str]:
+    """What `data ls` shows of the cache."""
+    now = time.time()
+    rows = [
+        [one.digest[:DIGEST_CHARS], f"{one.files:,}", size(one.bytes), f"{duration(max(0.0, now - one.used_at))} ago",
+         visible(" ".join(one.sources))]
+        for one in reversed(found.sets)
+    ]  # fmt: skip
+    shown = titled(("DIGEST", "FILES", "SIZE", "USED", "SOURCE"), rows, paint) if rows else []
+    return [*shown, f"cache: {count(len(rows), 'set')}, {size(sum(one.bytes for one in found.sets))}"]
+
+
+def refused_lines(refused: tuple[RefusedFile, ...], what: str, paint: Paint) -> list[str]:
+    """Names of files and the reason of each; nothing where there are none."""
+    if not refused:
+        return []
+    lines = [paint(f"{count(len(refused), 'file')} {what}:", "red")]
+    lines += table([[f"  {visible(one.name)}", visible(one.why)] for one in refused[:SHOWN]])
+    if len(refused) > SHOWN:
+        lines.append(f"  and {len(refused) - SHOWN:,} more: -o json names all")
+    return lines

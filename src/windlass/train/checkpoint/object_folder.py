@@ -1,0 +1,112 @@
+"""A folder of checkpoints in S3: the same methods as `storage.Folder`, by objects below a prefix.
+
+| in a folder | in S3 |
+|---|---|
+| `step-00000120-a2f3c1/rank-0.json` | the object of this key below the prefix; written as a whole or not at all |
+| the folder of a checkpoint | the objects below its name, as long as there is one |
+| renamed to `step-00000120-a2f3c1.damaged` | an empty object of that name beside the checkpoint, which stays |
+
+Standard library only, Python 3.9: the writer process uses it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from typing import BinaryIO, cast
+from urllib.parse import urlsplit
+
+from windlass.train.checkpoint.storage import ASIDE, RUN_MARKER, Folder, is_plain_name
+from windlass.train.s3 import objects
+from windlass.train.s3.bucket import Bucket
+from windlass.train.s3.objects import Object
+
+
+class ObjectFolder(Folder):
+    """A folder of checkpoints below `s3://bucket/prefix`. All methods raise OSError."""
+
+    def __init__(self, path: str) -> None:
+        """Raises ValueError for an address that is none of S3."""
+        super().__init__(path.rstrip("/"))
+        parts = urlsplit(self.path)
+        if parts.scheme != "s3" or not parts.netloc:
+            raise ValueError(f"{path}: checkpoints are kept in a folder, or below s3://BUCKET/PREFIX")
+        self._bucket = Bucket(parts.netloc)
+        prefix = self.path.partition("://")[2].partition("/")[2]
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def make(self) -> None:
+        """Does nothing: a prefix need not be made."""
+
+    def checkpoints(self) -> list[str]:
+        """See `Folder`."""
+        names, aside = [], set()
+        for found in objects.listed(self._bucket, self._prefix, "/"):
+            if isinstance(found, Object):
+                aside.add(found.key[len(self._prefix) :])
+            else:
+                names.append(found[len(self._prefix) : -1])
+        return [f"{name}{ASIDE}" if f"{name}{ASIDE}" in aside else name for name in names if not name.startswith(".")]
+
+    def files(self, checkpoint: str) -> dict[str, int]:
+        """See `Folder`; none where it does not exist."""
+        return {one.key.rpartition("/")[2]: one.size for one in self._objects(checkpoint)}
+
+    def changed_at(self, checkpoint: str) -> float:
+        """See `Folder`."""
+        found = [one.changed_at for one in self._objects(checkpoint)]
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.path}/{checkpoint}")
+        return max(found)
+
+    def open(self, checkpoint: str, file: str) -> BinaryIO:
+        """See `Folder`."""
+        return cast("BinaryIO", objects.ObjectFile(self._bucket, self._key(checkpoint, file)))
+
+    def begin(self, checkpoint: str, run_id: str = "") -> None:
+        """See `Folder`."""
+        if run_id and is_plain_name(RUN_MARKER + run_id):
+            objects.put(self._bucket, self._key(checkpoint, RUN_MARKER + run_id), b"")
+
+    def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
+        """See `Folder`."""
+        objects.write(self._bucket, self._key(checkpoint, file), pieces)
+
+    def discard(self, checkpoint: str, file: str) -> None:
+        """See `Folder`."""
+        objects.remove(self._bucket, self._key(checkpoint, file))
+
+    def sync(self, checkpoint: str) -> None:
+        """Does nothing: an object whose write was answered is durable."""
+
+    def set_aside(self, checkpoint: str) -> None:
+        """See `Folder`. An object beside it says so, since objects cannot be renamed."""
+        objects.put(self._bucket, self._key(checkpoint + ASIDE), b"")
+
+    def remove(self, checkpoint: str, first: str) -> None:
+        """See `Folder`."""
+        objects.remove(self._bucket, self._key(checkpoint, first))
+        for one in self._objects(checkpoint):
+            objects.remove(self._bucket, one.key)
+        if checkpoint.endswith(ASIDE):
+            objects.remove(self._bucket, self._key(checkpoint))
+
+    def undo_words(self, checkpoint: str) -> str:
+        """See `Folder`."""
+        return f"remove {self.path}/{checkpoint}"
+
+    def _objects(self, checkpoint: str) -> list[Object]:
+        prefix = self._key(checkpoint, "")
+        found = (one for one in objects.listed(self._bucket, prefix, "/") if isinstance(one, Object))
+        return [one for one in found if is_plain_name(one.key[len(prefix) :]) and one.key[len(prefix)] != "."]
+
+    def _key(self, checkpoint: str, file: str | None = None) -> str:
+        """The key of a file of a checkpoint; of an object beside the checkpoints without one."""
+        for name in (checkpoint, *([file] if file else [])):
+            if not is_plain_name(name):
+                raise OSError(f"{name!r} is not a plain name")
+        if file is None:
+            return self._prefix + checkpoint
+        name = checkpoint[: -len(ASIDE)] if checkpoint.endswith(ASIDE) else checkpoint
+        return f"{self._prefix}{name}/{file}"

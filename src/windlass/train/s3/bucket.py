@@ -1,0 +1,183 @@
+"""Requests to one bucket of S3, or of a compatible store: signed, repeated while the store is busy."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+from windlass.train.s3.answer import Body, ask
+from windlass.train.s3.credentials import Credentials
+from windlass.train.s3.errors import Busy, Changed, Denied, Missing, StoreError
+from windlass.train.s3.signature import path_of, query_of, signed
+
+SECONDS = 20
+"""Without a byte, after which a request is repeated."""
+TRIES = 8
+FIRST_PAUSE_SECONDS = 0.1
+MAX_PAUSE_SECONDS = 10.0
+PASSING = frozenset(
+    ("SlowDown", "Throttling", "RequestTimeout", "InternalError", "ServiceUnavailable", "RequestTimeTooSkewed")
+)
+"""Codes of errors that pass."""
+REGION_HEADER = "x-amz-bucket-region"
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the store has answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By names in lower case."""
+    body: bytes
+
+
+class _Kept:
+    """A connection that a thread uses again; it closes with the last one who has it."""
+
+    def __init__(self, of: tuple[int, bool, str], connection: http.client.HTTPConnection) -> None:
+        self.of = of
+        """The process that made it, whether it is by TLS, and the host."""
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+
+class Bucket:
+    """One bucket; safe for threads, forks and pickling. Endpoint, region and keys are those of the environment.
+
+    Its methods raise StoreError, which is an OSError.
+    """
+
+    def __init__(
+        self, name: str, environ: Mapping[str, str] | None = None, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        self.name = name
+        self._credentials = Credentials(environ, f"s3://{name}")
+        self._region = self._credentials.region
+        self._endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+        if self._endpoint and urlsplit(self._endpoint).scheme not in ("http", "https"):
+            raise StoreError(
+                22, "AWS_ENDPOINT_URL_S3 is no URL: write http://host:port or https://host", self._endpoint
+            )
+        self._cafile = environ.get("AWS_CA_BUNDLE") or None
+        self._sleep = sleep
+        self._local = threading.local()
+
+    def __reduce__(self) -> Any:
+        return Bucket, (self.name,)
+
+    def send(
+        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+    ) -> Answer:  # fmt: skip
+        """The answer to a request about an object, or with an empty `key` about the bucket; repeated while the store is
+        busy. Raises Missing, Denied, Changed where a condition of the headers does not hold, Busy, and StoreError.
+        """
+        for number in range(TRIES):
+            try:
+                return self.send_once(method, key, query, headers, body)
+            except Busy:
+                if number == TRIES - 1:
+                    raise
+                self._sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
+        raise AssertionError("unreachable")
+
+    def send_once(
+        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+    ) -> Answer:  # fmt: skip
+        """The same without a second try: it goes to the region that the bucket names."""
+        query, headers = query or {}, headers or {}
+        answer = self._signed(method, key, query, headers, body)
+        region = answer.headers.get(REGION_HEADER)
+        if answer.status in (301, 307, 400) and region != self._region and _REGION.fullmatch(region or ""):
+            self._region = str(region)
+            answer = self._signed(method, key, query, headers, body)
+        if answer.status >= 300:
+            raise self._refusal(key, answer)
+        return answer
+
+    def _signed(
+        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body
+    ) -> Answer:  # fmt: skip
+        secure, host, base = self._where()
+        path, words = f"{base}/{path_of(key)}", query_of(query)
+        # The store refuses a body that is not the one which was signed.
+        payload = hashlib.sha256(body).hexdigest()
+        asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload)
+        target = f"{path}?{words}" if words else path
+        while True:
+            connection, is_fresh = self._connection(secure, host)
+            try:
+                with ask(connection, method, target, asked, body) as answer:
+                    data = answer.read()
+            except ssl.SSLCertVerificationError as error:
+                raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                if is_fresh:
+                    raise Busy(f"it does not answer: {type(error).__name__} {error}", host) from error
+                continue  # the store has closed a connection that was idle
+            if answer.will_close:
+                self._drop()
+            return Answer(answer.status, answer.fields, data)
+
+    def _where(self) -> tuple[bool, str, str]:
+        """Whether it is by TLS, the host, and what begins the path."""
+        if self._endpoint:
+            parts = urlsplit(self._endpoint)
+            return parts.scheme == "https", parts.netloc, f"{parts.path.rstrip('/')}/{self.name}"
+        domain = f"s3.{self._region}.amazonaws.com{'.cn' if self._region.startswith('cn-') else ''}"
+        if "." in self.name:  # the certificate has no names below the bucket's
+            return True, domain, f"/{self.name}"
+        return True, f"{self.name}.{domain}", ""
+
+    def _connection(self, secure: bool, host: str) -> tuple[http.client.HTTPConnection, bool]:
+        """The connection of this thread, and whether it is new; one that a parent has opened is the parent's."""
+        kept = getattr(self._local, "kept", None)
+        if kept is not None and kept.of == (os.getpid(), secure, host):
+            return kept.connection, False
+        made = http.client.HTTPConnection(host, timeout=SECONDS)
+        if secure:
+            context = ssl.create_default_context(cafile=self._cafile)
+            made = http.client.HTTPSConnection(host, timeout=SECONDS, context=context)
+        self._local.kept = _Kept((os.getpid(), secure, host), made)
+        return made, True
+
+    def _drop(self) -> None:
+        self._local.kept = None
+
+    def _refusal(self, key: str, answer: Answer) -> StoreError:
+        what, status = f"s3://{self.name}/{key}", answer.status
+        try:
+            root = ElementTree.fromstring(answer.body)
+            code, words = root.findtext("Code") or "", root.findtext("Message") or ""
+        except ElementTree.ParseError:
+            code, words = "", ""
+        said = f"the store answered {status} {code} {words}".rstrip()
+        if (status >= 500 and status != 501) or status == 429 or code in PASSING:
+            return Busy(said, what)
+        if code == "NoSuchBucket":
+            return Missing(f"there is no bucket {self.name}", what)
+        if status == 404:
+            return Missing(said, what)
+        if status in (401, 403):
+            return Denied(f"{said}; check the credentials, and what they may do", what)
+        if status in (409, 412):
+            return Changed(said, what)
+        return StoreError(5, said, what)

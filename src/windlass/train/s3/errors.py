@@ -1,0 +1,48 @@
+"""Errors of a store, as errors of a file system: what reads checkpoints handles both alike."""
+
+from __future__ import annotations
+
+import errno
+
+
+class StoreError(OSError):
+    """A request to a store has failed."""
+
+    is_final = False
+    """Whether the same request will fail again."""
+
+    def __init__(self, number: int, text: str, what: str) -> None:
+        super().__init__(number, text, what)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+class Busy(StoreError):
+    """A store asks for fewer requests, or does not answer: the request is repeated."""
+
+    def __init__(self, text: str, what: str) -> None:
+        super().__init__(errno.EIO, text, what)
+
+
+class Missing(StoreError, FileNotFoundError):
+    """There is no such object, or no such bucket."""
+
+    def __init__(self, text: str, what: str) -> None:
+        super().__init__(errno.ENOENT, text, what)
+
+
+class Denied(StoreError, PermissionError):
+    """The keys are missing, wrong, or do not allow it."""
+
+    is_final = True
+
+    def __init__(self, text: str, what: str) -> None:
+        super().__init__(errno.EACCES, text, what)
+
+
+class Changed(StoreError):
+    """An object is not the one that was asked for: it was written meanwhile, or is there already."""
+
+    def __init__(self, text: str, what: str) -> None:
+        super().__init__(errno.ESTALE, text, what)

@@ -1,0 +1,273 @@
+"""Objects of a bucket: lists, reads by ranges, writes in one piece or in parts, and removes them."""
+
+from __future__ import annotations
+
+import calendar
+import collections
+import concurrent.futures
+import contextlib
+import io
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from windlass.train.s3.answer import Body
+from windlass.train.s3.bucket import Answer, Bucket
+from windlass.train.s3.errors import Busy, Changed, Missing, StoreError
+
+PART_BYTES = 16 << 20
+MAX_PARTS = 10_000
+AT_ONCE = 4
+"""Requests for the parts of one object."""
+BLOCK_BYTES = 8 << 20
+"""Of a file that is read from its beginning to its end."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object as a bucket lists it."""
+
+    key: str
+    size: int
+    etag: str
+    changed_at: float = 0.0
+    """Unix seconds."""
+
+
+def listed(bucket: Bucket, prefix: str, delimiter: str = "") -> Iterator[Object | str]:
+    """All objects whose keys begin with the prefix; with a delimiter, prefixes up to the next one in their place.
+
+    Raises StoreError.
+    """
+    token = ""
+    while True:
+        query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
+        if delimiter:
+            query["delimiter"] = delimiter
+        if token:
+            query["continuation-token"] = token
+        found, token = _page(bucket, prefix, query)
+        yield from found
+        if not token:
+            return
+
+
+def _page(bucket: Bucket, prefix: str, query: dict[str, str]) -> tuple[list[Object | str], str]:
+    root = parsed(bucket, prefix, bucket.send("GET", "", query))
+    try:
+        space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+        read = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+        found: list[Object | str] = []
+        for one in root.iterfind(f"{space}Contents"):
+            at = {child.tag[len(space) :]: child.text or "" for child in one}
+            changed = _time(at.get("LastModified", ""))
+            found.append(Object(read(at["Key"]), int(at["Size"]), at.get("ETag", ""), changed))
+        found += [read(one.findtext(f"{space}Prefix") or "") for one in root.iterfind(f"{space}CommonPrefixes")]
+        token = root.findtext(f"{space}NextContinuationToken") or ""
+        is_truncated = root.findtext(f"{space}IsTruncated") == "true"
+        if is_truncated and not token:
+            raise ValueError("it is truncated, and has no token")
+    except (KeyError, ValueError) as error:
+        raise StoreError(5, f"the listing is not that of S3: {error}", f"s3://{bucket.name}/{prefix}") from error
+    return found, token if is_truncated else ""
+
+
+def parsed(bucket: Bucket, key: str, answer: Answer) -> ElementTree.Element:
+    """The XML of an answer. Raises StoreError."""
+    try:
+        return ElementTree.fromstring(answer.body)
+    except ElementTree.ParseError as error:
+        raise StoreError(5, f"the answer was cut off: {error}", f"s3://{bucket.name}/{key}") from error
+
+
+def _time(text: str) -> float:
+    """Unix seconds of `2026-11-23T14:03:22.000Z`."""
+    whole = text.partition(".")[0].rstrip("Z")
+    return float(calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S"))) if whole else 0.0
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises StoreError."""
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        """Raises Missing."""
+        answer = bucket.send("HEAD", key)
+        self.name = f"s3://{bucket.name}/{key}"
+        self._bucket, self._key = bucket, key
+        self._etag = answer.headers.get("etag") or ""
+        self._size = int(answer.headers.get("content-length") or 0)
+        self._at = 0
+        self._block, self._block_at = memoryview(b""), 0
+        self._ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
+        self._ahead_at = 0
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """See `io.RawIOBase`."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """See `io.RawIOBase`."""
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        target = memoryview(buffer).cast("B")
+        if not self._block_at <= self._at < self._block_at + len(self._block):
+            if self._at >= self._size or not len(target):
+                return 0
+            self._block, self._block_at = memoryview(self._next()), self._at
+        begin = self._at - self._block_at
+        count = min(len(target), len(self._block) - begin)
+        target[:count] = self._block[begin : begin + count]
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        """See `io.RawIOBase`."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+    def _next(self) -> bytes:
+        """The block that begins here; those behind it are fetched ahead."""
+        if self._pool is None and self._size - self._at > BLOCK_BYTES:
+            self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+        if self._pool is None:
+            return self._fetch(self._at)
+        if not self._ahead or self._ahead_at - len(self._ahead) * BLOCK_BYTES != self._at:
+            self._ahead.clear()  # it is read elsewhere now
+            self._ahead_at = self._at
+        while len(self._ahead) < AT_ONCE and self._ahead_at < self._size:
+            self._ahead.append(self._pool.submit(self._fetch, self._ahead_at))
+            self._ahead_at += BLOCK_BYTES
+        return self._ahead.popleft().result()
+
+    def _fetch(self, begin: int) -> bytes:
+        end = min(begin + BLOCK_BYTES, self._size)
+        headers = {"range": f"bytes={begin}-{end - 1}", **({"if-match": self._etag} if self._etag else {})}
+        for _ in range(2):
+            data = self._bucket.send("GET", self._key, headers=headers).body
+            if len(data) == end - begin:
+                return data
+        raise Busy(f"{end - begin} bytes were asked for, {len(data)} came", self.name)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def put(bucket: Bucket, key: str, body: Body) -> None:
+    """Write a new object in one piece: there is none by this key, or it has just this content. Raises Changed."""
+    try:
+        bucket.send("PUT", key, headers={"if-none-match": "*"}, body=body)
+    except Changed:
+        # The answer to an earlier try of this request may have been lost.
+        if bucket.send("GET", key).body != bytes(body):
+            raise
+
+
+def write(bucket: Bucket, key: str, pieces: Iterable[Body]) -> None:
+    """Write an object of any size, which is there as a whole or not at all. Raises StoreError, and what `pieces` does.
+
+    At most some parts of `PART_BYTES` are in memory.
+    """
+    parts = _parts(pieces)
+    first = next(parts, b"")
+    second = next(parts, None)
+    if second is None:
+        put(bucket, key, first)
+        return
+    upload = _begin(bucket, key)
+    try:
+        tags = _upload(bucket, key, upload, itertools.chain((first, second), parts))
+        _complete(bucket, key, upload, tags)
+    except BaseException:
+        with contextlib.suppress(StoreError):  # else a rule of the bucket's life cycle removes the parts
+            bucket.send("DELETE", key, {"uploadId": upload})
+        raise
+
+
+def _parts(pieces: Iterable[Body]) -> Iterator[bytes]:
+    part = bytearray()
+    for piece in pieces:
+        part += piece
+        if len(part) >= PART_BYTES:
+            yield bytes(part)
+            part = bytearray()
+    if part:
+        yield bytes(part)
+
+
+def _begin(bucket: Bucket, key: str) -> str:
+    root = parsed(bucket, key, bucket.send("POST", key, {"uploads": ""}))
+    found = next((one.text for one in root.iter() if one.tag.rpartition("}")[2] == "UploadId"), None)
+    if not found:
+        raise StoreError(5, "the store has begun no upload", f"s3://{bucket.name}/{key}")
+    return found
+
+
+def _upload(bucket: Bucket, key: str, upload: str, parts: Iterable[bytes]) -> list[str]:
+    """Upload the parts, some at once; gives their ETags."""
+
+    def send(number: int, part: bytes) -> str:
+        query = {"partNumber": str(number), "uploadId": upload}
+        return str(bucket.send("PUT", key, query, body=part).headers.get("etag") or "")
+
+    tags: list[str] = []
+    pending: collections.deque[concurrent.futures.Future[str]] = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            for number, part in enumerate(parts, 1):
+                if number > MAX_PARTS:
+                    most = PART_BYTES * MAX_PARTS // 10**9
+                    raise StoreError(27, f"it has more than the {most} GB of one upload", f"s3://{bucket.name}/{key}")
+                pending.append(pool.submit(send, number, part))
+                if len(pending) > AT_ONCE:
+                    tags.append(pending.popleft().result())
+            tags += [one.result() for one in pending]
+        except BaseException:
+            for one in pending:
+                one.cancel()
+            raise
+    return tags
+
+
+def _complete(bucket: Bucket, key: str, upload: str, tags: list[str]) -> None:
+    each = (
+        f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
+        for number, tag in enumerate(tags, 1)
+    )
+    body = f"<CompleteMultipartUpload>{''.join(each)}</CompleteMultipartUpload>".encode()
+    for _ in range(2):
+        try:
+            root = parsed(bucket, key, bucket.send("POST", key, {"uploadId": upload}, body=body))
+        except Missing:  # the answer to an earlier try may have been lost: then the object is there
+            bucket.send("HEAD", key)
+            return
+        # S3 may answer 200 at once, and with an error once the parts are put together.
+        if root.tag.rpartition("}")[2] != "Error":
+            return
+    raise StoreError(5, f"the upload could not be completed: {root.findtext('Message')}", f"s3://{bucket.name}/{key}")
+
+
+def remove(bucket: Bucket, key: str) -> None:
+    """Remove an object, if it is there. Raises StoreError."""
+    bucket.send("DELETE", key)

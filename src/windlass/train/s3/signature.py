@@ -1,0 +1,69 @@
+"""Signs requests to S3 by AWS Signature Version 4.
+
+Source: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+EMPTY = hashlib.sha256(b"").hexdigest()
+_SAFE = "-_.~"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Credentials of S3; the secrets are not in its text, which may come into a log."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str = field(default="", repr=False)
+    """Of temporary credentials."""
+
+
+def path_of(key: str) -> str:
+    """A key as it stands in the path of a URL."""
+    return quote(key, safe=f"/{_SAFE}")
+
+
+def query_of(values: Mapping[str, str]) -> str:
+    """The canonical query."""
+    return "&".join(f"{quote(name, safe=_SAFE)}={quote(values[name], safe=_SAFE)}" for name in sorted(values))
+
+
+def signed(
+    keys: Keys, region: str, host: str, method: str, path: str, query: str, headers: Mapping[str, str],
+    payload: str = EMPTY, now: float | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """The headers of a request, with its signature; names of headers are in lower case.
+
+    `path` and `query` are encoded, `payload` is the SHA-256 of the body, and `now` is in Unix seconds.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    day = stamp[:8]
+    found = {"host": host, "x-amz-content-sha256": payload, "x-amz-date": stamp, **headers}
+    if keys.token:
+        found["x-amz-security-token"] = keys.token
+    names = sorted(found)
+    listed = ";".join(names)
+    canonical = "\n".join([method, path, query, *(f"{name}:{found[name]}" for name in names), "", listed, payload])
+    scope = f"{day}/{region}/s3/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    signature = hmac.digest(_key(keys.secret_key, day, region), text.encode(), "sha256").hex()
+    credential = f"{keys.access_key}/{scope}"
+    found["authorization"] = f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={listed}, Signature={signature}"
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _key(secret: str, day: str, region: str) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in (day, region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key

@@ -1,0 +1,133 @@
+"""An HTTP server on loopback that serves files with ranges, and that cuts, refuses or changes what it is told to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Get:
+    """A request that came."""
+
+    name: str
+    range: str
+    """Its header; empty where there is none."""
+    if_range: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What is done instead of sending the file."""
+
+    status: int = 0
+    """Sent instead of the file."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Sent with it."""
+    cut_after: int | None = None
+    """Bytes of this answer after which the connection is closed."""
+    ignores_range: bool = False
+    ignores_if_range: bool = False
+    states: int | None = None
+    """Length of the file that is stated, if not its own."""
+    has_version: bool = True
+    """Whether an ETag is sent."""
+
+
+PLAIN = Reply()
+
+
+@dataclass
+class FileHost:
+    """Files by name, and what has been asked for."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    reply: Callable[[Get], Reply] = lambda _get: PLAIN
+    """Asked for each request, in the thread of its connection."""
+    sent: Callable[[int], None] = lambda _num_bytes: None
+    """Called with all bytes of files that were sent so far, after each piece."""
+    gets: list[Get] = field(default_factory=list)
+    num_bytes: int = 0
+    """Of files, sent so far."""
+    address: str = ""
+
+
+@contextmanager
+def file_host(files: dict[str, bytes]) -> Iterator[FileHost]:
+    """A server that ends with the block."""
+    host = FileHost(files)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            _answer(self, host)
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    host.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    before = os.environ.get("no_proxy")
+    os.environ["no_proxy"] = "127.0.0.1"  # a proxy of the environment does not reach this machine
+    try:
+        yield host
+    finally:
+        del os.environ["no_proxy"]
+        if before is not None:
+            os.environ["no_proxy"] = before
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _answer(handler: BaseHTTPRequestHandler, host: FileHost) -> None:
+    headers = handler.headers
+    get = Get(unquote(handler.path.lstrip("/")), headers.get("Range", ""), headers.get("If-Range", ""))
+    host.gets.append(get)
+    reply = host.reply(get)
+    data = host.files.get(get.name)
+    if reply.status or data is None:
+        handler.send_response(reply.status or 404)
+        for name, value in (*reply.headers, ("Content-Length", "0")):
+            handler.send_header(name, value)
+        handler.end_headers()
+        return
+    tag = f'"{hashlib.md5(data).hexdigest()}"'
+    start = int(get.range.removeprefix("bytes=").rstrip("-")) if get.range and not reply.ignores_range else 0
+    if get.if_range and get.if_range != tag and not reply.ignores_if_range:
+        start = 0
+    if start >= len(data) > 0:
+        handler.send_response(416)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
+    handler.send_response(206 if start else 200)
+    if start:
+        handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+    if reply.has_version:
+        handler.send_header("ETag", tag)
+    for name, value in (*reply.headers, ("Content-Length", str(reply.states or len(data) - start))):
+        handler.send_header(name, value)
+    handler.end_headers()
+    _send(handler, host, data[start:][: reply.cut_after])
+
+
+def _send(handler: BaseHTTPRequestHandler, host: FileHost, data: bytes) -> None:
+    try:
+        for at in range(0, len(data), CHUNK_BYTES):
+            piece = data[at : at + CHUNK_BYTES]
+            handler.wfile.write(piece)
+            host.num_bytes += len(piece)
+            host.sent(host.num_bytes)
+    except OSError:
+        return  # the client was killed

@@ -1,0 +1,153 @@
+"""Requests to S3: how they are signed, repeated and redirected, and what their errors say."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from windlass.train.checkpoint.storage import open_folder
+from windlass.train.s3.bucket import TRIES, Bucket
+from windlass.train.s3.errors import Busy, Changed, Denied, Missing, StoreError
+from windlass.train.s3.objects import listed
+from windlass.train.s3.signature import EMPTY, Keys, query_of, signed
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+}
+MAY_24_2013 = 1369353600.0
+Answered = tuple[int, dict[str, str], bytes]
+
+
+def test_requests_are_signed_as_the_examples_of_aws() -> None:
+    """https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html"""
+    keys = Keys(*KEYS.values())
+    host, ranged = "examplebucket.s3.amazonaws.com", {"range": "bytes=0-9"}
+    get = signed(keys, "us-east-1", host, "GET", "/test.txt", "", ranged, EMPTY, MAY_24_2013)
+    assert get["authorization"].endswith("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
+    query = query_of({"prefix": "J", "max-keys": "2"})
+    listing = signed(keys, "us-east-1", host, "GET", "/", query, {}, EMPTY, MAY_24_2013)
+    assert listing["authorization"].endswith("34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7")
+    assert keys.secret_key not in repr(keys)
+
+
+class Scripted(ThreadingHTTPServer):
+    """Answers each request with the next of its answers: status, headers and body."""
+
+    def __init__(self, answers: Sequence[Answered]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers = list(answers)
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self) -> None:
+        assert isinstance(self.server, Scripted)
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.asked.append((self.command, self.path, {name.lower(): at for name, at in self.headers.items()}))
+        status, headers, body = self.server.answers.pop(0)
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT = _answer  # noqa: N815 - the names that the library calls
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float]]]:
+    """A bucket whose store gives these answers, and the pauses that it makes."""
+    pauses: list[float] = []
+    with Scripted(answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            environ = {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.server_port}"}
+            yield Bucket("runs", environ, pauses.append), server, pauses
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def error(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>words</Message></Error>".encode()
+
+
+def test_a_store_that_is_busy_is_asked_again_with_longer_pauses() -> None:
+    busy: Answered = (503, {}, error("SlowDown"))
+    with answering(busy, busy, (200, {}, b"data")) as (bucket, server, pauses):
+        assert bucket.send("GET", "a b").body == b"data"
+        assert [path for _, path, _ in server.asked] == ["/runs/a%20b"] * 3
+        assert (len(pauses), 0.05 <= pauses[0] < pauses[1] * 3) == (2, True)
+
+
+def test_and_given_up_with_its_own_words() -> None:
+    with answering(*[(503, {}, error("SlowDown"))] * TRIES) as (bucket, _, pauses):
+        with pytest.raises(Busy, match=r"s3://runs/key: the store answered 503 SlowDown words"):
+            bucket.send("GET", "key")
+        assert len(pauses) == TRIES - 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(404, "NoSuchKey", Missing), (404, "NoSuchBucket", Missing), (403, "AccessDenied", Denied),
+     (401, "", Denied), (412, "PreconditionFailed", Changed), (400, "InvalidRequest", StoreError)],
+)  # fmt: skip
+def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreError]) -> None:
+    with answering((status, {}, error(code))) as (bucket, server, pauses):
+        with pytest.raises(kind) as caught:
+            bucket.send("GET", "key")
+        assert (type(caught.value), len(server.asked), pauses) == (kind, 1, [])
+        assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
+
+
+def test_the_region_that_a_bucket_names_is_used() -> None:
+    other: Answered = (301, {"x-amz-bucket-region": "eu-central-1"}, error("PermanentRedirect"))
+    with answering(other, (200, {}, b"one"), (200, {}, b"two")) as (bucket, server, _):
+        assert [bucket.send("GET", "key").body for _ in range(2)] == [b"one", b"two"]
+        regions = [headers["authorization"].split("/")[2] for _, _, headers in server.asked]
+        assert regions == ["us-east-1", "eu-central-1", "eu-central-1"]
+
+
+def test_a_listing_of_several_pages_is_one() -> None:
+    page = "<R xmlns='http://s3'><Contents><Key>{}</Key><Size>1</Size></Contents>{}</R>"
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t=1</NextContinuationToken>"
+    with answering((200, {}, page.format("a", more).encode()), (200, {}, page.format("b", "").encode())) as at:
+        assert [one.key for one in listed(at[0], "") if not isinstance(one, str)] == ["a", "b"]
+        assert "continuation-token=t%3D1" in at[1].asked[1][1]
+
+
+def test_no_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(Denied, match="no credentials for S3 were found: set AWS_ACCESS_KEY_ID"):
+        Bucket("runs", {}).send("GET", "key")
+
+
+def test_a_bucket_is_pickled_without_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    data = pickle.dumps(Bucket("runs"))
+    assert KEYS["AWS_SECRET_ACCESS_KEY"].encode() not in data
+    assert pickle.loads(data).name == "runs"
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///a", "gs://bucket/a", "http://host/a"])
+def test_an_address_that_is_none_of_s3_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="s3://BUCKET/PREFIX"):
+        open_folder(address)
