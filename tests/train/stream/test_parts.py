@@ -1,4 +1,4 @@
-"""Parts of a stream by themselves: signatures, manifests, tables, tar shards and how reads are put together."""
+"""Parts of a stream by themselves: manifests, tables, tar shards and how reads are put together."""
 
 from __future__ import annotations
 
@@ -20,25 +20,8 @@ from windlass.train.stream.errors import Busy, StreamError
 from windlass.train.stream.manifest import listed
 from windlass.train.stream.reader import BLOCK_BYTES, Span, _near, digest_of
 from windlass.train.stream.retry import TRIES, repeated
-from windlass.train.stream.sigv4 import Keys, signed
 from windlass.train.stream.tables import BadTables, Strings, Tables, write
 from windlass.train.stream.tar import RangeFile, members
-
-MAY_24 = 1369353600.0
-"""2013-05-24, the day of AWS's example."""
-
-
-def test_a_request_is_signed_as_the_example_of_aws() -> None:
-    """https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html, "GET object"."""
-    keys = Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
-    host = "examplebucket.s3.amazonaws.com"
-    made = signed(keys, "us-east-1", host, "/test.txt", "", {"range": "bytes=0-9"}, MAY_24)
-    assert made["authorization"].endswith("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
-
-
-def test_keys_are_not_printed() -> None:
-    assert "wJalr" not in repr(Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrtoken"))
-
 
 # -- manifests --------------------------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class FolderSource(Source):
             finally:
                 os.close(descriptor)
         except FileNotFoundError as error:
-            raise SourceChanged(f"{self._folder / one.name} was removed since the stream was opened") from error
+            raise removed(str(self._folder / one.name)) from error
         except OSError as error:
             raise StreamError(f"{self._folder / one.name}: {error.strerror}") from error
         if len(data) != length:
@@ -127,6 +127,11 @@ def changed(what: str) -> SourceChanged:
         f"{what} was written since the stream was opened; samples of two versions would be mixed: start a new run, "
         "and write new versions under new names"
     )
+
+
+def removed(what: str) -> SourceChanged:
+    """The error of an object that is not there any more."""
+    return SourceChanged(f"{what} was removed since the stream was opened")
 
 
 def _version(found: os.stat_result) -> str:
