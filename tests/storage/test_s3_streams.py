@@ -136,6 +136,21 @@ def test_an_object_that_is_written_or_removed_in_mid_epoch_is_named(
         list(found)
 
 
+def test_ranks_whose_checkpoints_are_in_the_store_share_an_index_there(
+    server: S3Server, address: str, bucket: str, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_RUN_ID", "digits-7f3k2")
+    monkeypatch.setenv("WINDLASS_CHECKPOINT_DIR", f"s3://{bucket}/saved/digits-7f3k2")
+    upload(server, address, shards(2, 10))
+    first = stream(address, cache=tmp_path / "one")
+    upload(server, address, {"shard-002.tar": b"it comes too late"})
+    proxy.reset()
+    again = stream(address, cache=tmp_path / "other")
+    assert [one.path for one in proxy.requests] == [one.path for one in proxy.requests if "/saved/" in one.path]
+    assert again.digest == first.digest
+    assert_pictures(again, range(20))
+
+
 def test_keys_and_buckets_that_are_wrong_are_said_so(
     server: S3Server, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from windlass.train.stream.grouping import grouped
 from windlass.train.stream.index import Index, Member, Samples, digest_of, write_index
 from windlass.train.stream.manifest import listed
 from windlass.train.stream.reader import BLOCK_BYTES, Reader, Span, block_name
+from windlass.train.stream.shared import Shared, of_run
 from windlass.train.stream.source import Object, Source
 from windlass.train.stream.tables import BadTables
 from windlass.train.stream.tar import RangeFile, members
@@ -37,68 +37,38 @@ def open_index(
     it began with, and nothing is listed again.
     """
     # Nodes may have copies of a folder of their own, whose files have other times.
-    of_run = None if source.is_local else _of_run(cached, environ)
-    if of_run is not None and (found := _opened(of_run)) is not None:
-        return _local(found, cached)
-    with cached.alone():
-        if of_run is not None and (found := _opened(of_run)) is not None:
-            return _local(found, cached)
-        found = _built(source, cached, format, group)
-        return _published(found, of_run, cached) if of_run is not None else found
-
-
-# -- of a run ---------------------------------------------------------------------------------------------------------
-
-
-def _of_run(cached: CachedSet, environ: Mapping[str, str]) -> Path | None:
-    folder = environ.get("WINDLASS_CHECKPOINT_DIR")
-    is_of_run = folder and environ.get("WINDLASS_RUN_ID") and os.path.isdir(folder)
-    return Path(folder, ".stream", f"{cached.folder.name}.index") if folder and is_of_run else None
-
-
-def _published(found: Index, of_run: Path, cached: CachedSet) -> Index:
-    """Give an index to the whole run; gives that of the rank which was first."""
-    part = of_run.with_name(f".{of_run.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    shared = None if source.is_local else of_run(f"{cached.folder.name}.index", environ)
     try:
-        of_run.parent.mkdir(mode=0o700, exist_ok=True)
-        try:
-            shutil.copyfile(found.path, part)
-            with open(part, "rb") as file:
-                os.fsync(file.fileno())
-            _named_first(part, of_run)
-        finally:
-            part.unlink(missing_ok=True)
+        if shared is not None and (found := _fetched(shared, cached)) is not None:
+            return found
+        with cached.alone():
+            if shared is not None and (found := _fetched(shared, cached)) is not None:
+                return found
+            found = _built(source, cached, format, group)
+            if shared is None:
+                return found
+            shared.publish(found.path)
+        if (found := _fetched(shared, cached)) is None:
+            raise StreamError(f"{shared} cannot be read: remove it")
+        return found
     except OSError as error:
-        raise StreamError(f"{of_run}: {error.strerror}") from error
-    winner = _opened(of_run)
-    if winner is None:
-        raise StreamError(f"{of_run} cannot be read: remove it")
-    return _local(winner, cached)
+        raise StreamError(f"the index of {source.address}: {error}") from error
 
 
-def _named_first(part: Path, name: Path) -> None:
-    """Give a file its name, unless another has it. Raises OSError."""
+def _fetched(shared: Shared, cached: CachedSet) -> Index | None:
+    """The index of the run, on the disk of this node: pages of a network file system may fail while they are read."""
+    part = cached.folder / f".run-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        os.link(part, name)
-    except FileExistsError:
-        return
-    except OSError:  # a file system without links
-        if not name.exists():
-            part.replace(name)
-
-
-def _local(found: Index, cached: CachedSet) -> Index:
-    """An index on the disk of this node, as pages of a network file system may fail while they are read."""
-    path = cached.folder / f"{found.digest}.index"
-    if (known := _opened(path)) is not None and known.digest == found.digest:
-        return known
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        shutil.copyfile(found.path, part)
+        if not shared.fetch(part) or (found := _opened(part)) is None:
+            return None
+        path = cached.folder / f"{found.digest}.index"
+        known = _opened(path)
+        if known is not None:
+            return known
         part.replace(path)
-    except OSError as error:
-        raise StreamError(f"{path}: {error.strerror}") from error
-    return Index(path)
+        return Index(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _opened(path: Path) -> Index | None:
