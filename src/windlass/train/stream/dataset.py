@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from windlass.train.stream.building import open_index
-from windlass.train.stream.cache import Cache, CachedSet
+from windlass.train.stream.cache import Cache
 from windlass.train.stream.errors import SourceChanged, StreamError
 from windlass.train.stream.index import FORMATS, Index
+from windlass.train.stream.opening import open_source
 from windlass.train.stream.reader import Reader, Span
-from windlass.train.stream.source import Source, open_source
+from windlass.train.stream.source import Source
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -152,6 +153,3 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     """Where samples are kept: below the user's cache."""
     base = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base, "windlass", "stream")
-
-
-__all__ = ["CachedSet", "Sample", "Stream", "open_stream"]
