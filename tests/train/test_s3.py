@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windlass.train.checkpoint.storage import open_folder
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.s3.bucket import TRIES, Bucket
 from windlass.train.s3.errors import Busy, Changed, Denied, Missing, StoreError
 from windlass.train.s3.objects import listed
