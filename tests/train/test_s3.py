@@ -75,8 +75,10 @@ def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float
         thread.start()
         try:
             environ = {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.server_port}"}
-            yield Bucket("runs", environ, pauses.append), server, pauses
+            bucket = Bucket("runs", environ, pauses.append)
+            yield bucket, server, pauses
         finally:
+            bucket.close()
             server.shutdown()
             thread.join()
 
