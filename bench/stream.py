@@ -130,12 +130,13 @@ def run(runs: int, parts: Sequence[str], is_smoke: bool) -> None:
             print("the S3 server is not built (make server-build): ours reads a folder")
         bench = Bench(folder, python, num_samples, environ, count())
         ways = {
-            name: (way, f"{root}/{where}/") for name, (way, where) in WAYS.items() if not is_smoke or way == "windlass"
+            name: (way, f"{root}/{where}/") for name, (way, where) in WAYS.items() if not is_smoke or where == "tar"
         }
-        ways[LOCAL] = ("local", str(folder / "sets" / "files"))
+        if not is_smoke:
+            ways[LOCAL] = ("local", str(folder / "sets" / "files"))
         if "epochs" in parts:
             epochs(bench, ways, 0 if is_smoke else runs)
-        for num_workers in (0, NUM_WORKERS) if "restart" in parts else ():
+        for num_workers in ((NUM_WORKERS,) if is_smoke else (0, NUM_WORKERS)) if "restart" in parts else ():
             restarts(bench, ways, 0 if is_smoke else runs, num_workers)
 
 
