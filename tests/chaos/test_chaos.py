@@ -16,8 +16,7 @@ from tests.helpers.machine import Machine, machine_in
 from tests.helpers.once import once
 
 NUM_SEEDS = 20
-QUICK_SEEDS = {1}
-"""These are run by `make test`; `make test-slow` runs the others, and `make chaos` 200."""
+"""These are run by `make test-slow`; `make chaos` runs 200."""
 STORE_KIB = 24 << 10
 """Of the disk under the records of cases that fill it: room for all of them, and little to fill."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +28,7 @@ def chosen_seeds() -> list[Any]:
     if one := os.environ.get("CHAOS_SEED"):
         return [int(one)]
     seeds = range(int(os.environ.get("CHAOS_SEEDS") or NUM_SEEDS))
-    return [pytest.param(seed, marks=[pytest.mark.slow] if seed not in QUICK_SEEDS else []) for seed in seeds]
+    return [pytest.param(seed, marks=pytest.mark.slow) for seed in seeds]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from tests.recipes import tiny
 from tests.servers.http_files import FileHost, Reply, file_host
 
 from windlass.recipes.registry import RECIPES
+from windlass.storage.manifest import IN_FOLDER
 
 SEEN = {
     "mnist": {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
@@ -43,7 +44,7 @@ def test_each_set_is_fetched_verified_and_laid_out(name: str, windlass: Call, ho
     hold("data-fetch", first.json)
     folder = Path("data", name)
     assert first.json["folder"] == str(folder.resolve())
-    assert {one.name for one in folder.iterdir()} == {*SEEN[name], f"LICENCE-{name}.txt", ".windlass"}
+    assert {one.name for one in folder.iterdir()} == {*SEEN[name], f"LICENCE-{name}.txt", ".windlass", IN_FOLDER}
     assert first.json["made"] == first.json["layouts"] == list(RECIPES[name].default)
     for one in first.json["sources"]:
         assert one["sha256"] == hashlib.sha256(host.files[one["name"]]).hexdigest()

@@ -269,8 +269,8 @@ ROWS: dict[str, Row] = {
         says=("paddock", "kubeconfig"),
     ),
     "what this machine cannot do": Row(
-        files=job(volumes=[{"claim": "c", "path": "/c"}], outputs="s3://b/x"),
-        says=("volumes", "s3://b/x"),
+        files=job(volumes=[{"claim": "c", "path": "/c"}], outputs="ftp://b/x"),
+        says=("volumes", "ftp://"),
     ),
     # the record
     "a home that is a file": Row(code=OURS, says=("home", "WINDLASS_HOME"), world=home_is_a_file),

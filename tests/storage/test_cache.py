@@ -12,6 +12,7 @@ import pytest
 
 from windlass.errors import StorageError, UsageError
 from windlass.runs.store import Store
+from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.cache import DataCache
 
@@ -102,8 +103,7 @@ def test_what_was_fetched_before_a_kill_is_not_fetched_again(home: Path, source:
     staged = stage(home, source)
     [staging] = {lock.with_suffix("") for lock in (home / "data" / "staging").glob("*.lock")}
     staged.folder.parent.rename(staging)  # as if it was killed before the set got its name
-    (staging / "files" / ".windlass").mkdir()
-    (staging / "manifest.jsonl").rename(staging / "files" / ".windlass" / "manifest.jsonl")
+    (staging / "manifest.jsonl").rename(staging / "files" / manifests.IN_FOLDER)
     again = stage(home, source)
     assert (again.digest, again.num_moved, contents(again.folder)) == (staged.digest, 0, SET)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from windlass.errors import StorageError
+from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
 from windlass.storage.digest import PART_BYTES
@@ -52,7 +53,7 @@ def contents(path: Path) -> dict[str, bytes]:
     return {
         str(one.relative_to(path)): one.read_bytes()
         for one in sorted(path.rglob("*"))
-        if one.is_file() and ".windlass" not in one.parts
+        if one.is_file() and not one.name.startswith(".windlass")
     }
 
 
@@ -63,7 +64,7 @@ def test_a_copy_has_all_bytes_and_a_second_one_moves_nothing(source: Path, tmp_p
     second = copied(folder(source), tmp_path / "to")
     assert (second.num_copied, second.num_bytes, second.num_unchanged) == (0, 0, 42)
     assert second.manifest == first.manifest
-    assert not list((tmp_path / "to/.windlass/partial").iterdir())
+    assert [one.name for one in (tmp_path / "to").iterdir() if one.name.startswith(".")] == [manifests.IN_FOLDER]
 
 
 def test_a_folder_lists_every_file_of_more_than_one_batch(tmp_path: Path) -> None:
@@ -248,3 +249,10 @@ def test_names_from_a_store_that_lead_out_are_refused_and_the_rest_is_copied(tmp
     done = copied(Scripted(dict.fromkeys(names, b"data")), tmp_path / "deep" / "to")
     assert set(refusals(done)) == {"../up", "/abs", "a\0b", "x" * 300, "case", "d/e"}
     assert contents(tmp_path / "deep") == {"to/Case": b"data", "to/d": b"data", "to/good": b"data"}
+
+
+def test_a_folder_of_images_by_class_is_one_after_a_copy(source: Path, tmp_path: Path) -> None:
+    copied(folder(source), tmp_path / "to")
+    assert {one.name for one in (tmp_path / "to").iterdir() if one.is_dir()} == {
+        one.name for one in source.iterdir() if one.is_dir()
+    }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.storage.names import clashes, is_own, problem
+from windlass.storage.names import clashes, is_own, own_file, problem
 
 
 @pytest.mark.parametrize("name", ["a", "a/b.bin", "…/ä ö", "a" * 255, "/".join(["b" * 100] * 10), "...", ".hidden/x"])
@@ -44,4 +44,5 @@ def test_a_file_cannot_stand_where_a_folder_is_needed_or_beside_one_of_another_c
 
 def test_our_own_files_are_no_part_of_a_set() -> None:
     assert is_own(".windlass/manifest.jsonl")
+    assert is_own(own_file(".windlass/manifest.jsonl"))
     assert not is_own(".windlassignore")

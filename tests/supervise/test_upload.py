@@ -60,7 +60,8 @@ def test_a_run_whose_outputs_cannot_be_uploaded_fails_and_is_resumed_by_their_up
     )
     run.writer.append(entry_of("resume", {"reason": "asked", "restarts": 0}), at=run.clock.now)
     assert run.status.phase is Phase.UPLOADING
-    assert run.run().phase is Phase.SUCCEEDED
+    status = run.run()
+    assert (status.phase, status.cause) == (Phase.SUCCEEDED, None)
     assert len(run.backend.attempts) == 1
 
 

@@ -48,8 +48,8 @@ data.add_command(fetch)
 def copy(source: str, destination: str, form: str) -> int:
     """Copy what differs: in parallel, verified, and going on where an earlier copy was ended.
 
-    Nothing is deleted at DESTINATION. It gets a manifest (.windlass/manifest.jsonl) with the SHA-256 of each file, by
-    which `data verify` proves it. Ends with 1 where a file was refused; all others are copied.
+    Nothing is deleted at DESTINATION. It gets a manifest with the SHA-256 of each file, by which `data verify` proves
+    it. Ends with 1 where a file was refused; all others are copied.
 
     \b
     Example:

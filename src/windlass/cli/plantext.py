@@ -59,6 +59,8 @@ def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:
 def _policy(plan: Plan, paint: Paint) -> list[str]:
     policy = plan.policy
     words = [f"results {in_place(plan.output_dir)}"]
+    if (folder := (plan.job.get("checkpoint") or {}).get("folder")) is not None:
+        words.append(f"checkpoints below {folder}")
     limit = policy.get("timeout_seconds")
     words.append(f"ends after {duration(limit)}" if limit is not None else "no time limit")
     restarts = policy.get("max_restarts", 0)

@@ -2,7 +2,7 @@
 
 FOLDER/ENTRY…                               what scripts read
 FOLDER/LICENCE-NAME.txt                     licence, citation and sources
-FOLDER/.windlass/manifest.jsonl             digests of all files of the folder, for `data verify`
+FOLDER/.windlass-manifest.jsonl             digests of all files of the folder, for `data verify`
 FOLDER/.windlass/fetch/NAME/downloads/      downloads, until all layouts are made
 FOLDER/.windlass/fetch/NAME/LAYOUT/         a layout that is being made; LAYOUT.jsonl beside it once it is whole
 FOLDER/.windlass/fetch/NAME-LAYOUT.jsonl    a layout that is in FOLDER: its files with their digests
@@ -215,12 +215,12 @@ class Fetch:
         return File(path.name, len(data), combined([hashlib.sha256(data).digest()]), version=version(path.stat()))
 
     def _add_to_manifest(self, files: Sequence[File]) -> None:
-        path = self.folder / manifests.NAME
+        path = self.folder / manifests.IN_FOLDER
         known = _manifest(path)
         write_whole(path, Manifest.of([*(known.files.values() if known else ()), *files]).to_bytes())
 
     def _result(self, made: tuple[str, ...]) -> Fetched:
-        manifest = _manifest(self.folder / manifests.NAME) or Manifest.of(())
+        manifest = _manifest(self.folder / manifests.IN_FOLDER) or Manifest.of(())
         sources = tuple(Downloaded(**one) for one in json.loads(self._sources.read_bytes()))
         receipts = [Manifest.from_bytes(self._receipt(name).read_bytes()) for name in self.layouts]
         return Fetched(

@@ -353,7 +353,8 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
     Where its ranks had succeeded, only its outputs are left to be uploaded, unless something else is requested.
     """
     ending = None if entry.nodes or entry.from_ else status.ending
-    status = replace(status, phase=Phase.IDLE, ending=ending)
+    cause = status.cause if ending is None else None  # else no attempt begins, which would replace it
+    status = replace(status, phase=Phase.IDLE, ending=ending, cause=cause)
     status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)
     return replace(
         status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=entry.restarts,

@@ -93,7 +93,7 @@ class DataCache:
         """Fetch what is not in the set that the source had before, into the folder of its staging."""
         self._make_room(sum(one.size for one in entries))
         files = self._staging(source) / FILES
-        if known is not None and not (files / manifests.NAME).exists():
+        if known is not None and not (files / manifests.IN_FOLDER).exists():
             link_tree(known.folder, files)
         target = Address("folder", "", str(files))
         with journal_for(source, target, self._home) as journal:

@@ -16,7 +16,7 @@ from windlass.storage.address import Address
 from windlass.storage.digest import Parts
 from windlass.storage.files import sync, version, write_at, write_whole
 from windlass.storage.folder_file import FolderFile
-from windlass.storage.names import OWN, is_own
+from windlass.storage.names import OWN, is_own, own_file
 from windlass.storage.place import (
     Buffer,
     Entry,
@@ -76,13 +76,13 @@ class Folder(Place):
         """See `Place`."""
         with system_errors(name):
             try:
-                return (self._root / name).read_bytes()
+                return (self._root / own_file(name)).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     async def write_own(self, name: str, data: bytes) -> None:
         """See `Place`."""
-        path = self._root / name
+        path = self._root / own_file(name)
         with system_errors(name):
             self._folder_of(path)
             write_whole(path, data)

@@ -14,9 +14,11 @@ from functools import cached_property
 from json.encoder import encode_basestring_ascii
 from typing import Final
 
-from windlass.storage.names import OWN, problem
+from windlass.storage.names import OWN, own_file, problem
 
 NAME: Final = f"{OWN}/manifest.jsonl"
+"""In a store."""
+IN_FOLDER: Final = own_file(NAME)
 VERSION: Final = 1
 _DIGEST: Final = re.compile(r"sha256(-\d{1,5})?:[0-9a-f]{64}")
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 OWN: Final = ".windlass"
-"""Folder below a set in which its manifest is kept; never part of the set."""
+"""What the names of our own files beside a set begin with; never part of the set. In a folder of this machine it is a
+folder as long as a copy is under way: to scripts that take each folder for a class of images it would be one."""
 MAX_PART_BYTES: Final = 255
 """Of one part of a path: the limit of all common file systems."""
 MAX_BYTES: Final = 1024
@@ -36,7 +37,12 @@ def problem(name: str) -> str:
 
 def is_own(name: str) -> bool:
     """Whether it is a file of ours beside the set."""
-    return name == OWN or name.startswith(f"{OWN}/")
+    return name == OWN or name.startswith((f"{OWN}/", f"{OWN}-"))
+
+
+def own_file(name: str) -> str:
+    """The name in a folder of a file of ours, which has another in a store: `.windlass-manifest.jsonl`."""
+    return name.replace("/", "-")
 
 
 def clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -6,16 +6,19 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address
-from windlass.storage.folder import Folder
+from windlass.storage.folder import PARTIAL, Folder
 from windlass.storage.journal import Journal
 from windlass.storage.names import OWN
 from windlass.storage.objects import ObjectStore
 from windlass.storage.place import Place, system_errors
+
+LOCK: Final = "lock"
 
 
 def open_place(address: Address, home: Path) -> Place:
@@ -31,8 +34,11 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     """
     _refuse_overlap(source, destination)
     folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
-    with locked(folder, str(destination), waits=waits), Journal(folder / "journal.jsonl") as journal:
-        yield journal
+    with locked(folder, str(destination), waits=waits):
+        with Journal(folder / "journal.jsonl") as journal:
+            yield journal
+        if destination.is_folder:
+            _remove_finished(folder)
 
 
 @contextmanager
@@ -41,18 +47,39 @@ def locked(folder: Path, destination: str, *, waits: bool = False) -> Iterator[N
 
     It `waits` for one that does, or raises StorageError.
     """
-    with system_errors(str(folder)):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    while True:
+        with system_errors(str(folder)):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            hint = "wait for it: a second copy then has nothing to do"
-            raise StorageError(f"another copy to {destination} is under way", hint) from error
-        yield
-    finally:
-        os.close(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                hint = "wait for it: a second copy then has nothing to do"
+                raise StorageError(f"another copy to {destination} is under way", hint) from error
+            if not _is_there(folder / LOCK, lock):
+                continue  # the copy that had it has removed it
+            yield
+            return
+        finally:
+            os.close(lock)
+
+
+def _is_there(path: Path, descriptor: int) -> bool:
+    """Whether the open file still has this path."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+def _remove_finished(folder: Path) -> None:
+    """Remove what a copy has needed, if nothing is left to go on with."""
+    with suppress(OSError):
+        (folder / PARTIAL).rmdir()
+    if {one.name for one in folder.iterdir()} == {LOCK}:
+        (folder / LOCK).unlink()
+        with suppress(OSError):  # another copy has begun
+            folder.rmdir()
 
 
 def _state(address: Address, home: Path) -> Path:

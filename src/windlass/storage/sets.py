@@ -22,7 +22,6 @@ from windlass.storage.address import Address
 from windlass.storage.files import write_whole
 from windlass.storage.folder import Folder
 from windlass.storage.manifest import BadManifest, Manifest
-from windlass.storage.names import OWN
 from windlass.storage.place import Entry
 
 MANIFEST: Final = "manifest.jsonl"
@@ -92,7 +91,7 @@ class SetFolder:
                 return found
             if final.exists():
                 self.remove(final)
-            write_whole(folder / MANIFEST, (folder / FILES / manifests.NAME).read_bytes())
+            write_whole(folder / MANIFEST, (folder / FILES / manifests.IN_FOLDER).read_bytes())
             folder.rename(final)
         found = _set(final, {})
         assert found is not None
@@ -102,7 +101,7 @@ class SetFolder:
         """Note that a source has a set, and link to it. Raises StorageError."""
         note = self._note(str(source))
         with said(str(one.folder)):
-            shutil.rmtree(one.folder / OWN, ignore_errors=True)  # a script would take it for a part of the set
+            (one.folder / manifests.IN_FOLDER).unlink(missing_ok=True)  # a script would take it for a part of the set
             (one.folder.parent / USED).touch()
             note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(note, json.dumps({"source": str(source), "digest": one.digest}).encode())
@@ -164,8 +163,7 @@ def link_tree(files: Path, to: Path) -> None:
     with said(str(to)):
         shutil.rmtree(to, ignore_errors=True)
         shutil.copytree(files, to, copy_function=os.link)
-        (to / OWN).mkdir(exist_ok=True)
-        write_whole(to / manifests.NAME, (files.parent / MANIFEST).read_bytes())
+        write_whole(to / manifests.IN_FOLDER, (files.parent / MANIFEST).read_bytes())
 
 
 def remove_others(files: Path, found: Manifest) -> None:
@@ -175,7 +173,7 @@ def remove_others(files: Path, found: Manifest) -> None:
             for name in names:
                 path = Path(below, name)
                 known = path.relative_to(files).as_posix()
-                if known not in found.files and known != manifests.NAME:
+                if known not in found.files and known != manifests.IN_FOLDER:
                     path.unlink()
 
 

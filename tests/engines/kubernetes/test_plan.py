@@ -217,6 +217,13 @@ def test_results_go_into_a_folder_of_the_runs_own() -> None:
     assert any(note.code == "results-lost" for note in planned().notes)
 
 
+def test_checkpoints_in_a_store_need_no_claim() -> None:
+    made = planned(checkpoint={"folder": "s3://bucket/saved/"})
+    assert made.nodes.contract["WINDLASS_CHECKPOINT_DIR"] == "s3://bucket/saved/digits-7f3k2"
+    assert any(note.message.startswith("outputs are deleted") for note in made.notes)
+    assert any("checkpoints below s3://bucket/saved/" in line for line in plan_lines(made, plain))
+
+
 def plain(text: str, *_: Any, **__: Any) -> str:
     return text
 

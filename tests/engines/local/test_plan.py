@@ -63,3 +63,31 @@ def test_causes_without_restarts_are_told_to_change_nothing(tmp_path: Path) -> N
     assert "node-loss" in told
     assert "restarts-none" not in notes(plan_of(tmp_path, restarts={"on": ["node-loss"], "max": 1}))
     assert "restarts-none" not in notes(plan_of(tmp_path))
+
+
+@pytest.mark.parametrize("to", ["s3://bucket/runs", "gs://bucket/runs/", "file:///mnt/runs"])
+def test_outputs_in_a_store_are_uploaded_after_the_last_attempt(tmp_path: Path, to: str) -> None:
+    made = plan_of(tmp_path, outputs=to)
+    assert made.requests("upload")[0]["destination"] == f"{to.rstrip('/')}/a-1/"
+    assert made.requests("upload")[0]["source"] == made.output_dir == f"{tmp_path}/home/runs/a-1/output"
+    assert not any(note.blocks for note in made.notes)
+
+
+def test_outputs_in_a_folder_are_written_there(tmp_path: Path) -> None:
+    made = plan_of(tmp_path, outputs="results")
+    assert (made.requests("upload"), made.output_dir) == ([], f"{tmp_path}/results/a-1")
+
+
+@pytest.mark.parametrize(
+    ("to", "known", "code"),
+    [("ftp://host/runs", {}, "outputs-unknown"), ("s3://bucket/runs", {"has_data_extra": False}, "data-extra")],
+)
+def test_outputs_that_cannot_be_uploaded_block_the_plan(
+    tmp_path: Path, to: str, known: dict[str, Any], code: str
+) -> None:
+    assert {note.code for note in plan_of(tmp_path, outputs=to, known=known).notes if note.blocks} == {code}
+
+
+def test_checkpoints_in_a_store_have_a_prefix_for_each_run(tmp_path: Path) -> None:
+    made = plan_of(tmp_path, checkpoint={"folder": "s3://bucket/saved/"})
+    assert made.nodes.contract["WINDLASS_CHECKPOINT_DIR"] == "s3://bucket/saved/a-1"

@@ -14,7 +14,7 @@ from tests.helpers.until import until
 from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
-from windlass.storage.manifest import NAME, Manifest
+from windlass.storage.manifest import IN_FOLDER, Manifest
 
 SCRIPT = """
 import os, pathlib, sys, time
@@ -45,7 +45,7 @@ KINDS = ("ending", "adopted", "outputs", "end")
 def uploaded(store: Path, run_id: str) -> Manifest:
     """What a run has uploaded; each file is there as the manifest says."""
     folder = store / "runs" / run_id
-    found = Manifest.from_bytes((folder / NAME).read_bytes())
+    found = Manifest.from_bytes((folder / IN_FOLDER).read_bytes())
     assert {name: (folder / name).stat().st_size for name in found.files} == {"model.pt": 100_000, "plots/loss.csv": 6}
     return found
 
@@ -90,6 +90,16 @@ class TestUpload(Case):
         assert run.wait().phase is Phase.SUCCEEDED
         assert [event.kind for event in run.events if event.kind in KINDS] == ["ending", "adopted", "outputs", "end"]
         uploaded(store, run.id)
+
+    def test_what_cannot_be_in_a_store_is_left_out_and_named(
+        self, harness: Harness, job: dict[str, Any], store: Path
+    ) -> None:
+        (job["base"] / "write.py").write_text(f"{SCRIPT.replace('sys.exit', 'os.mkfifo(out / chr(112)); sys.exit')}")
+        run = harness.start("write.py", "0", **job)
+        assert run.wait().phase is Phase.SUCCEEDED
+        uploaded(store, run.id)
+        [warning] = [event.data["message"] for event in run.events if event.kind == "warning"]
+        assert warning.startswith("not uploaded: p: ")
 
     def test_stop_now_ends_the_process_that_uploads(self, harness: Harness, job: dict[str, Any], store: Path) -> None:
         run = harness.start("write.py", "0", "go", **job)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers import read_errors
+from tests.helpers.once import once
 
 from windlass.train.checkpoint.export import read_tensors
 from windlass.train.checkpoint.files import examine, list_checkpoints
@@ -25,8 +26,18 @@ pytestmark = pytest.mark.timeout(600)
 class Session:
     """What the ranks told, and what they printed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, output: str) -> None:
         self.folder = folder
+        self.output = output
+        self.told: dict[tuple[str, int], dict[str, Any]] = {}
+        for line in self.output.splitlines():
+            if line.startswith(">>"):
+                found = json.loads(line[2:])
+                self.told.setdefault((found["phase"], found["rank"]), {}).update(found)
+
+    @staticmethod
+    def play(folder: Path) -> str:
+        """What the ranks print."""
         source = Path(__file__).parents[3] / "src"
         env = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
         for name in [name for name in env if name.startswith("WINDLASS")]:
@@ -37,12 +48,7 @@ class Session:
             [sys.executable, str(SCRIPT), str(folder)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, check=False, timeout=550,
         )  # fmt: skip
-        self.output = done.stdout
-        self.told: dict[tuple[str, int], dict[str, Any]] = {}
-        for line in self.output.splitlines():
-            if line.startswith(">>"):
-                found = json.loads(line[2:])
-                self.told.setdefault((found["phase"], found["rank"]), {}).update(found)
+        return done.stdout
 
     def ranks(self, phase: str) -> list[dict[str, Any]]:
         found = [told for (name, rank), told in sorted(self.told.items()) if name == phase and rank >= 0]
@@ -57,7 +63,12 @@ class Session:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    return Session(tmp_path_factory.mktemp("worlds"))
+    def play() -> str:
+        folder = tmp_path_factory.mktemp("worlds")
+        return json.dumps([str(folder), Session.play(folder)])
+
+    folder, output = json.loads(once(tmp_path_factory, "worlds", play))
+    return Session(Path(folder), output)
 
 
 @pytest.mark.parametrize("kind", KINDS)

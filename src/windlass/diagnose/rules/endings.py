@@ -139,7 +139,7 @@ def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
     found = NOT_UPLOADED.match(str(case.cause.get("summary", ""))) if case.failed else None
     if found is not None:
         summary = f"the ranks have succeeded, and the outputs could not be uploaded: {found['what']}"
-        fix = f"windlass resume {case.status.id} uploads what is missing, and starts no rank"
+        fix = f"mend that; then windlass resume {case.status.id} uploads what is missing, and starts no rank"
         evidence = (f"the outputs are in {case.status.output_dir}",)
         yield Verdict("outputs-not-uploaded", summary, None, evidence, fix, 100)
 

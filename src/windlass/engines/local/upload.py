@@ -12,6 +12,8 @@ from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 
 NAME: Final = "outputs"
+NAMED: Final = 5
+"""Files that a warning names."""
 OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
 """Fields of the progress that show the upload; the others are still those of the script."""
 
@@ -51,7 +53,8 @@ class OutputsUpload:
         return {name: value for name, value in newest.items() if name not in OF_TRANSFER}
 
     def _take(self, record: Recorder, line: Line) -> None:
-        for refused in line["refused"]:
-            record.note(Warned(f"not uploaded: {refused}"))
+        if refused := line["refused"]:
+            more = f"; and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
+            record.note(Warned(f"not uploaded: {'; '.join(refused[:NAMED])}{more}"))
         uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
         record.note(OutputsUploaded(self._destination, *uploaded))

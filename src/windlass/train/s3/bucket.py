@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from windlass.train.s3.answer import Body, ask
 from windlass.train.s3.credentials import Credentials
 from windlass.train.s3.errors import Busy, Changed, Denied, Missing, StoreError
 from windlass.train.s3.signature import path_of, query_of, signed
@@ -31,7 +32,6 @@ PASSING = frozenset(
 """Codes of errors that pass."""
 REGION_HEADER = "x-amz-bucket-region"
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
-Body = Union[bytes, bytearray, memoryview]  # noqa: UP007 - Python 3.9
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
+    """By names in lower case."""
     body: bytes
 
 
@@ -89,17 +90,19 @@ class Bucket:
         """
         for number in range(TRIES):
             try:
-                return self._once(method, key, query or {}, headers or {}, body)
+                return self.send_once(method, key, query, headers, body)
             except Busy:
                 if number == TRIES - 1:
                     raise
                 self._sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
         raise AssertionError("unreachable")
 
-    def _once(
-        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body
+    def send_once(
+        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
+        body: Body = b"",
     ) -> Answer:  # fmt: skip
-        """One request, which goes to the region that the bucket names."""
+        """The same without a second try: it goes to the region that the bucket names."""
+        query, headers = query or {}, headers or {}
         answer = self._signed(method, key, query, headers, body)
         region = answer.headers.get(REGION_HEADER)
         if answer.status in (301, 307, 400) and region != self._region and _REGION.fullmatch(region or ""):
@@ -121,9 +124,8 @@ class Bucket:
         while True:
             connection, is_fresh = self._connection(secure, host)
             try:
-                connection.request(method, target, body=body if len(body) or method == "PUT" else None, headers=asked)
-                answer = connection.getresponse()
-                data = answer.read()
+                with ask(connection, method, target, asked, body) as answer:
+                    data = answer.read()
             except ssl.SSLCertVerificationError as error:
                 raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
             except (OSError, http.client.HTTPException) as error:
@@ -133,7 +135,7 @@ class Bucket:
                 continue  # the store has closed a connection that was idle
             if answer.will_close:
                 self._drop()
-            return Answer(answer.status, answer.headers, data)  # type: ignore[arg-type]
+            return Answer(answer.status, answer.fields, data)
 
     def _where(self) -> tuple[bool, str, str]:
         """Whether it is by TLS, the host, and what begins the path."""

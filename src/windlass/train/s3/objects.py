@@ -17,7 +17,8 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from windlass.train.s3.bucket import Answer, Body, Bucket
+from windlass.train.s3.answer import Body
+from windlass.train.s3.bucket import Answer, Bucket
 from windlass.train.s3.errors import Busy, Changed, Missing, StoreError
 
 PART_BYTES = 16 << 20
@@ -102,8 +103,8 @@ class ObjectFile(io.RawIOBase):
         answer = bucket.send("HEAD", key)
         self.name = f"s3://{bucket.name}/{key}"
         self._bucket, self._key = bucket, key
-        self._etag = answer.headers.get("ETag") or ""
-        self._size = int(answer.headers.get("Content-Length") or 0)
+        self._etag = answer.headers.get("etag") or ""
+        self._size = int(answer.headers.get("content-length") or 0)
         self._at = 0
         self._block, self._block_at = memoryview(b""), 0
         self._ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
@@ -228,7 +229,7 @@ def _upload(bucket: Bucket, key: str, upload: str, parts: Iterable[bytes]) -> li
 
     def send(number: int, part: bytes) -> str:
         query = {"partNumber": str(number), "uploadId": upload}
-        return str(bucket.send("PUT", key, query, body=part).headers.get("ETag") or "")
+        return str(bucket.send("PUT", key, query, body=part).headers.get("etag") or "")
 
     tags: list[str] = []
     pending: collections.deque[concurrent.futures.Future[str]] = collections.deque()
