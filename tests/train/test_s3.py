@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windlass.train.checkpoint.storage import open_folder
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.s3.bucket import TRIES, Bucket
 from windlass.train.s3.errors import Busy, Changed, Denied, Missing, StoreError
 from windlass.train.s3.objects import listed
@@ -75,8 +75,10 @@ def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float
         thread.start()
         try:
             environ = {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.server_port}"}
-            yield Bucket("runs", environ, pauses.append), server, pauses
+            bucket = Bucket("runs", environ, pauses.append)
+            yield bucket, server, pauses
         finally:
+            bucket.close()
             server.shutdown()
             thread.join()
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from windlass.train.checkpoint import buckets, consensus, files
 from windlass.train.checkpoint.faults import Fault, Problem, described
 from windlass.train.checkpoint.loader import Loader
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.parts import ModulePart, make_parts
 from windlass.train.checkpoint.restore import choose, choose_only, list_together, unreadable
 from windlass.train.checkpoint.retry import Retry, seconds_of
@@ -22,7 +23,7 @@ from windlass.train.checkpoint.saver import Saver
 from windlass.train.checkpoint.settings import settle
 from windlass.train.checkpoint.snapshot import Snapshot, set_rng_state
 from windlass.train.checkpoint.stop_signal import Preempted, StopSignal
-from windlass.train.checkpoint.storage import absolute, open_folder
+from windlass.train.checkpoint.storage import absolute
 from windlass.train.report import report, report_checkpoint
 
 Batch = TypeVar("Batch")

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.faults import BadCheckpoint
-from windlass.train.checkpoint.storage import Folder, open_folder, replacing
+from windlass.train.checkpoint.opening import open_folder
+from windlass.train.checkpoint.storage import Folder, replacing
 
 HEADER_MULTIPLE = 4096
 """The data of a file begins on a page, so that tensors of any type are aligned in memory."""

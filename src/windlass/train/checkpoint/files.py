@@ -21,8 +21,9 @@ from windlass.train.checkpoint.faults import (
     UnknownFormat,
     described,
 )
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.retry import Retry
-from windlass.train.checkpoint.storage import ASIDE, Folder, NotPlainFile, open_folder
+from windlass.train.checkpoint.storage import ASIDE, Folder, NotPlainFile
 
 FORMAT = 1
 MANIFEST = "manifest.json"

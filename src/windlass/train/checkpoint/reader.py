@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.chunks import Index, Place
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.plan import dtype_named
-from windlass.train.checkpoint.storage import open_folder
 
 
 class FolderReader(StorageReader):

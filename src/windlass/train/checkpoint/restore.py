@@ -19,8 +19,9 @@ from windlass.train.checkpoint.faults import (
     worst,
 )
 from windlass.train.checkpoint.files import Found
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.retry import Retry
-from windlass.train.checkpoint.storage import absolute, open_folder
+from windlass.train.checkpoint.storage import absolute
 
 T = TypeVar("T")
 

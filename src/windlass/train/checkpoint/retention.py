@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.faults import Fault
 from windlass.train.checkpoint.files import Found
-from windlass.train.checkpoint.storage import Folder, open_folder
+from windlass.train.checkpoint.opening import open_folder
+from windlass.train.checkpoint.storage import Folder
 
 INCOMPLETE_SECONDS = 600.0
 """After so long without a change, an unfinished checkpoint of an earlier attempt will not be finished any more."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from windlass.train.checkpoint import files
 from windlass.train.checkpoint.consensus import Flags, World
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.settings import Settings
 from windlass.train.checkpoint.snapshot import Copier, Snapshot
-from windlass.train.checkpoint.storage import open_folder
 from windlass.train.checkpoint.writer_process import SharedMemory, WriterProcess
 from windlass.train.report import report_checkpoint
 

@@ -135,16 +135,6 @@ class Folder:
         return os.path.join(self.path, *names)
 
 
-def open_folder(path: str | os.PathLike[str]) -> Folder:
-    """The folder of this path, or of an address such as `s3://bucket/checkpoints`. Raises ValueError for any other."""
-    text = os.fspath(path)
-    if not is_address(text):
-        return Folder(text)
-    from windlass.train.checkpoint.object_folder import ObjectFolder  # disks need no client of a store
-
-    return ObjectFolder(text)
-
-
 def is_address(path: str) -> bool:
     """Whether it is in a store, and no path."""
     return "://" in path

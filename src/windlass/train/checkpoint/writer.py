@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 from windlass.train.checkpoint import files, retention
 from windlass.train.checkpoint.faults import Fault
-from windlass.train.checkpoint.storage import open_folder
+from windlass.train.checkpoint.opening import open_folder
 from windlass.train.report import checkpoint_line, checkpoint_text
 
 LINGER_SECONDS = 20.0

@@ -81,6 +81,10 @@ class Bucket:
     def __reduce__(self) -> Any:
         return Bucket, (self.name,)
 
+    def close(self) -> None:
+        """Close the connection of this thread; the next request makes another one."""
+        self._local.kept = None
+
     def send(
         self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
         body: Body = b"",
@@ -129,12 +133,12 @@ class Bucket:
             except ssl.SSLCertVerificationError as error:
                 raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
             except (OSError, http.client.HTTPException) as error:
-                self._drop()
+                self.close()
                 if is_fresh:
                     raise Busy(f"it does not answer: {type(error).__name__} {error}", host) from error
                 continue  # the store has closed a connection that was idle
             if answer.will_close:
-                self._drop()
+                self.close()
             return Answer(answer.status, answer.fields, data)
 
     def _where(self) -> tuple[bool, str, str]:
@@ -158,9 +162,6 @@ class Bucket:
             made = http.client.HTTPSConnection(host, timeout=SECONDS, context=context)
         self._local.kept = _Kept((os.getpid(), secure, host), made)
         return made, True
-
-    def _drop(self) -> None:
-        self._local.kept = None
 
     def _refusal(self, key: str, answer: Answer) -> StoreError:
         what, status = f"s3://{self.name}/{key}", answer.status
