@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from tests.train.stream.sources import Memory, open_in
 
 from windlass.train.stream.errors import StreamError
 
-pyarrow = pytest.importorskip("pyarrow", reason="pip install pyarrow")
 NUM_ROWS, NUM_IN_GROUP = 50, 7
 
 
