@@ -333,7 +333,7 @@ def test_it_works_where_only_it_and_the_worker_have_travelled(tmp_path: Path) ->
     done = run_script(code, path=tmp_path, WINDLASS_RUN_ID="digits-1")
     assert done.stdout.splitlines() == [
         '::windlass {"step": 1}',
-        "['windlass', 'windlass.train', 'windlass.train.report']",
+        "['windlass', 'windlass.train', 'windlass.train.report', 'windlass.train.stream']",
     ], done.stderr
 
 
