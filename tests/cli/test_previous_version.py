@@ -101,6 +101,7 @@ def test_a_run_is_resumed_by_its_stored_plan(run: str, answers: dict[str, Any], 
     assert len(status["attempts"]) == 2, result.err
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_an_old_checkpoint(answers: dict[str, Any], windlass: Call) -> None:
     windlass("resume", "torch-zvmkz", "-q")
     log = windlass("logs", "torch-zvmkz", "--attempt", "2").out

@@ -84,7 +84,8 @@ def test_kills_under_windlass_leave_no_trace_in_the_weights(
     assert all(step % 7 == 0 and 0 < step < LAST_STEP for step in restored)
 
 
-@pytest.mark.parametrize("loader", ["sampler", pytest.param("stateful", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["sampler", "stateful"])
 def test_a_checkpoint_of_an_epochs_last_step_goes_on_with_the_next_epoch(
     loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.communicate(b"", 60)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_a_process_with_torch_and_without_peers_looks_alone_until_it_makes_a_group(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")

@@ -84,6 +84,7 @@ def test_a_module_with_other_settings_too(cold: Harness, warm: Harness) -> None:
         assert started["seen"]["hash"] is not None
 
 
+@pytest.mark.slow
 def test_it_sees_what_a_script_started_by_hand_sees(warm: Harness) -> None:
     done = subprocess.run(
         [sys.executable, *WORDS], cwd=SCRIPTS, capture_output=True, text=True, check=True, timeout=120

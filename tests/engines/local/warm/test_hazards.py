@@ -119,6 +119,7 @@ def test_gradients_ahead_on_one_thread_are_harmless_or_refused(forks: Forks) -> 
     assert forks.text() == f"{2 * 512**3}\n" if isinstance(answer, int) else "trial fork" in answer.why
 
 
+@pytest.mark.slow
 def test_openblas_and_scikit_learn_leave_no_thread(forks: Forks) -> None:
     """Though OPENBLAS_NUM_THREADS is not set; the rank then has the threads that it would have had."""
     forks.script("look.py", "import numpy, os, threadpoolctl\nnumpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
@@ -129,6 +130,7 @@ def test_openblas_and_scikit_learn_leave_no_thread(forks: Forks) -> None:
     assert forks.works("look.py", "numpy", "scipy", "sklearn", OPENBLAS_NUM_THREADS="1") == "{1} 1\n"
 
 
+@pytest.mark.slow
 def test_torch_computes_with_several_threads_after_the_fork(forks: Forks) -> None:
     forks.script("step.py", STEP)
     assert forks.works("step.py", "numpy", "torch", OMP_NUM_THREADS="2") == f"{2 * 512**3}\n"
