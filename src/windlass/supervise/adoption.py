@@ -21,7 +21,7 @@ MAX_PAUSE_SECONDS: Final = 60.0
 
 def settle(supervisor: Supervisor) -> bool:
     """Settle the record of a run without a supervisor, if none of its processes is alive; returns whether it did. A run
-    whose next attempt is due, or whose outputs are not uploaded yet, is left to a new supervisor; so is an attempt whose
+    whose next attempt is due, or whose outputs are not uploaded, is left to a new supervisor; so is an attempt whose
     nodes outlive supervisors, since only a supervisor can find out how it ended. Raises StoreFull.
     """
     supervisor.patience_seconds = 0.0  # a command waits
