@@ -157,14 +157,19 @@ def items(cluster: Cluster, namespace: str, run: str) -> list[dict[str, Any]]:
 
 
 FLOODS = """
-import time
+import os, time
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.1)
+
 print("ready", flush=True)
-time.sleep(5)
+wait_for("/tmp/flood")
 for at in range(NUM):
     print(f"line {at} {'x' * 80}")
-time.sleep(15)  # the kubelet looks every 10 s whether a log is to be rotated
+wait_for("/tmp/end")
 print("done", flush=True)
 """.replace("NUM", str(NUM_LINES))
+HEAD_BYTES = 200
 
 
 def test_lines_that_were_rotated_away_while_no_supervisor_lived_are_counted(
@@ -177,12 +182,25 @@ def test_lines_that_were_rotated_away_while_no_supervisor_lived_are_counted(
         supervisor = supervisor_pid(run.dir)
         assert supervisor is not None
         os.kill(supervisor, signal.SIGKILL)
+        [pod] = pods(cluster, namespace, run.id)
+
+        def head() -> str:
+            return cluster.kubectl("logs", "-n", namespace, pod, f"--limit-bytes={HEAD_BYTES}")
+
+        def touch(path: str) -> None:
+            cluster.kubectl("exec", "-n", namespace, pod, "--", "touch", path)
+
+        first = head()
+        touch("/tmp/flood")
+        until(lambda: head() != first)  # the kubelet has rotated the log: it looks every 10 s
+        touch("/tmp/end")
         until(lambda: [one["status"]["phase"] for one in items(cluster, namespace, run.id)] == ["Succeeded"])
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED
         lines = [line.text for line in run.lines()]
+        assert lines[-1] == "done"
         there = sum(line.startswith("line ") for line in lines)
-        assert 0 < there < NUM_LINES
+        assert there < NUM_LINES
         [said] = [line for line in lines if line.startswith("[windlass] ")]
         num_missing = int(said.split()[1].replace(",", ""))
         assert abs(num_missing + there - NUM_LINES) <= 1, "of one line, a part may be there"
