@@ -14,6 +14,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.time_accounting import Spent
 from windlass.supervise.adoption import MAX_CRASHES, settle
+from windlass.supervise.backend import TargetUnavailable
 
 REFUSED = EngineError("s3://bucket/runs/r-1/: access denied", "check the credentials")
 
@@ -138,3 +139,21 @@ def test_a_run_without_an_attempt_has_nothing_to_upload(run: FakeRun) -> None:
     write_stop_request(run.dir, StopRequest())
     assert run.run().phase is Phase.STOPPED
     assert run.kinds("ending") == []
+
+
+def test_an_upload_waits_for_a_target_that_does_not_answer(run: FakeRun) -> None:
+    away = TargetUnavailable("ClusterUnreachable", "the cluster does not answer")
+    run.backend.uploads = [False, away, away, False]
+    assert run.run(ends_with(0)).phase is Phase.SUCCEEDED
+    assert run.backend.uploads == []
+    assert [one.get("type") for one in run.data("condition")] == ["ClusterUnreachable", None]
+
+
+def test_only_the_supervisor_that_holds_the_run_uploads(run: FakeRun) -> None:
+    run.begin()
+    run.backend.script = ends_with(0)
+    settle(run.supervisor())
+    run.backend.holds = [False] * 3
+    run.backend.uploads = [False, False]
+    assert run.run().phase is Phase.SUCCEEDED
+    assert (run.backend.holds, run.backend.uploads) == ([], [])

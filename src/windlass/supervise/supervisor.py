@@ -96,6 +96,8 @@ class Supervisor:
         """
         self._hold_at = 0.0
         """When that is checked next, in unix seconds."""
+        self._upload_at = 0.0
+        """When the outputs are uploaded next, where the target was unavailable, in unix seconds."""
         self._num_delays = 0
         """How often in a row the target was unavailable."""
         self._trouble_since: float | None = None
@@ -154,10 +156,8 @@ class Supervisor:
         """Wait until the next attempt is due, and handle stop requests, SIGTERM and the time limit meanwhile."""
         assert self.next_at is not None
         now = self.clock.time()
-        if not self._is_holder and now >= self._hold_at:
-            self._is_holder = self._hold()
-        if self.detached or self.backend.is_lost_to_another:
-            self.detached = True
+        self._acquire()
+        if self.detached:
             return
         lives = self.is_on_target
         if self._is_holder is None and not self.terminated:
@@ -189,7 +189,9 @@ class Supervisor:
     def _stage(self) -> bool:
         """Have the data of the run staged; returns whether it is. Where it cannot be, that ends the run."""
         try:
-            return self.backend.stage(self.record, self.clock)
+            if self.backend.stage(self.record, self.clock):
+                return True
+            self._note_available()
         except TargetUnavailable as error:
             self.next_at = self._retry_at(error)
         except (OSError, EngineError) as error:
@@ -198,6 +200,16 @@ class Supervisor:
             cause = RootCause(f"the data could not be staged: {words}{hint}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
         return False
+
+    def _acquire(self) -> None:
+        """Acquire the run, unless that is done; detach where another supervisor has."""
+        if not self._is_holder and self.clock.time() >= self._hold_at:
+            self._is_holder = self._hold()
+        self.detached |= self.backend.is_lost_to_another
+
+    def _note_available(self) -> None:
+        self._num_delays = 0
+        self.record.condition(None)
 
     def _hold(self) -> bool | None:
         """Check whether this supervisor alone acts for the run; see `_is_holder`."""
@@ -248,8 +260,7 @@ class Supervisor:
             self.monitor = AttemptMonitor(attempt, self.run_state)
             for message in attempt.warnings:
                 self.record.note(Warned(message))
-            self._num_delays = 0
-            self.record.condition(None)
+            self._note_available()
         except TargetUnavailable as error:
             self.next_at = self._retry_at(error)
         except HeldElsewhere:
@@ -357,20 +368,30 @@ class Supervisor:
     def _upload(self) -> None:
         """Go on with the upload of the outputs; the run then ends as its last attempt did, or with what failed."""
         request = read_stop_request(self.run_dir)
-        if self.terminated:
+        self._acquire()
+        if self.terminated or self.detached:
             self.detached = True
         elif request is not None and request.now:
             self.is_to_stop()
             self.end_uploading("`stop --now` ended the upload", Phase.STOPPED)
-        else:
-            try:
-                if self.backend.upload(self.record, self.clock):
-                    self.end_uploading()
-                else:
-                    self._wait(POLL_SECONDS)
-            except (OSError, EngineError) as error:
-                hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
-                self.end_uploading(f"{error.message if isinstance(error, EngineError) else error}{hint}")
+        elif not self._is_holder or self.clock.time() < self._upload_at or not self._upload_once():
+            self._wait(POLL_SECONDS)
+
+    def _upload_once(self) -> bool:
+        """Whether the upload is over, well or not."""
+        try:
+            is_uploaded = self.backend.upload(self.record, self.clock)
+            self._note_available()
+        except TargetUnavailable as error:
+            self._upload_at = self._retry_at(error)
+            return False
+        except (OSError, EngineError) as error:
+            hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
+            self.end_uploading(f"{error.message if isinstance(error, EngineError) else error}{hint}")
+            return True
+        if is_uploaded:
+            self.end_uploading()
+        return is_uploaded
 
     def end_uploading(self, problem: str = "", phase: Phase = Phase.FAILED) -> None:
         """The run ends. With a `problem` its outputs are not uploaded: one that had succeeded then ends as `phase`."""

@@ -9,8 +9,7 @@ from typing import Final
 
 from windlass.engines.local import netns, ports
 from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
-from windlass.engines.local.staging import DataStaging
-from windlass.engines.local.upload import OutputsUpload
+from windlass.engines.local.transfer import data_staging, outputs_upload
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.plan import Plan
@@ -28,8 +27,8 @@ class LocalBackend(Backend):
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
         home = run_dir.parent.parent
-        self._staging = DataStaging(plan.requests("stage"), home)
-        self._upload = OutputsUpload(plan.requests("upload"), home)
+        self._staging = data_staging(plan.requests("stage"), home)
+        self._upload = outputs_upload(plan.requests("upload"), home)
         self.uploads_outputs = self._upload.is_wanted
 
     def stage(self, record: Recorder, clock: Clock) -> bool:

@@ -1,4 +1,4 @@
-"""A process that moves files for a run of this machine, beside its supervisor, which must not wait for it."""
+"""Moves the files of a run of this machine by a process beside its supervisor."""
 
 from __future__ import annotations
 
@@ -7,15 +7,37 @@ import queue
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from windlass.errors import EngineError
 from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+from windlass.supervise.transfers import DataStaging, Line, OutputsUpload, Transfer
 
-Line = Mapping[str, Any]
+OUTPUTS: Final = "outputs"
 
 
-class Transfer:
+def data_staging(requests: Sequence[Mapping[str, Any]], home: Path) -> DataStaging:
+    """The staging of a run, whose sets the cache of this machine keeps; `requests` of the plan's steps `stage`."""
+    if not requests:
+        return DataStaging(None, {})
+    words = [word for one in requests for word in (one["name"], one["source"], one["link"])]
+    program = [requests[0]["python"], "-P", "-m", "windlass.storage.staging", str(home), *words]
+    sources = {one["name"]: one["source"] for one in requests}
+    return DataStaging(ProcessTransfer(program, "process that stages the data"), sources)
+
+
+def outputs_upload(requests: Sequence[Mapping[str, Any]], home: Path) -> OutputsUpload:
+    """The upload of a run; `requests` are those of the plan's steps of kind `upload`: one, or none."""
+    for one in requests:
+        words = [OUTPUTS, one["source"], one["destination"]]
+        program = [one["python"], "-P", "-m", "windlass.storage.upload", str(home), *words]
+        return OutputsUpload(ProcessTransfer(program, "process that uploads the outputs"), one["destination"])
+    return OutputsUpload(None, "")
+
+
+class ProcessTransfer(Transfer):
     """A program of `windlass.storage`: it reports by lines of JSON, and ends with the supervisor that started it."""
 
     def __init__(self, program: Sequence[str], what: str) -> None:
@@ -25,15 +47,9 @@ class Transfer:
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         """What it has written; None at its end."""
-        self._began: dict[str, tuple[float, int]] = {}
-        """By name, when its first progress was reported, in Unix seconds, and how many bytes were moved by then."""
-        self.is_done = False
 
-    def reports(self, clock: Clock) -> Iterator[Line]:
-        """Start it, unless it is started, and give what it has reported since the last call; `clock` is woken by more.
-
-        Raises EngineError where it has failed, OSError where it cannot be started.
-        """
+    def reports(self, record: Recorder, clock: Clock) -> Iterator[Line]:
+        """See `Transfer`; `clock` is woken by what it reports."""
         if self._process is None:
             self._process = subprocess.Popen(self._program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
             threading.Thread(target=self._read, args=(self._process, clock), daemon=True).start()
@@ -49,21 +65,8 @@ class Transfer:
             else:
                 yield line
 
-    def progress(self, line: Line, now: float) -> dict[str, Any]:
-        """A line of its progress as that of a run; `now` in Unix seconds."""
-        done, total = line["done"], line["of"]
-        since, moved = self._began.setdefault(line["name"], (now, line["moved"]))
-        rate = (line["moved"] - moved) / (now - since) if now > since else 0.0
-        shown: dict[str, Any] = {"message": f"{line['name']}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", "at": now}
-        if total:
-            shown["percent"] = round(100 * done / total, 1)
-        if rate:
-            shown["eta_seconds"] = round((total - done) / rate, 1)
-            shown["message"] += f", {rate / 1e6:,.0f} MB/s"
-        return shown
-
     def end(self) -> None:
-        """End it, if it is alive: what it has moved is kept."""
+        """See `Transfer`."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

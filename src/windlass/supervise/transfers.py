@@ -1,0 +1,144 @@
+"""What a supervisor does with the files of a run: has data sets staged before the first attempt, and outputs uploaded
+after the last one. A `Transfer`, which a target implements, moves the files; this records what it reports.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from windlass.runs.events import DataStaged, OutputsUploaded, PhaseEntered, Warned
+from windlass.runs.phase import Phase
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+
+Line = Mapping[str, Any]
+"""One report of a program of `windlass.storage`, see `storage/child.py`."""
+NAMED: Final = 5
+"""Files that a warning names."""
+OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
+"""Fields of the progress that show the upload; the others are still those of the script."""
+
+
+class Transfer(ABC):
+    """A program that moves files beside the supervisor, which must not wait for it."""
+
+    is_done = False
+    """Whether all files are there."""
+
+    @abstractmethod
+    def reports(self, record: Recorder, clock: Clock) -> Iterator[Line]:
+        """Start it, unless it is started, and give what it has reported since the last call.
+
+        Raises EngineError where it has failed, TargetUnavailable where the target does not answer, OSError.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """End it, if it is active: what it has moved is kept."""
+
+
+class _Progress:
+    """The progress of a transfer as that of a run."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, tuple[float, int]] = {}
+        """By name, when its first progress was reported, in Unix seconds, and how many bytes were moved by then."""
+
+    def of(self, line: Line, name: str, now: float) -> dict[str, Any]:
+        """A line of it; `now` in Unix seconds."""
+        done, total = line["done"], line["of"]
+        since, moved = self._began.setdefault(name, (now, line["moved"]))
+        rate = (line["moved"] - moved) / (now - since) if now > since else 0.0
+        shown: dict[str, Any] = {"message": f"{name}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", "at": now}
+        if total:
+            shown["percent"] = round(100 * done / total, 1)
+        if rate > 0:
+            shown["eta_seconds"] = round((total - done) / rate, 1)
+            shown["message"] += f", {rate / 1e6:,.0f} MB/s"
+        return shown
+
+
+class DataStaging:
+    """The staging of the data sets of one run; done once for all attempts that a supervisor starts."""
+
+    def __init__(self, transfer: Transfer | None, sources: Mapping[str, str]) -> None:
+        """`sources` are the addresses by the names of the sets; None is a run without any to be staged."""
+        self._transfer = transfer
+        self._sources = sources
+        self._progress = _Progress()
+
+    def turn(self, record: Recorder, clock: Clock) -> bool:
+        """Go on with it; returns whether all sets are there. Raises as `Transfer.reports`."""
+        if self._transfer is None:
+            return True
+        if record.status.phase is not Phase.STAGING:
+            record.note(PhaseEntered(Phase.STAGING))
+        for line in self._transfer.reports(record, clock):
+            if "digest" in line:
+                self._take(record, line)
+            else:
+                record.writer.set_progress(self._progress.of(line, f"data {line['name']}", record.now()))
+        if not self._transfer.is_done:
+            return False
+        self._transfer = None
+        record.writer.set_progress({})
+        return True
+
+    def end(self) -> None:
+        """End it, if it is active: what it has fetched is kept."""
+        if self._transfer is not None:
+            self._transfer.end()
+
+    def _take(self, record: Recorder, line: Line) -> None:
+        source = self._sources[line["name"]]
+        staged = DataStaged(line["name"], source, line["digest"], line["files"], line["bytes"], line["moved"])
+        before = next((one for one in record.status.data if one["name"] == staged.name), None)
+        if before is None or before["digest"] != staged.digest or staged.moved:
+            record.note(staged)
+
+
+class OutputsUpload:
+    """The upload of the outputs of one run."""
+
+    def __init__(self, transfer: Transfer | None, destination: str) -> None:
+        """`destination` is the address; without a transfer, outputs are not uploaded."""
+        self._transfer = transfer
+        self._destination = destination
+        self._progress = _Progress()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether outputs are uploaded."""
+        return self._transfer is not None
+
+    def turn(self, record: Recorder, clock: Clock) -> bool:
+        """Go on with it; returns whether all files are there. Raises as `Transfer.reports`."""
+        assert self._transfer is not None
+        for line in self._transfer.reports(record, clock):
+            if "digest" in line:
+                self._take(record, line)
+            else:
+                shown = self._progress.of(line, line["name"], record.now())
+                record.writer.set_progress({**self._before(record), **shown})
+        if self._transfer.is_done:
+            record.writer.set_progress(self._before(record))
+        return self._transfer.is_done
+
+    def end(self) -> None:
+        """End it, if it is active: what it has uploaded is kept."""
+        if self._transfer is not None:
+            self._transfer.end()
+
+    def _before(self, record: Recorder) -> dict[str, Any]:
+        """The progress of the script, without what an upload adds to it."""
+        newest = record.writer.store.status(record.status.id).progress
+        return {name: value for name, value in newest.items() if name not in OF_TRANSFER}
+
+    def _take(self, record: Recorder, line: Line) -> None:
+        if refused := line["refused"]:
+            more = f"; and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
+            record.note(Warned(f"not uploaded: {'; '.join(refused[:NAMED])}{more}"))
+        uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
+        record.note(OutputsUploaded(self._destination, *uploaded))
