@@ -337,6 +337,18 @@ class Results(Part):
         return size
 
 
+class DataClaim(Part):
+    """Storage of the cluster in which data sets from a store are staged, once for all runs that read them."""
+
+    claim: Label = "windlass-data"
+    """Name of the claim. Default `windlass-data`."""
+    size: Annotated[Size, Field(gt=0)] | None = None
+    """Bytes of the claim, written as `200GiB`, for the first run, which makes it; no run removes it. Default: the claim
+    is there already."""
+    storage_class: Label | None = None
+    """Storage class of the claim that is made; its volumes are mounted by many nodes. Default: the cluster's."""
+
+
 Ttl = Annotated[float | Literal["never"], BeforeValidator(_ttl, json_schema_input_type=Duration | Literal["never"])]
 
 
@@ -353,6 +365,8 @@ class KubernetesOptions(Part):
     """Namespace. Default: the target's."""
     results: Results | None = None
     """Keeps outputs and checkpoints when pods are gone: `{claim: NAME}` or `{size: 20GiB}`. Default: nothing does."""
+    data: DataClaim | None = None
+    """Where data sets from a store are staged: `{size: 200GiB}` or `{claim: NAME}`. Default: the target's."""
     service_account: Label | None = None
     """Service account of the pods. Default: the namespace's own; its token is not mounted either way."""
     image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()

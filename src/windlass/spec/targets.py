@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt
 
 from windlass.spec.names import Env, Label, Line, Name, OnlyList, Word
-from windlass.spec.parts import Document, Workload
+from windlass.spec.parts import DataClaim, Document, Workload
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
@@ -72,6 +72,9 @@ class KubernetesTarget(Document):
     supervisor_queue: Label | None = None
     """LocalQueue of Kueue for the Jobs of supervisors. Default: none; a Kueue that manages Jobs without a queue needs
     one."""
+    data: DataClaim | None = None
+    """Where data sets from a store are staged for jobs that do not say: `{size: 200GiB}` or `{claim: NAME}`. Default:
+    nowhere, and such a job is refused."""
     network_policy: StrictBool = True
     """Whether each run gets NetworkPolicies that admit only connections between its own pods, where the login may
     create them. Default true."""

@@ -175,8 +175,6 @@ def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
         ({}, {"kubernetes": {"results": {"claim": "results"}}}, "claim-missing"),
         ({}, {"launcher": "mpi", "kubernetes": {"via": "jobset"}}, "mpi"),
         ({}, {"python": ".venv/bin/python"}, "python-relative"),
-        ({}, {"outputs": "s3://bucket/runs/"}, "outputs"),
-        ({}, {"data": [{"name": "digits", "source": "s3://bucket/digits/"}]}, "data-remote"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(

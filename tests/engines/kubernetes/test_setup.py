@@ -221,7 +221,7 @@ def looked(server: Namespace, folder: Path) -> Cluster:
     server.requests.clear()
     client = server.client(folder)
     try:
-        return read_cluster(JOB, client)
+        return read_cluster(JOB, TARGET, client)
     finally:
         client.close()
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused, Unreachable
@@ -24,6 +24,8 @@ from windlass.engines.kubernetes.pods.nodes import PodId, has_ended, pod_id, why
 from windlass.engines.kubernetes.pods.spares import AttemptPods, Spares, described
 from windlass.engines.kubernetes.preflight.capacity import Room
 from windlass.engines.kubernetes.provisioning import deletion
+from windlass.engines.kubernetes.transfers.job_transfer import JobTransfer
+from windlass.engines.kubernetes.transfers.manifests import filled
 from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.engines.kubernetes.workloads.job import keeps_others
@@ -36,6 +38,7 @@ from windlass.runs.store import Store
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
+from windlass.supervise.transfers import DataStaging, OutputsUpload
 from windlass.worker.protocol import NodeSpec
 
 SENDERS: Final = 8
@@ -78,7 +81,11 @@ class KubernetesBackend(Backend):
         self.room = Room(self.client, plan)
         self._home = run_dir.parent.parent
         self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
+        self._staging, self._upload = self._data_staging(), self._outputs_upload()
+        self.uploads_outputs = self._upload.is_wanted
         self._is_kept_alive = False
+        self._is_released = False
+        """Whether the pods of the last attempt were told that no other follows."""
         self._wake: Callable[[], None] = lambda: None
 
     def close(self) -> None:
@@ -135,12 +142,15 @@ class KubernetesBackend(Backend):
         """
         if record.status.attempts:
             tombstones.forget(self.client, self.plan.run_id)
-        elif self.plan.policy.get("min_nodes", self.plan.num_nodes) == self.plan.num_nodes:
-            # With a range of nodes, capacity decides. What is refused now is refused again by the supervisor, which
-            # records it.
+        elif not self.plan.requests("stage-job") and not self._is_elastic():
+            # Where data is staged, pods would wait for it; with a range of nodes, capacity decides. What is refused now
+            # is refused again by the supervisor, which records it.
             with contextlib.suppress(EngineError):
                 specs = self._specs(record, 1, range(self.plan.num_nodes))
                 self._create_pods(record, 1, self._spares.beside(specs), owner)
+
+    def _is_elastic(self) -> bool:
+        return bool(self.plan.policy.get("min_nodes", self.plan.num_nodes) < self.plan.num_nodes)
 
     def create_shared(self, owner: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Create what all attempts share, and give the object that owns it. Raises EngineError, UsageError.
@@ -152,14 +162,49 @@ class KubernetesBackend(Backend):
         code = self.plan.requests("code")[0]
         pieces = self._pieces(code) if self._is_missing(code["pieces"]) else []
         claims = self.plan.requests("claim")
-        others = [*others, *self._policies(), *pieces, *(() if self._is_kept() else claims)]
+        others = [*others, *self._of_submission(), *pieces, *(() if self._is_kept() else claims)]
         owned = [manifests.owned(dict(one), owner) for one in others]
         with ThreadPoolExecutor(SENDERS) as pool:
             list(pool.map(self._create, [*owned, *(claims if self._is_kept() else ())]))
         return owner
 
-    def _policies(self) -> Sequence[Mapping[str, Any]]:
-        return self.plan.requests("policy")
+    def _of_submission(self) -> list[Mapping[str, Any]]:
+        """Objects that are created from a user's machine alone, beside the claim of data sets, which is of no run."""
+        for claim in self.plan.requests("data-claim"):
+            try:
+                self.client.create(claim)
+            except Refused as error:
+                if error.status != 409:
+                    raise
+        return [*self.plan.requests("policy"), *map(filled, self.plan.requests("transfer"))]
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def _data_staging(self) -> DataStaging:
+        sources = {one["name"]: one["source"] for one in self.plan.requests("stage")}
+        return DataStaging(self._transfer("stage-job"), sources)
+
+    def _outputs_upload(self) -> OutputsUpload:
+        to = next((one["destination"] for one in self.plan.requests("upload")), "")
+        return OutputsUpload(self._transfer("upload-job"), to)
+
+    def _transfer(self, kind: str) -> JobTransfer | None:
+        for made in self.plan.requests(kind):
+            return JobTransfer(
+                self.client, made, lambda made: self._create(manifests.owned(made, self.create_shared())), refuse
+            )
+        return None
+
+    def stage(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`."""
+        return self._staging.turn(record, clock)
+
+    def upload(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`. Pods that wait for another attempt are ended first: others may want their resources."""
+        if not self._is_released:
+            self._release_pods(record)
+            self._is_released = True
+        return self._upload.turn(record, clock)
 
     def remove(self) -> None:
         """See `Backend`: all objects of the run, except a claim that the job keeps."""
@@ -212,9 +257,7 @@ class KubernetesBackend(Backend):
                 specs = self._specs(record, number, members)
                 self._create_pods(record, number, self._spares.beside(specs), owner)
         except (Refused, Unreachable) as error:
-            if isinstance(error, Refused) and error.status not in PASSING:
-                raise
-            raise _unavailable(error) from error
+            refuse(error)
         with contextlib.suppress(OSError):  # on a full disk: what exists already is then requested again
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / STARTED).touch()
@@ -412,10 +455,20 @@ class KubernetesBackend(Backend):
                 self.client.delete("v1", "Pod", name)
         elif not number or not self.is_started(folder):  # nothing that was created with the run may begin
             self._delete_attempts()
-        elif self.plan.nodes.stay_seconds and any(rank.exit_code != 0 for rank in status.ranks):
-            for made_for in {one.made_for for one in reuse.pods_of(folder, number, self._num_members(record))}:
-                reuse.release(self.client, self.control, self.plan.run_id, made_for)
+        else:
+            self._release_pods(record)
         self._spares.end(status)
+        self._staging.end()
+        self._upload.end()
+
+    def _release_pods(self, record: Recorder) -> None:
+        """End the pods of the last attempt that wait for another one."""
+        status = record.status
+        if self.plan.nodes.stay_seconds and any(rank.exit_code != 0 for rank in status.ranks):
+            number = len(status.attempts)
+            ids = reuse.pods_of(self._run_dir / f"attempt-{number}", number, self._num_members(record))
+            for made_for in {one.made_for for one in ids}:
+                reuse.release(self.client, self.control, self.plan.run_id, made_for)
 
     def _num_members(self, record: Recorder) -> int:
         return len(record.status.attempts[-1].members) or self.plan.num_nodes
@@ -465,6 +518,13 @@ class KubernetesBackend(Backend):
             name = f"{manifest['kind']} {manifest['metadata']['name']}"
             raise EngineError(f"{name} exists already, and is not of this run", "remove it, or run again")
         return there
+
+
+def refuse(error: Refused | Unreachable) -> NoReturn:
+    """Raise the error of a request that may be repeated as TargetUnavailable, any other as it is."""
+    if isinstance(error, Refused) and error.status not in PASSING:
+        raise error
+    raise _unavailable(error) from error
 
 
 def _unavailable(error: EngineError, more: str = "") -> TargetUnavailable:

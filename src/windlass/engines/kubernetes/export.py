@@ -24,6 +24,7 @@ from windlass.engines.kubernetes.workloads import WORKLOADS, tombstones
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.engines.kubernetes.workloads.job import keeps_others
 from windlass.engines.kubernetes.workloads.runtimes import OURS
+from windlass.errors import UsageError
 from windlass.plan.compose import Continuation, compose
 from windlass.plan.plan import Note, Plan
 from windlass.plan.price import num_spares
@@ -39,7 +40,12 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
 
     `code` is what travels, packed; `since` is now, in unix seconds: a script that saves for itself is not to go on from
     an older checkpoint of another run.
+
+    Raises UsageError where the run needs data that a supervisor stages.
     """
+    if sets := [one["name"] for one in plan.requests("stage")]:
+        message = f"data {', '.join(sets)}: a supervisor stages it before the first attempt, and there is none"
+        raise UsageError(message, "give a path in a claim as source:, with volumes:; or via: stream")
     [cluster] = plan.requests("cluster")
     way = WORKLOADS[cluster["via"]]
     facts = attempt_facts(plan, 1, own_pods(1, plan.num_nodes), way.name, since, Continuation())
@@ -135,6 +141,9 @@ def _notes(plan: Plan) -> Iterator[Note]:
     if num_spares(plan.engine, plan.job):
         message = "kubernetes.spares: there are none, since no supervisor gives them the place of a lost pod"
         yield Note("written-spares", message, "windlass run --on TARGET keeps a run")
+    for upload in plan.requests("upload"):
+        yield Note("written-outputs", f"outputs: {upload['destination']}, and no supervisor uploads them: they stay in "
+                   "the claim of the results", "windlass run --on TARGET keeps a run")  # fmt: skip
     if policy.get("timeout_seconds") is not None:
         said = ("is counted in each pod, from the time that it is on a node", "time in a queue is not counted")
         if _stands_on_another(plan):

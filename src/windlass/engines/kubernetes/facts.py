@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.preflight import rbac
 from windlass.engines.kubernetes.provisioning import karpenter
 from windlass.engines.kubernetes.provisioning.node_pools import labels_made
 from windlass.engines.kubernetes.queue import kueue
+from windlass.engines.kubernetes.transfers.planning import wanted_claim
 from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, runtimes
 from windlass.errors import UsageError
 from windlass.runs.machine import user_name
@@ -34,6 +35,8 @@ TRAVELLING: Final = ("__init__.py", "worker", "train")
 UNFIT: Final = ("unknown field", "cannot create resource")
 """The API server's errors on an object whose version lacks a field, or that the login may not create."""
 WORKLOAD_UNFIT: Final = "way-unfit"
+DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "transfer", "stage-job", "upload-job")
+"""Steps with objects that a dry run sends, beside those of the attempt and of the supervisor."""
 GPU_LABELS: Final = (
     "nvidia.com/gpu.product",
     "karpenter.k8s.aws/instance-gpu-name",
@@ -161,20 +164,22 @@ def _pack(code_dir: Path, environ: Mapping[str, str]) -> tuple[Packed | None, tu
 def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster | None, str]:
     client = Client(target.context, job.kubernetes.namespace or target.namespace, kubeconfig)
     try:
-        return read_cluster(job, client), ""
+        return read_cluster(job, target, client), ""
     except Unreachable as error:
         return None, error.message
     finally:
         client.close()
 
 
-def read_cluster(job: Job, client: Client) -> Cluster:
+def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
     """Facts of the cluster that matter to this job, read in parallel. Raises Refused (401), Unreachable."""
     asked = list(job.secrets)
     claims = [volume.claim for volume in job.volumes]
     results = job.kubernetes.results
     if results is not None and results.claim is not None:
         claims.append(results.claim)
+    if (data := wanted_claim(job, target)) is not None:
+        claims.append(data.claim)
     with ThreadPoolExecutor(10) as pool:
         version = pool.submit(client.call, "GET", "/version")
         groups = pool.submit(client.call, "GET", "/apis")
@@ -277,7 +282,7 @@ def dry_run(plan: Plan) -> list[Note]:
     client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
     of_attempt = [*plan.requests("attempt-part"), *plan.requests("attempt")]
     supervisors = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
-    others = (request for kind in ("object", "policy", "claim") for request in plan.requests(kind))
+    others = (request for kind in DRY_KINDS for request in plan.requests(kind))
     objects = [*others, *of_attempt, *supervisors]
 
     def ask(manifest: Mapping[str, Any]) -> Note | None:

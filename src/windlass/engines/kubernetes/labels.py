@@ -18,10 +18,12 @@ USER: Final = "windlass.dev/user"
 HELPER: Final = "windlass.dev/helper"
 """Of the temporary objects of a command, or of a capacity probe: its name."""
 WINDLASS: Final = "windlass"
-RUN, CODE, RESULTS, RECORD = "run", "code", "results", "record"
+RUN, CODE, RESULTS, RECORD, DATA = "run", "code", "results", "record", "data"
 TRAINING: Final = "training"
 SUPERVISOR: Final = "supervisor"
-"""Components. Those of the anchor, of the code, the claim and the record; of what trains; of what supervises."""
+TRANSFER: Final = "transfer"
+"""Components. Those of the anchor, of the code, the claims and the record; of what trains, supervises, and of what
+moves files."""
 MAX_CHARS: Final = 63
 
 

@@ -11,6 +11,14 @@ PIECES: Final = f"{ROOT}/code.d"
 ATTEMPT: Final = f"{ROOT}/attempt"
 WORK: Final = f"{ROOT}/work"
 RESULTS: Final = f"{ROOT}/results"
+DATA: Final = f"{ROOT}/data"
+"""Where the claim is mounted that has data sets."""
+DATA_FOLDER: Final = "windlass-data"
+"""The folder of that claim which is."""
+TRANSFER: Final = f"{ROOT}/transfer"
+"""Where the program that moves files is mounted."""
+OUTPUT: Final = f"{RESULTS}/output"
+CHECKPOINTS: Final = f"{RESULTS}/checkpoints"
 CODE: Final = f"{WORK}/code"
 IMPORTED: Final = "imported"
 """Field of the code of a plan that another machine has made: there is no folder of it here."""
@@ -87,6 +95,16 @@ def supervisor_name(run_id: str) -> str:
 def key_name(run_id: str) -> str:
     """The Secret of the key that the pods of a run and its supervisor share."""
     return f"{run_id}-key"
+
+
+def transfer_name(run_id: str, what: str = "transfer") -> str:
+    """The program that moves the files of a run; the Job that stages its `data`, or uploads its `outputs`."""
+    return f"{run_id}-{what}"
+
+
+def data_path(run_id: str, name: str) -> str:
+    """Where the ranks of a run read a data set that was staged: a link to the set."""
+    return f"{DATA}/runs/{run_id}/{name}"
 
 
 def container_of(pod: Mapping[str, Any]) -> str:

@@ -82,6 +82,8 @@ class Shape:
     """The same of the pods of an attempt; None is as long as the run."""
     supervisor_queue: str = ""
     """The queue that admits the supervisor's pod; empty where none does."""
+    data_claim: str = ""
+    """The claim that has the data sets which are staged for the run; empty where none is."""
     runtime: Runtime | None = None
     """The runtime of the cluster that a TrainJob stands on; then `image` may be empty, and is the runtime's."""
 
@@ -146,10 +148,19 @@ def claim(shape: Shape, job: Job) -> Manifest | None:
     results = job.kubernetes.results
     if results is None or results.claim is not None:
         return None
-    spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": str(results.size)}}}
-    if results.storage_class is not None:
-        spec["storageClassName"] = results.storage_class
-    return core("PersistentVolumeClaim", shape.run_id, shape.namespace, labels(shape, job, named.RESULTS), spec=spec)
+    assert results.size is not None
+    its = labels(shape, job, named.RESULTS)
+    return shared_claim(shape.run_id, shape.namespace, its, results.size, results.storage_class)
+
+
+def shared_claim(
+    name: str, namespace: str, labels: Mapping[str, str], size: int, storage_class: str | None
+) -> Manifest:  # fmt: skip
+    """A claim of `size` bytes that pods of all nodes may mount."""
+    spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": str(size)}}}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+    return core("PersistentVolumeClaim", name, namespace, labels, spec=spec)
 
 
 def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifest]:
@@ -317,6 +328,9 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     yield "work", layout.WORK, {"emptyDir": {}}, {}
     yield "shm", "/dev/shm", {"emptyDir": shm}, {}
     yield "results", layout.RESULTS, kept, {} if results is None else {"subPath": f"windlass/{run}"}
+    if shape.data_claim:
+        claimed = {"persistentVolumeClaim": {"claimName": shape.data_claim}}
+        yield "data", layout.DATA, claimed, {"subPath": layout.DATA_FOLDER, **READ_ONLY}
     # The tombstone of the run's end, which does not exist while the run is active: for pods that are created later.
     if WORKLOADS[shape.via].revives or job.kubernetes.spares:
         yield "end", layout.END, {"configMap": {"name": layout.mark_name(run, "end"), "optional": True}}, READ_ONLY

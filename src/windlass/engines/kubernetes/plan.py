@@ -16,6 +16,7 @@ from windlass.engines.kubernetes.preflight.supervision import missing_rights, su
 from windlass.engines.kubernetes.provisioning.findings import node_notes, node_price, pools_for, provisioning_steps
 from windlass.engines.kubernetes.queue.findings import queue_notes
 from windlass.engines.kubernetes.supervisor import manifests as supervisor
+from windlass.engines.kubernetes.transfers import planning
 from windlass.engines.kubernetes.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.engines.kubernetes.workloads.findings import blocker, workload_notes
@@ -42,9 +43,7 @@ PYTHON: Final = "python3"
 PIECE_BYTES: Final = 1_000_000
 """An object may hold 1 MiB."""
 MAX_PIECES: Final = 8
-OUTPUT: Final = f"{layout.RESULTS}/output"
-CHECKPOINTS: Final = f"{layout.RESULTS}/checkpoints"
-_FOLDERS: Final = {"WINDLASS_OUTPUT_DIR": OUTPUT, "WINDLASS_CHECKPOINT_DIR": CHECKPOINTS}
+_FOLDERS: Final = {"WINDLASS_OUTPUT_DIR": layout.OUTPUT, "WINDLASS_CHECKPOINT_DIR": layout.CHECKPOINTS}
 
 
 def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: str) -> Plan:
@@ -81,6 +80,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         expires_seconds=expires,
         pods_seconds=expiry.pods_seconds(job, via, is_supervised_inside=is_inside),
         supervisor_queue=target.supervisor_queue or "",
+        data_claim=data_claim.claim if (data_claim := planning.wanted_claim(job, target)) is not None else "",
     )
     made = tuple(_objects(shape, job, facts, boot))
     nodes = _nodes(shape, job, target, facts, num_nodes)
@@ -101,7 +101,9 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
                 **({} if expires is None else {expiry.AFTER: expires}),
                 "kubeconfig": facts.kubeconfig, **(image_and_user(seen, shape.image, shape.user) if runtime else {}),
             }),
+            *planning.staging_steps(shape, job, target, facts),
             *made,
+            *planning.upload_steps(shape, job),
             *_policies(shape, job, target, facts),
             *_supervisor(shape, job),
             *provisioning_steps(pools, target),
@@ -254,9 +256,9 @@ def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_n
     promised = contract(
         run_id=shape.run_id,
         max_restarts=job.restarts.max,
-        output_dir=OUTPUT,
-        checkpoint_dir=job.checkpoint.place(shape.run_id, CHECKPOINTS),
-        data={data.name: data.source for data in job.data},
+        output_dir=layout.OUTPUT,
+        checkpoint_dir=job.checkpoint.place(shape.run_id, layout.CHECKPOINTS),
+        data={data.name: planning.data_path(data, shape.run_id) for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
     )
@@ -357,13 +359,7 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
     if "/" in (job.python or "") and not (job.python or "").startswith("/"):
         yield blocker("python-relative", f"python: {job.python} is a path on this machine",
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
-    for data in job.data:
-        if not data.source.startswith("/") and not (data.is_streamed and data.is_remote):
-            yield blocker("data-remote", f"data {data.name}: {data.source} is not brought to a cluster yet",
-                           "mount it by volumes: and give its path there as source:; or via: stream")  # fmt: skip
-    if job.outputs is not None:
-        yield blocker("outputs", "outputs: a cluster keeps results in a claim",
-                       "write kubernetes: {results: {size: 20GiB}} instead")  # fmt: skip
+    yield from planning.transfer_notes(job, target)
     yield from _cluster_refusals(job, target, facts, via)
 
 
@@ -382,6 +378,8 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str
     results = job.kubernetes.results
     wanted = [volume.claim for volume in job.volumes]
     wanted += [results.claim] if results is not None and results.claim is not None else []
+    data_claim = planning.wanted_claim(job, target)
+    wanted += [data_claim.claim] if data_claim is not None and data_claim.size is None else []
     for claim in wanted:
         if cluster.claims is not None and claim not in cluster.claims:
             yield blocker("claim-missing", f"the claim {claim} is not in the namespace", "see: kubectl get pvc")

@@ -94,8 +94,8 @@ class InClusterBackend(KubernetesBackend):
             if isinstance(error, Unreachable) or error.status in PASSING:
                 raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error
 
-    def _policies(self) -> Sequence[Mapping[str, Any]]:
-        return ()  # the machine that submits the run creates them, so that the supervisor needs no right to
+    def _of_submission(self) -> list[Mapping[str, Any]]:
+        return []  # so that the supervisor needs no right to create them
 
     def _decide_pods(self, record: Recorder, folder: Path, number: int, ids: Sequence[PodId]) -> None:
         record.note(reuse.decision(number, ids))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.labels import COMPONENT, SUPERVISOR
 from windlass.engines.kubernetes.manifests import SILENT, UNPRIVILEGED, Shape, core, labels
+from windlass.engines.kubernetes.package import FILE
 from windlass.engines.kubernetes.pods.control import order_client_fields
 from windlass.engines.kubernetes.supervisor import package
 from windlass.engines.kubernetes.workloads.base import Manifest
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 MOUNTED: Final = f"{layout.ROOT}/supervisor"
 HOME: Final = f"{layout.ROOT}/home"
-CODE_FILE: Final = "windlass.zip"
+CODE_FILE: Final = FILE
 PLAN_FILE: Final = "plan.json.gz"
 AMOUNTS: Final = {"cpu": "50m", "memory": "96Mi"}
 MEMORY_LIMIT: Final = "512Mi"

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-import io
-import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
+
+from windlass.engines.kubernetes.package import packed
 
 PARTS: Final = ("__init__.py", "errors.py", "code", "engines/__init__.py", "engines/checks.py", "engines/kubernetes",
                 "plan", "runs", "supervise", "worker")  # fmt: skip
 """Of the folder of the package. They need the standard library alone."""
-EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-"""The time of all files: the same version gives the same bytes."""
 AGAIN: Final = 75
 """Exit code of a supervisor that ends before its run: the Job starts another one."""
 MAIN: Final = f'''"""Starts the supervisor, where the interpreter is new enough for it."""
@@ -41,22 +37,4 @@ sys.exit(main())
 @functools.cache
 def archive() -> bytes:
     """The zip file."""
-    root = Path(__file__).parents[3]
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
-        _add(file, "__main__.py", MAIN.encode())
-        for path in sorted(set(_files(root))):
-            _add(file, f"windlass/{path.relative_to(root)}", path.read_bytes())
-    return made.getvalue()
-
-
-def _files(root: Path) -> Iterator[Path]:
-    for part in PARTS:
-        path = root / part
-        yield from path.rglob("*.py") if path.is_dir() else (path,)
-
-
-def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
-    info = zipfile.ZipInfo(name, EPOCH)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    file.writestr(info, data)
+    return packed(MAIN, PARTS)

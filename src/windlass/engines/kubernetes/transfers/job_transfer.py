@@ -1,0 +1,189 @@
+"""Moves files of a run by a Job, which goes on without the supervisor, and in another pod where its pod is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.labels import COMPONENT, TRANSFER
+from windlass.engines.kubernetes.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.pods.nodes import has_ended
+from windlass.engines.kubernetes.pods.status import (
+    MAX_WORDS,
+    NOT_ORDINARY,
+    claims_of,
+    container_state,
+    end_of,
+    is_problem,
+    key,
+    pod_status,
+    warning,
+)
+from windlass.engines.kubernetes.quantity import condition
+from windlass.engines.kubernetes.transfers.package import REFUSED
+from windlass.errors import EngineError
+from windlass.runs.events import Warned
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+from windlass.supervise.transfers import Line, Transfer
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at the Job."""
+Json = Mapping[str, Any]
+
+
+class JobTransfer(Transfer):
+    """The Job of one transfer. A supervisor that takes over finds it as it is."""
+
+    def __init__(
+        self, client: Client, manifest: Json, create: Callable[[Json], Json],
+        refuse: Callable[[Refused | Unreachable], NoReturn],
+    ) -> None:  # fmt: skip
+        """`create` makes the object, or gives the one that exists; `refuse` raises what an error of the API server
+        means for the run.
+        """
+        self._client = client
+        self._manifest = manifest
+        self._name: str = manifest["metadata"]["name"]
+        [self._claim] = claims_of([manifest])
+        self._create = create
+        self._refuse = refuse
+        self._uid = ""
+        self._look_at = 0.0
+        """When to look next, in monotonic seconds."""
+        self._warned: set[str] = set()
+
+    def reports(self, record: Recorder, clock: Clock) -> Iterator[Line]:
+        """See `Transfer`. Looks now and then, and gives nothing in between."""
+        if clock.monotonic() < self._look_at:
+            return
+        self._look_at = clock.monotonic() + LOOK_SECONDS
+        try:
+            yield from self._look(record)
+        except (Refused, Unreachable) as error:
+            self._refuse(error)
+
+    def end(self) -> None:
+        """See `Transfer`. Raises Refused, Unreachable."""
+        self._client.delete("batch/v1", "Job", self._name)
+
+    # -- one look -----------------------------------------------------------------------------------------------------
+
+    def _look(self, record: Recorder) -> Iterator[Line]:
+        if not self._uid:
+            self._uid = self._create(self._manifest)["metadata"]["uid"]
+        pods = self._pods()
+        for pod in pods:
+            if (results := _results(pod)) is not None:
+                yield from results
+                self.is_done = True
+                return
+        live = [pod for pod in pods if not has_ended(pod)]
+        for pod in pods:
+            self._warn_of_pod(record, pod_status(0, pod))
+        if live:
+            yield from self._progress(live[-1])
+        else:
+            self._look_at_job(record, pods)
+
+    def _pods(self) -> list[dict[str, Any]]:
+        """The pods that the Job has made, the oldest first."""
+        selector = f"{layout.selector(self._manifest['metadata']['labels'][layout.RUN_LABEL])},{COMPONENT}={TRANSFER}"
+        found = self._client.find("v1", "Pod", selector)["items"]
+        its = [pod for pod in found if self._uid in {one["uid"] for one in pod["metadata"].get("ownerReferences", ())}]
+        return sorted(its, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def _progress(self, pod: Json) -> Iterator[Line]:
+        """The last line that it has written, if it runs."""
+        if container_state(pod)[0] != "running":
+            return
+        with contextlib.suppress(Refused):  # its container may have ended meanwhile
+            for line in self._client.logs(pod["metadata"]["name"], container=TRANSFER, follow=False, tail=1):
+                told = _parsed(line.partition(b" ")[2])
+                if told is not None and {"name", "done", "of", "moved"} <= told.keys():
+                    yield told
+
+    def _look_at_job(self, record: Recorder, pods: list[dict[str, Any]]) -> None:
+        """Why it makes no pod. Raises EngineError where it gives up."""
+        try:
+            job = self._client.get("batch/v1", "Job", self._name)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            self._uid = ""  # it was deleted: the next look makes it again
+            return
+        if end_of(job) == "Failed":
+            raise EngineError(*self._given_up(job, pods))
+        if end_of(job) and not pods:  # the pod with the results was removed, and nothing is left to be moved
+            self.end()
+            self._uid = ""
+        elif not pods:
+            for event in self._events(self._name):  # a quota, or a webhook
+                self._warn(record, event)
+
+    def _given_up(self, job: Json, pods: list[dict[str, Any]]) -> tuple[str, str]:
+        seen = [pod_status(0, pod) for pod in pods]
+        last = seen[-1] if seen else PodStatus(0, reason=str(condition(job, "Failed").get("reason", "")))
+        words = ": ".join(part for part in (last.reason, last.message) if part) or f"exit code {last.exit_code}"
+        times = f"its pods have failed {len(seen)} times, the last with " if len(seen) > 1 else ""
+        return f"Job {self._name} gives up: {times}{words}", "windlass why RUN has what is known of its pods"
+
+    # -- what is recorded ---------------------------------------------------------------------------------------------
+
+    def _warn_of_pod(self, record: Recorder, seen: PodStatus) -> None:
+        """Warn, once, of what keeps a pod from its work, or has ended it."""
+        if is_problem(seen):
+            self._warn(record, seen)
+        elif seen.state == "ended":
+            self._note(record, f"pod {seen.name} has ended with exit code {seen.exit_code}; another goes on")
+        elif seen.state != "running":
+            for name in (seen.name, self._claim):
+                for event in self._events(name):
+                    self._warn(record, replace(seen, reason=event.reason, message=event.message))
+
+    def _events(self, name: str) -> Iterator[ObjectReport]:
+        """What the cluster reports of one object that is no ordinary course of things."""
+        found = self._client.find("v1", "Event", fieldSelector=f"involvedObject.name={name},{NOT_ORDINARY}")
+        for event in found["items"]:
+            if event.get("type") == "Warning":
+                about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()
+                yield ObjectReport(str(about.get("kind", "")), name, str(event.get("reason", "")), words[:MAX_WORDS])
+
+    def _warn(self, record: Recorder, seen: PodStatus | ObjectReport) -> None:
+        told = warning(seen)
+        # Once there are attempts, what is recorded of a pod counts as one of theirs.
+        more = {} if record.status.attempts else {name: told[name] for name in told if name != "message"}
+        self._note(record, told["message"], key(seen), **more)
+
+    def _note(self, record: Recorder, message: str, what: str = "", **more: Any) -> None:
+        if (what or message) not in self._warned:
+            self._warned.add(what or message)
+            record.note(Warned.from_json({"message": message, **more}))
+
+
+def _results(pod: Json) -> list[Line] | None:
+    """What a pod that has succeeded reports; None of another. Raises EngineError where no pod can succeed."""
+    where, ended = container_state(pod)
+    if where != "terminated":
+        return None
+    told = _parsed(str(ended.get("message") or "").encode())
+    if ended.get("exitCode") == REFUSED and told is not None and "error" in told:
+        raise EngineError(str(told["error"]), str(told.get("hint", "")))
+    if ended.get("exitCode") != 0:
+        return None
+    if told is None or not isinstance(told.get("results"), list):
+        raise EngineError(f"pod {pod['metadata']['name']} has ended without a result", "windlass run again")
+    return list(told["results"])
+
+
+def _parsed(data: bytes) -> dict[str, Any] | None:
+    """A JSON object; None of something else, which an image may print first."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(data)
+        return found if isinstance(found, dict) else None
+    return None

@@ -1,0 +1,140 @@
+"""The objects of a run that move its files. Pure: the same job gives the same bytes.
+
+ConfigMap RUN-transfer   the program
+Job RUN-data             one pod, which stages the data sets in their claim
+Job RUN-outputs          one pod, which uploads the outputs from the claim of the results
+PersistentVolumeClaim    of the data sets, where it is not there yet; no run owns it
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes import labels as named
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.manifests import (
+    READ_ONLY,
+    SILENT,
+    UNPRIVILEGED,
+    Shape,
+    core,
+    labels,
+    restricted,
+    shared_claim,
+)
+from windlass.engines.kubernetes.package import FILE
+from windlass.engines.kubernetes.transfers import package
+from windlass.engines.kubernetes.workloads.base import Manifest
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+    from windlass.spec.parts import DataClaim
+
+RESULT_FILE: Final = "/dev/termination-log"
+AMOUNTS: Final = {"cpu": "250m", "memory": "256Mi"}
+MEMORY_LIMIT: Final = "2Gi"
+"""What is copied takes at most 200 MB; the rest is for the names of millions of files."""
+MAX_FAILURES: Final = 6
+"""Pods that may fail, mostly with their node; each next one goes on where that one ended."""
+LOST_SECONDS: Final = 30
+"""How long a pod stays on a node that does not answer."""
+GRACE_SECONDS: Final = 5
+PASSED_ON: Final = "AWS_"
+"""Beginning of the variables of target and job that name the store: endpoint, region, profile."""
+TMP: Final = "/tmp"
+
+
+def data_claim(shape: Shape, wanted: DataClaim) -> Manifest:
+    """The claim of data sets, which outlives every run."""
+    assert wanted.size is not None
+    its = named.of_setup(named.DATA)
+    return shared_claim(wanted.claim, shape.namespace, its, wanted.size, wanted.storage_class)
+
+
+def contents(shape: Shape, job: Job) -> Manifest:
+    """What is mounted into the pods; `filled` adds the program."""
+    its = {**labels(shape, job, named.TRANSFER), layout.CODE_LABEL: named.TRANSFER}
+    return core("ConfigMap", layout.transfer_name(shape.run_id), shape.namespace, its)
+
+
+def filled(made: Mapping[str, Any]) -> Manifest:
+    """The same with the program."""
+    return {**made, "binaryData": {FILE: base64.b64encode(package.archive()).decode()}}
+
+
+def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Manifest:
+    """The Job that stages these sets, each with name, source and link."""
+    asked = {"kind": "stage", "root": layout.DATA, "sets": [dict(one) for one in sets]}
+    claimed = (shape.data_claim, layout.DATA, layout.DATA_FOLDER)
+    return _job(shape, job, "data", asked, claimed)
+
+
+def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest:
+    """The Job that uploads the outputs, which are in the run's folder of a claim."""
+    asked = {
+        "kind": "upload", "state": f"{layout.RESULTS}/upload", "name": "outputs", "source": layout.OUTPUT,
+        "destination": destination,
+    }  # fmt: skip
+    return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"))
+
+
+def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
+    """`claimed` are the claim, where it is mounted, and which folder of it."""
+    its = labels(shape, job, named.TRANSFER)
+    queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
+    meta = {"name": layout.transfer_name(shape.run_id, what), "namespace": shape.namespace, "labels": {**its, **queue}}
+    template = {"metadata": {"labels": its}, "spec": _pod(shape, job, asked, claimed)}
+    spec = {"backoffLimit": MAX_FAILURES, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
+    claim, path, folder = claimed
+    program = {"name": "program", "mountPath": layout.TRANSFER, **READ_ONLY}
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": restricted(shape.user),
+        "tolerations": [
+            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_SECONDS}
+            for key in SILENT
+        ],
+        "containers": [
+            _container(shape, job, asked, [program, {"name": "claim", "mountPath": path, "subPath": folder}])
+        ],
+        "volumes": [
+            {"name": "program", "configMap": {"name": layout.transfer_name(shape.run_id)}},
+            {"name": "claim", "persistentVolumeClaim": {"claimName": claim}},
+        ],
+    }
+    if job.kubernetes.service_account is not None:
+        spec["serviceAccountName"] = job.kubernetes.service_account
+    if shape.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in shape.pull_secrets]
+    return spec
+
+
+def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
+    store = {name: text for name, text in {**shape.target_env, **job.env}.items() if name.startswith(PASSED_ON)}
+    env = {
+        "HOME": TMP, **store, "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
+        "WINDLASS_TRANSFER_RESULT": RESULT_FILE,
+    }  # fmt: skip
+    made: Manifest = {
+        "name": named.TRANSFER,
+        "image": shape.supervisor_image or shape.image,
+        "command": [shape.python, "-I", "-S", f"{layout.TRANSFER}/{FILE}"],
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "resources": {"requests": AMOUNTS, "limits": {"memory": MEMORY_LIMIT}},
+        "securityContext": UNPRIVILEGED,
+        "terminationMessagePath": RESULT_FILE,
+        "volumeMounts": mounts,
+    }
+    if job.secrets:
+        made["envFrom"] = [{"secretRef": {"name": name}} for name in job.secrets]
+    return made

@@ -1,0 +1,116 @@
+"""Plans what moves the files of a run: the steps, and what a cluster cannot do of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.manifests import Shape
+from windlass.engines.kubernetes.transfers import manifests
+from windlass.engines.kubernetes.workloads.findings import blocker
+from windlass.plan.plan import Note, Step
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.facts import Facts
+    from windlass.spec.job import Job
+    from windlass.spec.parts import Data, DataClaim
+    from windlass.spec.targets import KubernetesTarget
+
+REACHED: Final = ("s3",)
+"""Stores that pods read and write by the standard library alone."""
+MAX_SETS: Final = 12
+"""What a pod reports of so many sets fits into the 4 KiB that its status holds."""
+NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as data: of the target"
+
+
+def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:
+    """The claim in which the data sets of a job are staged; None where none is, or none is named."""
+    return (job.kubernetes.data or target.data) if staged(job) else None
+
+
+def staged(job: Job) -> list[Data]:
+    """The data sets that are staged in a claim."""
+    return [data for data in job.data if data.is_staged]
+
+
+def data_path(data: Data, run_id: str) -> str:
+    """Where the ranks read it, or the address of its source."""
+    return layout.data_path(run_id, data.name) if data.is_staged else data.source
+
+
+def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
+    """What comes before the first attempt, and the program of what comes after the last one."""
+    claim = wanted_claim(job, target)
+    if claim is not None and claim.size is not None and _is_missing(claim.claim, facts):
+        yield Step("data-claim", f"make PersistentVolumeClaim {claim.claim}, which no run removes",
+                   manifests.data_claim(shape, claim))  # fmt: skip
+    if claim is not None or _destination(shape, job):
+        made = manifests.contents(shape, job)
+        yield Step("transfer", f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)
+    if claim is None:
+        return
+    sets = [{"name": data.name, "source": data.source, "link": data_path(data, shape.run_id)} for data in staged(job)]
+    for data, one in zip(staged(job), sets, strict=True):
+        yield Step("stage", f"stage {data.source} as ${data.env_name} in claim {claim.claim}", one)
+    made = manifests.stage_job(shape, job, sets)
+    yield Step("stage-job", f"make Job {made['metadata']['name']}, which stages them before the first attempt", made)
+
+
+def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
+    """What comes after the last attempt."""
+    results = job.kubernetes.results
+    if not (to := _destination(shape, job)) or results is None:
+        return
+    yield Step("upload", f"upload the outputs to {to} after the last attempt",
+               {"source": layout.OUTPUT, "destination": to})  # fmt: skip
+    made = manifests.upload_job(shape, job, results.claim or shape.run_id, to)
+    yield Step("upload-job", f"make Job {made['metadata']['name']}, which uploads them", made)
+
+
+def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
+    """What this cluster cannot stage or upload."""
+    for data in job.data:
+        yield from _data_notes(data, job, target)
+    if len(staged(job)) > MAX_SETS:
+        yield blocker("data-many", f"{len(staged(job))} data sets are to be staged, and one run stages {MAX_SETS}",
+                       "name one address that has several of them below it")  # fmt: skip
+    if job.outputs is None:
+        return
+    if job.outputs_scheme not in REACHED:
+        yield blocker("outputs", f"outputs: {job.outputs} is not reached from the pods of a cluster",
+                       "write outputs: s3://BUCKET/PREFIX; or kubernetes: {results: {size: 20GiB}}")  # fmt: skip
+    elif job.kubernetes.results is None:
+        yield blocker("outputs-claim", "outputs: they are uploaded from the claim of the results, and none is set",
+                       "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}")  # fmt: skip
+
+
+def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note]:
+    if not data.is_remote:
+        if not data.source.startswith("/"):
+            yield blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
+                           "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:; or mount a claim "
+                           "by volumes: and give the path there")  # fmt: skip
+    elif data.is_streamed:
+        return
+    elif data.via != "copy":
+        yield blocker("data-via", f"data {data.name}: via: {data.via} is not in this version",
+                       "leave it out: the set is staged in a claim; or via: stream")  # fmt: skip
+    elif data.scheme not in REACHED:
+        yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is not reached from the pods of a cluster",
+                       "copy it to s3://BUCKET/PREFIX: windlass data copy; or via: stream")  # fmt: skip
+    elif wanted_claim(job, target) is None:
+        yield blocker("data-claim", f"data {data.name}: {data.source} is staged in a claim, and none is named",
+                       NEEDS_CLAIM)  # fmt: skip
+
+
+def _destination(shape: Shape, job: Job) -> str:
+    """Where outputs are uploaded to; empty where they are not."""
+    if job.outputs is None or job.outputs_scheme not in REACHED:
+        return ""
+    return f"{job.outputs.rstrip('/')}/{shape.run_id}/"
+
+
+def _is_missing(claim: str, facts: Facts) -> bool:
+    """Whether the claim has to be made; where claims may not be read, that is tried."""
+    return facts.cluster is None or facts.cluster.claims is None or claim not in facts.cluster.claims

@@ -1,0 +1,144 @@
+"""What a plan says of data sets that are staged in a claim, and of outputs that are uploaded from one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.test_plan import CLUSTER, CODE, FACTS, TARGET, blockers, planned, pod_spec
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.export import manifests
+from windlass.engines.kubernetes.preflight.pod_admission import run_pods
+from windlass.errors import UsageError
+from windlass.plan.plan import Plan
+from windlass.spec.parts import DataClaim
+
+DIGITS = {"name": "digits", "source": "s3://bucket/digits/"}
+CLAIM = {"data": {"size": "200GiB", "storage_class": "efs"}}
+THERE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, claims=frozenset(("windlass-data", "sets"))))
+RESULTS = {"results": {"size": "1GiB"}}
+
+
+def asked(made: Plan, kind: str) -> dict[str, Any]:
+    """What the pod of a Job is asked to do."""
+    [job] = made.requests(kind)
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    return dict(json.loads(variables["WINDLASS_TRANSFER"]))
+
+
+def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
+    made = planned(data=[DIGITS], kubernetes=CLAIM)
+    assert not blockers(made)
+    [claim], [job], [program] = (made.requests(kind) for kind in ("data-claim", "stage-job", "transfer"))
+    assert claim["metadata"]["name"] == "windlass-data"
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": str(200 << 30)}},
+        "storageClassName": "efs",
+    }  # fmt: skip
+    assert layout.RUN_LABEL not in claim["metadata"]["labels"], "no run owns it"
+    assert (job["metadata"]["name"], program["metadata"]["name"]) == ("digits-7f3k2-data", "digits-7f3k2-transfer")
+    link = "/windlass/data/runs/digits-7f3k2/digits"
+    assert asked(made, "stage-job") == {"kind": "stage", "root": "/windlass/data", "sets": [{**DIGITS, "link": link}]}
+    assert made.requests("node")[0]["env"]["WINDLASS_DATA_DIGITS"] == link
+    [mount] = [one for one in pod_spec(made)["containers"][0]["volumeMounts"] if one["name"] == "data"]
+    [staging] = [
+        one for one in job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] if one["name"] == "claim"
+    ]
+    assert mount == {"name": "data", "mountPath": "/windlass/data", "subPath": "windlass-data", "readOnly": True}
+    assert (staging["mountPath"], staging["subPath"]) == (mount["mountPath"], mount["subPath"])
+
+
+def test_a_claim_that_is_there_is_used_as_it_is() -> None:
+    assert planned(THERE, data=[DIGITS], kubernetes=CLAIM).requests("data-claim") == []
+    made = planned(THERE, data=[DIGITS], kubernetes={"data": {"claim": "sets"}})
+    assert not blockers(made)
+    [volume] = [one for one in pod_spec(made)["volumes"] if one["name"] == "data"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "sets"}
+
+
+def test_a_target_names_the_claim_for_jobs_that_do_not() -> None:
+    target = TARGET.model_copy(update={"data": DataClaim(claim="sets")})
+    made = planned(THERE, target, data=[DIGITS])
+    assert made.requests("stage-job")[0]["spec"]["template"]["spec"]["volumes"][1] == {
+        "name": "claim", "persistentVolumeClaim": {"claimName": "sets"},
+    }  # fmt: skip
+    assert planned(THERE, target, data=[DIGITS], kubernetes=CLAIM).requests("stage") != []
+    assert planned(THERE, target).requests("transfer") == [], "nothing is staged"
+
+
+def test_the_outputs_are_uploaded_from_the_claim_of_the_results() -> None:
+    made = planned(outputs="s3://bucket/runs", kubernetes=RESULTS)
+    assert not blockers(made)
+    to = "s3://bucket/runs/digits-7f3k2/"
+    assert made.requests("upload") == [{"source": "/windlass/results/output", "destination": to}]
+    assert asked(made, "upload-job") == {
+        "kind": "upload", "name": "outputs", "source": "/windlass/results/output", "destination": to,
+        "state": "/windlass/results/upload",
+    }  # fmt: skip
+    [job] = made.requests("upload-job")
+    spec = job["spec"]["template"]["spec"]
+    assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "digits-7f3k2"}
+    assert spec["containers"][0]["volumeMounts"][1]["subPath"] == "windlass/digits-7f3k2"
+
+
+def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_the_job() -> None:
+    made = planned(
+        data=[DIGITS], secrets=["s3-keys"], env={"AWS_ENDPOINT_URL": "http://minio:9000", "NCCL_DEBUG": "INFO"},
+        kubernetes={**CLAIM, "service_account": "trainer"}, resources={"gpus": 4},
+        facts=dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, secrets=frozenset(("s3-keys",)))),
+    )  # fmt: skip
+    assert not blockers(made)
+    spec = made.requests("stage-job")[0]["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    names = [one["name"] for one in container["env"]]
+    assert names == ["HOME", "AWS_ENDPOINT_URL", "WINDLASS_TRANSFER", "WINDLASS_TRANSFER_RESULT"]
+    assert container["envFrom"] == [{"secretRef": {"name": "s3-keys"}}]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("trainer", False)
+    assert "nvidia.com/gpu" not in json.dumps(container)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"data": [DIGITS]}, "data-claim"),
+        ({"data": [DIGITS], "kubernetes": {"data": {"claim": "sets"}}}, "claim-missing"),
+        ({"data": [{**DIGITS, "source": "gs://bucket/digits/"}], "kubernetes": CLAIM}, "data-unknown"),
+        ({"data": [{**DIGITS, "via": "mount"}], "kubernetes": CLAIM}, "data-via"),
+        ({"data": [{**DIGITS, "source": "digits"}]}, "data-remote"),
+        ({"data": [{"name": f"d{at}", "source": "s3://b/d"} for at in range(13)], "kubernetes": CLAIM}, "data-many"),
+        ({"outputs": "s3://bucket/runs"}, "outputs-claim"),
+        ({"outputs": "gs://bucket/runs", "kubernetes": RESULTS}, "outputs"),
+        ({"outputs": "runs", "kubernetes": RESULTS}, "outputs"),
+    ],
+)
+def test_what_cannot_be_staged_or_uploaded_is_refused(fields: dict[str, Any], code: str) -> None:
+    assert set(blockers(planned(**fields))) == {code}
+
+
+def test_a_path_in_a_claim_and_a_stream_need_no_staging() -> None:
+    sets = [{"name": "disk", "source": "/sets/digits"}, {**DIGITS, "via": "stream"}]
+    made = planned(data=sets, volumes=[{"claim": "sets", "path": "/sets"}], facts=THERE)
+    assert not blockers(made)
+    assert made.requests("stage") == []
+    assert made.requests("node")[0]["env"]["WINDLASS_DATA_DIGITS"] == "s3://bucket/digits/"
+
+
+def test_the_pods_that_move_files_are_tried_and_count_in_no_quota_beside_those_that_train() -> None:
+    made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
+    found = {one.what: one.most for one in run_pods(made)}
+    assert found["the pod of Job digits-7f3k2-data"] == found["the pod of Job digits-7f3k2-outputs"] == 0
+
+
+def test_what_is_written_down_has_no_supervisor_that_could_stage() -> None:
+    assert CODE is not None
+    with pytest.raises(UsageError, match="data digits: a supervisor stages it"):
+        manifests(planned(data=[DIGITS], kubernetes=CLAIM), CODE.data, 0.0)
+    found = manifests(planned(outputs="s3://bucket/runs", kubernetes=RESULTS), CODE.data, 0.0)
+    assert [note.code for note in found.notes] == ["written-outputs"]
+    assert "digits-7f3k2-transfer" not in json.dumps(found.objects)
