@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from tests.cluster.bed import host
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.harnesses import digest, harness_on, opened, pods
+from tests.cluster.stores import pod_store
 from tests.engines.harness import SCRIPTS, Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
-from tests.servers.s3 import s3_server
 
 from windlass.actions import checkpoints, exec_copy
 from windlass.engines.local.engine import LocalEngine
@@ -166,26 +165,17 @@ def test_killed_pods_resume_from_the_claim_with_the_same_weights(
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
 
 
-@pytest.fixture
-def keys(bed: Bed, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What a job needs to keep its checkpoints in a bucket that its pods reach, and this process too."""
-    with s3_server(tmp_path / "buckets", bed.layout.outside) as server:
-        server.client().create_bucket(Bucket="runs")
-        for name, value in server.environ().items():
-            monkeypatch.setenv(name, value)
-        secret = {name: value for name, value in server.environ().items() if "KEY" in name}
-        words = [f"--from-literal={name}={value}" for name, value in secret.items()]
-        bed.kubectl("create", "secret", "generic", "s3-keys", "-n", namespace, *words)
-        env = {name: value for name, value in server.environ().items() if name not in secret}
-        yield {"secrets": ["s3-keys"], "env": env}
-
-
 def test_killed_pods_without_a_claim_resume_from_s3_with_the_same_weights(
-    bed: Bed, namespace: str, tmp_path: Path, undisturbed: str, unhurried: Path, keys: dict[str, Any]
+    bed: Bed, namespace: str, tmp_path: Path, undisturbed: str, unhurried: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
+    with (
+        pod_store(bed, namespace, tmp_path / "buckets") as store,
+        opened(harness_on(bed, namespace, tmp_path / "home")) as harness,
+    ):
+        for name, value in store.server.environ().items():
+            monkeypatch.setenv(name, value)
         kubernetes = {"lost_after": LOST_SECONDS, "via": "job"}
-        run = resumable(harness, "slow.py", base=unhurried, bucket="runs", kubernetes=kubernetes, **keys)
+        run = resumable(harness, "slow.py", base=unhurried, bucket="runs", kubernetes=kubernetes, **store.fields)
         until_saved(run, 1)
         name = pods(bed, namespace, run, 1)[1]["metadata"]["name"]
         bed.kubectl("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")

@@ -72,8 +72,8 @@ class Request:
 class FaultProxy:
     """Each connection carries one request, as the server keeps none open."""
 
-    def __init__(self, port: int) -> None:
-        self._to = ("127.0.0.1", port)
+    def __init__(self, port: int, host: str) -> None:
+        self._to = (host, port)
         self.fault: Callable[[Request], Fault] = lambda _request: PASS
         """Asked before each request is passed on; in the thread of its connection."""
         self.passed: Callable[[int], None] = lambda _num_bytes: None
@@ -83,10 +83,10 @@ class FaultProxy:
         """Of data that has passed, in both directions."""
         self._lock = threading.Lock()
         self._open = 0
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._listener = socket.create_server((host, 0), backlog=256)
         # What waits in the kernel has passed, as it is counted here, and has not come.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.endpoint = f"http://{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -215,9 +215,9 @@ def _parsed(head: bytes) -> Request:
 
 
 @contextmanager
-def fault_proxy(port: int) -> Iterator[FaultProxy]:
-    """A proxy before the server on this port of the machine."""
-    found = FaultProxy(port)
+def fault_proxy(port: int, host: str = "127.0.0.1") -> Iterator[FaultProxy]:
+    """A proxy before the server on this port of the machine, at the same address of it."""
+    found = FaultProxy(port, host)
     try:
         yield found
     finally:

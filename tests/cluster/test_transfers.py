@@ -1,0 +1,162 @@
+"""Data sets are staged in a claim once for all runs, and outputs go from one to a store, whatever is lost meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.bed.cluster import Bed
+from tests.cluster.harnesses import harness_on, opened, set_up
+from tests.cluster.stores import BUCKET, PodStore, pod_store
+from tests.engines.harness import Run
+from tests.helpers.until import until
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.runs.phase import Phase
+
+pytestmark = pytest.mark.timeout(900)
+PATIENCE_SECONDS = 300.0
+LARGE = 40 << 20
+FILES = {
+    **{f"train/{at:02}.txt": bytes([at]) * 2000 for at in range(40)},
+    "weights.bin": bytes(range(256)) * (LARGE >> 8),
+}
+SIZE = sum(map(len, FILES.values()))
+SUM = hashlib.sha256(b"".join(FILES[name] for name in sorted(FILES))).hexdigest()
+READS = """
+import hashlib, os, pathlib
+root = pathlib.Path(os.environ["WINDLASS_DATA_DIGITS"])
+found, whole = sorted(path for path in root.rglob("*") if path.is_file()), hashlib.sha256()
+for path in found:
+    whole.update(path.read_bytes())
+print("read", len(found), whole.hexdigest(), flush=True)
+out = pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"])
+out.mkdir(parents=True, exist_ok=True)
+(out / "model.txt").write_text(whole.hexdigest())
+"""
+DATA = {"data": [{"name": "digits", "source": f"s3://{BUCKET}/digits"}]}
+KUBERNETES = {"data": {"size": "1GiB", "storage_class": "bed"}, "via": "job"}
+RESULTS = {"size": "1GiB", "storage_class": "bed"}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> dict[str, Any]:
+    """A run of one rank, which reads all of the set."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "reads.py").write_text(READS)
+    return {"base": tmp_path / "code", "launcher": "plain", **DATA}
+
+
+@pytest.fixture
+def store(bed: Bed, namespace: str, tmp_path: Path) -> Iterator[PodStore]:
+    with pod_store(bed, namespace, tmp_path / "buckets") as found:
+        fill(found)
+        yield found
+
+
+def fill(store: PodStore) -> None:
+    client = store.server.client()
+    for name, data in FILES.items():
+        client.put_object(Bucket=BUCKET, Key=f"digits/{name}", Body=data)
+
+
+def fetched(store: PodStore) -> int:
+    """Bytes of objects that the pods have got so far."""
+    return sum(one.down for one in store.proxy.data if one.method == "GET")
+
+
+def succeeded(run: Run) -> None:
+    status = run.wait()
+    assert status.phase is Phase.SUCCEEDED, f"{status}\n{run.text()}"
+
+
+def staged(run: Run) -> dict[str, Any]:
+    [found] = run.status.data
+    return dict(found)
+
+
+def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and_pods(
+    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore
+) -> None:
+    set_up(bed, namespace)
+    fields = {**job, **store.fields, "outputs": f"s3://{BUCKET}/out", "kubernetes": {**KUBERNETES, "results": RESULTS}}
+    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
+        runs = [harness.start("reads.py", **fields) for _ in range(2)]
+        for run in runs:
+            succeeded(run)
+            assert f"read {len(FILES)} {SUM}\n" in run.text()
+            assert [kind for kind in (event.kind for event in run.events) if kind in ("staged", "attempt", "outputs")]
+        first, second = (staged(run) for run in runs)
+        assert first["digest"] == second["digest"]
+        assert (first["files"], first["bytes"]) == (len(FILES), SIZE)
+        assert {first["moved"], second["moved"]} == {SIZE, 0}, "one has waited for the other"
+        assert fetched(store) <= 1.02 * SIZE
+        claims = json.loads(bed.kubectl("get", "pvc", "-n", namespace, "-o", "json"))["items"]
+        assert "windlass-data" in {one["metadata"]["name"] for one in claims}
+        for run in runs:
+            harness.engine.delete(run.id)
+        until(lambda: not bed.kubectl("get", "pods", "-n", namespace, "-o", "name"), seconds=PATIENCE_SECONDS)
+        for run in runs:
+            answer = store.server.client().get_object(Bucket=BUCKET, Key=f"out/{run.id}/model.txt")
+            assert answer["Body"].read().decode() == SUM
+        assert bed.kubectl("get", "pvc", "-n", namespace, "-o", "name").split() == [
+            "persistentvolumeclaim/windlass-data"
+        ]
+
+
+def test_a_node_that_is_lost_in_mid_staging_costs_no_byte_twice(
+    lone_bed: Bed, lone_namespace: str, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    gate, is_half = threading.Event(), threading.Event()
+
+    def hold(num_bytes: int) -> None:
+        if num_bytes > SIZE / 2:
+            is_half.set()
+            gate.wait(PATIENCE_SECONDS)
+
+    with (
+        pod_store(lone_bed, lone_namespace, tmp_path / "buckets") as store,
+        opened(harness_on(lone_bed, lone_namespace, tmp_path / "home")) as harness,
+    ):
+        fill(store)
+        store.proxy.passed = hold
+        run = harness.start("reads.py", **job, **store.fields, kubernetes=KUBERNETES)
+        assert is_half.wait(PATIENCE_SECONDS), run.status
+        run.until(lambda run: run.status.phase is Phase.STAGING)
+        [pod] = data_pods(lone_bed, lone_namespace)
+        lost = pod["spec"]["nodeName"]
+        lone_bed.kill_node(lost)
+        store.proxy.passed = lambda _num_bytes: None
+        gate.set()
+        try:
+            succeeded(run)
+        finally:
+            lone_bed.start_node(lost)
+        assert f"read {len(FILES)} {SUM}\n" in run.text()
+        assert fetched(store) <= 1.5 * SIZE, "what was on its way when the node was lost comes again"
+
+
+def data_pods(bed: Bed, namespace: str) -> list[dict[str, Any]]:
+    selector = "app.kubernetes.io/component=transfer"
+    found = bed.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json")
+    return list(json.loads(found)["items"])
+
+
+def test_a_set_that_cannot_be_staged_starts_no_rank_and_is_explained(
+    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore
+) -> None:
+    missing = {**job, "data": [{"name": "digits", "source": "s3://no-such-bucket/digits"}]}
+    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
+        run = harness.start("reads.py", **missing, **store.fields, kubernetes=KUBERNETES)
+        status = run.wait()
+        assert (status.phase, status.attempts) == (Phase.FAILED, ())
+        found = diagnose(harness.engine.observe(run.id))
+        assert found.verdict == "data-not-staged"
+        assert "there is no bucket no-such-bucket" in found.summary
+        pods = json.loads(bed.kubectl("get", "pods", "-n", namespace, "-l", "windlass.dev/attempt", "-o", "json"))
+        assert pods["items"] == []
