@@ -156,7 +156,7 @@ def test_a_set_that_cannot_be_staged_starts_no_rank_and_is_explained(
         status = run.wait()
         assert (status.phase, status.attempts) == (Phase.FAILED, ())
         found = diagnose(harness.engine.observe(run.id))
-        assert found.verdict == "data-not-staged"
-        assert "there is no bucket no-such-bucket" in found.summary
+        assert found.verdict.code == "data-not-staged"
+        assert "there is no bucket no-such-bucket" in found.verdict.summary
         pods = json.loads(bed.kubectl("get", "pods", "-n", namespace, "-l", "windlass.dev/attempt", "-o", "json"))
         assert pods["items"] == []
