@@ -86,8 +86,8 @@ TRAINS = (ATTEMPT, ("phase", {"phase": "training"}))
 LOST = (*TRAINS, ("end", {"phase": "lost"}))
 
 
-def shown(windlass: Call) -> Any:
-    found = windlass("status", RUN, "-o", "json").json
+def shown(windlass: Call, run: str = RUN) -> Any:
+    found = windlass("status", run, "-o", "json").json
     hold("status", found)
     return found
 
@@ -222,6 +222,18 @@ def test_between_two_attempts_the_objects_of_the_last_one_say_nothing_new(
     server.anchor(RUN)
     fails(server)
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("restarting", None)
+
+
+def test_while_files_are_moved_the_objects_of_attempts_say_nothing(
+    windlass: Call, recorded: Recorded, server: ObjectServer
+) -> None:
+    recorded.run(RUN, ("phase", {"phase": "staging"}))
+    server.anchor(RUN)
+    assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("staging", None)
+    recorded.run(OTHER, ATTEMPT, ("ending", {"phase": "succeeded", "exit_code": 0}))
+    server.anchor(OTHER)
+    server.job(OTHER, "Complete", "1/1")
+    assert (shown(windlass, OTHER)["phase"], shown(windlass, OTHER)["stale"]) == ("uploading", None)
 
 
 # -- no answer --------------------------------------------------------------------------------------------------------

@@ -216,6 +216,8 @@ def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
     before = status.phase
     if seen is None:
         return Phase.STOPPING, REMOVED
+    if before is (Phase.UPLOADING if status.attempts else Phase.STAGING) and seen.attempt <= len(status.attempts):
+        return before, ""  # the objects of attempts say nothing of Jobs that move files
     if seen.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.STOPPING):
         return seen.phase, ""
     if before in (Phase.STOPPING, Phase.RESTARTING) and seen.attempt <= len(status.attempts):
