@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +14,13 @@ from typing import Any
 
 import pytest
 from tests.cluster.bed.cluster import Bed
-from tests.cluster.harnesses import harness_on, opened, set_up
+from tests.cluster.harnesses import harness_on, opened, plan_on, set_up, target_on, way_on
 from tests.cluster.stores import BUCKET, PodStore, pod_store
-from tests.engines.harness import Run
+from tests.engines.harness import Harness, Run
 from tests.helpers.until import until
 
 from windlass.diagnose.diagnose import diagnose
+from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES
 from windlass.runs.phase import Phase
 
 pytestmark = pytest.mark.timeout(900)
@@ -160,3 +164,30 @@ def test_a_set_that_cannot_be_staged_starts_no_rank_and_is_explained(
         assert "there is no bucket no-such-bucket" in found.verdict.summary
         pods = json.loads(bed.kubectl("get", "pods", "-n", namespace, "-l", "windlass.dev/attempt", "-o", "json"))
         assert pods["items"] == []
+
+
+HOLDS = """
+import hashlib, pathlib
+print("holds", hashlib.sha256(pathlib.Path("weights.bin").read_bytes()).hexdigest(), flush=True)
+"""
+
+
+def test_code_that_objects_cannot_carry_reaches_the_pods_by_the_store(
+    bed: Bed, namespace: str, tmp_path: Path, store: PodStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in store.server.environ().items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "holds").mkdir()
+    (tmp_path / "holds" / "holds.py").write_text(HOLDS)
+    weights = os.urandom(MAX_PIECES * PIECE_BYTES)
+    (tmp_path / "holds" / "weights.bin").write_bytes(weights)
+    target = target_on(bed, namespace).model_copy(update={"storage": f"s3://{BUCKET}/windlass"})
+    way = way_on(bed, namespace, "kubernetes", {})
+    stored = dataclasses.replace(way, plan=functools.partial(plan_on, target, bed.kubeconfig))
+    with opened(Harness(stored, tmp_path / "home")) as harness:
+        for _ in range(2):
+            run = harness.start("holds.py", base=tmp_path / "holds", launcher="plain", nodes=2, **store.fields)
+            succeeded(run)
+            assert run.text().count(f"holds {hashlib.sha256(weights).hexdigest()}\n") == 2
+    listed = store.server.client().list_objects_v2(Bucket=BUCKET, Prefix="windlass/code/")["Contents"]
+    assert len(listed) == 1, "the second run has the same code"

@@ -68,6 +68,13 @@ class Document(Part):
             raise in_order([*places.problems, *problems_of(error, cls, places)]) from None
 
 
+def in_s3(address: str | None, what: str) -> str | None:
+    """An address in S3, or none; `what` is kept there, for the message."""
+    if address is not None and not re.match(r"s3://[^/]", address):
+        raise refuse(f"is {address}, and {what} in S3", "write s3://BUCKET/PREFIX, or leave it out")
+    return address
+
+
 class NodeRange(Part):
     """How many nodes a job may have at once; a plain number in the file means that many, no more and no fewer."""
 
@@ -210,10 +217,7 @@ class Checkpoint(Part):
     @field_validator("folder")
     @classmethod
     def _is_in_s3(cls, folder: str | None) -> str | None:
-        if folder is not None and not re.match(r"s3://[^/]", folder):
-            raise refuse(f"is {folder}, and checkpoints are kept in S3 or in the run's own folder",
-                         "write s3://BUCKET/PREFIX, or leave it out")  # fmt: skip
-        return folder
+        return in_s3(folder, "checkpoints are kept in the run's own folder or")
 
     @field_validator("find")
     @classmethod

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, StrictInt
+from pydantic import Field, StrictBool, StrictInt, field_validator
 
-from windlass.spec.names import Env, Label, Line, Name, OnlyList, Word
-from windlass.spec.parts import DataClaim, Document, Workload
+from windlass.spec.names import Env, Label, Line, Location, Name, OnlyList, Word
+from windlass.spec.parts import DataClaim, Document, Workload, in_s3
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
@@ -75,6 +75,9 @@ class KubernetesTarget(Document):
     data: DataClaim | None = None
     """Where data sets from a store are staged for jobs that do not say: `{size: 200GiB}` or `{claim: NAME}`. Default:
     nowhere, and such a job is refused."""
+    storage: Location | None = None
+    """Where code goes that objects of the cluster cannot carry, such as `s3://bucket/windlass/`; the pods read it
+    there. Default: nowhere, and such a job is refused."""
     network_policy: StrictBool = True
     """Whether each run gets NetworkPolicies that admit only connections between its own pods, where the login may
     create them. Default true."""
@@ -85,6 +88,11 @@ class KubernetesTarget(Document):
     place of `price_per_hour` for a job that only one type can serve. Default: none."""
     currency: Currency = "USD"
     """Currency of the price, as its three letters. Default `USD`."""
+
+    @field_validator("storage")
+    @classmethod
+    def _is_in_s3(cls, storage: str | None) -> str | None:
+        return in_s3(storage, "code is kept")
 
 
 class SageMakerTarget(Document):

@@ -1,4 +1,4 @@
-"""Unpacks the code that has travelled in pieces into a pod, and becomes the pod's own process (`pod.py`).
+"""Unpacks the code of a job, from pieces or from a store, and becomes the pod's own process (`pod.py`).
 
 The first thing that runs there, alone: the standard library of any Python from 3.9 on, and nothing of ours beside it.
 """
@@ -11,6 +11,7 @@ import tarfile
 
 PIECES, WORK, ATTEMPT = "/windlass/code.d", "/windlass/work", "/windlass/attempt/nodes.json.gz"
 END = "/windlass/end/how"
+FETCHER = "/windlass/transfer/windlass.zip"
 
 
 def main() -> int:
@@ -24,17 +25,21 @@ def main() -> int:
     if _is_again():
         print("[w] the container was restarted by the cluster: only the run's supervisor restarts ranks", flush=True)
         return 1
-    names = sorted(name for name in os.listdir(PIECES) if not name.startswith("."))
     archive = os.path.join(WORK, "code.tar.gz")
-    found = hashlib.sha256()
-    with open(archive, "wb") as file:
-        for name in names:
-            with open(os.path.join(PIECES, name), "rb") as piece:
-                data = piece.read()
-            found.update(data)
-            file.write(data)
-    if found.hexdigest() != os.environ["WINDLASS_CODE_DIGEST"]:
-        print(f"[w] the code is damaged: {len(names)} pieces with digest {found.hexdigest()}", flush=True)
+    source = os.environ.get("WINDLASS_CODE_SOURCE", "")
+    if source:
+        import subprocess  # most pods need none
+
+        fetched = subprocess.run([sys.executable, "-I", "-S", FETCHER, source, archive], stderr=subprocess.PIPE)
+        if fetched.returncode:
+            words = fetched.stderr.decode(errors="replace").strip().splitlines()
+            print("[w] the code could not be fetched: " + (words[-1] if words else "no reason given"), flush=True)
+            return 1
+        digest = _digest(archive)
+    else:
+        digest = _joined(archive)
+    if digest != os.environ["WINDLASS_CODE_DIGEST"]:
+        print(f"[w] the code is damaged: its digest is {digest}", flush=True)
         return 1
     with tarfile.open(archive) as tar:
         _unpack(tar)
@@ -44,6 +49,26 @@ def main() -> int:
     argv = [sys.executable, "-I", "-S", program, os.path.join(WORK, "attempt"), ATTEMPT]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until pod.py handles it
     return os.execv(sys.executable, argv)
+
+
+def _joined(archive: str) -> str:
+    """Join the pieces into a file; gives their digest."""
+    found = hashlib.sha256()
+    with open(archive, "wb") as file:
+        for name in sorted(name for name in os.listdir(PIECES) if not name.startswith(".")):
+            with open(os.path.join(PIECES, name), "rb") as piece:
+                data = piece.read()
+            found.update(data)
+            file.write(data)
+    return found.hexdigest()
+
+
+def _digest(path: str) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for data in iter(lambda: file.read(1 << 20), b""):
+            found.update(data)
+    return found.hexdigest()
 
 
 def _is_again() -> bool:

@@ -326,3 +326,23 @@ def test_pods_say_what_they_run() -> None:
     assert notes["windlass.dev/command"] == "train.py --name 'a b'"
     assert json.loads(notes["windlass.dev/env"]) == {"HF_HOME": "/cache", "MODE": "exact"}
     assert notes["windlass.dev/code-digest"] == "ab" * 32
+
+
+LARGE = dataclasses.replace(FACTS, code=dataclasses.replace(CODE, data=b"x" * (MAX_PIECES * PIECE_BYTES + 1)))
+
+
+def test_code_that_objects_cannot_carry_goes_to_the_store_of_the_target() -> None:
+    stored = TARGET.model_copy(update={"storage": "s3://bucket/windlass/"})
+    made = planned(LARGE, stored, env={"AWS_ENDPOINT_URL": "http://minio:9000", "NCCL_DEBUG": "INFO"})
+    assert not blockers(made)
+    [code] = made.requests("code")
+    source = f"s3://bucket/windlass/code/{CODE.digest}.tar.gz"
+    assert (code["source"], code["pieces"]) == (source, [])
+    spec = pod_spec(made)
+    variables = {one["name"]: one["value"] for one in spec["containers"][0]["env"]}
+    assert variables["WINDLASS_CODE_SOURCE"] == source
+    assert (variables["AWS_ENDPOINT_URL"], variables.get("NCCL_DEBUG")) == ("http://minio:9000", None)
+    mounts = {one["name"]: one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+    assert (mounts.get("program"), mounts.get("code")) == ("/windlass/transfer", None)
+    assert len(made.requests("transfer")) == 1
+    assert "WINDLASS_CODE_SOURCE" not in planned(FACTS, stored).to_text(), "what objects can carry they do"

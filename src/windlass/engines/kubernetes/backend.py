@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from windlass.code.pack import Packed
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.api.lease import Lease, held_elsewhere, holder_of
@@ -24,6 +25,7 @@ from windlass.engines.kubernetes.pods.nodes import PodId, has_ended, pod_id, why
 from windlass.engines.kubernetes.pods.spares import AttemptPods, Spares, described
 from windlass.engines.kubernetes.preflight.capacity import Room
 from windlass.engines.kubernetes.provisioning import deletion
+from windlass.engines.kubernetes.transfers import code_store
 from windlass.engines.kubernetes.transfers.job_transfer import JobTransfer
 from windlass.engines.kubernetes.transfers.manifests import filled
 from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
@@ -176,6 +178,9 @@ class KubernetesBackend(Backend):
             except Refused as error:
                 if error.status != 409:
                     raise
+        code = self.plan.requests("code")[0]
+        if "source" in code:
+            code_store.send(code["source"], code["bytes"], lambda: self._packed(code).data)
         return [*self.plan.requests("policy"), *map(filled, self.plan.requests("transfer"))]
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -231,17 +236,22 @@ class KubernetesBackend(Backend):
         return any(piece["metadata"]["name"] not in there for piece in pieces)
 
     def _pieces(self, code: Mapping[str, Any]) -> list[Manifest]:
-        """The pieces of the code with their content. Raises EngineError where the folder has changed since the plan."""
+        """The pieces of the code with their content. Raises as `_packed`."""
+        data = self._packed(code).data
+        return [
+            {**piece, "binaryData": {"piece": base64.b64encode(data[at : at + PIECE_BYTES]).decode()}}
+            for piece, at in zip(code["pieces"], range(0, len(data), PIECE_BYTES), strict=True)
+        ]
+
+    def _packed(self, code: Mapping[str, Any]) -> Packed:
+        """The code as it was planned. Raises EngineError where the folder has changed since the plan."""
         if is_imported(self.plan):
-            raise EngineError(f"the code of {self.plan.run_id} is no longer in the cluster",
+            raise EngineError(f"the code of {self.plan.run_id} is no longer there",
                               "resume it on the machine that submitted it")  # fmt: skip
         packed = planned_code(code["digest"]) or pack_code(Path(code["folder"]), os.environ)
         if packed.digest != code["digest"]:
             raise EngineError(f"the code in {code['folder']} has changed since the plan was made", "make it again")
-        return [
-            {**piece, "binaryData": {"piece": base64.b64encode(packed.data[at : at + PIECE_BYTES]).decode()}}
-            for piece, at in zip(code["pieces"], range(0, len(packed.data), PIECE_BYTES), strict=True)
-        ]
+        return packed
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 

@@ -41,11 +41,14 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     `code` is what travels, packed; `since` is now, in unix seconds: a script that saves for itself is not to go on from
     an older checkpoint of another run.
 
-    Raises UsageError where the run needs data that a supervisor stages.
+    Raises UsageError where the run needs data that a supervisor stages, or code that a store has.
     """
     if sets := [one["name"] for one in plan.requests("stage")]:
         message = f"data {', '.join(sets)}: a supervisor stages it before the first attempt, and there is none"
         raise UsageError(message, "give a path in a claim as source:, with volumes:; or via: stream")
+    if source := plan.requests("code")[0].get("source"):
+        raise UsageError(f"the code goes to {source}, where only windlass run puts it", "write less code: see "
+                         "windlass plan; or windlass run --on TARGET")  # fmt: skip
     [cluster] = plan.requests("cluster")
     way = WORKLOADS[cluster["via"]]
     facts = attempt_facts(plan, 1, own_pods(1, plan.num_nodes), way.name, since, Continuation())

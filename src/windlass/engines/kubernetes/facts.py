@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MAX_BYTES: Final = 64 << 20
-"""Code before it is compressed."""
+"""Code before it is compressed, where objects of the cluster carry it."""
+MAX_STORED_BYTES: Final = 512 << 20
+"""The same where the target names a store."""
 TRAVELLING: Final = ("__init__.py", "worker", "train")
 """The parts of the package that are sent with a job, under its own name."""
 UNFIT: Final = ("unknown field", "cannot create resource")
@@ -116,7 +118,8 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     kubeconfig = find_kubeconfig(environ)
     with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
-        packing = pool.submit(_pack, code_dir, environ) if found else None
+        limit = MAX_BYTES if target.storage is None else MAX_STORED_BYTES
+        packing = pool.submit(_pack, code_dir, environ, limit) if found else None
         cluster, unreachable = _look(job, target, kubeconfig)
         code, problem = packing.result() if packing is not None else (None, None)
     return Facts(
@@ -136,11 +139,13 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     )
 
 
-def pack_code(code_dir: Path, environ: Mapping[str, str]) -> Packed:
-    """What travels with a job: its folder, and what of this package its pods need. Raises UsageError."""
+def pack_code(code_dir: Path, environ: Mapping[str, str], limit: int = MAX_STORED_BYTES) -> Packed:
+    """What travels with a job: its folder, of so many bytes at most, and what of this package its pods need. Raises
+    UsageError.
+    """
     package = Path(__file__).parents[2]
     ours = {f"travel/windlass/{name}": package / name for name in TRAVELLING}
-    packed = pack(code_dir, MAX_BYTES, environ, ours)
+    packed = pack(code_dir, limit, environ, ours)
     _last[:] = [packed]
     return packed
 
@@ -154,9 +159,9 @@ def planned_code(digest: str) -> Packed | None:
     return next((packed for packed in _last if packed.digest == digest), None)
 
 
-def _pack(code_dir: Path, environ: Mapping[str, str]) -> tuple[Packed | None, tuple[str, str] | None]:
+def _pack(code_dir: Path, environ: Mapping[str, str], limit: int) -> tuple[Packed | None, tuple[str, str] | None]:
     try:
-        return pack_code(code_dir, environ), None
+        return pack_code(code_dir, environ, limit), None
     except UsageError as error:
         return None, (error.message, error.hint)
 

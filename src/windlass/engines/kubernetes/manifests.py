@@ -61,6 +61,9 @@ class Shape:
     user: int
     code_digest: str
     num_pieces: int
+    """Objects that carry the code."""
+    code_source: str = ""
+    """Address of the code in a store; empty where objects carry it."""
     submitter: str = ""
     """The name of the user who submits the run; empty where it is not known."""
     procs_per_node: int = 1
@@ -284,6 +287,11 @@ def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
         "workingDir": layout.WORK,
         "env": [
             {"name": "WINDLASS_CODE_DIGEST", "value": shape.code_digest},
+            *(
+                variables({"WINDLASS_CODE_SOURCE": shape.code_source, **of_store(shape, job)})
+                if shape.code_source
+                else ()
+            ),
             # A user without an entry in the image's passwd has no home, and libraries want to keep caches in one.
             {"name": "HOME", "value": layout.WORK},
         ],
@@ -296,6 +304,21 @@ def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
     if amounts := _amounts(job):
         container["resources"] = {"requests": amounts, "limits": amounts}
     return container
+
+
+def _stored_code(shape: Shape, job: Job) -> dict[str, str]:
+    """Variables by which a pod fetches the code, where a store has it."""
+    return {"WINDLASS_CODE_SOURCE": shape.code_source, **of_store(shape, job)} if shape.code_source else {}
+
+
+def of_store(shape: Shape, job: Job) -> dict[str, str]:
+    """The variables of target and job that name a store: endpoint, region, profile."""
+    return {name: text for name, text in {**shape.target_env, **job.env}.items() if name.startswith("AWS_")}
+
+
+def variables(env: Mapping[str, str]) -> list[Manifest]:
+    """An environment as a container has it."""
+    return [{"name": name, "value": value} for name, value in env.items()]
 
 
 def _amounts(job: Job) -> dict[str, str]:
@@ -323,7 +346,10 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     if results is not None:
         kept = {"persistentVolumeClaim": {"claimName": results.claim or run}}
     yield "boot", layout.BOOT, {"configMap": {"name": run}}, READ_ONLY
-    yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
+    if shape.code_source:
+        yield "program", layout.TRANSFER, {"configMap": {"name": layout.transfer_name(run)}}, READ_ONLY
+    else:
+        yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
     yield "attempt", layout.ATTEMPT, {"configMap": {"name": layout.attempt_name(run, number)}}, READ_ONLY
     yield "work", layout.WORK, {"emptyDir": {}}, {}
     yield "shm", "/dev/shm", {"emptyDir": shm}, {}

@@ -68,7 +68,8 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         user=target.user,
         submitter=facts.user,
         code_digest=facts.code.digest if facts.code is not None else "0" * 64,
-        num_pieces=num_pieces(facts),
+        num_pieces=0 if (stored := code_source(target, facts)) else num_pieces(facts),
+        code_source=stored,
         procs_per_node=procs,
         pull_secrets=tuple(dict.fromkeys((*target.image_pull_secrets, *job.kubernetes.image_pull_secrets))),
         gpu_label=_gpu_label(job, facts),
@@ -149,6 +150,13 @@ def num_pieces(facts: Facts) -> int:
     return -(-len(facts.code.data) // PIECE_BYTES) if facts.code is not None else 0
 
 
+def code_source(target: KubernetesTarget, facts: Facts) -> str:
+    """Where the code is stored that objects cannot carry; empty where they can, or the target names no store."""
+    if target.storage is None or facts.code is None or num_pieces(facts) <= MAX_PIECES:
+        return ""
+    return f"{target.storage.rstrip('/')}/code/{facts.code.digest}.tar.gz"
+
+
 def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
     """The objects of the first attempt, the one that makes the pods last."""
     return [*plan.requests("attempt-part"), *plan.requests("attempt")]
@@ -174,14 +182,16 @@ def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
 def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
     code = facts.code
     size = f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
+    how = f"to {shape.code_source}" if shape.code_source else f"in {shape.num_pieces or 'no'} pieces"
     yield Step("object", f"make ConfigMap {shape.run_id}, which owns all others", manifests.anchor(shape, job, boot))
     yield Step(
         "code",
-        f"send the code, {size}, in {shape.num_pieces or 'no'} pieces",
+        f"send the code, {size}, {how}",
         {
             "folder": facts.code_dir,
             "digest": shape.code_digest,
             "bytes": len(code.data) if code is not None else 0,
+            **({"source": shape.code_source} if shape.code_source else {}),
             **(_travelling(code) if code is not None else {}),
             "pieces": [manifests.piece(shape, job, number) for number in range(shape.num_pieces)],
         },
@@ -346,13 +356,14 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
         yield blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
     if facts.code_problem is not None:
         yield blocker("code-unpacked", *facts.code_problem)
-    elif facts.code is not None and num_pieces(facts) > MAX_PIECES:
+    elif facts.code is not None and num_pieces(facts) > MAX_PIECES and target.storage is None:
         largest = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in facts.code.largest)
         yield blocker(
             "code-too-large",
             f"the code is {len(facts.code.data) / 1e6:.1f} MB compressed, and {MAX_PIECES * PIECE_BYTES / 1e6:.0f} MB "
             "travel in objects of the cluster",
-            f"largest: {largest}; name what is no code in .windlassignore, or put it into the image",
+            f"largest: {largest}; name what is no code in .windlassignore, or set storage: s3://… in target "
+            f"{target.name}",
         )
     yield from workload_notes(job, facts.cluster, via)
     yield from supervision_notes(job, target, facts.cluster, via)

@@ -22,8 +22,10 @@ from windlass.engines.kubernetes.manifests import (
     Shape,
     core,
     labels,
+    of_store,
     restricted,
     shared_claim,
+    variables,
 )
 from windlass.engines.kubernetes.package import FILE
 from windlass.engines.kubernetes.transfers import package
@@ -42,8 +44,6 @@ MAX_FAILURES: Final = 6
 LOST_SECONDS: Final = 30
 """How long a pod stays on a node that does not answer."""
 GRACE_SECONDS: Final = 5
-PASSED_ON: Final = "AWS_"
-"""Beginning of the variables of target and job that name the store: endpoint, region, profile."""
 TMP: Final = "/tmp"
 
 
@@ -120,16 +120,15 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, s
 
 
 def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
-    store = {name: text for name, text in {**shape.target_env, **job.env}.items() if name.startswith(PASSED_ON)}
     env = {
-        "HOME": TMP, **store, "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
+        "HOME": TMP, **of_store(shape, job), "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
         "WINDLASS_TRANSFER_RESULT": RESULT_FILE,
     }  # fmt: skip
     made: Manifest = {
         "name": named.TRANSFER,
         "image": shape.supervisor_image or shape.image,
         "command": [shape.python, "-I", "-S", f"{layout.TRANSFER}/{FILE}"],
-        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "env": variables(env),
         "resources": {"requests": AMOUNTS, "limits": {"memory": MEMORY_LIMIT}},
         "securityContext": UNPRIVILEGED,
         "terminationMessagePath": RESULT_FILE,

@@ -11,7 +11,7 @@ PARTS: Final = ("__init__.py", "errors.py", "storage", "train/__init__.py", "tra
 """Of the folder of the package. They need the standard library alone."""
 REFUSED: Final = 64
 """Exit code where another pod would fail in the same way."""
-MAIN: Final = f'''"""Starts the program, where the interpreter is new enough for it."""
+MAIN: Final = f'''"""Fetches the code of a job, in any Python from 3.9 on; else moves files, by one from 3.11 on."""
 import json
 import os
 import signal
@@ -27,6 +27,15 @@ def refuse(words):
         json.dump(told, file)
     sys.exit({REFUSED})
 
+
+if len(sys.argv) == 3:
+    from windlass.train.s3.fetch import fetch
+
+    try:
+        fetch(*sys.argv[1:])
+    except OSError as error:
+        sys.exit(str(error))
+    sys.exit()
 
 if sys.version_info < (3, 11):
     refuse("Python 3.11, and its image has %d.%d" % sys.version_info[:2])
