@@ -13,7 +13,7 @@ import pytest
 
 from windlass.train.checkpoint.opening import open_folder
 from windlass.train.s3.bucket import TRIES, Bucket
-from windlass.train.s3.errors import Busy, Changed, Denied, Missing, StoreError
+from windlass.train.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 from windlass.train.s3.objects import listed
 from windlass.train.s3.signature import EMPTY, Keys, query_of, signed
 
@@ -104,7 +104,7 @@ def test_and_given_up_with_its_own_words() -> None:
 
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
-    [(404, "NoSuchKey", Missing), (404, "NoSuchBucket", Missing), (403, "AccessDenied", Denied),
+    [(404, "NoSuchKey", Missing), (404, "NoSuchBucket", MissingBucket), (403, "AccessDenied", Denied),
      (401, "", Denied), (412, "PreconditionFailed", Changed), (400, "InvalidRequest", StoreError)],
 )  # fmt: skip
 def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreError]) -> None:
@@ -113,6 +113,32 @@ def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreErr
             bucket.send("GET", "key")
         assert (type(caught.value), len(server.asked), pauses) == (kind, 1, [])
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
+
+
+def test_an_object_comes_in_pieces_and_a_body_that_is_cut_off_passes_as_busy() -> None:
+    cut: Answered = (200, {"Content-Length": "9", "Connection": "close"}, b"12345678")
+    with answering((200, {}, b"12345678"), cut) as (bucket, _, _):
+        assert list(bucket.stream("key", {}, 3)) == [b"123", b"456", b"78"]
+        came = bucket.stream("key", {}, 4)
+        assert [next(came), next(came)] == [b"1234", b"5678"]
+        with pytest.raises(Busy, match="the connection broke"):
+            next(came)
+
+
+def test_a_body_that_is_left_in_the_middle_is_not_in_the_next_answer() -> None:
+    with answering((200, {}, b"12345678"), (200, {}, b"next"), (404, {}, error("NoSuchKey"))) as (bucket, server, _):
+        left = bucket.stream("key", {}, 4)
+        assert next(left) == b"1234"
+        assert bucket.send("GET", "key").body == b"next"
+        left.close()
+        with pytest.raises(Missing):
+            next(bucket.stream("key", {}, 4))
+        assert len(server.asked) == 3
+
+
+def test_keys_that_have_expired_are_refused_as_such() -> None:
+    with answering((400, {}, error("ExpiredToken"))) as (bucket, _, _), pytest.raises(Denied, match="ExpiredToken"):
+        bucket.send("GET", "key")
 
 
 def test_the_region_that_a_bucket_names_is_used() -> None:

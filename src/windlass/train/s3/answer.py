@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
 import http.client
+import time
 from typing import Union
 
 Body = Union[bytes, bytearray, memoryview]  # noqa: UP007 - Python 3.9
@@ -72,3 +74,9 @@ def ask(
         answer.close()
         raise
     return answer
+
+
+def unix_seconds(text: str) -> float:
+    """Unix seconds of `2026-11-23T14:03:22.000Z`. Raises ValueError."""
+    whole = text.partition(".")[0].rstrip("Z")
+    return float(calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")))

@@ -10,15 +10,17 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from windlass.train.s3 import answer as answers
 from windlass.train.s3.answer import Body, ask
 from windlass.train.s3.credentials import Credentials
-from windlass.train.s3.errors import Busy, Changed, Denied, Missing, StoreError
+from windlass.train.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
 from windlass.train.s3.signature import path_of, query_of, signed
 
 SECONDS = 20
@@ -30,7 +32,11 @@ PASSING = frozenset(
     ("SlowDown", "Throttling", "RequestTimeout", "InternalError", "ServiceUnavailable", "RequestTimeTooSkewed")
 )
 """Codes of errors that pass."""
+OF_KEYS = frozenset(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"))
+"""Codes of errors of credentials, which S3 answers with 400."""
 REGION_HEADER = "x-amz-bucket-region"
+PAYLOAD_HEADER = "x-amz-content-sha256"
+"""SHA-256 of the body, which a caller may have already."""
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 
 
@@ -106,40 +112,65 @@ class Bucket:
         body: Body = b"",
     ) -> Answer:  # fmt: skip
         """The same without a second try: it goes to the region that the bucket names."""
-        query, headers = query or {}, headers or {}
-        answer = self._signed(method, key, query, headers, body)
-        region = answer.headers.get(REGION_HEADER)
-        if answer.status in (301, 307, 400) and region != self._region and _REGION.fullmatch(region or ""):
-            self._region = str(region)
-            answer = self._signed(method, key, query, headers, body)
-        if answer.status >= 300:
-            raise self._refusal(key, answer)
-        return answer
+        with self._answered(method, key, query or {}, headers or {}, body) as answer:
+            return Answer(answer.status, answer.fields, answer.read())
 
-    def _signed(
+    def stream(self, key: str, headers: Mapping[str, str], piece_bytes: int) -> Iterator[bytes]:
+        """The bytes of an object as they come, in pieces of this size, by one request that is not repeated.
+
+        Raises StoreError as `send` does, Busy also where the connection breaks in between.
+        """
+        with self._answered("GET", key, {}, headers, b"") as answer:
+            while piece := answer.read(piece_bytes):
+                yield piece
+            if answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
+
+    @contextmanager
+    def _answered(
         self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body
-    ) -> Answer:  # fmt: skip
+    ) -> Iterator[answers.Answer]:  # fmt: skip
+        """An answer without an error, whose body is still to be read: to its end, in the block."""
+        answer, kept = self._asked(method, key, query, headers, body)
+        region = answer.fields.get(REGION_HEADER)
+        if answer.status in (301, 307, 400) and region != self._region and _REGION.fullmatch(region or ""):
+            answer.close()
+            self._region = str(region)
+            answer, kept = self._asked(method, key, query, headers, body)
+        try:
+            with answer:
+                if answer.status < 300:
+                    yield answer
+                    refusal = None
+                else:
+                    refusal = self._refusal(key, answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise Busy(f"the connection broke: {type(error).__name__} {error}", f"s3://{self.name}/{key}") from error
+        if not answer.will_close:
+            self._local.kept = kept
+        if refusal is not None:
+            raise refusal
+
+    def _asked(
+        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body
+    ) -> tuple[answers.Answer, _Kept]:  # fmt: skip
+        """The head of an answer, and its connection, which is not this thread's again before the body is read."""
         secure, host, base = self._where()
         path, words = f"{base}/{path_of(key)}", query_of(query)
         # The store refuses a body that is not the one which was signed.
-        payload = hashlib.sha256(body).hexdigest()
+        payload = headers.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
         asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload)
         target = f"{path}?{words}" if words else path
         while True:
-            connection, is_fresh = self._connection(secure, host)
+            kept, is_fresh = self._connection(secure, host)
             try:
-                with ask(connection, method, target, asked, body) as answer:
-                    data = answer.read()
+                return ask(kept.connection, method, target, asked, body), kept
             except ssl.SSLCertVerificationError as error:
                 raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
             except (OSError, http.client.HTTPException) as error:
-                self.close()
                 if is_fresh:
                     raise Busy(f"it does not answer: {type(error).__name__} {error}", host) from error
-                continue  # the store has closed a connection that was idle
-            if answer.will_close:
-                self.close()
-            return Answer(answer.status, answer.fields, data)
+                # Else the store has closed a connection that was idle.
 
     def _where(self) -> tuple[bool, str, str]:
         """Whether it is by TLS, the host, and what begins the path."""
@@ -151,22 +182,25 @@ class Bucket:
             return True, domain, f"/{self.name}"
         return True, f"{self.name}.{domain}", ""
 
-    def _connection(self, secure: bool, host: str) -> tuple[http.client.HTTPConnection, bool]:
-        """The connection of this thread, and whether it is new; one that a parent has opened is the parent's."""
+    def _connection(self, secure: bool, host: str) -> tuple[_Kept, bool]:
+        """The connection of this thread, and whether it is new; one that a parent has opened is the parent's.
+
+        It is taken from the thread: a generator that is left in the middle of a body must leave none of it there.
+        """
         kept = getattr(self._local, "kept", None)
+        self._local.kept = None
         if kept is not None and kept.of == (os.getpid(), secure, host):
-            return kept.connection, False
+            return kept, False
         made = http.client.HTTPConnection(host, timeout=SECONDS)
         if secure:
             context = ssl.create_default_context(cafile=self._cafile)
             made = http.client.HTTPSConnection(host, timeout=SECONDS, context=context)
-        self._local.kept = _Kept((os.getpid(), secure, host), made)
-        return made, True
+        return _Kept((os.getpid(), secure, host), made), True
 
-    def _refusal(self, key: str, answer: Answer) -> StoreError:
-        what, status = f"s3://{self.name}/{key}", answer.status
+    def _refusal(self, key: str, status: int, body: bytes) -> StoreError:
+        what = f"s3://{self.name}/{key}"
         try:
-            root = ElementTree.fromstring(answer.body)
+            root = ElementTree.fromstring(body)
             code, words = root.findtext("Code") or "", root.findtext("Message") or ""
         except ElementTree.ParseError:
             code, words = "", ""
@@ -174,11 +208,11 @@ class Bucket:
         if (status >= 500 and status != 501) or status == 429 or code in PASSING:
             return Busy(said, what)
         if code == "NoSuchBucket":
-            return Missing(f"there is no bucket {self.name}", what)
+            return MissingBucket(f"there is no bucket {self.name}", what)
         if status == 404:
             return Missing(said, what)
-        if status in (401, 403):
-            return Denied(f"{said}; check the credentials, and what they may do", what)
+        if status in (401, 403) or code in OF_KEYS:
+            return Denied(f"{said}; {CHECK_CREDENTIALS}", what)
         if status in (409, 412):
             return Changed(said, what)
         return StoreError(5, said, what)

@@ -1,47 +1,72 @@
-"""Credentials and region of S3: keys of the environment, else botocore's chain of profiles and roles."""
+"""Credentials and region of S3: keys of the environment, the role of a pod, or botocore's chain of profiles."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
 
-from windlass.train.s3.errors import Denied
+from windlass.train.s3 import roles
+from windlass.train.s3.errors import Denied, StoreError
 from windlass.train.s3.signature import Keys
 
 REGION = "us-east-1"
 NONE = "no credentials for S3 were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+RENEW_SECONDS = 600
+"""Before keys of a role expire, from when new ones are asked for."""
+AGAIN_SECONDS = 60
+"""After new keys were refused while the old ones are still valid, until they are asked for again."""
 
 
 class Credentials:
-    """Where requests get their keys from; botocore renews those that expire. Its methods raise Denied."""
+    """Where requests get their keys from; those that expire are renewed. Safe for threads and forks.
 
-    def __init__(self, environ: Mapping[str, str], what: str) -> None:
-        """`what` is the address that errors name."""
+    Its methods raise Denied, and Busy where the service that gives the keys of a role does not answer.
+    """
+
+    def __init__(self, environ: Mapping[str, str], what: str, clock: Callable[[], float] = time.time) -> None:
+        """`what` is the address that errors name; `clock` gives Unix seconds."""
         key, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
         self._keys = Keys(key, secret, environ.get("AWS_SESSION_TOKEN") or "") if key and secret else None
         self._what = what
         self._found: Any = None
-        self._lock = threading.Lock()
+        self._lock = (os.getpid(), threading.Lock())
         self.region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or REGION
         """Where the first request goes; the bucket may name another."""
+        self._role = _Role(role, clock) if (role := roles.of_environment(environ, self.region, what)) else None
 
     def keys(self) -> Keys:
         """The keys of now."""
         if self._keys is not None:
             return self._keys
-        with self._lock:
+        if self._role is not None:
+            return self._role.fresh() or self._renewed(self._role)
+        with self._own_lock():
             if self._found is None:
                 self._found = self._of_botocore()
         frozen = self._found.get_frozen_credentials()
         return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+    def _renewed(self, role: _Role) -> Keys:
+        with self._own_lock():
+            return role.fresh() or role.renewed()
+
+    def _own_lock(self) -> threading.Lock:
+        """That of the parent may have been taken, by a thread that is not in this process."""
+        if self._lock[0] != os.getpid():
+            self._lock = (os.getpid(), threading.Lock())
+        return self._lock[1]
 
     def _of_botocore(self) -> Any:
         try:
             from botocore.exceptions import BotoCoreError
             from botocore.session import Session
         except ImportError as error:
-            raise Denied(f"{NONE}; profiles and roles need boto3: pip install boto3", self._what) from error
+            raise Denied(
+                f"{NONE}, or give the pod a role; profiles need boto3: pip install boto3", self._what
+            ) from error
         try:
             found = Session().get_credentials()
         except BotoCoreError as error:
@@ -49,3 +74,31 @@ class Credentials:
         if found is None:
             raise Denied(f"{NONE}, or AWS_PROFILE", self._what)
         return found
+
+
+class _Role:
+    """The keys of a role, until they expire."""
+
+    def __init__(self, ask: roles.Role, clock: Callable[[], float]) -> None:
+        self._ask, self._clock = ask, clock
+        self._now: Optional[roles.RoleKeys] = None  # noqa: UP045 - Python 3.9
+        self._renew_at = 0.0
+
+    def fresh(self) -> Keys | None:
+        """The keys, unless new ones should be asked for."""
+        found = self._now
+        return found.keys if found is not None and self._clock() < self._renew_at else None
+
+    def renewed(self) -> Keys:
+        """New keys; the old ones as long as they are valid and none can be had. Raises StoreError."""
+        try:
+            found = self._ask()
+        except StoreError:
+            if self._now is None or self._clock() >= self._now.expires_at:
+                raise
+            self._renew_at = self._clock() + AGAIN_SECONDS
+            return self._now.keys
+        # Keys that are valid for a shorter time are used at least once.
+        self._renew_at = max(found.expires_at - RENEW_SECONDS, (self._clock() + found.expires_at) / 2)
+        self._now = found
+        return found.keys

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+CHECK_CREDENTIALS = "check the credentials, and what they may do"
+
 
 class StoreError(OSError):
     """A request to a store has failed."""
@@ -30,6 +32,10 @@ class Missing(StoreError, FileNotFoundError):
 
     def __init__(self, text: str, what: str) -> None:
         super().__init__(errno.ENOENT, text, what)
+
+
+class MissingBucket(Missing):
+    """There is no such bucket."""
 
 
 class Denied(StoreError, PermissionError):

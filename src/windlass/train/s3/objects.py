@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import calendar
 import collections
 import concurrent.futures
 import contextlib
 import io
 import itertools
 import os
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +15,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from windlass.train.s3.answer import Body
+from windlass.train.s3.answer import Body, unix_seconds
 from windlass.train.s3.bucket import Answer, Bucket
 from windlass.train.s3.errors import Busy, Changed, Missing, StoreError
 
@@ -66,7 +64,7 @@ def _page(bucket: Bucket, prefix: str, query: dict[str, str]) -> tuple[list[Obje
         found: list[Object | str] = []
         for one in root.iterfind(f"{space}Contents"):
             at = {child.tag[len(space) :]: child.text or "" for child in one}
-            changed = _time(at.get("LastModified", ""))
+            changed = unix_seconds(at["LastModified"]) if at.get("LastModified") else 0.0
             found.append(Object(read(at["Key"]), int(at["Size"]), at.get("ETag", ""), changed))
         found += [read(one.findtext(f"{space}Prefix") or "") for one in root.iterfind(f"{space}CommonPrefixes")]
         token = root.findtext(f"{space}NextContinuationToken") or ""
@@ -81,15 +79,9 @@ def _page(bucket: Bucket, prefix: str, query: dict[str, str]) -> tuple[list[Obje
 def parsed(bucket: Bucket, key: str, answer: Answer) -> ElementTree.Element:
     """The XML of an answer. Raises StoreError."""
     try:
-        return ElementTree.fromstring(answer.body)
+        return ElementTree.fromstring(answer.body.strip())  # S3 sends spaces while it puts parts together
     except ElementTree.ParseError as error:
         raise StoreError(5, f"the answer was cut off: {error}", f"s3://{bucket.name}/{key}") from error
-
-
-def _time(text: str) -> float:
-    """Unix seconds of `2026-11-23T14:03:22.000Z`."""
-    whole = text.partition(".")[0].rstrip("Z")
-    return float(calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S"))) if whole else 0.0
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
