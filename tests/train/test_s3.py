@@ -130,7 +130,7 @@ def test_a_body_that_is_left_in_the_middle_is_not_in_the_next_answer() -> None:
         left = bucket.stream("key", {}, 4)
         assert next(left) == b"1234"
         assert bucket.send("GET", "key").body == b"next"
-        left.close()
+        del left
         with pytest.raises(Missing):
             next(bucket.stream("key", {}, 4))
         assert len(server.asked) == 3
