@@ -92,18 +92,20 @@ def test_what_cannot_be_asked_is_refused_with_2(
     assert not Path("to").exists()
 
 
-def test_without_the_extra_a_store_names_the_command_and_folders_are_copied(
+def test_without_the_extra_other_stores_than_s3_name_the_command_and_folders_are_copied(
     environ: Mapping[str, str], source: Path
 ) -> None:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", WITHOUT, "data", *words]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
-    for words in (("copy", "source", "s3://bucket/set"), ("copy", "gs://bucket/set", "to"), ("ls", "s3://bucket/set")):
+    for words in (("copy", "source", "az://bucket/set"), ("copy", "gs://bucket/set", "to"), ("ls", "gs://bucket/set")):
         done = call(*words)
         assert done.returncode == 1
-        assert "object stores need the extra `data`\n  pip install 'windlass[data]'" in done.stderr
+        assert ":// needs the extra `data`\n  pip install 'windlass[data]'" in done.stderr
         assert len(done.stderr.splitlines()) == 2
+    of_s3 = call("ls", "s3://bucket/set")
+    assert (of_s3.returncode, "no credentials for S3 were found: set AWS_ACCESS_KEY_ID" in of_s3.stderr) == (1, True)
     assert call("copy", "source", "to").returncode == 0
     assert call("verify", "to").returncode == 0
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,15 @@ from typing import Any
 from tests.helpers.machine import WINDLASS
 from tests.servers.s3 import S3Server
 
+WITHOUT_EXTRA = """
+import sys
+sys.modules.update(dict.fromkeys(("obstore", "boto3", "botocore")))
+from windlass.cli.main import main
+main()
+"""
+"""The command where the extra `data` is not installed: S3 is reached by the standard library."""
+CLIENTS = {"obstore": (str(WINDLASS),), "plain": (sys.executable, "-c", WITHOUT_EXTRA)}
+"""Programs that reach S3 by one of its two clients."""
 Done = subprocess.CompletedProcess[str]
 
 
@@ -85,6 +95,8 @@ class Data:
     """Of a proxy; else the server's own."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the environment; an empty one is taken away."""
+    client: str = "obstore"
+    """One of `CLIENTS`."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -95,7 +107,7 @@ class Data:
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        command = [str(WINDLASS), "data", *words]
+        command = [*CLIENTS[self.client], "data", *words]
         return subprocess.Popen(command, env=self.environ, text=True, stdin=subprocess.DEVNULL, **options)
 
     def run(self, *words: str) -> Done:

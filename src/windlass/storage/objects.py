@@ -1,4 +1,4 @@
-"""An object store as a place, by obstore; uploads to S3 in parts are in `multipart.py`, as obstore resumes none."""
+"""An object store as a place, by obstore; what obstore has not of S3 is in `boto.py`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.errors import MissingPart, StorageError
 from windlass.storage.address import Address
-from windlass.storage.digest import Parts, from_s3
+from windlass.storage.digest import Parts
+from windlass.storage.listing import pages
+from windlass.storage.multipart import S3Upload
 from windlass.storage.names import is_own
 from windlass.storage.place import (
     Buffer,
@@ -52,7 +55,7 @@ class ObjectStore(Place):
             self._store = self._open(dict(os.environ) if environ is None else environ)
         except ImportError as error:
             hint = "pip install 'windlass[data]'"
-            raise MissingPart(f"{address}: object stores need the extra `data`", hint) from error
+            raise MissingPart(f"{address}: {address.kind}:// needs the extra `data`", hint) from error
 
     async def entries(self) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
@@ -62,9 +65,9 @@ class ObjectStore(Place):
 
     async def _listed(self, prefix: str) -> AsyncIterator[list[Entry]]:
         if self._client is not None:
-            from windlass.storage.listing import pages
+            from windlass.storage.boto import page_of
 
-            async for page in pages(self._client, self.address.bucket, prefix):
+            async for page in pages(partial(page_of, self._client, self.address.bucket, prefix)):
                 yield page
             return
         import obstore
@@ -109,11 +112,10 @@ class ObjectStore(Place):
         """See `Place`."""
         if self.address.kind != "s3":
             raise StorageError(f"{entry.name}: {self.address}: uploads in parts are made to S3 alone")
-        from windlass.storage.multipart import S3Upload
+        from windlass.storage.boto import BotoUploads
 
-        return await asyncio.to_thread(
-            S3Upload, self._client, self.address.bucket, self.address.key(entry.name), parts, source, self._state
-        )
+        uploads = BotoUploads(self._client, self.address.bucket, self.address.key(entry.name))
+        return await asyncio.to_thread(S3Upload, uploads, parts, source, self._state)
 
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`."""
@@ -134,12 +136,10 @@ class ObjectStore(Place):
         """See `Place`: a SHA-256 that S3 keeps, if its parts are ours."""
         if self._client is None:
             return ""
-        from windlass.storage.multipart import checksum_of
+        from windlass.storage.boto import BotoUploads
 
-        found = await asyncio.to_thread(checksum_of, self._client, self.address.bucket, self.address.key(entry.name))
-        digest, parts = from_s3(found), len(Parts.of(entry.size))
-        is_ours = digest.startswith("sha256:") if parts == 1 else digest.startswith(f"sha256-{parts}:")
-        return digest if is_ours else ""
+        uploads = BotoUploads(self._client, self.address.bucket, self.address.key(entry.name))
+        return (await asyncio.to_thread(uploads.stored)).digest
 
     def _open(self, environ: dict[str, str]) -> Any:
         from obstore.store import AzureStore, GCSStore
@@ -149,7 +149,7 @@ class ObjectStore(Place):
             return GCSStore(self.address.bucket, **options)
         if self.address.kind == "az":
             return AzureStore(self.address.bucket, **options)
-        from windlass.storage.multipart import open_s3
+        from windlass.storage.boto import open_s3
 
         self._client, store = open_s3(self.address, options)
         return store

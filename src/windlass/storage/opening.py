@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +18,25 @@ from windlass.storage.journal import Journal
 from windlass.storage.names import OWN
 from windlass.storage.objects import ObjectStore
 from windlass.storage.place import Place, system_errors
+from windlass.storage.s3_store import S3Store
 
 LOCK: Final = "lock"
 
 
 def open_place(address: Address, home: Path) -> Place:
-    """The place of an address; `home` is the folder of this user's records. Raises StorageError, MissingPart."""
-    return Folder(address) if address.is_folder else ObjectStore(address, _state(address, home))
+    """The place of an address; `home` is the folder of this user's records. Raises StorageError, MissingPart.
+
+    Without the extra `data`, S3 is reached by the standard library: more slowly, and without the profiles of boto3.
+    """
+    if address.is_folder:
+        return Folder(address)
+    state = _state(address, home)
+    return S3Store(address, state) if address.kind == "s3" and not has_extra() else ObjectStore(address, state)
+
+
+def has_extra() -> bool:
+    """Whether the extra `data` is installed."""
+    return all(find_spec(name) is not None for name in ("obstore", "boto3"))
 
 
 @contextmanager

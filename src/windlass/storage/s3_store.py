@@ -1,0 +1,237 @@
+"""S3 as a place by the standard library alone, for pods and machines without obstore."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from windlass.errors import StorageError, UsageError
+from windlass.storage.address import Address
+from windlass.storage.digest import Parts, to_s3
+from windlass.storage.listing import Page, pages, parse
+from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, Uploads
+from windlass.storage.names import is_own
+from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled
+from windlass.train.s3.bucket import PASSING, PAYLOAD_HEADER, Answer, Bucket
+from windlass.train.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
+from windlass.train.s3.objects import parsed
+
+PIECE_BYTES: Final = 256 << 10
+"""That are handed on at once: what is lost of each request when the process is killed."""
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+CHECKSUM_MODE: Final = {"x-amz-checksum-mode": "ENABLED"}
+
+
+class S3Store(Place):
+    """Objects below a prefix of a bucket. Requests are made once: the copy repeats them, and then sends fewer."""
+
+    def __init__(self, address: Address, state: Path, environ: Mapping[str, str] | None = None) -> None:
+        """`state` is a folder for what is known of uploads that are not done. Raises StorageError, UsageError."""
+        if not _BUCKET.fullmatch(address.bucket):
+            raise UsageError(f"{address}: a bucket cannot have the name {address.bucket!r}")
+        self.address = address
+        self._state = state
+        with _said(str(address)):
+            self._bucket = Bucket(address.bucket, environ)
+
+    async def entries(self) -> AsyncIterator[list[Entry]]:
+        """See `Place`."""
+        async for page in pages(self._page):
+            yield [one for one in page if not is_own(one.name)]
+
+    def _page(self, token: str) -> Page:
+        prefix = f"{self.address.path}/" if self.address.path else ""
+        query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
+        if token:
+            query["continuation-token"] = token
+        with _said(str(self.address)):
+            root = _root(self._bucket, "", self._bucket.send_once("GET", "", query))
+        try:
+            return parse(root, prefix)
+        except (KeyError, ValueError) as error:
+            raise StorageError(f"{self.address}: the listing is not that of S3: {error}") from error
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        """See `Place`."""
+        headers = {"if-match": entry.version} if entry.version.startswith('"') else {}
+        if length < entry.size:
+            headers["range"] = f"bytes={start}-{start + length - 1}"
+        came = 0
+        with _said(entry.name):
+            try:
+                for piece in self._bucket.stream(self.address.key(entry.name), headers, PIECE_BYTES):
+                    came += len(piece)
+                    if came <= length:
+                        yield piece
+            except MissingBucket:
+                raise
+            except Missing as error:
+                raise SourceChanged(f"{entry.name} was removed while it was copied") from error
+        if came != length:
+            raise SourceChanged(f"{entry.name}: {length:,} bytes were asked for, {came:,} came")
+
+    def put(self, name: str, data: Buffer) -> str:
+        """See `Place`."""
+        digest = hashlib.sha256(data).digest()
+        headers = {"x-amz-checksum-sha256": to_s3(digest), PAYLOAD_HEADER: digest.hex()}
+        with _said(name):
+            made = self._bucket.send_once("PUT", self.address.key(name), headers=headers, body=data)
+        return made.headers.get("etag", "")
+
+    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
+        """See `Place`."""
+        uploads = BucketUploads(self._bucket, self.address.key(entry.name))
+        return await asyncio.to_thread(S3Upload, uploads, parts, source, self._state)
+
+    async def read_own(self, name: str) -> bytes | None:
+        """See `Place`."""
+        with _said(f"{self.address}{name}"):
+            try:
+                return (await asyncio.to_thread(self._bucket.send_once, "GET", self.address.key(name))).body
+            except MissingBucket:
+                raise
+            except Missing:
+                return None
+
+    async def write_own(self, name: str, data: bytes) -> None:
+        """See `Place`."""
+        await asyncio.to_thread(self.put, name, data)
+
+    async def expected(self, entry: Entry) -> str:
+        """See `Place`: a SHA-256 that S3 keeps, if its parts are ours."""
+        uploads = BucketUploads(self._bucket, self.address.key(entry.name))
+        return (await asyncio.to_thread(uploads.stored)).digest
+
+
+class BucketUploads(Uploads):
+    """Uploads of one object by requests of `windlass.train.s3`."""
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        super().__init__(bucket.name, key)
+        self._bucket = bucket
+
+    def create(self) -> str:
+        """See `Uploads`."""
+        headers = {"x-amz-checksum-algorithm": "SHA256"}
+        with self._said():
+            root = self._parsed(self._bucket.send_once("POST", self.key, {"uploads": ""}, headers))
+        if not (found := _text(root, "UploadId")):
+            raise StorageError(f"{self.key}: the store has begun no upload")
+        return found
+
+    def send(self, upload: str, number: int, body: bytes, checksum: str) -> str:
+        """See `Uploads`."""
+        query = {"partNumber": str(number), "uploadId": upload}
+        with self._said():
+            made = self._bucket.send_once("PUT", self.key, query, {"x-amz-checksum-sha256": checksum}, body)
+        return made.headers.get("etag", "")
+
+    def parts(self, upload: str) -> list[StoredPart]:
+        """See `Uploads`."""
+        found: list[StoredPart] = []
+        query = {"uploadId": upload}
+        while True:
+            with self._said():
+                root = self._parsed(self._bucket.send_once("GET", self.key, query))
+            try:
+                found += [_part(one) for one in root.iter() if _name(one) == "Part"]
+            except ValueError as error:
+                raise StorageError(f"{self.key}: the list of parts is not that of S3: {error}") from error
+            marker = _text(root, "NextPartNumberMarker")
+            if _text(root, "IsTruncated") != "true" or not marker or marker == query.get("part-number-marker"):
+                return found
+            query["part-number-marker"] = marker
+
+    def complete(self, upload: str, parts: list[StoredPart]) -> str:
+        """See `Uploads`."""
+        each = (
+            f"<Part><PartNumber>{one.number}</PartNumber><ETag>{escape(one.etag)}</ETag>"
+            f"<ChecksumSHA256>{one.checksum}</ChecksumSHA256></Part>"
+            for one in parts
+        )
+        body = f"<CompleteMultipartUpload>{''.join(each)}</CompleteMultipartUpload>".encode()
+        with self._said():
+            root = self._parsed(self._bucket.send_once("POST", self.key, {"uploadId": upload}, body=body))
+        # S3 may answer 200 at once, and with an error once the parts are put together.
+        if _name(root) == "Error":
+            kind = Throttled if _text(root, "Code") in PASSING else StorageError
+            raise kind(f"{self.key}: the upload could not be completed: {_text(root, 'Message')}")
+        return _text(root, "ETag")
+
+    def end(self, upload: str) -> None:
+        """See `Uploads`."""
+        with self._said():
+            self._bucket.send_once("DELETE", self.key, {"uploadId": upload})
+
+    def stored(self) -> Stored:
+        """See `Uploads`."""
+        with self._said():
+            found = self._bucket.send_once("HEAD", self.key, headers=CHECKSUM_MODE).headers
+        size = found.get("content-length", "")
+        if not size.isdecimal():
+            raise StorageError(f"{self.key}: the store does not say how large it is")
+        return Stored(found.get("etag", ""), int(size), found.get("x-amz-checksum-sha256", ""))
+
+    def _parsed(self, answer: Answer) -> ElementTree.Element:
+        return _root(self._bucket, self.key, answer)
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        with _said(self.key):
+            try:
+                yield
+            except MissingBucket:
+                raise
+            except Missing as error:
+                raise NoUpload(f"{self.key}: {error.strerror}") from error
+
+
+def _root(bucket: Bucket, key: str, answer: Answer) -> ElementTree.Element:
+    """The XML of an answer, which is asked for again where it was cut off."""
+    try:
+        return parsed(bucket, key, answer)
+    except StoreError as error:
+        raise Busy(str(error.strerror), str(error.filename)) from error
+
+
+def _name(one: ElementTree.Element) -> str:
+    return one.tag.rpartition("}")[2]
+
+
+def _text(root: ElementTree.Element, name: str) -> str:
+    """The text of the first element of a name; empty where there is none."""
+    return next((one.text or "" for one in root.iter() if _name(one) == name), "")
+
+
+def _part(one: ElementTree.Element) -> StoredPart:
+    """Raises ValueError."""
+    return StoredPart(
+        int(_text(one, "PartNumber")), _text(one, "ETag"), int(_text(one, "Size")), _text(one, "ChecksumSHA256")
+    )
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Errors of a bucket as ours."""
+    try:
+        yield
+    except StoreError as error:
+        words = str(error.strerror)
+        if isinstance(error, Busy):
+            raise Throttled(f"{what}: {error}") from error
+        if isinstance(error, MissingBucket):
+            raise Fatal(f"{what}: {words}") from error
+        if isinstance(error, Denied):
+            raise Fatal(f"{what}: {words.removesuffix(f'; {CHECK_CREDENTIALS}')}", CHECK_CREDENTIALS) from error
+        if isinstance(error, Changed):
+            raise SourceChanged(
+                f"{what} was changed while it was copied", "copy it again once it is written"
+            ) from error
+        raise StorageError(f"{what}: {words}") from error
