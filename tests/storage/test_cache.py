@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.helpers.disk import small_disk
 
 from windlass.errors import StorageError, UsageError
+from windlass.runs.data import unfinished_readers
 from windlass.runs.store import Store
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
@@ -36,6 +42,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
+def cache_of(home: Path, bound: int = 1 << 40) -> DataCache:
+    return DataCache(home / "data", lambda: unfinished_readers(home), lambda _: bound)
+
+
 class Staged(NamedTuple):
     digest: str
     folder: Path
@@ -45,7 +55,7 @@ class Staged(NamedTuple):
 
 
 def stage(home: Path, source: Address, link: Path | None = None, bound: int = 1 << 40) -> Staged:
-    found, moved = asyncio.run(DataCache(home, lambda _: bound).stage(source, link))
+    found, moved = asyncio.run(cache_of(home, bound).stage(source, link))
     return Staged(found.digest, found.folder, found.num_files, found.num_bytes, moved)
 
 
@@ -89,7 +99,7 @@ def test_what_a_script_has_changed_is_fetched_again(home: Path, source: Address,
 def test_equal_sources_share_a_set(home: Path, source: Address, tmp_path: Path) -> None:
     first, second = stage(home, source), stage(home, fill(tmp_path / "copy", SET))
     assert first.folder == second.folder
-    assert len(DataCache(home).sets()) == 1
+    assert len(cache_of(home).sets()) == 1
 
 
 def test_two_at_once_fetch_it_once(home: Path, source: Address, tmp_path: Path) -> None:
@@ -117,7 +127,7 @@ def test_the_set_that_was_not_used_for_longest_is_removed_unless_a_run_reads_it(
     for number, one in enumerate((oldest, older)):
         os.utime(one.folder.parent / "used", (1000.0 + number,) * 2)
     newest = stage(home, sources[2], bound=10)
-    assert {one.digest for one in DataCache(home).sets()} == {oldest.digest, newest.digest}
+    assert {one.digest for one in cache_of(home).sets()} == {oldest.digest, newest.digest}
 
 
 def test_a_set_that_is_not_whole_is_none(home: Path, source: Address, tmp_path: Path) -> None:
@@ -138,7 +148,7 @@ def test_a_source_without_files_is_refused(home: Path, tmp_path: Path) -> None:
 def test_a_set_is_removed_by_its_source_or_its_digest_unless_a_run_reads_it(
     home: Path, source: Address, tmp_path: Path
 ) -> None:
-    cache = DataCache(home)
+    cache = cache_of(home)
     with Store(home) as store:
         store.create("r-1", name="r", target="local", output_dir="out", plan="{}", time=1.0).close()
         staged = stage(home, source, store.run_dir("r-1") / "data" / "x")
@@ -151,3 +161,107 @@ def test_a_set_is_removed_by_its_source_or_its_digest_unless_a_run_reads_it(
     assert cache.sets() == []
     with pytest.raises(UsageError, match="no set is in the cache"):
         cache.remove(str(source))
+
+
+# -- a volume that pods share -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """That of the pods."""
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def volume(tmp_path: Path, umask: None) -> Path:
+    return tmp_path / "volume" / "data"
+
+
+def stage_in(volume: Path, source: Address, link: Path | None = None) -> Staged:
+    found, moved = asyncio.run(DataCache(volume, None, lambda _: 0).stage(source, link))
+    return Staged(found.digest, found.folder, found.num_files, found.num_bytes, moved)
+
+
+def test_a_volume_may_be_mounted_elsewhere(volume: Path, source: Address, tmp_path: Path) -> None:
+    stage_in(volume, source, volume / "runs" / "r-1" / "digits")
+    volume.parent.rename(tmp_path / "elsewhere")
+    assert contents(tmp_path / "elsewhere/data/runs/r-1/digits") == SET
+    again = stage_in(tmp_path / "elsewhere/data", source, tmp_path / "elsewhere/data/runs/r-2/digits")
+    assert again.num_moved == 0
+
+
+def test_no_set_of_a_volume_is_removed(volume: Path, tmp_path: Path) -> None:
+    staged = [stage_in(volume, fill(tmp_path / f"source-{number}", {"x": b"%d" % number})) for number in range(3)]
+    assert {one.digest for one in DataCache(volume, None).sets()} == {one.digest for one in staged}
+    with pytest.raises(UsageError, match="pods may read it"):
+        DataCache(volume, None).remove(staged[0].digest)
+
+
+def test_a_volume_is_open_to_its_group_and_the_cache_of_this_machine_to_none(
+    volume: Path, home: Path, source: Address
+) -> None:
+    stage_in(volume, source, volume / "runs" / "r-1" / "digits")
+    for path in [volume, *volume.rglob("*")]:
+        wanted = 0o070 if path.is_dir() else 0o060
+        assert path.stat().st_mode & wanted == wanted, path
+    stage(home, source)
+    for path in (home / "data").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+OTHER_USER = """
+import asyncio, os, sys
+from pathlib import Path
+from windlass.storage.address import Address
+from windlass.storage.cache import DataCache
+
+def stage(root, source):
+    return asyncio.run(DataCache(Path(root), None).stage(Address("folder", "", source), Path(root, "runs/r-2/x")))[1]
+
+os.umask(0o002)
+volume, source, elsewhere = sys.argv[1:]
+stage(elsewhere, source)  # all modules are imported while this is the user that may read them
+os.chdir(volume)
+os.setresgid(20000, 20000, 20000)
+os.setgroups([])
+os.setresuid(10002, 10002, 10002)
+print(stage(".", source))
+"""
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_pod_of_another_user_goes_on_with_what_was_begun() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become other users")
+    with tempfile.TemporaryDirectory() as name:  # folders of pytest are closed to other users
+        disk = Path(name)
+        disk.chmod(0o755)
+        source, volume = fill(disk / "source", SET), disk / "volume"
+        volume.mkdir()
+        os.chown(volume, 0, 20000)
+        volume.chmod(0o2775)
+        staged = stage_in(volume, source)
+        [staging] = {lock.with_suffix("") for lock in (volume / "staging").glob("*.lock")}
+        staged.folder.parent.rename(staging)  # as if it was killed before the set got its name
+        (staging / "manifest.jsonl").rename(staging / "files" / manifests.IN_FOLDER)
+        (staging / "files" / "a" / "1.bin").unlink()
+        for path in [volume, *volume.rglob("*")]:
+            os.chown(path, 10001, 20000)
+        command = [sys.executable, "-c", OTHER_USER, str(volume), str(source), str(disk / "elsewhere")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("3\n", "")
+        assert contents(volume / "runs/r-2/x") == SET
+
+
+def test_a_set_that_does_not_fit_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    source = fill(tmp_path / "source", {"small": b"x" * 1000, "large": b"y" * 3_000_000})
+    with small_disk(tmp_path / "disk", 2_000) as disk:
+        with pytest.raises(StorageError, match=r"needs 3,001,000 bytes more below .*/data, and [\d,]+ are free"):
+            stage_in(disk / "data", source)
+        assert not list((disk / "data").rglob("small"))
+        subprocess.run(["mount", "-o", "remount,size=4000k", str(disk)], check=True)
+        assert stage_in(disk / "data", source).num_moved == 3_001_000
+        fill(Path(source.path), {"small": b"z" * 1000})
+        assert stage_in(disk / "data", source).num_moved == 1000

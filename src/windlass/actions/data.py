@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from windlass.errors import UsageError
 from windlass.runs.context import Context
+from windlass.runs.data import unfinished_readers
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.cache import DataCache
@@ -86,20 +87,24 @@ def list_files(address: str, context: Context) -> DataList:
 def stage(source: str, context: Context, progress: Progress | None = None) -> StagedData:
     """Fetch a set into the cache of this machine. Raises UsageError, StorageError, MissingPart."""
     began = time.monotonic()
-    staged, moved = _wait(DataCache(context.home).stage(Address.parse(source, context.cwd), progress=progress))
+    staged, moved = _wait(_cache(context).stage(Address.parse(source, context.cwd), progress=progress))
     return view_of(StagedData, _cached(staged), fetched_bytes=moved, seconds=round(time.monotonic() - began, 3))
 
 
 def list_cache(context: Context) -> DataCacheList:
     """The sets in the cache of this machine."""
-    return DataCacheList(tuple(map(_cached, DataCache(context.home).sets())))
+    return DataCacheList(tuple(map(_cached, _cache(context).sets())))
 
 
 def remove(which: str, context: Context) -> CachedData:
     """Remove a set from the cache of this machine, by its source or its digest. Raises UsageError, StorageError."""
     if not DIGEST.fullmatch(which):
         which = str(Address.parse(which, context.cwd))
-    return _cached(DataCache(context.home).remove(which))
+    return _cached(_cache(context).remove(which))
+
+
+def _cache(context: Context) -> DataCache:
+    return DataCache(context.home / "data", lambda: unfinished_readers(context.home))
 
 
 def _cached(one: CachedSet) -> CachedData:

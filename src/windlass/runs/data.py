@@ -1,8 +1,9 @@
-"""Which data sets of a run are others than an earlier run of the same job has read."""
+"""Data sets that runs read: those that differ from an earlier run of the same job, and the links to cached ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from windlass.runs.events import DataStaged
@@ -41,3 +42,15 @@ def data_differences(status: Status, store: Store) -> tuple[DataDifference, ...]
         if other.digest != staged.digest:
             found.append(DataDifference(staged.name, run, other.digest))
     return tuple(found)
+
+
+def unfinished_readers(home: Path) -> dict[Path, set[str]]:
+    """The unfinished runs of this machine that have links to a data set, by its folder. Raises StoreError."""
+    found: dict[Path, set[str]] = {}
+    with Store(home) as store:
+        for status in store.statuses(unfinished=True):
+            folder = store.run_dir(status.id) / "data"
+            for link in folder.iterdir() if folder.is_dir() else ():
+                if link.is_symlink():
+                    found.setdefault(link.resolve(), set()).add(status.id)
+    return found

@@ -1,7 +1,8 @@
-"""Cache of data sets on this machine: each is fetched once, kept under its digest, and shared by runs that read it.
+"""Cache of data sets: each is fetched once, kept under its digest, and shared by all runs that read it.
 
-A run reads a set by a link in its own folder. A set is removed, the least recently used first, once the cache is larger
-than its bound and no unfinished run has a link to it.
+A run reads a set by a link in its own folder. In the cache of this machine a set is removed, the least recently used
+first, once the cache is larger than its bound and no unfinished run has a link to it. On a volume that pods of several
+nodes share, none is removed: no process knows all its readers.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from windlass.errors import StorageError, UsageError
-from windlass.runs.store import Store
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
@@ -29,16 +29,26 @@ SHARE: Final = 0.5
 """Of the space that is free or taken by the cache, what the cache may take."""
 NAMED: Final = 5
 """Refused files that a message names."""
+PRIVATE: Final = 0o700
+"""Mode of the folders of this machine's cache: other users have not the keys that its sets were fetched with."""
+SHARED: Final = 0o777
+"""The same of a volume, less the umask: pods of other users in one group read the sets there, take the locks, and go on
+with what another pod has begun."""
+Readers: TypeAlias = Callable[[], Mapping[Path, Set[str]]]
+"""Gives the unfinished runs that read a set, by the folder of its files."""
 
 
 class DataCache:
-    """The cache below the folder of this user's records."""
+    """The cache below a folder. Several processes, also of several machines, may use it at once."""
 
-    def __init__(self, home: Path, bound: Callable[[Path], int] | None = None) -> None:
-        """`bound` gives the most bytes that the cache may take, for its folder."""
-        self._home = home
-        self._root = home / "data"
-        self._sets = SetFolder(self._root)
+    def __init__(self, root: Path, readers: Readers | None, bound: Callable[[Path], int] | None = None) -> None:
+        """`readers` is None for a volume that pods share. `bound` gives the most bytes that the cache may take, for its
+        folder; default: a share of the space there.
+        """
+        self._root = root
+        self._mode = SHARED if readers is None else PRIVATE
+        self._sets = SetFolder(root, self._mode)
+        self._readers = readers
         self._bound = bound or self._share
 
     async def stage(
@@ -51,8 +61,8 @@ class DataCache:
         """
         if link is not None and (found := self._sets.sound(link)) is not None:
             return found, 0
-        with _locked(staging_lock(self._home, source)):
-            place = open_place(source, self._home)
+        with self._locked(staging_lock(self._root, source)):
+            place = open_place(source, self._root)
             entries = [entry async for batch in place.entries() for entry in batch]
             if not entries:
                 raise StorageError(f"{source} has no files", f"see: windlass data ls {source}")
@@ -60,7 +70,7 @@ class DataCache:
                 known, done = self._sets.of(source), None
                 if known is None or not self._sets.has_just(known, entries):
                     done = await self._fetch(source, place, entries, known, progress or Progress())
-                with _locked(self._root / "lock"):
+                with self._locked(self._root / "lock"):
                     if done is not None:
                         known = self._sets.put(self._staging(source), done.manifest.digest)
                     if known is not None and known.folder.exists():  # else it was removed meanwhile
@@ -73,14 +83,16 @@ class DataCache:
 
     def remove(self, which: str) -> CachedSet:
         """Remove the set of a source, or of a digest that begins so. Raises UsageError, StorageError."""
-        with _locked(self._root / "lock"):
+        if self._readers is None:
+            raise UsageError(f"{which}: pods may read it", "sets of a volume are removed with the volume")
+        with self._locked(self._root / "lock"):
             digest = which if which.startswith("set:") else f"set:{which}"
             found = [one for one in self.sets() if which in one.sources or one.digest.startswith(digest)]
             if len(found) != 1:
                 what = f"{len(found)} sets are" if found else "no set is"
                 raise UsageError(f"{what} in the cache of {which}", "see: windlass data ls")
             [one] = found
-            if runs := self._readers().get(one.folder):
+            if runs := self._readers().get(one.folder.resolve()):
                 raise UsageError(
                     f"{one.digest} is read by {', '.join(sorted(runs))}", "it can be removed after their end"
                 )
@@ -88,15 +100,16 @@ class DataCache:
             return one
 
     async def _fetch(
-        self, source: Address, place: Place, entries: Iterable[Entry], known: CachedSet | None, progress: Progress
+        self, source: Address, place: Place, entries: Sequence[Entry], known: CachedSet | None, progress: Progress
     ) -> Copied:  # fmt: skip
         """Fetch what is not in the set that the source had before, into the folder of its staging."""
         self._make_room(sum(one.size for one in entries))
         files = self._staging(source) / FILES
         if known is not None and not (files / manifests.IN_FOLDER).exists():
             link_tree(known.folder, files)
+        self._refuse_lack_of_space(source, self._sets.lacking_bytes(known, entries) - _fetched_bytes(files))
         target = Address("folder", "", str(files))
-        with journal_for(source, target, self._home) as journal:
+        with journal_for(source, target, self._root) as journal:
             done = await Copy(place, Folder(target), journal, progress).run()
         if done.refused:
             named = "; ".join(f"{one.name}: {one.why}" for one in done.refused[:NAMED])
@@ -106,51 +119,60 @@ class DataCache:
         return done
 
     def _staging(self, source: Address) -> Path:
-        return staging_lock(self._home, source).with_suffix("")
+        return staging_lock(self._root, source).with_suffix("")
 
-    # -- the bound ----------------------------------------------------------------------------------------------------
+    # -- the space ----------------------------------------------------------------------------------------------------
 
     def _make_room(self, num_bytes: int) -> None:
         """Remove sets that no unfinished run reads until so many bytes more are within the bound."""
-        with _locked(self._root / "lock"):
+        with self._locked(self._root / "lock"):
             self._sets.finish_removals()
+            if self._readers is None:
+                return
             sets, read = self.sets(), self._readers()
             total, bound = sum(one.num_bytes for one in sets) + num_bytes, self._bound(self._root)
             for one in sets:
                 if total <= bound:
                     break
-                if one.folder not in read:
+                if one.folder.resolve() not in read:
                     self._sets.remove(one.folder.parent)
                     total -= one.num_bytes
 
-    def _readers(self) -> dict[Path, set[str]]:
-        """The unfinished runs that have links to a set, by its folder."""
-        found: dict[Path, set[str]] = {}
-        with Store(self._home) as store:
-            for status in store.statuses(unfinished=True):
-                folder = store.run_dir(status.id) / "data"
-                for link in folder.iterdir() if folder.is_dir() else ():
-                    if link.is_symlink():
-                        found.setdefault(link.readlink(), set()).add(status.id)
-        return found
-
     def _share(self, root: Path) -> int:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root.mkdir(mode=self._mode, parents=True, exist_ok=True)
         return int(SHARE * (shutil.disk_usage(root).free + sum(one.num_bytes for one in self.sets())))
 
+    def _refuse_lack_of_space(self, source: Address, num_bytes: int) -> None:
+        """Before hours are spent on a set that does not fit. Raises StorageError."""
+        with said(str(self._root)):
+            space = shutil.disk_usage(self._root)
+        if num_bytes > space.free and space.total:  # some file systems of networks do not say
+            needs = f"{source} needs {num_bytes:,} bytes more below {self._root}, and {space.free:,} are free"
+            raise StorageError(needs, "free some space there, or make it larger")
 
-def staging_lock(home: Path, source: Address) -> Path:
-    """The file that a process locks while it stages a source."""
-    return home / "data" / "staging" / f"{key_of(str(source))}.lock"
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        with said(str(path)):
+            path.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode & 0o666)
+        try:
+            with said(str(path)):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with said(str(path)):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+def staging_lock(root: Path, source: Address) -> Path:
+    """The file that a process locks while it stages a source in the cache below a folder."""
+    return root / "staging" / f"{key_of(str(source))}.lock"
+
+
+def _fetched_bytes(files: Path) -> int:
+    """Space that files take which an earlier process has fetched or reserved: those of a set have a second link."""
+    found = 0
+    for below, _, names in os.walk(files):
+        for name in names:
+            about = os.lstat(Path(below, name))
+            found += about.st_blocks * 512 if about.st_nlink == 1 else 0
+    return found

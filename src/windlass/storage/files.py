@@ -43,13 +43,17 @@ def _libc() -> ctypes.CDLL:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Take the space of a file at once, so that a full disk is known before anything is fetched. Raises OSError."""
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-        os.truncate(descriptor, size)
+    """Take the space of a file at once, so that a full disk is known before anything is fetched. Raises OSError.
+
+    By the system call itself: `posix_fallocate` writes to each block where a file system, such as NFS, has none.
+    """
+    while _libc().fallocate(descriptor, 0, ctypes.c_longlong(0), ctypes.c_longlong(size)) != 0:
+        number = ctypes.get_errno()
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            os.truncate(descriptor, size)
+            return
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
 
 
 def write_at(descriptor: int, start: int, data: Buffer) -> None:

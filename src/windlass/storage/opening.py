@@ -47,7 +47,8 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     """
     _refuse_overlap(source, destination)
     folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
-    with locked(folder, str(destination), waits=waits):
+    # What is beside the files of a folder is as open to others as they are: the umask says it.
+    with locked(folder, str(destination), waits=waits, mode=0o777 if destination.is_folder else 0o700):
         with Journal(folder / "journal.jsonl") as journal:
             yield journal
         if destination.is_folder:
@@ -55,15 +56,15 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
 
 
 @contextmanager
-def locked(folder: Path, destination: str, *, waits: bool = False) -> Iterator[None]:
-    """In the block no other process writes to the destination whose state is in `folder`.
+def locked(folder: Path, destination: str, *, waits: bool = False, mode: int = 0o700) -> Iterator[None]:
+    """In the block no other process writes to the destination whose state is in `folder`, made with this `mode`.
 
     It `waits` for one that does, or raises StorageError.
     """
     while True:
         with system_errors(str(folder)):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode & 0o666)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))

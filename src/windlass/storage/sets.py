@@ -1,4 +1,4 @@
-"""Sets of the cache of this machine, each in a folder that has the name of its digest.
+"""Sets of a cache, each in a folder that has the name of its digest.
 
 ROOT/sets/DIGEST        a set: its `manifest.jsonl`, and its files in `files`, which do not change
 ROOT/sources/KEY.json   which set a source had when it was last read
@@ -48,8 +48,9 @@ class CachedSet:
 class SetFolder:
     """The sets below one folder. What changes them is called under the lock of the cache."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, mode: int) -> None:
+        """`mode` is that of folders that are made."""
+        self._root, self._mode = root, mode
 
     def all(self) -> list[CachedSet]:
         """All sets, the least recently used first."""
@@ -75,9 +76,12 @@ class SetFolder:
 
     def has_just(self, one: CachedSet, entries: Iterable[Entry]) -> bool:
         """Whether a set is just what its source lists."""
-        found = _manifest(one.folder.parent)
-        known = {} if found is None else {file.name: (file.size, file.source) for file in found.files.values()}
-        return known == {entry.name: (entry.size, entry.version) for entry in entries}
+        return _sources_of(one) == {entry.name: (entry.size, entry.version) for entry in entries}
+
+    def lacking_bytes(self, one: CachedSet | None, entries: Iterable[Entry]) -> int:
+        """Bytes of the files that a source lists and that a set has not, or has another version of."""
+        known = {} if one is None else _sources_of(one)
+        return sum(entry.size for entry in entries if known.get(entry.name) != (entry.size, entry.version))
 
     def put(self, folder: Path, digest: str) -> CachedSet:
         """Take over a folder with `files` and their manifest. A set of this digest that is there has the same files,
@@ -85,7 +89,7 @@ class SetFolder:
         """
         final = self._folder(digest)
         with said(str(final)):
-            final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            final.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             if (found := self.sound(final / FILES)) is not None:
                 shutil.rmtree(folder)
                 return found
@@ -103,13 +107,14 @@ class SetFolder:
         with said(str(one.folder)):
             (one.folder / manifests.IN_FOLDER).unlink(missing_ok=True)  # a script would take it for a part of the set
             (one.folder.parent / USED).touch()
-            note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            note.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             write_whole(note, json.dumps({"source": str(source), "digest": one.digest}).encode())
             if link is not None:
-                link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                link.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
                 new = link.with_name(f".{link.name}.new")
                 new.unlink(missing_ok=True)
-                new.symlink_to(one.folder)
+                # Relative, as a volume may be mounted elsewhere; the real paths, as `..` is taken of these.
+                new.symlink_to(os.path.relpath(one.folder.resolve(), link.parent.resolve()))
                 new.replace(link)
 
     def remove(self, folder: Path) -> None:
@@ -196,6 +201,12 @@ def _set(folder: Path, sources: dict[str, list[str]]) -> CachedSet | None:
         used_at = 0.0
     of = tuple(sorted(sources.get(found.digest, ())))
     return CachedSet(found.digest, folder / FILES, len(found.files), found.num_bytes, used_at, of)
+
+
+def _sources_of(one: CachedSet) -> dict[str, tuple[int, str]]:
+    """Size and version at the source of each file of a set, by name."""
+    found = _manifest(one.folder.parent)
+    return {} if found is None else {file.name: (file.size, file.source) for file in found.files.values()}
 
 
 def _manifest(folder: Path) -> Manifest | None:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from windlass.storage import child
 from windlass.storage.address import Address
 from windlass.storage.cache import DataCache
 
 
-def main(argv: list[str]) -> None:
-    """Stage all sets, one after the other. Raises StorageError, UsageError, MissingPart."""
-    cache = DataCache(Path(argv[0]))
-    for name, source, link in zip(argv[1::3], argv[2::3], argv[3::3], strict=True):
+def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[dict[str, Any]]:
+    """Stage sets (name, source, link), one after the other; gives a line for each. Its progress is reported.
+
+    Raises StorageError, UsageError, MissingPart.
+    """
+    for name, source, link in sets:
         with child.reported(name) as progress:
-            staged, moved = asyncio.run(cache.stage(Address.parse(source, Path("/")), Path(link), progress))
-        child.say({"name": name, "digest": staged.digest, "files": staged.num_files, "bytes": staged.num_bytes,
-                   "moved": moved})  # fmt: skip
+            found, moved = asyncio.run(cache.stage(Address.parse(source, Path("/")), Path(link), progress))
+        yield {"name": name, "digest": found.digest, "files": found.num_files, "bytes": found.num_bytes,
+               "moved": moved}  # fmt: skip
+
+
+def main(argv: list[str]) -> None:
+    """Stage all sets in the cache of this machine. Raises StorageError, UsageError, MissingPart, StoreError."""
+    from windlass.runs.data import unfinished_readers  # this module runs in pods too, where no record of runs is
+
+    home = Path(argv[0])
+    cache = DataCache(home / "data", lambda: unfinished_readers(home))
+    for line in staged(cache, zip(argv[1::3], argv[2::3], argv[3::3], strict=True)):
+        child.say(line)
 
 
 if __name__ == "__main__":

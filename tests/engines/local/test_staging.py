@@ -46,7 +46,7 @@ def job(tmp_path: Path, source: Path) -> dict[str, Any]:
 
 def locked(harness: Harness, source: Path) -> AbstractContextManager[None]:
     """Meanwhile no process can fetch the set."""
-    return held(staging_lock(harness.home, Address("folder", "", str(source))))
+    return held(staging_lock(harness.home / "data", Address("folder", "", str(source))))
 
 
 @contextmanager
