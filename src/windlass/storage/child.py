@@ -25,6 +25,14 @@ REPORT_SECONDS: Final = 1.0
 def run(work: Callable[[], None]) -> int:
     """Do the work of the process; gives its exit code."""
     threading.Thread(target=_end_with_input, daemon=True).start()
+    if (error := attempted(work)) is None:
+        return 0
+    say({"error": error.message, "hint": error.hint})
+    return 1
+
+
+def attempted(work: Callable[[], None]) -> WindlassError | None:
+    """Do some work; gives the error of ours that has ended it."""
     return_freed_blocks()
     try:
         work()
@@ -32,9 +40,8 @@ def run(work: Callable[[], None]) -> int:
         error = first_of(raised)
         if not isinstance(error, WindlassError):
             raise
-        say({"error": error.message, "hint": error.hint})
-        return 1
-    return 0
+        return error
+    return None
 
 
 def say(line: Mapping[str, Any]) -> None:

@@ -34,14 +34,18 @@ LIST_BATCH: Final = 4096
 class Folder(Place):
     """Files below a folder. Symbolic links are followed where they stay below it, and refused by name where not."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, may_be_missing: bool = False) -> None:
+        """One that `may_be_missing` has no files then; else it is refused."""
         self.address = address
         self._root = Path(address.path)
+        self._may_be_missing = may_be_missing
         self._made: set[str] = set()
         """Folders that are there."""
 
     async def entries(self) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
+        if self._may_be_missing and not self._root.exists():
+            return
         if not self._root.is_dir():
             raise StorageError(f"{self.address}: there is no such folder")
         found = self._walk()

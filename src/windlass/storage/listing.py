@@ -39,6 +39,8 @@ async def pages(ask: Callable[[str], Page]) -> AsyncIterator[list[Entry]]:
 def parse(root: ElementTree.Element, prefix: str) -> Page:
     """Read a `ListBucketResult`. Raises KeyError and ValueError where it is none."""
     space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+    if root.tag != f"{space}ListBucketResult":
+        raise ValueError(f"it is a {root.tag[len(space) :][:40]}")
     is_encoded = root.findtext(f"{space}EncodingType") == "url"
     entries = list(_entries(root, space, prefix, is_encoded))
     if root.findtext(f"{space}IsTruncated") != "true":

@@ -5,25 +5,36 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 from windlass.storage import child
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
+from windlass.storage.folder import Folder
 from windlass.storage.opening import journal_for, open_place
 
 
-def main(home: str, name: str, folder: str, destination: str) -> None:
-    """Copy what the destination lacks of a folder, and verify it. Raises StorageError, UsageError, MissingPart."""
+def uploaded(home: str, name: str, folder: str, destination: str) -> dict[str, Any]:
+    """Copy what the destination lacks of a folder, and verify it; gives a line about it. Its progress is reported.
+
+    A folder that is not there is an empty one: the run has written nothing. Raises StorageError, UsageError,
+    MissingPart.
+    """
     of, to = (Address.parse(text, Path("/")) for text in (folder, destination))
-    places = open_place(of, Path(home)), open_place(to, Path(home))
+    places = Folder(of, may_be_missing=True), open_place(to, Path(home))
     # That of a supervisor which was killed just now may still have it.
     with child.reported(name) as progress, journal_for(of, to, Path(home), waits=True) as journal:
         done = asyncio.run(Copy(*places, journal, progress).run())
-    child.say({
+    return {
         "name": name, "digest": done.manifest.digest, "files": len(done.manifest.files),
         "bytes": done.manifest.num_bytes, "moved": done.num_bytes,
         "refused": [f"{one.name}: {one.why}" for one in done.refused],
-    })  # fmt: skip
+    }  # fmt: skip
+
+
+def main(home: str, name: str, folder: str, destination: str) -> None:
+    """Upload from this machine. Raises StorageError, UsageError, MissingPart."""
+    child.say(uploaded(home, name, folder, destination))
 
 
 if __name__ == "__main__":

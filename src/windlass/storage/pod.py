@@ -1,0 +1,126 @@
+"""Program of a pod that stages data sets into a volume or uploads outputs from it, by the standard library alone.
+
+`WINDLASS_TRANSFER` is one of
+
+    {"kind": "stage", "root": FOLDER, "sets": [{"name": NAME, "source": ADDRESS, "link": PATH}]}
+    {"kind": "upload", "state": FOLDER, "name": NAME, "source": FOLDER, "destination": ADDRESS}
+
+with paths of the pod. `state` is a folder of the volume: the next pod goes on with the uploads that it has notes of.
+The lines on standard output are those of `staging.py` and `upload.py`. The outcome is also written to the file that
+`WINDLASS_TRANSFER_RESULT` names, in at most `RESULT_BYTES`: `{"results": [LINE]}` or `{"error": …, "hint": …}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from windlass.errors import UsageError, WindlassError
+from windlass.storage import child
+from windlass.storage.cache import DataCache
+from windlass.storage.staging import staged
+from windlass.storage.upload import uploaded
+
+REFUSED: Final = 64
+"""Exit code where an error of ours has ended it: what passes was repeated, so another pod would end in the same way."""
+TERMINATED: Final = 128 + signal.SIGTERM
+RESULT_FILE: Final = "/dev/termination-log"
+RESULT_BYTES: Final = 4096
+"""That the kubelet keeps of this file."""
+NAMED: Final = 5
+"""Refused files that the outcome names."""
+NAME_BYTES: Final = 300
+ERROR_BYTES, HINT_BYTES = 2800, 1000
+UMASK: Final = 0o002
+"""Other pods with the same `fsGroup` write beside this one, as any user. All may read: a pod may be of any user id, so
+modes protect no file of a volume; the right to mount it does."""
+Line: TypeAlias = Mapping[str, Any]
+
+
+def main(environ: Mapping[str, str] | None = None) -> int:
+    """Do the transfer that the environment names; gives the exit code."""
+    environ = os.environ if environ is None else environ
+    # The first process of a container ignores a signal without a handler. What was written is gone on with.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
+    os.umask(UMASK)
+    results: list[Line] = []
+
+    def work() -> None:
+        for line in transfer(environ.get("WINDLASS_TRANSFER", "")):
+            child.say(line)
+            results.append(line)
+
+    error = child.attempted(work)
+    if error is not None:
+        child.say({"error": error.message, "hint": error.hint})
+    outcome = bounded_results(results) if error is None else bounded_error(error)
+    try:
+        Path(environ.get("WINDLASS_TRANSFER_RESULT") or RESULT_FILE).write_bytes(outcome)
+    except OSError as problem:  # the lines have it too
+        print(f"the outcome cannot be written: {problem}", file=sys.stderr)
+    return 0 if error is None else REFUSED
+
+
+def transfer(text: str) -> Iterator[Line]:
+    """Do what is asked for; gives the line of each part. Raises StorageError, UsageError, MissingPart."""
+    try:
+        asked = json.loads(text)
+        kind = asked["kind"]
+        if kind == "stage":
+            root, sets = Path(asked["root"]), [(one["name"], one["source"], one["link"]) for one in asked["sets"]]
+        elif kind == "upload":
+            words = [str(asked[name]) for name in ("state", "name", "source", "destination")]
+        else:
+            raise ValueError(f"the kind {kind}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"WINDLASS_TRANSFER is no transfer that this version knows: {error!r}") from error
+    if kind == "stage":
+        yield from staged(DataCache(root, None), sets)
+    else:
+        yield uploaded(*words)
+
+
+def bounded_results(results: Sequence[Line]) -> bytes:
+    """Lines as an outcome that fits; `num_refused` counts the refused files, of which some are named.
+
+    Where it does not fit without any, the last lines are left out: `left_out` counts them.
+    """
+    for num_named in range(NAMED, -1, -1):
+        found = [_shortened(line, num_named) for line in results]
+        if len(data := _encoded({"results": found})) <= RESULT_BYTES:
+            return data
+    while len(data := _encoded({"results": found, "left_out": len(results) - len(found)})) > RESULT_BYTES:
+        found.pop()
+    return data
+
+
+def _shortened(line: Line, num_named: int) -> Line:
+    if "refused" not in line:
+        return line
+    refused = line["refused"]
+    return {**line, "refused": [_cut(one, NAME_BYTES) for one in refused[:num_named]], "num_refused": len(refused)}
+
+
+def bounded_error(error: WindlassError) -> bytes:
+    """An error as an outcome that fits."""
+    return _encoded({"error": _cut(error.message, ERROR_BYTES), "hint": _cut(error.hint, HINT_BYTES)})
+
+
+def _cut(text: str, num_bytes: int) -> str:
+    """A text that takes no more bytes in JSON."""
+    while len(json.dumps(text)) > num_bytes:
+        text = f"{text[: len(text) * 7 // 8 - 1]}…"
+    return text
+
+
+def _encoded(outcome: Mapping[str, Any]) -> bytes:
+    return json.dumps(outcome).encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

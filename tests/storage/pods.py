@@ -1,0 +1,92 @@
+"""Pods that move data, as processes of this machine: our package from a zip file, and Python with nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import windlass
+
+PARTS = ("__init__.py", "errors.py", "storage", "train/__init__.py", "train/report.py", "train/stream/__init__.py",
+         "train/s3")  # fmt: skip
+"""Of the folder of the package: all that the program imports."""
+MAIN = "import sys\nfrom windlass.storage.pod import main\nsys.exit(main())\n"
+
+
+def package(path: Path) -> Path:
+    """The zip file."""
+    root = Path(windlass.__file__).parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("__main__.py", MAIN)
+        for part in PARTS:
+            found = root / part
+            for one in sorted(found.rglob("*.py")) if found.is_dir() else [found]:
+                file.write(one, f"windlass/{one.relative_to(root)}")
+    return path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A pod that has ended."""
+
+    code: int
+    lines: list[dict[str, Any]]
+    """Of its standard output."""
+    outcome: Any
+    """What it has written for the kubelet; None where that is nothing."""
+    err: str
+
+
+@dataclass
+class Pod:
+    """A pod that runs."""
+
+    popen: subprocess.Popen[str]
+    result: Path
+
+    def ended(self) -> Ended:
+        out, err = self.popen.communicate()
+        outcome = json.loads(self.result.read_bytes()) if self.result.exists() else None
+        return Ended(self.popen.returncode, [json.loads(line) for line in out.splitlines()], outcome, err)
+
+
+@dataclass
+class Pods:
+    """Pods of one claim, which is a folder."""
+
+    folder: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    num_started: int = 0
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "claim" / "data"
+
+    def link(self, run: str = "r-1") -> Path:
+        return self.root / "runs" / run / "set"
+
+    def start(self, request: Mapping[str, Any] | str, **environ: str) -> Pod:
+        archive = self.folder / "windlass.zip"
+        if not archive.exists():
+            package(archive)
+        self.num_started += 1
+        result = self.folder / f"termination-log-{self.num_started}"
+        text = request if isinstance(request, str) else json.dumps(request)
+        given = {"WINDLASS_TRANSFER": text, "WINDLASS_TRANSFER_RESULT": str(result), **self.environ, **environ}
+        command = [sys.executable, "-I", "-S", str(archive)]
+        options: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return Pod(subprocess.Popen(command, env=given, text=True, cwd="/", **options), result)
+
+    def stage(self, source: str, run: str = "r-1", **environ: str) -> Pod:
+        sets = [{"name": "set", "source": source, "link": str(self.link(run))}]
+        return self.start({"kind": "stage", "root": str(self.root), "sets": sets}, **environ)
+
+    def upload(self, source: Path, destination: str, **environ: str) -> Pod:
+        request = {"kind": "upload", "state": str(self.folder / "claim" / "state"), "name": "outputs"}
+        return self.start({**request, "source": str(source), "destination": destination}, **environ)

@@ -1,0 +1,161 @@
+"""Uploads in parts: another process goes on with what S3 has, and no note of it is trusted more than S3."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from windlass.errors import StorageError
+from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
+from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, Uploads
+from windlass.storage.place import Throttled
+
+DATA = [b"a" * PART_BYTES, b"b" * PART_BYTES, b"c"]
+PARTS = Parts.of(sum(map(len, DATA)))
+
+
+class FakeUploads(Uploads):
+    """One object of a store, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__("bucket", "key")
+        self.begun: dict[str, dict[int, StoredPart]] = {}
+        self.sent: list[tuple[str, int]] = []
+        self.object: Stored | None = None
+        self.loses_answer = False
+        self.refusal: type[StorageError] = NoUpload
+        """Of what is asked of an object that is not there."""
+
+    def create(self) -> str:
+        upload = f"upload-{len(self.sent)}-{len(self.begun)}"
+        self.begun[upload] = {}
+        return upload
+
+    def send(self, upload: str, number: int, body: bytes, checksum: str) -> str:
+        assert checksum == to_s3(hashlib.sha256(body).digest())
+        self.sent.append((upload, number))
+        self.begun[upload][number] = StoredPart(number, f'"{number}"', len(body), checksum)
+        return f'"{number}"'
+
+    def parts(self, upload: str) -> list[StoredPart]:
+        if upload not in self.begun:
+            raise NoUpload("no such upload")
+        return list(self.begun[upload].values())
+
+    def complete(self, upload: str, parts: list[StoredPart]) -> str:
+        if parts != sorted(self.parts(upload), key=lambda one: one.number):
+            raise StorageError("other parts")
+        del self.begun[upload]
+        whole = hashlib.sha256(b"".join(bytes.fromhex(from_s3(one.checksum)[7:]) for one in parts)).digest()
+        self.object = Stored('"whole"', sum(one.size for one in parts), f"{to_s3(whole)}-{len(parts)}")
+        if self.loses_answer:
+            raise Throttled("the answer was lost")
+        return self.object.etag
+
+    def end(self, upload: str) -> None:
+        del self.begun[upload]
+
+    def stored(self) -> Stored:
+        if self.object is None:
+            raise self.refusal("no such object")
+        return self.object
+
+
+@pytest.fixture
+def store() -> FakeUploads:
+    return FakeUploads()
+
+
+def begin(store: FakeUploads, state: Path, source: str = "v1") -> S3Upload:
+    return S3Upload(store, PARTS, source, state)
+
+
+def write(upload: S3Upload, *numbers: int) -> list[bytes]:
+    return [upload.write(number, [DATA[number]]) for number in numbers]
+
+
+DIGESTS = [hashlib.sha256(one).digest() for one in DATA]
+
+
+def test_parts_that_the_store_has_are_not_sent_by_the_next_process(store: FakeUploads, tmp_path: Path) -> None:
+    write(begin(store, tmp_path), 0, 2)
+    again = begin(store, tmp_path)
+    assert again.done == {0: DIGESTS[0], 2: DIGESTS[2]}
+    write(again, 1)
+    assert asyncio.run(again.finish(DIGESTS)) == '"whole"'
+    assert store.stored().digest == combined(DIGESTS)
+    again.forget()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_upload_of_another_version_is_ended(store: FakeUploads, tmp_path: Path) -> None:
+    write(begin(store, tmp_path), 0)
+    [before] = store.begun
+    assert begin(store, tmp_path, "v2").done == {}
+    assert before not in store.begun
+
+
+def test_an_upload_that_a_rule_has_ended_is_begun_again(store: FakeUploads, tmp_path: Path) -> None:
+    write(begin(store, tmp_path), 0)
+    store.begun.clear()
+    again = begin(store, tmp_path)
+    assert again.done == {}
+    write(again, 0, 1, 2)
+    assert asyncio.run(again.finish(DIGESTS)) == '"whole"'
+
+
+def test_parts_of_another_size_or_without_a_checksum_are_sent_again(store: FakeUploads, tmp_path: Path) -> None:
+    write(begin(store, tmp_path), 0, 1)
+    [parts] = store.begun.values()
+    parts[1] = StoredPart(1, '"1"', PART_BYTES, "")
+    parts[2] = StoredPart(2, '"2"', 7, parts[2].checksum)
+    parts[9] = StoredPart(9, '"9"', 1, parts[2].checksum)
+    assert begin(store, tmp_path).done == {}
+
+
+def test_a_completion_whose_answer_was_lost_is_found_by_the_digest_of_the_object(
+    store: FakeUploads, tmp_path: Path
+) -> None:
+    first = begin(store, tmp_path)
+    write(first, 0, 1, 2)
+    store.loses_answer = True
+    with pytest.raises(Throttled):
+        asyncio.run(first.finish(DIGESTS))
+    assert asyncio.run(first.finish(DIGESTS)) == '"whole"'
+    again = begin(store, tmp_path)  # it was killed before it had forgotten the upload
+    assert (again.done, asyncio.run(again.finish(DIGESTS)), len(store.sent)) == (
+        dict(enumerate(DIGESTS)), '"whole"', 3
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("refusal", [NoUpload, StorageError])
+def test_an_object_that_is_another_or_hidden_is_sent_anew(
+    store: FakeUploads, tmp_path: Path, refusal: type[StorageError]
+) -> None:
+    """Without the right to list a bucket, what is not there is forbidden."""
+    first = begin(store, tmp_path)
+    write(first, 0, 1, 2)
+    store.loses_answer = True
+    with pytest.raises(Throttled):
+        asyncio.run(first.finish(DIGESTS))
+    store.object, store.refusal = None, refusal
+    assert begin(store, tmp_path).done == {}
+
+
+def test_a_note_that_is_damaged_is_none(store: FakeUploads, tmp_path: Path) -> None:
+    write(begin(store, tmp_path), 0)
+    [note] = tmp_path.iterdir()
+    note.write_bytes(note.read_bytes()[:20])
+    assert begin(store, tmp_path).done == {}
+
+
+@pytest.mark.parametrize(
+    ("checksum", "size", "is_ours"),
+    [(to_s3(DIGESTS[0]), 1, True), (f"{to_s3(DIGESTS[0])}-3", PARTS.size, True), (to_s3(DIGESTS[0]), PARTS.size, False),
+     (f"{to_s3(DIGESTS[0])}-2", PARTS.size, False), ("", 1, False), ("bm9uZQ==", 1, False)],
+)  # fmt: skip
+def test_a_checksum_counts_where_its_parts_are_ours(checksum: str, size: int, is_ours: bool) -> None:
+    assert bool(Stored('"e"', size, checksum).digest) == is_ours

@@ -1,0 +1,90 @@
+"""The program of a pod that moves data: what it is asked, what it reports, how it ends. Stores are folders here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from tests.storage.pods import Pods
+
+from windlass.errors import StorageError, UsageError
+from windlass.storage.pod import RESULT_BYTES, bounded_error, bounded_results, transfer
+
+EMPTY_SET = f"set:{hashlib.sha256(b'').hexdigest()}"
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Pods:
+    return Pods(tmp_path)
+
+
+def test_a_set_is_staged_by_python_alone_and_the_outcome_is_that_of_the_lines(pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.bin").write_bytes(b"one")
+    first = pods.stage(str(tmp_path / "source")).ended()
+    assert (first.code, first.err) == (0, "")
+    [line] = first.outcome["results"]
+    assert (line["name"], line["files"], line["bytes"], line["moved"]) == ("set", 1, 3, 3)
+    assert first.lines[-1] == line
+    assert (pods.link() / "a.bin").read_bytes() == b"one"
+    assert not pods.link().readlink().is_absolute()
+    again = pods.stage(str(tmp_path / "source"), "r-2").ended()
+    assert (again.code, again.outcome["results"]) == (0, [{**line, "moved": 0}])
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_outputs_that_are_not_there_are_an_empty_set(tmp_path: Path, is_there: bool) -> None:
+    if is_there:
+        (tmp_path / "output").mkdir()
+    request = {"kind": "upload", "state": str(tmp_path / "state"), "name": "outputs"}
+    [line] = transfer(json.dumps({**request, "source": str(tmp_path / "output"), "destination": str(tmp_path / "to")}))
+    assert line == {"name": "outputs", "digest": EMPTY_SET, "files": 0, "bytes": 0, "moved": 0, "refused": []}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"kind": "other"}', '{"kind": "stage", "root": "/r", "sets": [{"name": "x"}]}']
+)
+def test_what_is_no_transfer_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="WINDLASS_TRANSFER is no transfer that this version knows"):
+        list(transfer(text))
+
+
+def test_other_stores_than_s3_name_what_is_missing(pods: Pods) -> None:
+    ended = pods.stage("gs://bucket/set").ended()
+    assert (ended.code, ended.err, ended.lines) == (64, "", [ended.outcome])
+    assert ended.outcome["error"] == "gs://bucket/set/: gs:// needs the extra `data`"
+
+
+def test_an_outcome_that_cannot_be_written_changes_nothing_else(pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    pod = pods.upload(tmp_path / "output", str(tmp_path / "to"), WINDLASS_TRANSFER_RESULT=str(tmp_path / "no" / "log"))
+    ended = pod.ended()
+    assert (ended.code, len(ended.lines)) == (0, 1)
+    assert "the outcome cannot be written" in ended.err
+
+
+def test_an_outcome_of_many_refused_files_fits_and_counts_them() -> None:
+    refused = [f"{'🎉' * 500}/{number}: its name is longer than 255 bytes" for number in range(1000)]
+    [line] = json.loads(data := bounded_results([{"name": "outputs", "digest": EMPTY_SET, "refused": refused}]))[
+        "results"
+    ]
+    assert len(data) <= RESULT_BYTES
+    assert (line["digest"], line["num_refused"], len(line["refused"])) == (EMPTY_SET, 1000, 5)
+    assert all(one.startswith("🎉") for one in line["refused"])
+
+
+def test_an_outcome_of_many_sets_has_as_many_as_fit_and_counts_the_others() -> None:
+    lines = [{"name": f"set-{number}", "digest": EMPTY_SET, "files": 1, "bytes": 1, "moved": 1} for number in range(99)]
+    found = json.loads(data := bounded_results(lines))
+    assert RESULT_BYTES - 300 < len(data) <= RESULT_BYTES
+    assert found["results"] == lines[: len(found["results"])]
+    assert found["left_out"] == 99 - len(found["results"])
+
+
+def test_a_long_error_is_cut_and_fits() -> None:
+    data = bounded_error(StorageError("ü" * 5000, f"{'x' * 5000}"))
+    assert len(data) <= RESULT_BYTES
+    found = json.loads(data)
+    assert (found["error"][:9], found["error"][-1], found["hint"][-1]) == ("ü" * 9, "…", "…")
