@@ -5,29 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import windlass
-
-PARTS = ("__init__.py", "errors.py", "storage", "train/__init__.py", "train/report.py", "train/stream/__init__.py",
-         "train/s3")  # fmt: skip
-"""Of the folder of the package: all that the program imports."""
-MAIN = "import sys\nfrom windlass.storage.pod import main\nsys.exit(main())\n"
+from windlass.engines.kubernetes.transfers.package import archive
 
 
 def package(path: Path) -> Path:
     """The zip file."""
-    root = Path(windlass.__file__).parent
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("__main__.py", MAIN)
-        for part in PARTS:
-            found = root / part
-            for one in sorted(found.rglob("*.py")) if found.is_dir() else [found]:
-                file.write(one, f"windlass/{one.relative_to(root)}")
+    path.write_bytes(archive())
     return path
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from windlass.errors import StorageError, UsageError
+from windlass.s3.answer import Body
+from windlass.s3.bucket import Answer, Bucket
+from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 from windlass.storage.address import Address
 from windlass.storage.multipart import NoUpload
 from windlass.storage.place import Entry, Fatal, SourceChanged, Throttled
 from windlass.storage.s3_store import BucketUploads, S3Store
-from windlass.train.s3.answer import Body
-from windlass.train.s3.bucket import Answer, Bucket
-from windlass.train.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret"}
 Given = bytes | StoreError

@@ -13,15 +13,15 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from windlass.errors import StorageError, UsageError
+from windlass.s3.bucket import PASSING, PAYLOAD_HEADER, Answer, Bucket
+from windlass.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
+from windlass.s3.objects import parsed
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts, to_s3
 from windlass.storage.listing import Page, pages, parse
 from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, Uploads
 from windlass.storage.names import is_own
 from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled
-from windlass.train.s3.bucket import PASSING, PAYLOAD_HEADER, Answer, Bucket
-from windlass.train.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
-from windlass.train.s3.objects import parsed
 
 PIECE_BYTES: Final = 256 << 10
 """That are handed on at once: what is lost of each request when the process is killed."""
@@ -111,7 +111,7 @@ class S3Store(Place):
 
 
 class BucketUploads(Uploads):
-    """Uploads of one object by requests of `windlass.train.s3`."""
+    """Uploads of one object by requests of `windlass.s3`."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
         super().__init__(bucket.name, key)

@@ -32,7 +32,7 @@ MAX_BYTES: Final = 64 << 20
 """Code before it is compressed, where objects of the cluster carry it."""
 MAX_STORED_BYTES: Final = 512 << 20
 """The same where the target names a store."""
-TRAVELLING: Final = ("__init__.py", "worker", "train")
+TRAVELLING: Final = ("__init__.py", "worker", "train", "s3")
 """The parts of the package that are sent with a job, under its own name."""
 UNFIT: Final = ("unknown field", "cannot create resource")
 """The API server's errors on an object whose version lacks a field, or that the login may not create."""

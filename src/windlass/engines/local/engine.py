@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import LocalTarget
     from windlass.worker.tarpipe import Received
 
-TRAVELLING: Final = ("__init__.py", "worker", "train")
+TRAVELLING: Final = ("__init__.py", "worker", "train", "s3")
 """The parts of the package that are sent with a job to interpreters without it."""
 
 

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
+from windlass.s3 import objects
+from windlass.s3.bucket import Bucket
+from windlass.s3.objects import Object
 from windlass.train.checkpoint.storage import ASIDE, RUN_MARKER, Folder, is_plain_name
-from windlass.train.s3 import objects
-from windlass.train.s3.bucket import Bucket
-from windlass.train.s3.objects import Object
 
 
 class ObjectFolder(Folder):

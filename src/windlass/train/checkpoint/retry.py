@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from windlass.s3.errors import StoreError
 from windlass.train.checkpoint.faults import described
-from windlass.train.s3.errors import StoreError
 
 VARIABLE = "WINDLASS_CHECKPOINT_RETRY_SECONDS"
 SECONDS = 60.0

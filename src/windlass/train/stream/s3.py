@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.train.s3 import objects
-from windlass.train.s3.bucket import Bucket
-from windlass.train.s3.errors import Busy as StoreBusy
-from windlass.train.s3.errors import Changed, Denied, Missing, StoreError
+from windlass.s3 import objects
+from windlass.s3.bucket import Bucket
+from windlass.s3.errors import Busy as StoreBusy
+from windlass.s3.errors import Changed, Denied, Missing, StoreError
 from windlass.train.stream.errors import Busy, StreamError
 from windlass.train.stream.source import OWN, Object, Source, changed, removed
 

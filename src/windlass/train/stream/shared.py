@@ -65,7 +65,7 @@ class SharedObject(Shared):
     """Below a prefix of S3."""
 
     def __init__(self, folder: str, name: str) -> None:
-        from windlass.train.s3.bucket import Bucket
+        from windlass.s3.bucket import Bucket
 
         parts = urlsplit(folder)
         self._bucket = Bucket(parts.netloc)
@@ -76,7 +76,7 @@ class SharedObject(Shared):
 
     def fetch(self, to: Path) -> bool:
         """See `Shared`."""
-        from windlass.train.s3.errors import Missing
+        from windlass.s3.errors import Missing
 
         try:
             to.write_bytes(self._bucket.send("GET", self._key).body)
@@ -86,8 +86,8 @@ class SharedObject(Shared):
 
     def publish(self, path: Path) -> None:
         """See `Shared`."""
-        from windlass.train.s3 import objects
-        from windlass.train.s3.errors import Changed
+        from windlass.s3 import objects
+        from windlass.s3.errors import Changed
 
         with suppress(Changed):
             objects.write(self._bucket, self._key, [path.read_bytes()])

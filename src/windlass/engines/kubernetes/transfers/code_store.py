@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from windlass.errors import EngineError
-from windlass.train.s3.bucket import Bucket
-from windlass.train.s3.errors import Denied, Missing, StoreError
-from windlass.train.s3.objects import PART_BYTES, write
+from windlass.s3.bucket import Bucket
+from windlass.s3.errors import Denied, Missing, StoreError
+from windlass.s3.objects import PART_BYTES, write
 
 HINT: Final = "the store is storage: of the target; this machine writes to it, and the pods read it"
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from windlass.engines.kubernetes.package import packed
 
-PARTS: Final = ("__init__.py", "errors.py", "storage", "train/__init__.py", "train/s3")
+PARTS: Final = ("__init__.py", "errors.py", "storage", "s3")
 """Of the folder of the package. They need the standard library alone."""
 REFUSED: Final = 64
 """Exit code where another pod would fail in the same way."""
@@ -29,7 +29,7 @@ def refuse(words):
 
 
 if len(sys.argv) == 3:
-    from windlass.train.s3.fetch import fetch
+    from windlass.s3.fetch import fetch
 
     try:
         fetch(*sys.argv[1:])

@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from windlass.train.s3 import answer as answers
-from windlass.train.s3.answer import Body, ask
-from windlass.train.s3.credentials import Credentials
-from windlass.train.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
-from windlass.train.s3.signature import path_of, query_of, signed
+from windlass.s3 import answer as answers
+from windlass.s3.answer import Body, ask
+from windlass.s3.credentials import Credentials
+from windlass.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
+from windlass.s3.signature import path_of, query_of, signed
 
 SECONDS = 20
 """Without a byte, after which a request is repeated."""

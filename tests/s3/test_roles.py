@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.servers.emulated_roles import EmulatedRoles, emulated_roles
 
-from windlass.train.s3.credentials import AGAIN_SECONDS, RENEW_SECONDS, Credentials
-from windlass.train.s3.errors import Busy, Denied
-from windlass.train.s3.signature import Keys
+from windlass.s3.credentials import AGAIN_SECONDS, RENEW_SECONDS, Credentials
+from windlass.s3.errors import Busy, Denied
+from windlass.s3.signature import Keys
 
 ROLE = "arn:aws:iam::111122223333:role/digits"
 TOKEN = "header.payload.signature"

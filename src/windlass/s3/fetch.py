@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from windlass.train.s3.bucket import Bucket
-from windlass.train.s3.objects import BLOCK_BYTES, ObjectFile
+from windlass.s3.bucket import Bucket
+from windlass.s3.objects import BLOCK_BYTES, ObjectFile
 
 
 def fetch(address: str, path: str) -> None:

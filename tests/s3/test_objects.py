@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from windlass.s3.bucket import TRIES, Bucket
+from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
+from windlass.s3.objects import listed
+from windlass.s3.signature import EMPTY, Keys, query_of, signed
 from windlass.train.checkpoint.opening import open_folder
-from windlass.train.s3.bucket import TRIES, Bucket
-from windlass.train.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
-from windlass.train.s3.objects import listed
-from windlass.train.s3.signature import EMPTY, Keys, query_of, signed
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from windlass.train.s3 import roles
-from windlass.train.s3.errors import Denied, StoreError
-from windlass.train.s3.signature import Keys
+from windlass.s3 import roles
+from windlass.s3.errors import Denied, StoreError
+from windlass.s3.signature import Keys
 
 REGION = "us-east-1"
 NONE = "no credentials for S3 were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

@@ -15,9 +15,9 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from windlass.train.s3.answer import Body, unix_seconds
-from windlass.train.s3.bucket import Answer, Bucket
-from windlass.train.s3.errors import Busy, Changed, Missing, StoreError
+from windlass.s3.answer import Body, unix_seconds
+from windlass.s3.bucket import Answer, Bucket
+from windlass.s3.errors import Busy, Changed, Missing, StoreError
 
 PART_BYTES = 16 << 20
 MAX_PARTS = 10_000

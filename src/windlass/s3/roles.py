@@ -16,9 +16,9 @@ from typing import Optional
 from urllib.parse import SplitResult, urlencode, urlsplit
 from xml.etree import ElementTree
 
-from windlass.train.s3.answer import ask, unix_seconds
-from windlass.train.s3.errors import Busy, Denied
-from windlass.train.s3.signature import Keys
+from windlass.s3.answer import ask, unix_seconds
+from windlass.s3.errors import Busy, Denied
+from windlass.s3.signature import Keys
 
 SECONDS = 5
 """Without a byte, after which a request has failed."""
