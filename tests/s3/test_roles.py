@@ -13,6 +13,7 @@ from tests.servers.emulated_roles import EmulatedRoles, emulated_roles
 
 from windlass.s3.credentials import AGAIN_SECONDS, RENEW_SECONDS, Credentials
 from windlass.s3.errors import Busy, Denied
+from windlass.s3.roles import is_agent
 from windlass.s3.signature import Keys
 
 ROLE = "arn:aws:iam::111122223333:role/digits"
@@ -138,6 +139,11 @@ def test_what_the_agent_refuses_is_said(roles: EmulatedRoles, token: Path, statu
     roles.status = status
     with pytest.raises(kind, match=f"the agent for credentials at 127.0.0.1:.* answered {status}"):
         found(of_agent(roles, token))
+
+
+@pytest.mark.parametrize("host", ["169.254.170.2", "169.254.170.23", "fd00:ec2::23", "127.0.0.1", "::1", "localhost"])
+def test_the_agents_of_aws_and_of_this_machine_need_no_tls(host: str) -> None:
+    assert is_agent(host)
 
 
 @pytest.mark.parametrize(

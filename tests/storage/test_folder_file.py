@@ -81,6 +81,21 @@ def test_after_a_restart_of_the_machine_parts_are_read_again(tmp_path: Path) -> 
     assert (tmp_path / "large.bin").read_bytes() == CONTENT
 
 
+def test_nodes_that_share_a_disk_do_not_trust_notes_of_each_other(tmp_path: Path) -> None:
+    """The second one loses power with its notes written and its data not; then the first one goes on."""
+    begun(tmp_path)
+    of_second = opened(tmp_path, boot="second")
+    of_second.write(1, pieces(1))
+    start, length = PARTS.span(1)
+    with open(tmp_path / "part", "r+b") as file:
+        file.seek(start)
+        file.write(b"\0" * length)
+    again = opened(tmp_path, boot="first")
+    assert (again.done, again.begun(1)) == ({0: sha256(0)}, 0)
+    finished(again)
+    assert (tmp_path / "large.bin").read_bytes() == CONTENT
+
+
 def test_another_version_of_the_source_begins_anew(tmp_path: Path) -> None:
     begun(tmp_path)
     again = opened(tmp_path, "s3://bucket/ 2")

@@ -57,7 +57,7 @@ def of_environment(environ: Mapping[str, str], region: str, what: str) -> Option
 def _of_container(environ: Mapping[str, str], cafile: str | None, what: str) -> RoleKeys:
     relative = environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
     address = urlsplit(f"{RELATIVE_HOST}{relative}" if relative else environ["AWS_CONTAINER_CREDENTIALS_FULL_URI"])
-    if address.scheme != "https" and not (address.scheme == "http" and _is_agent(address.hostname or "")):
+    if address.scheme != "https" and not (address.scheme == "http" and is_agent(address.hostname or "")):
         raise Denied(f"AWS_CONTAINER_CREDENTIALS_FULL_URI: {address.hostname} is no agent for credentials, "
                      f"and is not asked by {address.scheme or 'no scheme'}", what)  # fmt: skip
     headers = {"accept": "application/json"}
@@ -115,7 +115,8 @@ def _failure(told: str, status: int, what: str) -> Busy | Denied:
     return Busy(told, what) if status >= 500 or status == 429 else Denied(told, what)
 
 
-def _is_agent(host: str) -> bool:
+def is_agent(host: str) -> bool:
+    """Whether a host may be sent a token without TLS."""
     try:
         return host in AGENTS or ipaddress.ip_address(host).is_loopback
     except ValueError:

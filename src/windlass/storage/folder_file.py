@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.storage.digest import Parts
-from windlass.storage.files import reserve, version, write_at
+from windlass.storage.files import reserve, version, write_at, write_whole
 from windlass.storage.journal import boot_id
 from windlass.storage.place import Buffer, Entry, PartialFile, system_errors
 
@@ -31,11 +31,17 @@ class FolderFile(PartialFile):
         self._head = {"name": entry.name, "size": parts.size, "source": source}
         self._kept: dict[int, int] = {}
         """Bytes of parts that are not whole."""
+        self._noted_boot = ""
+        """That of the notes which were found."""
         self.done = dict(self._written())
         if len(self.done) < len(parts) and not part.exists():
             self.done, self._kept = {}, {}
+        if self._noted_boot != self._boot or not (self.done or self._kept):
+            # Another node, which shares the disk, must not trust its own boot for notes of this one.
+            lines = [json.dumps({**self._head, "boot": self._boot})]
+            lines += [f"{number} {digest.hex()}" for number, digest in self.done.items()]
+            write_whole(self._journal, "".join(f"{line}\n" for line in lines).encode())
         if not self.done and not self._kept:
-            self._journal.write_text(json.dumps({**self._head, "boot": self._boot}) + "\n")
             with open(part, "wb") as file:
                 reserve(file.fileno(), parts.size)
 
@@ -87,13 +93,13 @@ class FolderFile(PartialFile):
         try:
             head, *lines = self._journal.read_text(errors="replace").splitlines()
             begun = json.loads(head)
-            is_same_boot = begun.pop("boot", "") == self._boot
+            self._noted_boot = begun.pop("boot", "")
             path = self._part if self._part.exists() else self._path
             if begun != self._head or path.stat().st_size != self._parts.size:
                 return
         except (OSError, ValueError, AttributeError, TypeError):
             return
-        is_trusted = is_same_boot and path == self._part
+        is_trusted = self._noted_boot == self._boot and path == self._part
         for line in lines:
             number, _, rest = line.partition(" ")
             if not number.isdecimal() or int(number) >= len(self._parts):

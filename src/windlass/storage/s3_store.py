@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,8 +130,9 @@ class BucketUploads(Uploads):
     def send(self, upload: str, number: int, body: bytes, checksum: str) -> str:
         """See `Uploads`."""
         query = {"partNumber": str(number), "uploadId": upload}
+        headers = {"x-amz-checksum-sha256": checksum, PAYLOAD_HEADER: b64decode(checksum).hex()}
         with self._said():
-            made = self._bucket.send_once("PUT", self.key, query, {"x-amz-checksum-sha256": checksum}, body)
+            made = self._bucket.send_once("PUT", self.key, query, headers, body)
         return made.headers.get("etag", "")
 
     def parts(self, upload: str) -> list[StoredPart]:
