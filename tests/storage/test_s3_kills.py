@@ -82,3 +82,18 @@ def test_a_killed_copy_goes_on_and_moves_no_part_twice(
     assert data.json(*words)["copied_files"] == 0
     assert proxy.num_bytes == 0
     shutil.rmtree(back)
+
+
+@pytest.mark.parametrize("clients", [("obstore", "plain"), ("plain", "obstore")])
+def test_a_client_goes_on_with_what_the_other_has_begun(
+    server: S3Server, proxy: FaultProxy, source: Path, bucket: str, tmp_path: Path, clients: tuple[str, str]
+) -> None:
+    first, second = (Data(tmp_path / "home", server, proxy.endpoint, client=client) for client in clients)
+    words = ("copy", str(source), f"s3://{bucket}/set")
+    killed(first, proxy, int(0.9 * shape().num_bytes), *words)
+    assert second.json(*words)["copied_bytes"] < shape().num_bytes
+    taken = [
+        (one.path, *one.query["partNumber"]) for one in proxy.data if "partNumber" in one.query and one.status == 200
+    ]
+    assert len(taken) == len(set(taken)), "a part was taken twice"
+    assert second.json("verify", f"s3://{bucket}/set")["ok"]
