@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from windlass.s3 import roles
 from windlass.s3.errors import Denied, StoreError
@@ -81,7 +81,7 @@ class _Role:
 
     def __init__(self, ask: roles.Role, clock: Callable[[], float]) -> None:
         self._ask, self._clock = ask, clock
-        self._now: Optional[roles.RoleKeys] = None  # noqa: UP045 - Python 3.9
+        self._now: roles.RoleKeys | None = None
         self._renew_at = 0.0
 
     def fresh(self) -> Keys | None:

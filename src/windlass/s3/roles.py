@@ -12,7 +12,6 @@ import json
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Optional
 from urllib.parse import SplitResult, urlencode, urlsplit
 from xml.etree import ElementTree
 
@@ -44,7 +43,7 @@ Role = Callable[[], RoleKeys]
 """Asks for keys. Raises Denied, and Busy where it may succeed later."""
 
 
-def of_environment(environ: Mapping[str, str], region: str, what: str) -> Optional[Role]:  # noqa: UP045 - Python 3.9
+def of_environment(environ: Mapping[str, str], region: str, what: str) -> Role | None:
     """The role that a pod was given, if any; in the order of the SDKs. `what` is the address that errors name."""
     cafile = environ.get("AWS_CA_BUNDLE") or None
     if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
