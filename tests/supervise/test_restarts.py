@@ -84,6 +84,19 @@ def test_a_hung_job_whose_stacks_never_come_ends_too(make_run: MakeRun) -> None:
     assert run.ends == [("failed", "hang"), ("succeeded", None)]
 
 
+def test_nodes_that_wait_to_begin_for_longer_than_a_hang_are_not_hung(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, hang_seconds=60.0, max_restarts=1, restart_on=["hang"])
+
+    def wait_in_a_queue(attempt: FakeAttempt) -> None:
+        attempt.nodes[0].begin()
+        run.clock.at(300, attempt.nodes[1].begin)
+        run.clock.at(350, lambda: end_all(attempt))
+
+    assert run.run(wait_in_a_queue).phase is Phase.SUCCEEDED
+    assert run.ends == [("succeeded", None)]
+    assert run.kinds("hang", "hang-end") == []
+
+
 @pytest.mark.parametrize("policy", [{"max_restarts": 0}, {"max_restarts": 3, "restart_on": ["failure"]}])
 def test_a_silence_that_ends_is_recorded_and_is_no_reason_to_restart(make_run: MakeRun, policy: dict[str, int]) -> None:
     run = make_run(hang_seconds=60.0, **policy)

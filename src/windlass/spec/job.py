@@ -103,8 +103,8 @@ class Job(Document):
     grace: Duration = 30.0
     """Seconds from SIGTERM to SIGKILL, for a last checkpoint. Default 30, as Kubernetes."""
     hang: Annotated[Duration, Field(gt=0)] | None = 1800.0
-    """Seconds without output, after which the stacks of all ranks are recorded; the run then goes on, or starts again
-    if `restarts` say so. Default 30min."""
+    """Seconds without output, counted once all nodes have started, after which the stacks of all ranks are recorded;
+    the run then goes on, or starts again if `restarts` say so. Default 30min."""
     queue: Label | None = None
     """Queue of the cluster that admits the job. Default: none."""
     priority: Label | None = None

@@ -29,7 +29,7 @@ _RECORDS: Final = 4096
 
 
 class HangDetector:
-    """Detects whether one attempt is hung; its silence is measured from now on."""
+    """Detects whether one attempt is hung; its silence is measured once all of its nodes have begun."""
 
     def __init__(self, attempt: Attempt, record: Recorder, policy: Mapping[str, Any], clock: Clock) -> None:
         self._attempt = attempt
@@ -49,6 +49,8 @@ class HangDetector:
         stacks are there, if the policy restarts hung jobs.
         """
         self._note_end()
+        if any(not node.begun for node in self._attempt.live_nodes()):
+            self._silence.begin()  # a queue or an image may take hours, and other nodes wait for this one
         if self._silence.is_hang():
             self.dump("silence")
             if may_restart("hang", self._record.history, self._policy):
@@ -115,6 +117,10 @@ class Silence:
         self._over: HangEnded | None = None
         self.since = clock.time()
         """Unix seconds of the last sign of life."""
+
+    def begin(self) -> None:
+        """Measure from now on: what was silent before does not count."""
+        self.since = self._clock.time()
 
     @property
     def seconds(self) -> float:
