@@ -73,8 +73,7 @@ def kill_after(machine: Machine, marks: Path, attempt: int, step: int) -> None:
         lambda: f"step {step} of attempt {attempt} never came: {machine.windlass('why').stdout}",
     )  # fmt: skip
     with Store(machine.home) as store:  # a command would take as long as many steps
-        pid = store.statuses(last=1)[0].ranks[1].pid
-    assert pid is not None
+        pid = until(lambda: store.statuses(last=1)[0].ranks[1].pid, "the record does not know the rank")
     assert kill(pid)
 
 

@@ -28,7 +28,7 @@ STEPS = 57 * EPOCHS
 PAUSE_SECONDS = 0.02
 """After each step: some 800 of these take half a minute, in which strikes fall."""
 JOB: dict[str, Any] = {"grace": "5s", "restarts": {"max": 30, "on": ["failure", "preemption", "node-loss"]}}
-LEFT_SECONDS = 90.0
+LEFT_SECONDS = 240.0
 LABELLED = "jobs,jobsets,pods,services,configmaps,secrets,leases,persistentvolumeclaims"
 FALSE = frozenset({"lost-node", "cause", "attempt-end", "notice", "stop", "hang"})
 """Events of a run that something has happened to."""

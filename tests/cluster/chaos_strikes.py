@@ -24,7 +24,7 @@ from tests.helpers.until import passed, until
 
 from windlass.engines.kubernetes.engine import KubernetesEngine
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 600.0
 CUT_PAUSE_SECONDS = 0.3
 
 

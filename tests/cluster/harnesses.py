@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.engines.harness import Can, Harness, Run, Way
 from windlass.actions import exec_copy
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.facts import boot_program, read_facts
-from windlass.engines.kubernetes.plan import plan
+from windlass.engines.kubernetes.plan import OUTPUT, plan
 from windlass.engines.kubernetes.preflight import setup
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
@@ -98,3 +99,18 @@ def pods(cluster: Cluster, namespace: str, run: Run, attempt: int) -> list[dict[
     selector = f"windlass.dev/run={run.id},windlass.dev/attempt={attempt}"
     found = json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def let_go(cluster: Cluster, namespace: str, run: Run, attempt: int = 1, name: str = "go") -> None:
+    """End the wait of ranks for a file of this name (`wait_for`): it is created in each pod of the attempt."""
+    for pod in pods(cluster, namespace, run, attempt):
+        words = ("exec", "-n", namespace, pod["metadata"]["name"], "--", "touch", f"{OUTPUT}/{name}")
+        cluster.kubectl(*words)
+
+
+def log_of(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> str:
+    """What a pod has written; empty where its container has not started, or it is gone."""
+    try:
+        return cluster.kubectl("logs", "-n", namespace, pod["metadata"]["name"])
+    except subprocess.CalledProcessError:
+        return ""

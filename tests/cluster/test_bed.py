@@ -12,6 +12,9 @@ from tests.cluster import objects
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.bed.node import GPU
+from tests.cluster.rights import LIMITED, until_granted
+
+from windlass.engines.kubernetes.preflight.rbac import Right
 
 PATIENCE = "--timeout=180s"
 
@@ -126,6 +129,7 @@ def test_users_without_rights_are_told_so(bed: Bed, namespace: str, user: str, c
 def test_the_limited_user_may_do_what_a_role_says(bed: Bed, namespace: str) -> None:
     bed.kubectl("create", "role", "reader", "-n", namespace, "--verb=list", "--resource=pods")
     bed.kubectl("create", "rolebinding", "reader", "-n", namespace, "--role=reader", "--user=limited")
+    until_granted(bed, namespace, LIMITED, {Right("", "pods", "list")})
     bed.kubectl("get", "pods", "-n", namespace, user="limited")
     assert bed.kubectl("auth", "can-i", "list", "pods", "-n", namespace, user="limited").strip() == "yes"
 

@@ -55,8 +55,8 @@ def test_a_stopped_node_is_lost_and_comes_back_with_its_pods(lone_bed: Bed, lone
     lone_bed.stop_node("node2")
     try:
         lone_bed.wait_for_node("node2", ready=False)
-        taints = lone_bed.kubectl("get", "node", "node2", "-o", "jsonpath={.spec.taints[*].key}")
-        assert "node.kubernetes.io/unreachable" in taints
+        taints = ("get", "node", "node2", "-o", "jsonpath={.spec.taints[*].key}")
+        wait_for(lambda: "node.kubernetes.io/unreachable" in lone_bed.kubectl(*taints), "the node's taint")
     finally:
         lone_bed.continue_node("node2")
     lone_bed.wait_for_node("node2", ready=True)

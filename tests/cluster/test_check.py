@@ -15,9 +15,11 @@ from tests.cli.conftest import WINDLASS, Call, Result, home, windlass
 from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
+from tests.cluster.rights import LIMITED, until_granted, until_role_is_granted
 
 from windlass.actions.targets import find_target
 from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.preflight.rbac import Right
 from windlass.runs.context import here
 from windlass.spec.targets import KubernetesTarget
 
@@ -80,6 +82,7 @@ def test_a_quota_is_shown_with_what_is_used_up(bed: Bed, namespace: str, check: 
 def test_each_missing_right_is_named_and_the_role_gives_it(bed: Bed, namespace: str, check: Check) -> None:
     bed.kubectl("create", "role", "some", "-n", namespace, "--verb=get,list,watch,delete", "--resource=pods")
     bed.kubectl("create", "rolebinding", "some", "-n", namespace, "--role=some", "--user=limited")
+    until_granted(bed, namespace, LIMITED, {Right("", "pods", verb) for verb in ("get", "list", "watch", "delete")})
     limited = check(bed, namespace, "-o", "json", context="bed-limited")
     assert levels(limited)["rights"] == "fail"
     assert limited.code == 2
@@ -89,6 +92,7 @@ def test_each_missing_right_is_named_and_the_role_gives_it(bed: Bed, namespace: 
     role = check(bed, namespace, "--role", context="bed-limited")
     assert role.code == 0
     bed.kubectl("apply", "-n", namespace, "-f", "-", stdin=role.out)
+    until_role_is_granted(bed, namespace)
     granted = check(bed, namespace, "-o", "json", context="bed-limited")
     assert (granted.code, granted.json["missing"]) == (0, [])
     assert levels(granted)["not seen"] == "warn"
@@ -140,7 +144,7 @@ def helpers(cluster: Cluster, namespace: str) -> str:
 
 
 def gone(cluster: Cluster, namespace: str) -> None:
-    wait_for(lambda: not helpers(cluster, namespace), "the helpers' end", 120)
+    wait_for(lambda: not helpers(cluster, namespace), "the helpers' end", 240)
 
 
 def parts(result: Result) -> dict[str, Any]:

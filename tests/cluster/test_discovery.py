@@ -14,6 +14,7 @@ import pytest
 from tests.cli.conftest import Call, Result, ended, home, windlass
 from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Cluster
+from tests.cluster.rights import until_role_is_granted
 from tests.cluster.test_exec_copy import WAY_SECONDS, submit, targets, write_targets
 from tests.helpers.until import until
 
@@ -22,14 +23,25 @@ from windlass.runs.store import Store
 
 __all__ = ["ended", "home", "targets", "windlass"]
 
+pytestmark = pytest.mark.timeout(900)
+
 TALK = """
-import os, signal, sys, time
+import os, socket, sys, time
 rank, attempt = os.environ["RANK"], os.environ["WINDLASS_ATTEMPT"]
 for number in range(20):
     print(f"step {number}/20 loss {attempt}", flush=True)
     time.sleep(0.1)
-if (rank, attempt) == ("1", "1"):
-    sys.exit(3)
+place = (os.environ["MASTER_ADDR"] if rank == "1" else "", 23000)
+if (rank, attempt) == ("0", "1"):
+    listener = socket.create_server(place)
+    time.sleep(600)
+while (rank, attempt) == ("1", "1"):  # rank 0 may have started later: it is ended by this failure
+    try:
+        socket.create_connection(place, timeout=5).close()
+    except OSError:
+        time.sleep(0.1)
+    else:
+        sys.exit(3)
 """
 WAIT = """
 import signal, sys, time
@@ -77,6 +89,8 @@ def test_a_run_is_seen_and_followed_from_another_machine(
         assert of == [f"step {number}/20 loss {attempt}" for attempt in "12" for number in range(20)]
 
     assert ended(run, WAY_SECONDS).exit_code == 0
+    # The cluster reports the end of pods some time after the supervisor has read it in their logs.
+    until(lambda: elsewhere("status", run, "-o", "json").json["phase"] == "succeeded", "not ended", WAY_SECONDS)
     [seen] = elsewhere("ps", "-o", "json").json
     hold("ps", [seen])
     assert (seen["id"], seen["name"], seen["phase"]) == (run, "wait", "succeeded")
@@ -85,7 +99,11 @@ def test_a_run_is_seen_and_followed_from_another_machine(
     one = elsewhere("status", run[:6], "-o", "json").json
     hold("status", one)
     assert one["progress"]["total"] == 20
-    assert [(pod["node"], pod["state"]) for pod in one["pods"]] == [(0, "ended"), (1, "ended")]
+
+    def states() -> list[tuple[int, str]]:
+        return [(pod["node"], pod["state"]) for pod in elsewhere("status", run, "-o", "json").json["pods"]]
+
+    until(lambda: states() == [(0, "ended"), (1, "ended")], lambda: str(states()), WAY_SECONDS)
     assert elsewhere("status", run, "--exit-code").code == 0
     assert elsewhere("logs", run, "--rank", "1", "--tail", "1").out == "step 19/20 loss 2\n"
 
@@ -93,7 +111,7 @@ def test_a_run_is_seen_and_followed_from_another_machine(
     assert windlass("ps", "--on", "bed", "-o", "json").json[0]["kept"] == "here"
     assert "ledger" in windlass("status", run, "--on", "bed", "-o", "json").json
     assert elsewhere("rm", run, "-o", "json").json == {"removed": [run]}
-    assert elsewhere("ps", "-o", "json").json == []
+    until(lambda: elsewhere("ps", "-o", "json").json == [], "not removed", WAY_SECONDS)
     assert elsewhere("status", run).code == 102
     assert windlass("status", run, "-o", "json").json["phase"] == "succeeded"
 
@@ -124,7 +142,7 @@ def test_a_stop_from_another_machine_is_a_wish_to_whoever_keeps_the_run(
     assert elsewhere("rm", "--force", run).code == 0
     assert ended(run, WAY_SECONDS).phase == "stopped"
     assert len(ended(run).attempts) == 2
-    assert elsewhere("ps", "-q").out == ""
+    until(lambda: elsewhere("ps", "-q").out == "", "not removed", WAY_SECONDS)
 
 
 def test_a_run_whose_keeper_was_away_is_not_started_again(
@@ -157,6 +175,7 @@ def test_the_role_of_check_is_enough(
 ) -> None:
     write_targets(cluster, namespace, monkeypatch, "bed-limited")
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=windlass("check", "--on", "bed", "--role").out)
+    until_role_is_granted(cluster, namespace)
     run = submit(windlass, WAIT)
     until(lambda: elsewhere("logs", run).out == "[0] waits\n", "no line of the script", WAY_SECONDS)
     everywhere = elsewhere("ps", "-A")

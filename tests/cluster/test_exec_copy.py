@@ -13,11 +13,14 @@ from tests.cli.test_exec_copy import SCRIPT
 from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.objects import claim
+from tests.cluster.rights import until_role_is_granted
 from tests.helpers.until import until
 
 from windlass.runs.record import Status
 
 __all__ = ["ended", "home", "windlass"]
+
+pytestmark = pytest.mark.timeout(900)
 
 LARGE_BYTES = 5_000_000
 WAY_SECONDS = 200
@@ -165,6 +168,7 @@ def test_the_role_that_check_prints_is_enough_for_all_of_it(
 ) -> None:
     write_targets(bed, namespace, monkeypatch, "bed-limited")
     bed.kubectl("apply", "-n", namespace, "-f", "-", stdin=windlass("check", "--on", "bed", "--role").out)
+    until_role_is_granted(bed, namespace)
     run = submit(windlass, SCRIPT, "--nodes", "2", "--set", "kubernetes.results={size: 1GiB, storage_class: bed}")
     ends_with(lambda: windlass("exec", run, "--rank", "1", "--", "true"))
     Path("go").write_text("")
@@ -173,5 +177,5 @@ def test_the_role_that_check_prints_is_enough_for_all_of_it(
     assert windlass("cp", f"{run}:output", "here").code == 0
     assert "rank" not in windlass("logs", run).err
     assert windlass("rm", run).code == 0
-    left = bed.kubectl("get", "pods,jobs,jobsets,services,pvc", "-n", namespace, "-l", "windlass.dev/run", "-o", "name")
-    assert "jobset" not in left
+    words = ("get", "pods,jobs,jobsets,services,pvc", "-n", namespace, "-l", "windlass.dev/run", "-o", "name")
+    until(lambda: "jobset" not in bed.kubectl(*words), lambda: bed.kubectl(*words), WAY_SECONDS)

@@ -46,6 +46,11 @@ class User:
     def windlass(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([WINDLASS, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
 
+    def phase(self) -> str:
+        """That of the only run of the target; empty where there is none."""
+        runs = json.loads(self.windlass("ps", "--on", "bed", "-o", "json").stdout)
+        return str(runs[0]["phase"]) if runs else ""
+
 
 @pytest.fixture
 def user(cluster: Cluster, namespace: str, tmp_path: Path) -> User:
@@ -136,7 +141,7 @@ def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_jo
     first = min(pods(), key=lambda pod: str(pod["metadata"]["name"]))
     assert "test accuracy" in kubectl("logs", "-n", user.namespace, first["metadata"]["name"])
     assert user.windlass("status", run_id, "--on", "bed", "-o", "json").returncode == 0
-    assert json.loads(user.windlass("ps", "--on", "bed", "-o", "json").stdout)[0]["phase"] == "succeeded"
+    wait_for(lambda: user.phase() == "succeeded", "the run has succeeded", seconds=300)
 
     back = fields(import_text(written.stdout, "run.yaml"))
     assert back["resources"] == {"cpus": 0.5, "memory": 4 << 30, "shm": 64 << 20}
@@ -144,8 +149,8 @@ def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_jo
 
     [delete] = [line.removeprefix("#   kubectl ") for line in written.stdout.splitlines() if "kubectl delete" in line]
     kubectl(*delete.split(), "--wait=true")
-    left = kubectl("get", "configmaps,services,jobs,jobsets,pods", "-n", user.namespace, "-l", selector, "-o", "name")
-    assert left.strip() == ""
+    words = ("get", "configmaps,services,jobs,jobsets,pods", "-n", user.namespace, "-l", selector, "-o", "name")
+    wait_for(lambda: not kubectl(*words).strip(), "all objects to be gone", seconds=300)
 
 
 def test_a_written_run_that_fails_is_seen_to_have_failed(user: User) -> None:
@@ -155,9 +160,4 @@ def test_a_written_run_that_fails_is_seen_to_have_failed(user: User) -> None:
     assert written.returncode == 0, written.stderr
     assert "restarts: 2, and no supervisor starts" in written.stderr
     user.cluster.kubectl("apply", "-f", "-", stdin=written.stdout)
-
-    def phase() -> str:
-        runs = json.loads(user.windlass("ps", "--on", "bed", "-o", "json").stdout)
-        return str(runs[0]["phase"]) if runs else ""
-
-    wait_for(lambda: phase() == "failed", "the run has failed", seconds=300)
+    wait_for(lambda: user.phase() == "failed", "the run has failed", seconds=300)

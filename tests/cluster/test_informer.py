@@ -63,10 +63,10 @@ def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Clie
     many = {f"digits-{number:05}" for number in range(20)}
     for run_id in many:
         client.create(anchor(run_id, client.namespace))
-    before = threading.active_count()
+    before = set(threading.enumerate())  # those of other tests may end meanwhile
     with closing(Watched(client)) as watched:
         assert ids(watched.runs()) == many
-        assert threading.active_count() - before == 4, "one watch of each kind and the questions beside them"
+        assert len(set(threading.enumerate()) - before) == 4, "one watch of each kind and the questions beside them"
         owner = client.create(anchor("later-7f3k2", client.namespace))
         client.create(suspended("later-7f3k2", owner))
         found = seen_once(watched, lambda found: any(seen.status.waits_for == "Suspended" for seen in found))
@@ -113,7 +113,7 @@ def test_ps_goes_on_with_a_line_for_each_change(cluster: Cluster, namespace: str
             client.delete("v1", "ConfigMap", "digits-7f3k2")
             wait_for(lambda: "digits-7f3k2  removed" in Path("out").read_text())
             command.send_signal(signal.SIGINT)
-            assert command.wait(60) == 130
+            assert command.wait(WAIT_SECONDS) == 130
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:

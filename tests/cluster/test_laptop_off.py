@@ -39,12 +39,12 @@ if fault == "shrinks":
     while attempt == "2" or os.environ["WORLD_SIZE"] == "1":
         time.sleep(1)
 """
-WAIT_SECONDS = 300.0
+WAIT_SECONDS = 600.0
 AGAIN = {"restarts": {"max": 9, "on": ["failure", "preemption", "node-loss", "hang"]}}
 
 Machines = Callable[[Cluster, str, str], Machine]
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,18 @@ def end_of(cluster: Cluster, namespace: str, run_id: str) -> None:
     wait_for(lambda: cluster.kubectl(*its) == "1", f"the end of {run_id}", WAIT_SECONDS)
 
 
+def settled(cluster: Cluster, namespace: str, run_id: str) -> None:
+    """Wait until no pod of a run runs or is being deleted: every machine sees the same of them from then on."""
+
+    def is_so() -> bool:
+        return all(
+            pod["status"]["phase"] in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
+            for pod in pods(cluster, namespace, run_id)
+        )
+
+    wait_for(is_so, f"the pods of {run_id} to end", WAIT_SECONDS)
+
+
 def view(machine: Machine, run_id: str) -> dict[str, Any]:
     """All that a machine says of a run; the lines of each rank are in order, and those of several in any."""
     views = {}
@@ -201,8 +213,10 @@ def play(
     for story, run_id in runs:
         if fault := faults.get(story.fault):
             fault(training(cluster, namespace, run_id, story))
-    for _, run_id in runs:
+    for story, run_id in runs:
         end_of(cluster, namespace, run_id)
+        if story.fault != "node":  # nothing reports the end of the pods of a lost one
+            settled(cluster, namespace, run_id)
     second, third = (machines(cluster, namespace, name) for name in ("second", "third"))
     for story, run_id in runs:
         found = view(second, run_id)

@@ -15,8 +15,10 @@ from tests.cluster.bed.operators import OLD_TRAINER
 from tests.cluster.bed.sharing import operating
 from tests.cluster.harnesses import OPERATORS, harness_on, opened, pods
 from tests.engines.harness import Harness, Run
+from tests.helpers.until import until
 
 from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.facts import dry_run
 from windlass.engines.kubernetes.observe import observe
@@ -87,6 +89,19 @@ def waits_in_queue(run: Run) -> bool:
     return run.status.phase is Phase.QUEUED and (run.status.waits_for or "").startswith("queue narrow: WaitingForQuota")
 
 
+def until_evident(run: Run, code: str, *lines: str) -> None:
+    """Wait until this is the verdict, with such evidence: Kueue counts what it has admitted a moment later."""
+
+    def verdict() -> Verdict:
+        return diagnose(observe(run.harness.store, run.status)).verdict
+
+    def is_so() -> bool:
+        found = verdict()
+        return found.code == code and all(line in "\n".join(found.evidence) for line in lines)
+
+    until(is_so, lambda: str(verdict()), PATIENCE_SECONDS)
+
+
 def told(run: Run) -> list[tuple[str, str]]:
     """What the queue did, by the record."""
     return [(event.data["state"], event.data.get("reason", "")) for event in run.events if event.kind == "queue"]
@@ -112,12 +127,10 @@ def test_a_run_waits_its_turn_and_says_for_whom(
     with opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as harness:
         run = start(harness, tmp_path, launcher="mpi" if via == "mpijob" else "plain")
         run.until(waits_in_queue)
-        verdict = diagnose(observe(harness.store, run.status)).verdict
-        assert verdict.code == "queue-quota", verdict
-        evidence = "\n".join(verdict.evidence)
-        assert f"it is number 1 of 1 that wait in ClusterQueue {namespace}" in evidence
-        assert "Job other has 800m cpu" in evidence
-        assert f"ClusterQueue {namespace} has 1 cpu of flavor {namespace}; 800m is reserved" in evidence
+        until_evident(
+            run, "queue-quota", f"it is number 1 of 1 that wait in ClusterQueue {namespace}", "Job other has 800m cpu",
+            f"ClusterQueue {namespace} has 1 cpu of flavor {namespace}; 800m is reserved",
+        )  # fmt: skip
         cluster.kubectl("delete", "job", "other", "-n", namespace, "--wait=false")
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED, run.text()
@@ -143,10 +156,9 @@ def test_a_run_that_must_make_room_was_preempted_and_waits_again(
         evicted = next(event.data for event in run.events if event.kind == "queue" and event.data["state"] == "evicted")
         assert (evicted["reason"], evicted["by"]) == ("Preempted", "Job urgent")
         assert [event for event in run.events if event.kind in ("lost-node", "cause")] == []
-        assert makers(cluster, namespace, run, via) == [f"{run.id}-2"]
-        verdict = diagnose(observe(harness.store, run.status)).verdict
-        assert verdict.code == "queue-quota", verdict
-        assert "attempt 1 was evicted: Preempted, for Job urgent" in verdict.evidence
+        made = [f"{run.id}-2"]
+        wait_for(lambda: makers(cluster, namespace, run, via) == made, "attempt 1 to be gone", PATIENCE_SECONDS)
+        until_evident(run, "queue-quota", "attempt 1 was evicted: Preempted, for Job urgent")
         cluster.kubectl("delete", "job", "urgent", "-n", namespace, "--wait=false")
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED, run.text()
@@ -196,8 +208,7 @@ def test_a_run_without_restarts_ends_when_its_queue_is_drained_and_does_not_wake
         assert (status.phase, status.attempts[-1].reason) == (Phase.STOPPED, "preemption")
         gone = f"Job {run.id}-1 to be gone"
         wait_for(lambda: not makers(cluster, namespace, run, "job"), gone, PATIENCE_SECONDS)
-        verdict = diagnose(observe(harness.store, run.status)).verdict
-        assert verdict.code == "queue-drained", verdict
+        until_evident(run, "queue-drained")
 
 
 def test_pods_that_were_put_out_before_they_ran_are_no_lost_machines(
@@ -229,5 +240,9 @@ def test_a_plan_knows_the_queues_of_the_namespace(
         assert [note for note in (*made["narrow"].notes, *dry_run(made["narrow"])) if note.blocks] == []
     client = Client(cluster.context, namespace, cluster.kubeconfig)
     target = KubernetesTarget(name="bed", context=cluster.context, namespace=namespace)
-    [shown] = [check for check in checks(survey(client), target) if check.name == "queues"]
-    assert (shown.level, shown.found) == ("ok", "narrow (0 admitted, 0 waiting)")
+
+    def shown() -> tuple[str, str]:
+        [check] = [check for check in checks(survey(client), target) if check.name == "queues"]
+        return check.level, check.found
+
+    until(lambda: shown() == ("ok", "narrow (0 admitted, 0 waiting)"), lambda: str(shown()), PATIENCE_SECONDS)

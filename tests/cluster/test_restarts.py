@@ -5,26 +5,38 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.harnesses import harness_on, opened, pods
 from tests.engines.harness import Run
+from tests.helpers.until import until
 
+from windlass.engines.kubernetes.pods import reuse
 from windlass.runs.phase import Phase
 from windlass.supervise.process import supervisor_pid
 
 SCRIPT = """
-import os, time
+import os, socket, time
 attempt, rank = os.environ["WINDLASS_ATTEMPT"], os.environ["RANK"]
 print(f"attempt {attempt} of rank {rank}", flush=True)
-if attempt in os.environ["BREAKS"] and rank == "1":
-    time.sleep(2)  # pods start when they can: a rank that has not begun says nothing, and its pod does not stay
-    raise RuntimeError(f"broken {attempt}")
+if attempt in os.environ["BREAKS"]:
+    place = (os.environ["MASTER_ADDR"] if rank == "1" else "", 23000 + int(attempt))
+    if rank == "0":
+        listener = socket.create_server(place)
+    while rank == "1":  # pods start when they can, and the pod of a rank that has not begun is not reused
+        try:
+            socket.create_connection(place, timeout=5).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            raise RuntimeError(f"broken {attempt}")
 while attempt in os.environ["BREAKS"] + os.environ["WAITS"]:
     time.sleep(0.1)
 """
+WAIT_SECONDS = 240.0
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -72,7 +84,8 @@ def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp
         lost = pods(cluster, namespace, run, 1)[0]["metadata"]["name"]
         cluster.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
-        assert not names(cluster, namespace, run) & before
+        # The pods of attempt 1 are deleted, and end when their node has time for it.
+        until(lambda: not names(cluster, namespace, run) & before, "pods of attempt 1 are left", WAIT_SECONDS)
         assert [one.reason for one in run.status.attempts][:1] == ["failure"]
 
 
@@ -81,9 +94,23 @@ def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace:
         run = harness.start(
             "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "12", "WAITS": ""}
         )
-        assert run.wait().phase is Phase.FAILED
-        words = ("--for=jsonpath={.status.phase}=Failed", "--timeout=30s", "-l", f"windlass.dev/run={run.id}")
-        cluster.kubectl("wait", "pod", "-n", namespace, *words)  # they would stay for a minute
+        status = run.wait()
+        assert status.phase is Phase.FAILED
+        until(lambda: all(end is not None for end in ends(cluster, namespace, run)), "pods run on", WAIT_SECONDS)
+        failed_at = status.attempts[-1].ended_at
+        assert failed_at is not None
+        found = [end - failed_at for end in ends(cluster, namespace, run) if end is not None]
+        assert found, "the pods of a run that has failed are kept"
+        assert max(found) < reuse.SECONDS - 20, "a pod has waited for an attempt, as long as it does"
+
+
+def ends(cluster: Cluster, namespace: str, run: Run) -> list[float | None]:
+    """When the pods of attempt 1 have ended, in unix seconds; None for one that has not."""
+    found = [
+        one["state"].get("terminated", {}).get("finishedAt")
+        for pod in pods(cluster, namespace, run, 1) for one in pod["status"].get("containerStatuses", [{"state": {}}])
+    ]  # fmt: skip
+    return [None if at is None else datetime.fromisoformat(at).timestamp() for at in found]
 
 
 def test_a_new_supervisor_follows_an_attempt_in_the_pods_of_another(

@@ -10,7 +10,8 @@ import pytest
 from tests.cluster import operated
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.host import wait_for
-from tests.cluster.harnesses import OPERATORS, harness_on, opened
+from tests.cluster.harnesses import OPERATORS, harness_on, let_go, opened
+from tests.cluster.rights import LIMITED, until_granted
 from tests.engines.harness import Run
 
 from windlass.cli.eventtext import sentence
@@ -29,8 +30,9 @@ FOUR_GPUS = {"resources": {"gpus": 4}, "procs_per_node": 1}
 WAYS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob")
 BOOTS = "15s"
 """How long a machine takes until it is in the cluster: long enough to be seen to come where much else runs."""
-LONG_ENOUGH = ("sleep", "10")
-"""A pod may run on a machine before Karpenter is content with it, and end before."""
+WAITS = ("wait_for", "go")
+"""A pod may run on a machine before Karpenter is content with it, and must not end before."""
+WAIT_SECONDS = 300.0
 STEPS = ["asked", "launched", "registered", "initialized"]
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
@@ -49,6 +51,13 @@ def went(run: Run) -> bool:
     return any(event.kind == "machine" and event.data.get("left") == 0 for event in run.events)
 
 
+def end_once_initialized(bed: Bed, namespace: str, run: Run) -> None:
+    """End the ranks of a run once its record knows that a machine is complete, and its rank works on it."""
+    run.until(lambda run: any("initialized" in [one["state"] for one in machine] for machine in steps(run).values()))
+    run.until_ready()
+    let_go(bed, namespace, run)
+
+
 @pytest.mark.parametrize("via", WAYS)
 def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_and_go(
     scaled: Bed, lone_namespace: str, tmp_path: Path, via: str
@@ -63,13 +72,14 @@ def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_a
         ):
             [told] = [step for step in harness.plan("leave", "0").steps if step.kind == "machines"]
             assert "NodePool gpus makes g5.12xlarge or p4d.24xlarge" in told.summary
-            run = harness.start(*LONG_ENOUGH)
-            run.until(lambda run: run.status.phase is Phase.PROVISIONING, 120)
+            run = harness.start(*WAITS)
+            run.until(lambda run: run.status.phase is Phase.PROVISIONING, WAIT_SECONDS)
             assert diagnose(observe(harness.store, run.status)).verdict.code in (
                 "machine-coming",
                 "pods-waiting",
                 "none",
             )
+            end_once_initialized(scaled, lone_namespace, run)
             status = run.wait()
             assert status.phase is Phase.SUCCEEDED, run.text()
             assert status.phases[Phase.PROVISIONING] > 0
@@ -79,7 +89,7 @@ def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_a
             assert (machine[3]["pool"], machine[3]["capacity_type"]) == (POOL, "spot")
             times = [event.time for event in run.events if event.kind == "machine"][:4]
             assert times == sorted(times)
-            wait_for(lambda: went(run), "the record to see the machine go", 300)
+            wait_for(lambda: went(run), "the record to see the machine go", WAIT_SECONDS)
             [last] = [event for event in run.events if event.data.get("left") == 0]
             assert name == last.data["name"]
             assert last.time > (run.status.ended_at or 0.0)
@@ -99,9 +109,10 @@ def test_a_machine_that_does_not_come_leaves_the_run_queued_until_one_does(
             operated.pooled(scaled, POOL, "p4d.24xlarge"),
             opened(harness_on(scaled, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as harness,
         ):
-            run = harness.start(*LONG_ENOUGH)
-            run.until(lambda run: "no capacity is left" in (run.status.waits_for or ""), 120)
+            run = harness.start(*WAITS)
+            run.until(lambda run: "no capacity is left" in (run.status.waits_for or ""), WAIT_SECONDS)
             scaled.sell_out()
+            end_once_initialized(scaled, lone_namespace, run)
             status = run.wait()
             assert status.phase is Phase.SUCCEEDED, run.text()
             assert any("initialized" in [one["state"] for one in machine] for machine in steps(run).values())
@@ -126,14 +137,15 @@ def test_who_may_not_see_pools_has_a_plan_as_before_and_is_told_what_was_not_see
 ) -> None:
     limited = dataclasses.replace(scaled, context="bed-limited")
     role = rbac.role(lone_namespace, rbac.useful(()))  # what `windlass check --role` prints
-    scaled.apply(role, rbac.binding(lone_namespace, "limited"), namespace=lone_namespace)
+    scaled.apply(role, rbac.binding(lone_namespace, LIMITED), namespace=lone_namespace)
+    until_granted(scaled, lone_namespace, LIMITED, set(rbac.useful(())))
     with operated.pooled(scaled, POOL, "g5.12xlarge", delay=BOOTS):
         with opened(harness_on(limited, lone_namespace, tmp_path / "home", **FOUR_GPUS)) as harness:
             made = harness.plan("leave", "0")
             assert [step.kind for step in made.steps if step.kind == "machines"] == []
             assert [note for note in made.notes if note.blocks] == []
             run = harness.start("leave", "0")
-            run.until(lambda run: steps(run), 120)  # by events of its own namespace alone
+            run.until(lambda run: steps(run), WAIT_SECONDS)  # by events of its own namespace alone
             assert {one["state"] for machine in steps(run).values() for one in machine} == {"asked"}
             assert run.wait().phase is Phase.SUCCEEDED
         target = KubernetesTarget(name="bed", context=limited.context, namespace=lone_namespace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 from tests.cli.conftest import Call, Result, home, windlass
 from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
-from tests.cluster.bed.host import BedError, wait_for
+from tests.cluster.bed.host import wait_for
+from tests.cluster.rights import LIMITED, rights_of, until_granted, until_role_is_granted
 from tests.cluster.test_informer import anchor
 
 from windlass.engines.kubernetes import layout
@@ -26,8 +26,6 @@ __all__ = ["home", "windlass"]
 
 NAME = layout.SUPERVISOR_ACCOUNT
 KINDS = ["Role", "RoleBinding", "ServiceAccount"]
-OF_EVERY_LOGIN = {"authentication.k8s.io", "authorization.k8s.io"}
-"""Groups in which every login may ask about itself."""
 
 On = Callable[..., Result]
 
@@ -56,28 +54,6 @@ def changes(result: Result) -> list[str]:
 
 def account(namespace: str) -> str:
     return f"system:serviceaccount:{namespace}:{NAME}"
-
-
-def rights_of(cluster: Cluster, namespace: str, user: str) -> set[Right]:
-    """What a user may do in the namespace, as the API server lists it, beyond what every login may."""
-    review = {"apiVersion": rbac.REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
-    said = cluster.kubectl(
-        "create", f"--as={user}", "--validate=false", "-f", "-", "-o", "json", stdin=json.dumps(review)
-    )
-    found = set()
-    for rule in json.loads(said)["status"]["resourceRules"]:
-        if set(rule["apiGroups"]) <= OF_EVERY_LOGIN:
-            continue
-        assert not rule.get("resourceNames")
-        found |= {Right(*one) for one in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])}
-    return found
-
-
-def until_granted(cluster: Cluster, namespace: str, user: str, wanted: set[Right]) -> None:
-    """Wait until a user has exactly these rights: the API server learns of roles a moment after they were created."""
-    with contextlib.suppress(BedError):
-        wait_for(lambda: rights_of(cluster, namespace, user) == wanted, "the rights", 30)
-    assert rights_of(cluster, namespace, user) == wanted
 
 
 def of_supervisors(cluster: Cluster) -> set[Right]:
@@ -193,8 +169,8 @@ def test_a_login_that_may_not_is_told_which_right_it_lacks(bed: Bed, namespace: 
     def grant(*verbs: str) -> None:
         granted = {Right(rbac.RBAC if kind.startswith("role") else "", kind, verb)
                    for kind in ("roles", "rolebindings", "serviceaccounts") for verb in verbs}  # fmt: skip
-        bed.apply(rbac.role(namespace, granted), rbac.binding(namespace, "limited"), namespace=namespace)
-        until_granted(bed, namespace, "limited", granted)
+        bed.apply(rbac.role(namespace, granted), rbac.binding(namespace, LIMITED), namespace=namespace)
+        until_granted(bed, namespace, LIMITED, granted)
 
     assert f"may not get roles.rbac.authorization.k8s.io in namespace {namespace}" in refused()
     grant("get")
@@ -208,7 +184,7 @@ def test_a_login_that_may_not_is_told_which_right_it_lacks(bed: Bed, namespace: 
 def test_the_printed_role_is_enough_to_follow_runs_of_other_machines(bed: Bed, namespace: str, on: On) -> None:
     printed = on(bed, namespace, "check", "--on", "lab", "--role", context="bed-limited")
     bed.kubectl("apply", "-f", "-", stdin=printed.out)
-    until_granted(bed, namespace, "limited", set(rbac.useful(set(bed.kubectl("api-versions").split()))))
+    until_role_is_granted(bed, namespace)
     with (
         contextlib.closing(Client("bed-limited", namespace, bed.kubeconfig)) as client,
         contextlib.closing(Watched(client)) as watched,

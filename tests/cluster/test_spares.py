@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.harnesses import harness_on, opened, pods, set_up
+from tests.cluster.harnesses import harness_on, log_of, opened, pods, set_up
 from tests.engines.harness import Harness, Run
 
 from windlass.runs.phase import Phase
@@ -42,6 +42,14 @@ def in_pod(run: Run, node: int, *command: str) -> int:
     return run.harness.engine.exec(run.id, node, None, command, None, io.BytesIO(), io.BytesIO())
 
 
+def waits(cluster: Cluster, namespace: str, spare: str) -> bool:
+    """Whether a spare waits for an attempt; nothing can be asked of its pod before it has started."""
+    try:
+        return "stays" in cluster.kubectl("exec", "-n", namespace, spare, "--", "ls", "/windlass/work")
+    except subprocess.CalledProcessError:
+        return False
+
+
 def until_none_lives(run: Run) -> None:
     wait_for(lambda: not run.harness.engine.left_running(run.id), "no pod to run", WAIT_SECONDS)
 
@@ -53,8 +61,7 @@ def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, t
     with opened(spared(cluster, namespace, tmp_path)) as harness:
         run = harness.start("waits.py", base=tmp_path / "code", nodes=2, procs_per_node=1).until_ready(2)
         first, lost, spare = pod_names(cluster, namespace, run, 1)
-        there = ("exec", "-n", namespace, spare, "--", "ls", "/windlass/work")
-        wait_for(lambda: "stays" in cluster.kubectl(*there), "the spare to wait", WAIT_SECONDS)
+        wait_for(lambda: waits(cluster, namespace, spare), "the spare to wait", WAIT_SECONDS)
         cluster.kubectl("delete", "pod", "-n", namespace, lost, "--grace-period=0", "--force", "--wait=false")
         run.until(lambda run: run.text(attempt=2).count("ready\n") == 2)
         assert [in_pod(run, node, "touch", GO) for node in range(2)] == [0, 0], "exec reaches the spare as its node"
@@ -65,7 +72,7 @@ def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, t
         ]
         assert pod_names(cluster, namespace, run, 1) == [first, spare]
         [refill] = pods(cluster, namespace, run, 2)
-        assert "[a] 2\n" not in cluster.kubectl("logs", "-n", namespace, refill["metadata"]["name"])
+        assert "[a] 2\n" not in log_of(cluster, namespace, refill)
         until_none_lives(run)
         harness.engine.delete(run.id)
         kinds = "jobs,pods,services,configmaps,secrets,leases"
@@ -78,11 +85,14 @@ def test_no_spare_is_left_by_a_run_that_ends(cluster: Cluster, namespace: str, t
     """Also while the spare does not wait yet."""
     set_up(cluster, namespace)
     with opened(spared(cluster, namespace, tmp_path)) as harness:
-        ends = {Phase.SUCCEEDED: harness.start("sleep", "1"), Phase.FAILED: harness.start("fail_until", "9")}
-        for phase, run in ends.items():
+        ends = {
+            '"WINDLASS_ATTEMPT": "2"': (harness.start("fail_until", "9"), Phase.FAILED),
+            "ready": (harness.start("sleep", "1"), Phase.SUCCEEDED),
+        }
+        for run, phase in ends.values():
             assert run.wait().phase is phase, run.text()
-        for run in ends.values():
+        for printed, (run, _) in ends.items():
             until_none_lives(run)
-            found = json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
-            trained = [pod for pod in found if pod["metadata"]["name"].startswith(f"{run.id}-1-0-")]
-            assert trained, "what its ranks printed is kept"
+            found = [pod for attempt in (1, 2) for pod in pods(cluster, namespace, run, attempt)]
+            kept = [log_of(cluster, namespace, pod) for pod in found]
+            assert any(printed in text for text in kept), f"what its ranks printed last is not kept: {kept}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.harnesses import harness_on, opened, pods, set_up, target_on
+from tests.cluster.harnesses import harness_on, let_go, log_of, opened, pods, set_up, target_on
 from tests.engines.harness import Harness, Run
 
 from windlass.engines.kubernetes.engine import KubernetesEngine
@@ -23,22 +23,39 @@ from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 NUM_KILLS = 3
-STEADY = """import time
-for step in range(25):
+HANG_SECONDS = 15
+STEADY = f"""import time
+for step in range({HANG_SECONDS} * 2):
     print("step", step, flush=True)
     time.sleep(1)
 """
 TWICE = """import os, sys, time
+from pathlib import Path
+
+def wait_for(name):
+    while not Path(os.environ["WINDLASS_OUTPUT_DIR"], name).exists():
+        time.sleep(0.1)
+
 if os.environ["WINDLASS_ATTEMPT"] == "1":
     print("ready", flush=True)
-    time.sleep(15)
+    wait_for("fail")
     sys.exit(3)
 print("again", flush=True)
-time.sleep(20)
+wait_for("go")
 """
+LOSES_A_POD = """import os, sys, time
+from pathlib import Path
+
+print("ready", flush=True)
+while os.environ["WINDLASS_ATTEMPT"] == "1":
+    time.sleep(0.1)
+while "waits" in sys.argv and not Path(os.environ["WINDLASS_OUTPUT_DIR"], "go").exists():
+    time.sleep(0.1)
+"""
+"""The first attempt ends when it has lost a pod, and not before."""
 WAIT_SECONDS = 240.0
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -117,9 +134,10 @@ def left_over(cluster: Cluster, namespace: str, run_id: str) -> str:
 
 def test_killed_supervisors_lose_nothing(cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path) -> None:
     with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
-        run = harness.start("sleep", "60").until_ready()
+        run = harness.start("wait_for", "go").until_ready()
         for _ in range(NUM_KILLS):
             kill_supervisor(cluster, inside, run.id)
+        let_go(cluster, inside, run)
         status = run.wait()
         assert (status.phase, len(status.attempts), status.exit_code) == (Phase.SUCCEEDED, 1, 0), run.text()
         found = events(status, harness.store)
@@ -140,10 +158,12 @@ def test_ranks_that_fail_while_the_cluster_runs_no_supervisor_are_started_again_
     ) as harness:
         run = harness.start("twice.py", base=tmp_path / "code", nodes=2, procs_per_node=1).until_ready(2)
         suspend(cluster, inside, run.id, is_suspended=True)
+        let_go(cluster, inside, run, name="fail")
         wait_for(lambda: _waits(cluster, inside, run), "the pods to wait", WAIT_SECONDS)
         suspend(cluster, inside, run.id, is_suspended=False)
         run.until(lambda run: run.text().count("again\n") == 2)
         kill_supervisor(cluster, inside, run.id)
+        let_go(cluster, inside, run)
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
         found = events(status, harness.store)
@@ -153,8 +173,7 @@ def test_ranks_that_fail_while_the_cluster_runs_no_supervisor_are_started_again_
 
 def _waits(cluster: Cluster, namespace: str, run: Run) -> bool:
     """Whether the pods of attempt 1 wait for the next one."""
-    names = [pod["metadata"]["name"] for pod in pods(cluster, namespace, run, 1)]
-    return all("[a] over" in cluster.kubectl("logs", "-n", namespace, name) for name in names)
+    return all("[a] over" in log_of(cluster, namespace, pod) for pod in pods(cluster, namespace, run, 1))
 
 
 def test_a_supervisor_that_was_not_created_is_created_by_the_next_command(
@@ -162,8 +181,9 @@ def test_a_supervisor_that_was_not_created_is_created_by_the_next_command(
 ) -> None:
     """A submission that is killed after the record and before the Job of the supervisor leaves that."""
     with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
-        run = harness.start("sleep", "60").until_ready()
+        run = harness.start("wait_for", "go").until_ready()
         cluster.kubectl("delete", "job", "-n", inside, f"{run.id}-supervisor", "--wait")
+        let_go(cluster, inside, run)
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
 
 
@@ -178,13 +198,13 @@ def test_a_run_is_stopped_and_removed_from_any_machine(
         engine = elsewhere.find(run.id)
         engine.stop(run.id)
         if not is_supervised:
-            wait_for(lambda: not pods(cluster, inside, run, 1), "the pods to be gone", 60)
+            wait_for(lambda: not pods(cluster, inside, run, 1), "the pods to be gone", WAIT_SECONDS)
             suspend(cluster, inside, run.id, is_suspended=False)
         status = engine.wait(run.id, WAIT_SECONDS)
         assert status.phase is Phase.STOPPED
         assert run.wait().phase is Phase.STOPPED
         engine.delete(run.id)
-        wait_for(lambda: not left_over(cluster, inside, run.id), "all objects to be gone", 60)
+        wait_for(lambda: not left_over(cluster, inside, run.id), "all objects to be gone", WAIT_SECONDS)
         harness.runs.clear()
 
 
@@ -199,23 +219,24 @@ def test_a_run_is_resumed_from_another_machine(
         status = engine.wait(run.id, WAIT_SECONDS)
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2)
         events(status, elsewhere.store)
-        run.until(lambda run: run.status.phase is Phase.SUCCEEDED, runs.ENDED_REFRESH_SECONDS + 10)
+        run.until(lambda run: run.status.phase is Phase.SUCCEEDED, runs.ENDED_REFRESH_SECONDS + WAIT_SECONDS)
 
 
 def test_a_hang_and_the_time_limit_are_found_without_a_machine(
     cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path
 ) -> None:
     with opened(harness_on(cluster, inside, tmp_path / "home", grace="2s")) as harness:
-        hangs = harness.start("hang_once", hang="8s", restarts={"max": 1})
+        hang = f"{HANG_SECONDS}s"
+        hangs = harness.start("hang_once", hang=hang, restarts={"max": 1})
         late = harness.start("sleep", "600", timeout="25s")
         (tmp_path / "code").mkdir()
         (tmp_path / "code" / "steady.py").write_text(STEADY)
-        steady = harness.start("steady.py", base=tmp_path / "code", hang="8s", restarts={"max": 1})
+        steady = harness.start("steady.py", base=tmp_path / "code", hang=hang, restarts={"max": 1})
         harness.runs.clear()
         engine = elsewhere.find(hangs.id)
         status = engine.wait(hangs.id, WAIT_SECONDS)
-        [hang] = [event.data for event in events(status, elsewhere.store) if event.kind == "hang"][:1]
-        assert "hang_once" in hang["ranks"][0]["stack"], "the stack came over the pod's connection"
+        [seen] = [event.data for event in events(status, elsewhere.store) if event.kind == "hang"][:1]
+        assert "hang_once" in seen["ranks"][0]["stack"], "the stack came over the pod's connection"
         status = elsewhere.find(steady.id).wait(steady.id, WAIT_SECONDS)
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 1), "what ranks print is a sign of life"
         status = elsewhere.find(late.id).wait(late.id, WAIT_SECONDS)
@@ -225,9 +246,7 @@ def test_a_hang_and_the_time_limit_are_found_without_a_machine(
 
 def test_a_lost_pod_is_replaced_and_the_others_are_kept(cluster: Cluster, inside: str, tmp_path: Path) -> None:
     with opened(_three_nodes(cluster, inside, tmp_path)) as harness:
-        run = harness.start("pause", "20", nodes=3, procs_per_node=1).until(
-            lambda run: run.status.phase is Phase.TRAINING
-        )
+        run = harness.start("loses.py", base=tmp_path / "code", nodes=3, procs_per_node=1).until_ready(3)
         lost = lose_pod(cluster, inside, run, 1)
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
@@ -241,18 +260,21 @@ def test_a_supervisor_that_is_killed_while_a_pod_is_replaced_loses_no_other(
     cluster: Cluster, inside: str, tmp_path: Path
 ) -> None:
     with opened(_three_nodes(cluster, inside, tmp_path)) as harness:
-        run = harness.start("pause", "30", nodes=3, procs_per_node=1).until(
-            lambda run: run.status.phase is Phase.TRAINING
-        )
+        run = harness.start("loses.py", "waits", base=tmp_path / "code", nodes=3, procs_per_node=1).until_ready(3)
         lost = lose_pod(cluster, inside, run, 0)
         run.until(lambda run: len(run.status.attempts) == 2)
         kill_supervisor(cluster, inside, run.id)
+        run.until(lambda run: run.text(attempt=2).count("ready\n") == 3)
+        for attempt in (1, 2):
+            let_go(cluster, inside, run, attempt)
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
         assert_replaced(cluster, inside, run, lost)
 
 
 def _three_nodes(cluster: Cluster, namespace: str, folder: Path) -> Harness:
+    (folder / "code").mkdir()
+    (folder / "code" / "loses.py").write_text(LOSES_A_POD)
     return harness_on(cluster, namespace, folder / "home", kubernetes={"via": "job"}, restarts={"max": 1})
 
 
@@ -268,5 +290,5 @@ def assert_replaced(cluster: Cluster, namespace: str, run: Run, lost: dict[str, 
     """Two pods have run both attempts, and one was made for the second."""
     kept, [new] = pods(cluster, namespace, run, 1), pods(cluster, namespace, run, 2)
     assert [lost["metadata"]["uid"] != one["metadata"]["uid"] for one in (*kept, new)] == [True] * 3
-    said = [cluster.kubectl("logs", "-n", namespace, one["metadata"]["name"]) for one in (*kept, new)]
+    said = [log_of(cluster, namespace, one) for one in (*kept, new)]
     assert ["[a] 2\n" in text for text in said] == [True, True, False]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
-from tests.cluster.harnesses import CAN, PATIENCE_SECONDS, harness_on, opened, plan_on, pods
+from tests.cluster.harnesses import CAN, PATIENCE_SECONDS, harness_on, let_go, opened, plan_on, pods
 from tests.engines.harness import Harness, Run, Way
 from tests.engines.kubernetes.test_supervision import PLUGIN
 
@@ -29,19 +29,20 @@ from windlass.worker import process
 
 WINDLASS = Path(sys.executable).with_name("windlass")
 NUM_KILLS = 6
+WAIT_SECONDS = 240.0
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 def supervisor(run: Run) -> int:
     """The process that supervises a run, once there is one."""
-    return int(wait_for(lambda: supervisor_pid(run.dir), "a supervisor", 60))
+    return int(wait_for(lambda: supervisor_pid(run.dir), "a supervisor", WAIT_SECONDS))
 
 
 def end(pid: int, number: signal.Signals) -> None:
     """Signal a process, and wait until it is gone."""
     os.kill(pid, number)
-    wait_for(lambda: (seen := process.stat(pid)) is None or seen.state == "Z", "the process to end", 60)
+    wait_for(lambda: (seen := process.stat(pid)) is None or seen.state == "Z", "the process to end", WAIT_SECONDS)
 
 
 def raw(run: Run) -> Any:
@@ -63,27 +64,29 @@ def succeeded_at_once(cluster: Cluster, namespace: str, run: Run) -> None:
     assert (status.phase, len(status.attempts), status.exit_code) == (Phase.SUCCEEDED, 1, 0), run.text()
     assert status.condition is None
     assert kinds(run, "notice", "lost-node", "cause", "attempt-end", "stop") == []
-    wait_for(lambda: phases(cluster, namespace, run) == ["Succeeded"], "the pod to be shown as ended", 60)
+    wait_for(lambda: phases(cluster, namespace, run) == ["Succeeded"], "the pod to be shown as ended", WAIT_SECONDS)
 
 
 def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
-        run = harness.start("sleep", "15").until_ready()
+        run = harness.start("wait_for", "go").until_ready()
         end(supervisor(run), signal.SIGTERM)
         found = raw(run)
         assert found.phase is Phase.TRAINING
         assert "no supervisor is attached" in found.condition["message"]
         assert phases(cluster, namespace, run) == ["Running"]
+        let_go(cluster, namespace, run)
         succeeded_at_once(cluster, namespace, run)
 
 
 def test_six_killed_supervisors_of_one_attempt_lose_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
-        run = harness.start("sleep", "30").until_ready()
+        run = harness.start("wait_for", "go").until_ready()
         for number in range(NUM_KILLS):
             end(supervisor(run), signal.SIGKILL)
             run.until(lambda run, number=number: run.status and kinds(run, "adopted") == ["adopted"] * (number + 1))  # type: ignore[misc]
         assert phases(cluster, namespace, run) == ["Running"]
+        let_go(cluster, namespace, run)
         succeeded_at_once(cluster, namespace, run)
 
 
@@ -103,17 +106,18 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
     way = Way("login", KubernetesEngine, functools.partial(plan_on, target, str(config)), CAN, {},
               patience_seconds=PATIENCE_SECONDS)  # fmt: skip
     with opened(Harness(way, tmp_path / "home")) as harness:
-        run = harness.start("sleep", "40").until_ready()
+        run = harness.start("wait_for", "go").until_ready()
         says.write_text('{"error": "the SSO session has expired"}')
         end(supervisor(run), signal.SIGKILL)
-        run.until(lambda run: (run.status.condition or {}).get("type") == "LoginFailed", 60)
+        run.until(lambda run: (run.status.condition or {}).get("type") == "LoginFailed", WAIT_SECONDS)
         assert "the SSO session has expired" in raw(run).condition["message"]
         verdict = why(run.id, harness.engine).verdict
         assert "the SSO session has expired" in verdict.summary
         assert any("cannot log in to the cluster" in line for line in verdict.evidence)
         assert phases(bed, namespace, run) == ["Running"]
         says.write_text(works)
-        run.until(lambda run: run.status.condition is None, 120)
+        run.until(lambda run: run.status.condition is None, WAIT_SECONDS)
+        let_go(bed, namespace, run)
         succeeded_at_once(bed, namespace, run)
 
 
@@ -121,14 +125,17 @@ def test_an_api_server_that_dies_between_the_end_of_a_pod_and_that_of_its_run_co
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     with opened(harness_on(lone_bed, lone_namespace, tmp_path / "home")) as harness:
-        run = harness.start("sleep", "5").until_ready()
+        run = harness.start("wait_for", "go").until_ready()
         pid = supervisor(run)
         os.kill(pid, signal.SIGSTOP)
         try:
-            wait_for(lambda: phases(lone_bed, lone_namespace, run) == ["Succeeded"], "the pod to end", 120)
+            let_go(lone_bed, lone_namespace, run)
+            wait_for(lambda: phases(lone_bed, lone_namespace, run) == ["Succeeded"], "the pod to end", WAIT_SECONDS)
             lone_bed.kill_api_server()
             os.kill(pid, signal.SIGCONT)
-            wait_for(lambda: raw(run).phase.is_terminal or raw(run).condition is not None, "it to be noticed", 120)
+            wait_for(
+                lambda: raw(run).phase.is_terminal or raw(run).condition is not None, "it to be noticed", WAIT_SECONDS
+            )
         finally:
             os.kill(pid, signal.SIGCONT)
             lone_bed.start_api_server()
@@ -146,7 +153,7 @@ def test_pods_end_at_their_deadline_while_no_supervisor_watches(
         assert pod["spec"]["activeDeadlineSeconds"] > 3600
         name = pod["metadata"]["name"]
         cluster.kubectl("patch", "pod", "-n", namespace, name, "-p", '{"spec": {"activeDeadlineSeconds": 1}}')
-        wait_for(lambda: phases(cluster, namespace, run) == ["Failed"], "the kubelet to end the pod", 120)
+        wait_for(lambda: phases(cluster, namespace, run) == ["Failed"], "the kubelet to end the pod", WAIT_SECONDS)
         status = run.wait()
         assert (status.phase, status.exit_code, len(status.attempts)) == (Phase.FAILED, 124, 1)
         assert status.attempts[0].reason == "timeout"
@@ -159,10 +166,12 @@ def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
 ) -> None:
     """The other machine is another name of this one, with a copy of the home."""
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
-        run = harness.start("sleep", "30").until_ready()
-        supervisor(run)
+        run = harness.start("wait_for", "go").until_ready()
+        pid = supervisor(run)
         other = tmp_path / "other"
+        os.kill(pid, signal.SIGSTOP)  # a file that it replaces meanwhile would not be found
         shutil.copytree(tmp_path / "home", other)
+        os.kill(pid, signal.SIGCONT)
         (other / "runs" / run.id / "supervisor.pid").unlink()
         shell = f"hostname other-machine && exec {WINDLASS} status {run.id} -o json"
         env = {**os.environ, "WINDLASS_HOME": str(other)}
@@ -172,6 +181,7 @@ def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
         assert condition["type"] == "SupervisedElsewhere", done.stdout
         assert f"process {supervisor(run)} on {os.uname().nodename}" in condition["message"]
         assert supervisor_pid(other / "runs" / run.id) is None
+        let_go(cluster, namespace, run)
         succeeded_at_once(cluster, namespace, run)
 
 
@@ -190,5 +200,5 @@ def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
         done = subprocess.run([WINDLASS, "stop", run.id], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "pods that still ran were deleted" in done.stdout
-        wait_for(lambda: phases(cluster, namespace, run) == [], "its pods to be gone", 120)
+        wait_for(lambda: phases(cluster, namespace, run) == [], "its pods to be gone", WAIT_SECONDS)
         assert run.status.condition is None

@@ -65,9 +65,9 @@ def test_kueue_admits_a_supervisor_by_the_queue_of_its_target(
     group["flavors"][0]["resources"].append({"name": "memory", "nominalQuota": "1Gi"})
     strict.apply(flavor, cluster_queue, queue, namespace=lone_namespace)
     target()
-    assert wait_for(blockers, "Kueue to answer", WAIT_SECONDS) == ["supervisor-suspended"]
+    wait_for(lambda: blockers() == ["supervisor-suspended"], "Kueue to answer", WAIT_SECONDS)
     target(supervisor_queue="narrow")
-    assert blockers() == []
+    wait_for(lambda: not blockers(), "the queue to serve", WAIT_SECONDS)
     other = operated.queued_job(strict, "other", "narrow", objects.SLEEP, "980m")
     strict.apply(other, namespace=lone_namespace)
     wait_for(lambda: not is_suspended("other"), "the other Job to be admitted", WAIT_SECONDS)

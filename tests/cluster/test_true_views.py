@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Call, ended, home, windlass
 from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
@@ -19,6 +20,9 @@ from windlass.runs.store import Store
 from windlass.train.checkpoint import files
 
 __all__ = ["elsewhere", "ended", "home", "targets", "windlass"]
+
+pytestmark = pytest.mark.timeout(900)
+TIMEOUT = "--timeout=240s"
 
 UNTIL_TOLD = """
 import os, time
@@ -56,12 +60,12 @@ def test_the_first_answer_without_a_supervisor_is_true_and_a_success_outlives_it
     windlass: Call, elsewhere: Elsewhere, targets: None, cluster: Cluster, namespace: str, home: Path,
     ended: Callable[..., Status],
 ) -> None:  # fmt: skip
-    run = submit(windlass, UNTIL_TOLD, "--set", "kubernetes.via=job", "--set", "kubernetes.ttl=5")
+    run = submit(windlass, UNTIL_TOLD, "--set", "kubernetes.via=job")
     until(lambda: "waits" in windlass("logs", run).out, "waits", WAY_SECONDS)
     kill_supervisor(home, run)
     pod = cluster.kubectl("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run}", "-o", "name").strip()
     cluster.kubectl("exec", "-n", namespace, pod, "--", "touch", "/tmp/go")
-    cluster.kubectl("wait", "-n", namespace, f"job/{run}-1", "--for=condition=Complete", "--timeout=100s")
+    cluster.kubectl("wait", "-n", namespace, f"job/{run}-1", "--for=condition=Complete", TIMEOUT)
 
     first = windlass("status", run, "-o", "json").json
     hold("status", first)
@@ -69,11 +73,13 @@ def test_the_first_answer_without_a_supervisor_is_true_and_a_success_outlives_it
     assert windlass("ps", "-o", "json").json[0]["phase"] == "succeeded"
 
     assert ended(run, WAY_SECONDS).exit_code == 0
-    cluster.kubectl("wait", "-n", namespace, f"job/{run}-1", "--for=delete", "--timeout=100s")
+    # Not before: the job's own ttl could remove it before any command has looked.
+    cluster.kubectl("patch", "job", f"{run}-1", "-n", namespace, "-p", '{"spec": {"ttlSecondsAfterFinished": 1}}')
+    cluster.kubectl("wait", "-n", namespace, f"job/{run}-1", "--for=delete", TIMEOUT)
     [seen] = elsewhere("ps", "-o", "json").json
     assert (seen["phase"], seen["waits_for"]) == ("succeeded", "")
     assert elsewhere("rm", run).code == 0
-    assert elsewhere("ps", "-o", "json").json == []
+    until(lambda: elsewhere("ps", "-o", "json").json == [], "not removed", WAY_SECONDS)
 
 
 def test_checkpoints_in_a_claim_are_listed_after_the_pods_are_gone(
@@ -82,7 +88,7 @@ def test_checkpoints_in_a_claim_are_listed_after_the_pods_are_gone(
     script = SAVES.format(manifests={step: manifest(step) for step in (10, 20)})
     run = submit(windlass, script, "--set", "kubernetes.results={size: 1GiB, storage_class: bed}")
     assert ended(run, WAY_SECONDS).exit_code == 0
-    bed.kubectl("delete", "jobs,jobsets", "--all", "-n", namespace, "--wait=true", "--timeout=120s")
+    bed.kubectl("delete", "jobs,jobsets", "--all", "-n", namespace, "--wait=true", TIMEOUT)
     listed = windlass("checkpoints", run, "-o", "json")
     assert listed.code == 0, listed.err
     hold("checkpoints", listed.json)
@@ -90,7 +96,7 @@ def test_checkpoints_in_a_claim_are_listed_after_the_pods_are_gone(
     assert found == [(30, 0, False), (20, 1002, True), (10, 1002, True)]
     refused = windlass("checkpoints", run, "verify")
     assert (refused.code, f"windlass cp {run}:checkpoints" in refused.err) == (2, True)
-    bed.kubectl("delete", "pvc", run, "-n", namespace, "--wait=true", "--timeout=60s")
+    bed.kubectl("delete", "pvc", run, "-n", namespace, "--wait=true", TIMEOUT)
     gone = windlass("checkpoints", run)
     assert (gone.code, f"claim {run} of {run} is gone" in gone.err) == (2, True)
     windlass("rm", "--force", run)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.bed.cluster import Cluster
-from tests.cluster.harnesses import harness_on, opened
+from tests.cluster.harnesses import harness_on, let_go, opened
 
 from windlass.runs.ledger import fold_ledger
 from windlass.runs.phase import Phase
@@ -16,14 +16,17 @@ from windlass.runs.time_accounting import Spent
 from windlass.supervise.process import supervisor_pid
 
 SCRIPT = """
-import time
+import os, time
+from pathlib import Path
 from windlass.train import report
 for step in range(1, 61):
     report(step=step, total=60)
     time.sleep(0.1)
+    while step == 30 and not Path(os.environ["WINDLASS_OUTPUT_DIR"], "go").exists():
+        time.sleep(0.1)
 """
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
@@ -37,7 +40,8 @@ def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
         assert supervisor is not None
         os.kill(supervisor, signal.SIGKILL)
         killed_at = run.events[-1].time
-        words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", "-l", f"windlass.dev/run={run.id}")
+        let_go(cluster, namespace, run)
+        words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s", "-l", f"windlass.dev/run={run.id}")
         cluster.kubectl("wait", "pod", "-n", namespace, *words)
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
         events = run.events

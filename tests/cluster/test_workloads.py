@@ -29,6 +29,7 @@ from windlass.runs.phase import Phase
 
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 Operator = Callable[[str], None]
+WAIT_SECONDS = 240.0
 BY_TORCH = ("trainjob", "pytorchjob")
 APART = """import os, time
 if os.environ["RANK"] == "0":
@@ -104,7 +105,7 @@ def test_pods_are_gone_some_time_after_their_end_and_the_record_is_as_it_was(
     here = {"via": via, "ttl": "3s"}
     with opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes=here)) as harness:
         run = succeeded(harness.start("script.py", base=script(tmp_path), nodes=2, env={"BREAKS": "", "WAITS": ""}))
-        wait_for(lambda: not names(cluster, namespace, run), "pods to be removed", 120)
+        wait_for(lambda: not names(cluster, namespace, run), "pods to be removed", WAIT_SECONDS)
         made = cluster.kubectl(
             "get", WORKLOADS[via].plural, "-n", namespace, "-l", f"windlass.dev/run={run.id}", "-o", "name"
         )
@@ -121,11 +122,11 @@ def test_a_trainjob_that_makes_anew_what_a_cluster_has_removed_does_not_train_ag
         run = succeeded(harness.start("script.py", base=script(tmp_path), nodes=2, env={"BREAKS": "", "WAITS": ""}))
         before = names(cluster, namespace, run)
         cluster.kubectl("delete", "jobset", f"{run.id}-1", "-n", namespace)
-        wait_for(lambda: len(names(cluster, namespace, run) - before) == 2, "pods that are made anew", 120)
+        wait_for(lambda: len(names(cluster, namespace, run) - before) == 2, "pods that are made anew", WAIT_SECONDS)
         made = sorted(names(cluster, namespace, run) - before)
         for name in made:
             cluster.kubectl("wait", "pod", name, "-n", namespace, "--for=jsonpath={.status.phase}=Succeeded",
-                            "--timeout=120s")  # fmt: skip
+                            "--timeout=240s")  # fmt: skip
             said = cluster.kubectl("logs", name, "-n", namespace)
             assert "the run has ended" in said
             assert "attempt 1" not in said
@@ -142,9 +143,9 @@ def test_a_pod_that_an_operator_makes_anew_is_not_trained_in(
         # A preemption, if its rank dies of the signal, which no restart follows; a failure, if of the end of its grace.
         assert run.wait().phase in (Phase.STOPPED, Phase.FAILED)
         assert len(run.status.attempts) == 1
-        found = cluster.kubectl("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run.id}", "-o",
-                                "jsonpath={.items[?(@.status.phase=='Running')].metadata.name}")  # fmt: skip
-        assert not found
+        running = ("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run.id}", "-o",
+                   "jsonpath={.items[?(@.status.phase=='Running')].metadata.name}")  # fmt: skip
+        wait_for(lambda: not cluster.kubectl(*running), "its pods to end", WAIT_SECONDS)
         assert run.text().count("attempt 1 of rank 0") == 1
 
 

@@ -63,11 +63,11 @@ def test_a_supervisor_that_is_killed_in_mid_upload_costs_no_more_than_what_was_u
     def hold(num_bytes: int) -> None:
         if num_bytes >= shape().num_bytes // 2 and not release.is_set():
             held.set()
-            release.wait(60)
+            release.wait(240)
 
     proxy.passed = hold
     run = run_id(data, job)
-    assert held.wait(60)
+    assert held.wait(240)
     assert json.loads(windlass(data, "status", run, "-o", "json").stdout)["phase"] == "uploading"
     os.kill(int((data.home / "runs" / run / "supervisor.pid").read_text().split()[0]), signal.SIGKILL)
     release.set()

@@ -49,7 +49,7 @@ def windlass(data: Data, *words: str) -> subprocess.CompletedProcess[str]:
     keys = data.server.environ(data.endpoint)
     environ = {"PATH": os.environ["PATH"], "HOME": str(data.home), "WINDLASS_HOME": str(data.home), **keys}
     done = subprocess.run(
-        [str(WINDLASS), *words], env=environ, capture_output=True, text=True, timeout=120, check=False
+        [str(WINDLASS), *words], env=environ, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -77,11 +77,11 @@ def test_a_supervisor_that_is_killed_in_mid_fetch_costs_no_more_than_what_was_un
     def hold(num_bytes: int) -> None:
         if num_bytes >= shape().num_bytes // 2 and not release.is_set():
             held.set()
-            release.wait(60)
+            release.wait(240)
 
     proxy.passed = hold
     run = run_id(data, job)
-    assert held.wait(60)
+    assert held.wait(240)
     status = json.loads(windlass(data, "status", run, "-o", "json").stdout)
     assert status["phase"] == "staging"
     os.kill(int((data.home / "runs" / run / "supervisor.pid").read_text().split()[0]), signal.SIGKILL)

@@ -52,7 +52,7 @@ class Cluster:
         self.kubectl("create", "-f", "-", stdin=json.dumps(body))
         try:
             # Without it, a pod made by hand would be refused.
-            self.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
+            self.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
@@ -129,7 +129,7 @@ class Bed(Cluster):
         self.node(name).start()
         self.node(name).settle()
 
-    def wait_for_node(self, name: str, *, ready: bool, seconds: float = 120) -> None:
+    def wait_for_node(self, name: str, *, ready: bool, seconds: float = host.PATIENCE_SECONDS) -> None:
         """Wait until the cluster believes that a node is ready, or that it is not."""
         self.node(name).wait_until(ready, seconds)
 

@@ -192,7 +192,7 @@ class Node:
         self.wait_until(ready=True)
         host.wait_for(lambda: calm(lambda: self._has_gpus(gpus)), f"the GPUs of {self.name}")
 
-    def wait_until(self, ready: bool, seconds: float = 120) -> None:
+    def wait_until(self, ready: bool, seconds: float = host.PATIENCE_SECONDS) -> None:
         """Wait until the cluster believes that the node is ready, or that it is not."""
         host.wait_for(lambda: calm(lambda: self._is_ready() is ready), f"{self.name} to be ready: {ready}", seconds)
 

@@ -41,7 +41,7 @@ def seconds_to_stop(run: Run, *, now: bool = False) -> float:
 class Life(Case):
     @differs(Aspect.SIGNALS, Aspect.OBJECTS)
     def test_stop_reaches_every_rank(self, harness: Harness) -> None:
-        run = harness.start("sleep", "60", nodes=2, procs_per_node=2).until_ready(4)
+        run = harness.start("sleep", "600", nodes=2, procs_per_node=2).until_ready(4)
         harness.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
         assert run.exit_codes() == [-signal.SIGTERM] * 4
@@ -104,7 +104,7 @@ class Life(Case):
         )  # a pod may start too late
 
     def test_another_engine_object_sees_and_stops_the_run(self, harness: Harness) -> None:
-        run = harness.start("sleep", "60", nodes=2).until_ready(2)
+        run = harness.start("sleep", "600", nodes=2).until_ready(2)
         with Store(harness.home) as store:
             other = harness.way.connect(store)
             assert other.status(run.id).phase is Phase.TRAINING
@@ -112,7 +112,7 @@ class Life(Case):
             assert other.wait(run.id, PATIENCE_SECONDS).phase is Phase.STOPPED
 
     def test_another_process_sees_and_stops_the_run(self, harness: Harness) -> None:
-        run = harness.start("sleep", "60", nodes=2).until_ready(2)
+        run = harness.start("sleep", "600", nodes=2).until_ready(2)
         done = subprocess.run(
             [sys.executable, "-c", STRANGER.format(module=type(self).__module__, name=type(self).__name__),
              str(harness.home), run.id],
@@ -175,7 +175,7 @@ class Life(Case):
                 assert run.text(ranks=[rank]).splitlines()[-1] == f"step 5 sum {total}"
 
     def test_a_run_that_goes_on_is_not_removed(self, harness: Harness) -> None:
-        run = harness.start("sleep", "60").until_ready()
+        run = harness.start("sleep", "600").until_ready()
         with pytest.raises(UsageError):
             harness.engine.delete(run.id)
         harness.engine.stop(run.id, now=True)
