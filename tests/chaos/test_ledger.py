@@ -74,6 +74,7 @@ def kill_after(machine: Machine, marks: Path, attempt: int, step: int) -> None:
     )  # fmt: skip
     with Store(machine.home) as store:  # a command would take as long as many steps
         pid = until(lambda: store.statuses(last=1)[0].ranks[1].pid, "the record does not know the rank")
+    assert pid is not None
     assert kill(pid)
 
 
