@@ -12,8 +12,10 @@ import torch
 from tests.helpers.machine import Machine
 from tests.helpers.until import until
 
+from windlass.runs.store import Store
+
 SCRIPT = """
-import os, time
+import os, sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -25,12 +27,15 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4)))
 optimizer = torch.optim.Adam(model.parameters())
-data = TensorDataset(torch.randn(800, 8))
+data = TensorDataset(torch.randn(4000, 8))
 sampler = BatchSampler(len(data), global_batch_size=8, seed=0)
 saved = Checkpoint(model=model, optimizer=optimizer, sampler=sampler, every=1000)
 for epoch in saved.epochs(1):
     for (batch,) in saved.batches(DataLoader(data, batch_sampler=sampler)):
-        time.sleep(0.03)
+        if os.environ["WINDLASS_ATTEMPT"] == "1":  # it must not end before it is stopped
+            time.sleep(0.03)
+            while saved.steps >= 20 and not os.path.exists(sys.argv[1]):
+                time.sleep(0.03)
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
@@ -52,15 +57,20 @@ def ask(machine: Machine, *words: str, code: int = 0) -> Any:
 @pytest.mark.slow
 def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Machine) -> None:
     machine.write("train.py", SCRIPT)
-    job = {"name": "life", "run": "train.py", "nodes": 2, "python": sys.executable}
+    stops = machine.folder / "stops"
+    job = {"name": "life", "run": f"train.py {stops}", "nodes": 2, "python": sys.executable}
     machine.write("job.yaml", json.dumps(job))
     run = ask(machine, "run", "--detach")["id"]
-    until(lambda: machine.status()["progress"].get("step", 0) >= 5, "no step", 90)
+    until(lambda: machine.status()["progress"].get("step", 0) >= 5, "no step")
 
-    stopped = machine.windlass("stop")
+    stop = machine.start("stop")
+    with Store(machine.home) as store:
+        until(lambda: store.status(run).stop_requested, "the stop is not recorded")
+    stops.touch()
+    told, _ = stop.communicate(timeout=200)
     (one,) = ask(machine, "checkpoints")["checkpoints"]
-    assert "checkpoint  step " in stopped.stdout
-    assert f"windlass resume {run}" in stopped.stdout
+    assert "checkpoint  step " in told
+    assert f"windlass resume {run}" in told
     assert (one["complete"], one["world_size"]) == (True, 2)
     assert machine.status()["checkpoint"]["step"] == one["step"]
 

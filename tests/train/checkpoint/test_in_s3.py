@@ -133,11 +133,11 @@ def test_a_writer_that_is_killed_in_mid_upload_leaves_no_checkpoint(
     def hold(num_bytes: int) -> None:
         if num_bytes > 2 * LARGE and not release.is_set():
             held.set()
-            release.wait(60)
+            release.wait(240)
 
     proxy.passed = hold
     with subprocess.Popen([sys.executable, str(script), folder], start_new_session=True) as training:
-        assert held.wait(60)
+        assert held.wait(240)
         os.killpg(training.pid, signal.SIGKILL)
         release.set()
     until(lambda: proxy.num_open == 0, "the connections of the writer stay open")
@@ -182,7 +182,8 @@ def test_a_run_that_is_killed_resumes_from_s3_with_the_same_weights(
     for kills in ([], ["12:1", "30:0"]):
         place = tmp_path / f"kills-{len(kills)}"
         place.mkdir()
-        words = [str(EXACT), str(place), *(["--kill", *kills] if kills else [])]
+        # Patient: a kill waits for the checkpoint before it, however slow the upload is.
+        words = [str(EXACT), str(place), "--patient", *(["--kill", *kills] if kills else [])]
         job = {
             "name": "exact", "run": " ".join(words), "procs_per_node": 2, "python": sys.executable, "restarts": 5,
             "checkpoint": {"folder": f"{folder}/"},
@@ -195,7 +196,7 @@ def test_a_run_that_is_killed_resumes_from_s3_with_the_same_weights(
         assert {one.run_id for one in listed} == {run}
     assert digests[0] == digests[1]
     restored = [event["step"] for event in machine.events() if event.get("action") == "restored"]
-    assert len(restored) == 2
+    assert restored == [7, 28]
 
     shown = json.loads(machine.windlass("checkpoints", run, "-o", "json").stdout)
     assert shown["folder"] == f"{folder}/{run}"
@@ -206,6 +207,7 @@ def test_a_run_that_is_killed_resumes_from_s3_with_the_same_weights(
     refused = machine.windlass("cp", f"{run}:checkpoints", str(tmp_path / "copies"))
     assert (refused.returncode, f"windlass data copy {folder}/{run}" in refused.stderr) == (2, True)
     machine.windlass("checkpoints", run, "prune", "--keep", "1")
-    assert [one.step for one in files.list_checkpoints(f"{folder}/{run}")] == [listed[0].step]
+    # What the rank that was killed had removed in part stays for some minutes: it could still be finished.
+    assert [one.step for one in files.list_checkpoints(f"{folder}/{run}") if one.complete] == [listed[0].step]
     assert machine.windlass("rm", run).returncode == 0
     assert files.list_checkpoints(f"{folder}/{run}"), "what is in a store stays"
