@@ -102,10 +102,10 @@ def pods(cluster: Cluster, namespace: str, run: Run, attempt: int) -> list[dict[
 
 
 def let_go(cluster: Cluster, namespace: str, run: Run, attempt: int = 1, name: str = "go") -> None:
-    """End the wait of ranks for a file of this name (`wait_for`): it is created in each pod of the attempt."""
+    """End the wait of ranks for a file of this name (`wait_for`): create it in each pod that has results."""
+    touch = f"if [ -d {OUTPUT} ]; then touch {OUTPUT}/{name}; fi"  # the launcher of an MPIJob has none
     for pod in pods(cluster, namespace, run, attempt):
-        words = ("exec", "-n", namespace, pod["metadata"]["name"], "--", "touch", f"{OUTPUT}/{name}")
-        cluster.kubectl(*words)
+        cluster.kubectl("exec", "-n", namespace, pod["metadata"]["name"], "--", "sh", "-c", touch)
 
 
 def log_of(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> str:

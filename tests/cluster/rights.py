@@ -41,5 +41,9 @@ def until_granted(cluster: Cluster, namespace: str, user: str, wanted: set[Right
 
 
 def until_role_is_granted(cluster: Cluster, namespace: str) -> None:
-    """Wait until the limited user has the rights of the role that `windlass check --role` prints."""
-    until_granted(cluster, namespace, LIMITED, set(rbac.useful(set(cluster.kubectl("api-versions").split()))))
+    """Wait until the limited user has all rights of the role that `windlass check --role` prints."""
+    wanted = set(rbac.useful(set(cluster.kubectl("api-versions").split())))
+    until(
+        lambda: wanted <= rights_of(cluster, namespace, LIMITED),
+        lambda: f"{LIMITED} lacks {wanted - rights_of(cluster, namespace, LIMITED)}",
+    )
