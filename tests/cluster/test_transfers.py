@@ -104,6 +104,7 @@ def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and
         assert "windlass-data" in {one["metadata"]["name"] for one in claims}
         for run in runs:
             harness.engine.delete(run.id)
+        harness.runs.clear()
         until(lambda: not bed.kubectl("get", "pods", "-n", namespace, "-o", "name"), seconds=PATIENCE_SECONDS)
         for run in runs:
             answer = store.server.client().get_object(Bucket=BUCKET, Key=f"out/{run.id}/model.txt")

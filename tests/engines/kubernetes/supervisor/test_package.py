@@ -23,6 +23,14 @@ def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sente
     assert "supervisor_image:" in line
 
 
+def test_all_that_the_supervisor_imports_is_packed(tmp_path: Path) -> None:
+    (tmp_path / "windlass.zip").write_bytes(package.archive())
+    imports = "import sys; sys.path.insert(0, sys.argv[1]); import windlass.engines.kubernetes.supervisor.main"
+    command = [sys.executable, "-I", "-S", "-c", imports, str(tmp_path / "windlass.zip")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_supervisor_that_is_ended_during_its_imports_ends(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
         file.writestr("__main__.py", MAIN)
