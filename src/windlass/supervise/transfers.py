@@ -138,7 +138,8 @@ class OutputsUpload:
 
     def _take(self, record: Recorder, line: Line) -> None:
         if refused := line["refused"]:
-            more = f"; and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
+            num_others = line.get("num_refused", len(refused)) - len(refused[:NAMED])
+            more = f"; and {num_others} more" if num_others else ""
             record.note(Warned(f"not uploaded: {'; '.join(refused[:NAMED])}{more}"))
         uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
         record.note(OutputsUploaded(self._destination, *uploaded))
