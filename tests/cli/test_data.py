@@ -92,6 +92,23 @@ def test_what_cannot_be_asked_is_refused_with_2(
     assert not Path("to").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ls", "--claim", "sets"), "--claim names one of a target: add --on TARGET"),
+        (("rm", "set:5f", "--claim", "sets"), "--claim names one of a target: add --on TARGET"),
+        (("ls", "to", "--on", "lab"), "--on lists sets, and not the files of one: leave out ADDRESS"),
+        (("ls", "--on", "local"), "data ls --on is not supported by engine local"),
+        (("rm", "set:5f", "--on", "lab"), "target lab names no claim of data"),
+    ],
+)
+def test_sets_of_a_claim_are_those_of_a_target(windlass: Call, words: tuple[str, ...], said: str) -> None:
+    Path("targets.yaml").write_text("lab: {kind: kubernetes, context: lab}")
+    done = windlass("data", *words)
+    assert (done.code, done.out) == (2, ""), done.err
+    assert said in done.err
+
+
 def test_without_the_extra_other_stores_than_s3_name_the_command_and_folders_are_copied(
     environ: Mapping[str, str], source: Path
 ) -> None:

@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Call, home, windlass
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.harnesses import harness_on, opened, plan_on, set_up, target_on, way_on
 from tests.cluster.stores import BUCKET, PodStore, pod_store
+from tests.cluster.test_exec_copy import write_targets
 from tests.engines.harness import Harness, Run
 from tests.helpers.until import until
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES
 from windlass.runs.phase import Phase
+
+__all__ = ["home", "windlass"]
 
 pytestmark = pytest.mark.timeout(900)
 PATIENCE_SECONDS = 300.0
@@ -85,9 +89,11 @@ def staged(run: Run) -> dict[str, Any]:
 
 
 def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and_pods(
-    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore
-) -> None:
+    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore, windlass: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     set_up(bed, namespace)
+    write_targets(bed, namespace, monkeypatch, bed.context)
     fields = {**job, **store.fields, "outputs": f"s3://{BUCKET}/out", "kubernetes": {**KUBERNETES, "results": RESULTS}}
     with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
         runs = [harness.start("reads.py", **fields) for _ in range(2)]
@@ -102,9 +108,16 @@ def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and
         assert fetched(store) <= 1.02 * SIZE
         claims = json.loads(bed.kubectl("get", "pvc", "-n", namespace, "-o", "json"))["items"]
         assert "windlass-data" in {one["metadata"]["name"] for one in claims}
+        [one] = windlass("data", "ls", "--on", "bed", "--claim", "windlass-data", "-o", "json").json["sets"]
+        assert (one["digest"], one["sources"]) == (first["digest"], [f"s3://{BUCKET}/digits/"])
+        remove = ("data", "rm", f"s3://{BUCKET}/digits", "--on", "bed", "--claim", "windlass-data")
+        refused = windlass(*remove)
+        assert (refused.code, f"is read by {runs[0].id}, {runs[1].id}" in refused.err) == (1, True), refused.err
         for run in runs:
             harness.engine.delete(run.id)
         harness.runs.clear()
+        assert windlass(*remove).code == 0
+        assert windlass("data", "ls", "--on", "bed", "--claim", "windlass-data", "-o", "json").json["sets"] == []
         until(lambda: not bed.kubectl("get", "pods", "-n", namespace, "-o", "name"), seconds=PATIENCE_SECONDS)
         for run in runs:
             answer = store.server.client().get_object(Bucket=BUCKET, Key=f"out/{run.id}/model.txt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.storage.pods import Pods
@@ -88,3 +89,30 @@ def test_a_long_error_is_cut_and_fits() -> None:
     assert len(data) <= RESULT_BYTES
     found = json.loads(data)
     assert (found["error"][:9], found["error"][-1], found["hint"][-1]) == ("ü" * 9, "…", "…")
+
+
+def test_sets_of_a_volume_are_listed_and_one_is_removed_that_no_run_reads(pods: Pods, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.bin").write_bytes(b"one")
+    source = str(tmp_path / "source")
+    of_runs = [("team", "r-1"), ("team", "r-2"), ("other", "r-1")]
+    sets = [{"name": "x", "source": source, "link": f"{root}/runs/{of}/{run}/x"} for of, run in of_runs]
+
+    def asked(**request: object) -> dict[str, Any]:
+        [*_, line] = transfer(json.dumps({"root": str(root), "namespace": "team", **request}))
+        return dict(line)
+
+    assert asked(kind="list") == {"sets": [], "runs": []}
+    staged = asked(kind="stage", sets=sets)
+    found = asked(kind="list")
+    [one] = found["sets"]
+    assert (one["digest"], one["files"], one["bytes"], one["sources"]) == (staged["digest"], 1, 3, [source])
+    assert found["runs"] == ["r-1", "r-2"]
+    with pytest.raises(UsageError, match="is read by r-1 of namespace other, r-2") as raised:
+        asked(kind="remove", which=source, gone=["r-1"])
+    assert raised.value.hint == "it can be removed after `windlass rm` of them"
+    assert not (root / "runs" / "team" / "r-1").exists()
+    (root / "runs" / "other" / "r-1" / "x").unlink()
+    assert asked(kind="remove", which=staged["digest"][:12], gone=["r-2"])["removed"]["digest"] == staged["digest"]
+    assert asked(kind="list") == {"sets": [], "runs": []}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 from windlass.runs.data import unfinished_readers
+from windlass.runs.store import Store
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.cache import DataCache
@@ -35,6 +37,9 @@ from windlass.views.reports import (
     StagedData,
 )
 from windlass.views.serialise import view_of
+
+if TYPE_CHECKING:
+    from windlass.engines.base import Engine
 
 Answer = TypeVar("Answer")
 DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
@@ -98,13 +103,42 @@ def list_cache(context: Context) -> DataCacheList:
 
 def remove(which: str, context: Context) -> CachedData:
     """Remove a set from the cache of this machine, by its source or its digest. Raises UsageError, StorageError."""
-    if not DIGEST.fullmatch(which):
-        which = str(Address.parse(which, context.cwd))
-    return _cached(_cache(context).remove(which))
+    return _cached(_cache(context).remove(_named(which, context)))
+
+
+def list_staged(on: str, claim: str | None, context: Context) -> DataCacheList:
+    """The sets that are staged in a claim of a target. Raises UsageError, EngineError."""
+    with _engine_of(on, context) as engine:
+        return DataCacheList(tuple(_staged(one) for one in engine.list_data(claim)))
+
+
+def remove_staged(which: str, on: str, claim: str | None, context: Context) -> CachedData:
+    """Remove one of them that no run reads, by its source or its digest. Raises UsageError, EngineError."""
+    with _engine_of(on, context) as engine:
+        return _staged(engine.remove_data(claim, _named(which, context)))
+
+
+@contextmanager
+def _engine_of(on: str, context: Context) -> Iterator[Engine]:
+    from windlass.actions.targets import find_target
+    from windlass.engines import target_class
+
+    target = find_target(on, context)
+    with Store(context.home) as store:
+        yield target_class(target.kind, f"target {target.name}").connect(store, target, context)
+
+
+def _named(which: str, context: Context) -> str:
+    """A digest as it is, and any other name as an address."""
+    return which if DIGEST.fullmatch(which) else str(Address.parse(which, context.cwd))
 
 
 def _cache(context: Context) -> DataCache:
     return DataCache(context.home / "data", lambda: unfinished_readers(context.home))
+
+
+def _staged(one: Mapping[str, Any]) -> CachedData:
+    return CachedData(**{**one, "sources": tuple(one["sources"])})
 
 
 def _cached(one: CachedSet) -> CachedData:

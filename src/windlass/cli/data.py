@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from windlass.storage.progress import Progress
 
 SCHEMES: Final = ("s3://", "gs://", "az://")
+_on: Final = click.option("--on", metavar="TARGET", help="The sets that are staged in a claim of this cluster.")
+_claim: Final = click.option("--claim", metavar="NAME", help="With --on: the claim. Default: that of the target.")
 
 
 def _complete_address(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
@@ -91,20 +93,27 @@ def verify(address: str, form: str) -> int:
 
 @data.command("ls")
 @click.argument("address", required=False, shell_complete=_complete_address)
+@_on
+@_claim
 @options.output
-def list_(address: str | None, form: str) -> int:
-    """List the files of a set, with their sizes; without ADDRESS the sets in the cache of this machine.
+def list_(address: str | None, on: str | None, claim: str | None, form: str) -> int:
+    """List the files of a set, with their sizes; without ADDRESS the sets in the cache of this machine, or with --on
+    those that are staged in the claim of a target.
 
     \b
     Example:
       windlass data ls s3://bucket/digits/
       windlass data ls
+      windlass data ls --on lab
     """
     from windlass.actions import data as actions
     from windlass.runs.context import here
 
+    _require_target(on, claim)
+    if address is not None and on is not None:
+        raise click.UsageError("--on lists sets, and not the files of one: leave out ADDRESS")
     if address is None:
-        cached = actions.list_cache(here())
+        cached = actions.list_cache(here()) if on is None else actions.list_staged(on, claim, here())
         print_data(cached, form, lambda paint: cache_lines(cached, paint))
         return 0
     found = actions.list_files(address, here())
@@ -137,21 +146,31 @@ def stage(source: str, form: str) -> int:
 
 @data.command()
 @click.argument("which", metavar="SOURCE|DIGEST")
+@_on
+@_claim
 @options.output
-def rm(which: str, form: str) -> int:
-    """Remove a set from the cache of this machine; its source is left as it is. Not one that an unfinished run reads.
+def rm(which: str, on: str | None, claim: str | None, form: str) -> int:
+    """Remove a set from the cache of this machine, or with --on from the claim of a target; its source is left as it
+    is. Not one that an unfinished run reads, or, in a claim, a run that was not removed.
 
     \b
     Example:
       windlass data rm s3://bucket/digits/
-      windlass data rm set:5f2c8a
+      windlass data rm set:5f2c8a --on lab
     """
     from windlass.actions import data as actions
     from windlass.runs.context import here
 
-    gone = actions.remove(which, here())
+    _require_target(on, claim)
+    gone = actions.remove(which, here()) if on is None else actions.remove_staged(which, on, claim, here())
     print_data(gone, form, lambda paint: [f"removed {gone.digest}: {count(gone.files, 'file')}, {size(gone.bytes)}"])
     return 0
+
+
+def _require_target(on: str | None, claim: str | None) -> None:
+    """Raise UsageError for a claim of no target."""
+    if claim is not None and on is None:
+        raise click.UsageError("--claim names one of a target: add --on TARGET")
 
 
 def _going_on(progress: Progress) -> str:

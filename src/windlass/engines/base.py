@@ -357,6 +357,16 @@ class Engine:
         """
         raise self.unsupported("exec")
 
+    def list_data(self, claim: str | None) -> Sequence[Mapping[str, Any]]:
+        """The data sets that are staged in a claim of the target, or in the one that it names; as `storage.volume` has
+        them. Raises UsageError, EngineError.
+        """
+        raise self.unsupported("data ls --on")
+
+    def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
+        """Remove one of them, by its source or its digest; gives what it was. Raises UsageError, EngineError."""
+        raise self.unsupported("data rm --on")
+
     def claim_files(self, claim: str) -> AbstractContextManager[ClaimFiles]:
         """The files of a claim of the target, without a run. Raises UsageError, EngineError."""
         raise self.unsupported("claim:")

@@ -2,7 +2,7 @@
 
 A run reads a set by a link in its own folder. In the cache of this machine a set is removed, the least recently used
 first, once the cache is larger than its bound and no unfinished run has a link to it. On a volume that pods of several
-nodes share, none is removed: no process knows all its readers.
+nodes share, sets are removed only by the user: no pod knows which runs are unfinished.
 """
 
 from __future__ import annotations
@@ -81,10 +81,13 @@ class DataCache:
         """All sets, the least recently used first."""
         return self._sets.all()
 
-    def remove(self, which: str) -> CachedSet:
-        """Remove the set of a source, or of a digest that begins so. Raises UsageError, StorageError."""
-        if self._readers is None:
-            raise UsageError(f"{which}: pods may read it", "sets of a volume are removed with the volume")
+    def remove(self, which: str, readers: Readers | None = None) -> CachedSet:
+        """Remove the set of a source, or of a digest that begins so, unless one of the `readers` reads it.
+
+        Of a volume they must be given. Raises UsageError, StorageError.
+        """
+        readers = readers or self._readers
+        assert readers is not None
         with self._locked(self._root / "lock"):
             digest = which if which.startswith("set:") else f"set:{which}"
             found = [one for one in self.sets() if which in one.sources or one.digest.startswith(digest)]
@@ -92,9 +95,10 @@ class DataCache:
                 what = f"{len(found)} sets are" if found else "no set is"
                 raise UsageError(f"{what} in the cache of {which}", "see: windlass data ls")
             [one] = found
-            if runs := self._readers().get(one.folder.resolve()):
+            if runs := readers().get(one.folder.resolve()):
+                after = "their end" if self._readers else "`windlass rm` of them"
                 raise UsageError(
-                    f"{one.digest} is read by {', '.join(sorted(runs))}", "it can be removed after their end"
+                    f"{one.digest} is read by {', '.join(sorted(runs))}", f"it can be removed after {after}"
                 )
             self._sets.remove(one.folder.parent)
             return one

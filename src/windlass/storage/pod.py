@@ -1,11 +1,14 @@
-"""Program of a pod that stages data sets into a volume or uploads outputs from it, by the standard library alone.
+"""Program of a pod that moves the files of a volume, by the standard library alone: stages data sets, uploads outputs.
 
 `WINDLASS_TRANSFER` is one of
 
     {"kind": "stage", "root": FOLDER, "sets": [{"name": NAME, "source": ADDRESS, "link": PATH}]}
     {"kind": "upload", "state": FOLDER, "name": NAME, "source": FOLDER, "destination": ADDRESS}
+    {"kind": "list", "root": FOLDER, "namespace": NAME}
+    {"kind": "remove", "root": FOLDER, "namespace": NAME, "which": SOURCE | DIGEST, "gone": [RUN]}
 
 with paths of the pod. `state` is a folder of the volume: the next pod goes on with the uploads that it has notes of.
+`gone` are runs of the namespace that no longer exist: see `volume.py`.
 The lines on standard output are those of `staging.py` and `upload.py`. The outcome is also written to the file that
 `WINDLASS_TRANSFER_RESULT` names, in at most `RESULT_BYTES`: `{"results": [LINE]}` or `{"error": …, "hint": …}`.
 """
@@ -16,12 +19,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from windlass.errors import UsageError, WindlassError
-from windlass.storage import child
+from windlass.storage import child, volume
 from windlass.storage.cache import DataCache
 from windlass.storage.staging import staged
 from windlass.storage.upload import uploaded
@@ -70,19 +74,42 @@ def transfer(text: str) -> Iterator[Line]:
     """Do what is asked for; gives the line of each part. Raises StorageError, UsageError, MissingPart."""
     try:
         asked = json.loads(text)
-        kind = asked["kind"]
-        if kind == "stage":
-            root, sets = Path(asked["root"]), [(one["name"], one["source"], one["link"]) for one in asked["sets"]]
-        elif kind == "upload":
-            words = [str(asked[name]) for name in ("state", "name", "source", "destination")]
-        else:
-            raise ValueError(f"the kind {kind}")
+        work = KINDS[asked["kind"]](asked)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"WINDLASS_TRANSFER is no transfer that this version knows: {error!r}") from error
-    if kind == "stage":
-        yield from staged(DataCache(root, None), sets)
-    else:
-        yield uploaded(*words)
+    yield from work()
+
+
+Work: TypeAlias = Callable[[], Iterable[Line]]
+
+
+def _stage(asked: Any) -> Work:
+    root, sets = Path(asked["root"]), [(one["name"], one["source"], one["link"]) for one in asked["sets"]]
+    return lambda: staged(DataCache(root, None), sets)
+
+
+def _upload(asked: Any) -> Work:
+    words = [str(asked[name]) for name in ("state", "name", "source", "destination")]
+    return lambda: [uploaded(*words)]
+
+
+def _list(asked: Any) -> Work:
+    root, namespace = Path(asked["root"]), str(asked["namespace"])
+    return lambda: [
+        {
+            "sets": [volume.described(one) for one in DataCache(root, None).sets()],
+            "runs": volume.linked_runs(root, namespace),
+        }
+    ]
+
+
+def _remove(asked: Any) -> Work:
+    root, which = Path(asked["root"]), str(asked["which"])
+    readers = partial(volume.readers, root, str(asked["namespace"]), frozenset(asked["gone"]))
+    return lambda: [{"removed": volume.described(DataCache(root, None).remove(which, readers))}]
+
+
+KINDS: Final = {"stage": _stage, "upload": _upload, "list": _list, "remove": _remove}
 
 
 def bounded_results(results: Sequence[Line]) -> bytes:

@@ -102,9 +102,9 @@ def transfer_name(run_id: str, what: str = "transfer") -> str:
     return f"{run_id}-{what}"
 
 
-def data_path(run_id: str, name: str) -> str:
+def data_path(namespace: str, run_id: str, name: str) -> str:
     """Where the ranks of a run read a data set that was staged: a link to the set."""
-    return f"{DATA}/runs/{run_id}/{name}"
+    return f"{DATA}/runs/{namespace}/{run_id}/{name}"
 
 
 def container_of(pod: Mapping[str, Any]) -> str:

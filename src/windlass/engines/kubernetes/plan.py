@@ -268,7 +268,7 @@ def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_n
         max_restarts=job.restarts.max,
         output_dir=layout.OUTPUT,
         checkpoint_dir=job.checkpoint.place(shape.run_id, layout.CHECKPOINTS),
-        data={data.name: planning.data_path(data, shape.run_id) for data in job.data},
+        data={data.name: planning.data_path(data, shape) for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -68,6 +68,28 @@ class ClusterRuns(Engine):
 
         with self._connected() as client, claim_files(client, cast("KubernetesTarget", self._target), claim) as files:
             yield files
+
+    def list_data(self, claim: str | None) -> Sequence[Mapping[str, Any]]:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.transfers.claim_sets import list_sets
+
+        wanted = self._claim_of_data(claim)
+        with self._connected() as client:
+            return list_sets(client, cast("KubernetesTarget", self._target), wanted)
+
+    def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.transfers.claim_sets import remove_set
+
+        wanted = self._claim_of_data(claim)
+        with self._connected() as client:
+            return remove_set(client, cast("KubernetesTarget", self._target), wanted, which)
+
+    def _claim_of_data(self, claim: str | None) -> str:
+        target = cast("KubernetesTarget", self._target)
+        if claim is None and target.data is None:
+            raise UsageError(f"target {target.name} names no claim of data", "add --claim NAME; or set data: of it")
+        return claim or target.data.claim  # type: ignore[union-attr]
 
     # -- all runs -----------------------------------------------------------------------------------------------------
 

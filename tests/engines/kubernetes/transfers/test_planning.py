@@ -41,7 +41,7 @@ def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
     }  # fmt: skip
     assert layout.RUN_LABEL not in claim["metadata"]["labels"], "no run owns it"
     assert (job["metadata"]["name"], program["metadata"]["name"]) == ("digits-7f3k2-data", "digits-7f3k2-transfer")
-    link = "/windlass/data/runs/digits-7f3k2/digits"
+    link = "/windlass/data/runs/team-a/digits-7f3k2/digits"
     assert asked(made, "stage-job") == {"kind": "stage", "root": "/windlass/data", "sets": [{**DIGITS, "link": link}]}
     assert made.requests("node")[0]["env"]["WINDLASS_DATA_DIGITS"] == link
     [mount] = [one for one in pod_spec(made)["containers"][0]["volumeMounts"] if one["name"] == "data"]

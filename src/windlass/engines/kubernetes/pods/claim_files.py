@@ -39,6 +39,8 @@ class ClaimFiles:
     """One claim, as a pod has it. Paths are below the claim."""
 
     def __init__(self, client: Client, python: str, pod: Pod) -> None:
+        self.python = python
+        """Interpreter of the pod."""
         self._client = client
         self._pod = pod
         self._python = [python, "-I", "-S"]

@@ -34,9 +34,9 @@ def staged(job: Job) -> list[Data]:
     return [data for data in job.data if data.is_staged]
 
 
-def data_path(data: Data, run_id: str) -> str:
+def data_path(data: Data, shape: Shape) -> str:
     """Where the ranks read it, or the address of its source."""
-    return layout.data_path(run_id, data.name) if data.is_staged else data.source
+    return layout.data_path(shape.namespace, shape.run_id, data.name) if data.is_staged else data.source
 
 
 def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
@@ -50,7 +50,7 @@ def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts
         yield Step("transfer", f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)
     if claim is None:
         return
-    sets = [{"name": data.name, "source": data.source, "link": data_path(data, shape.run_id)} for data in staged(job)]
+    sets = [{"name": data.name, "source": data.source, "link": data_path(data, shape)} for data in staged(job)]
     for data, one in zip(staged(job), sets, strict=True):
         yield Step("stage", f"stage {data.source} as ${data.env_name} in claim {claim.claim}", one)
     made = manifests.stage_job(shape, job, sets)

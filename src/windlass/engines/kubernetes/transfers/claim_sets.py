@@ -1,0 +1,66 @@
+"""The data sets that are staged in a claim: a helper pod lists them, and removes one that no run reads."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.pods.claim_files import MOUNT, ClaimFiles, claim_files
+from windlass.engines.kubernetes.supervisor.news import is_absent
+from windlass.engines.kubernetes.transfers.package import REFUSED, archive
+from windlass.errors import EngineError
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
+
+ROOT: Final = f"{MOUNT}/{layout.DATA_FOLDER}"
+RUNNER: Final = """
+import os, sys
+path = "/tmp/windlass.zip"
+with open(path, "wb") as file:
+    file.write(sys.stdin.buffer.read(int(sys.argv[1])))
+os.environ.update(WINDLASS_TRANSFER=sys.argv[2], WINDLASS_TRANSFER_RESULT=os.devnull)
+os.execv(sys.executable, [sys.executable, "-I", "-S", path])
+"""
+"""Starts the program that comes by standard input."""
+
+
+def list_sets(client: Client, target: KubernetesTarget, claim: str) -> list[dict[str, Any]]:
+    """The sets of a claim, the least recently used first. Raises UsageError, EngineError."""
+    with claim_files(client, target, claim) as files:
+        return list(_asked(files, {"kind": "list", "namespace": client.namespace})["sets"])
+
+
+def remove_set(client: Client, target: KubernetesTarget, claim: str, which: str) -> dict[str, Any]:
+    """Remove the set of a source, or of a digest that begins so, if no run reads it that still exists; gives what it
+    was. Raises UsageError, EngineError.
+    """
+    named = {"namespace": client.namespace}
+    with claim_files(client, target, claim) as files:
+        # A link is made after its run, whose id is never given to another: one that is not there now will not be.
+        runs = _asked(files, {"kind": "list", **named})["runs"]
+        gone = [run for run in runs if is_absent(client, "v1", "ConfigMap", run)]
+        return dict(_asked(files, {"kind": "remove", "which": which, "gone": gone, **named})["removed"])
+
+
+def _asked(files: ClaimFiles, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the program answers. Raises EngineError."""
+    program, out, err = archive(), io.BytesIO(), io.BytesIO()
+    words = json.dumps({**asked, "root": ROOT})
+    command = [files.python, "-I", "-S", "-c", RUNNER, str(len(program)), words]
+    code = files.execute(command, io.BytesIO(program), out, err)
+    try:
+        answer = dict(json.loads(out.getvalue().splitlines()[-1]))
+    except (IndexError, ValueError, TypeError):
+        answer = {}
+    if code == REFUSED and "error" in answer:
+        raise EngineError(str(answer["error"]), str(answer.get("hint", "")))
+    if code or not answer:
+        said = err.getvalue().decode(errors="replace").strip().splitlines()
+        raise EngineError(f"the program in the pod ended with {code}: {said[-1] if said else 'it said nothing'}",
+                          "the image of the target needs Python 3.11")  # fmt: skip
+    return answer
