@@ -16,7 +16,7 @@ from tests.helpers.machine import Machine, machine_in
 from tests.servers.faulty import BUSY, PASS, Fault, FaultProxy, Request
 from tests.servers.s3 import S3Server
 from tests.storage.sets import Data
-from tests.train.stream.sources import assert_pictures, pictures, shards
+from tests.train.stream.sources import assert_each_once, assert_pictures, pictures, shards
 from torch.utils.data import DataLoader
 
 from windlass.train import stream
@@ -208,18 +208,4 @@ def test_each_sample_is_trained_on_once_per_epoch_through_kills_and_another_worl
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(one.name for one in seen.glob("killed-*")) == sorted(f"killed-{kill}" for kill in kills)
 
-    steps: dict[tuple[int, int], dict[int, list[str]]] = {}
-    """Of each epoch and step, the keys by world size: a step that is made again has the same samples."""
-    worlds = set()
-    for path in seen.glob("*.jsonl"):
-        for line in path.read_text().splitlines():
-            one = json.loads(line)
-            worlds.add(one["world_size"])
-            by_attempt = steps.setdefault((one["epoch"], one["step"]), {})
-            by_attempt.setdefault(one["attempt"], []).extend(one["keys"])
-    assert worlds == {1, 2, 3}
-    for epoch in range(2):
-        last = [keys[max(keys)] for (of, _), keys in sorted(steps.items()) if of == epoch]
-        assert Counter(key for keys in last for key in keys) == Counter(f"{n:05}" for n in range(NUM_SAMPLES))
-    made_again = [keys for keys in steps.values() if len(keys) > 1]
-    assert made_again, "each kill came right after a checkpoint"
+    assert_each_once(seen, NUM_SAMPLES, {1, 2, 3})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import tarfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,3 +88,23 @@ def assert_pictures(found: Iterable[Mapping[str, bytes]], numbers: Iterable[int]
     for one, number in zip(found, numbers, strict=True):
         jpg = random.Random(number).randbytes(num_bytes)
         assert one == {"__key__": f"{number:05}", "jpg": jpg, "cls": str(number).encode()}
+
+
+def assert_each_once(folder: Path, num_samples: int, world_sizes: set[int]) -> None:
+    """What `tests/storage/scripts/seen.py` has written: each sample once per epoch, and a step that is made again has
+    the same ones.
+    """
+    steps: dict[tuple[int, int], dict[int, list[str]]] = {}
+    """Of each epoch and step, the keys by attempt."""
+    worlds = set()
+    for path in folder.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            one = json.loads(line)
+            worlds.add(one["world_size"])
+            by_attempt = steps.setdefault((one["epoch"], one["step"]), {})
+            by_attempt.setdefault(one["attempt"], []).extend(one["keys"])
+    assert worlds == world_sizes
+    for epoch in range(2):
+        last = [keys[max(keys)] for (of, _), keys in sorted(steps.items()) if of == epoch]
+        assert Counter(key for keys in last for key in keys) == Counter(f"{n:05}" for n in range(num_samples))
+    assert [keys for keys in steps.values() if len(keys) > 1], "each kill came right after a checkpoint"
