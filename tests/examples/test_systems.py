@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import re
@@ -15,13 +14,12 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, blockers, pod_spec
+from tests.engines.kubernetes.test_plan import FACTS, TARGET, blockers
 from tests.examples.heads import NUM_IMAGES, PIXELS, write_archives
 from tests.helpers.machine import Machine, kill
 from tests.helpers.until import until
 
 from windlass.code.selection import select
-from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.plan import plan
 from windlass.runs.store import Store
 from windlass.spec.parse import parse_job
@@ -80,18 +78,12 @@ def test_each_system_has_a_job_that_parses_and_a_page_that_the_list_names() -> N
         assert f"]({folder.name}/README.md)" in listed
 
 
-def test_the_job_for_a_cluster_reads_and_writes_one_claim_and_takes_no_data_along(tmp_path: Path) -> None:
+def test_the_job_for_a_cluster_stages_its_set_and_takes_no_data_along(tmp_path: Path) -> None:
     path = HEADS / "cluster.yaml"
-    cluster = dataclasses.replace(CLUSTER, claims=frozenset({"heads"}))
-    made = plan(
-        parse_job(path.read_text(), str(path)), TARGET, dataclasses.replace(FACTS, cluster=cluster), "h-1", "boot"
-    )
+    made = plan(parse_job(path.read_text(), str(path)), TARGET, FACTS, "h-1", "boot")
     assert not blockers(made)
-    spec = pod_spec(made)
-    of_claim = {one["name"] for one in spec["volumes"] if one.get("persistentVolumeClaim") == {"claimName": "heads"}}
-    mounted = {one["mountPath"]: one.get("subPath") for one in spec["containers"][0]["volumeMounts"]
-               if one["name"] in of_claim}  # fmt: skip
-    assert mounted == {"/shared": None, layout.RESULTS: "windlass/h-1"}
+    assert [one["source"] for one in made.requests("stage")] == ["s3://bucket/scut-head/"]
+    assert [one["destination"] for one in made.requests("upload")] == ["s3://bucket/runs/h-1/"]
     shutil.copytree(HEADS, tmp_path / "job", ignore=MADE)
     (tmp_path / "job/data/heads").mkdir(parents=True)
     (tmp_path / "job/data/heads/data.yaml").write_text("train: images/train")
