@@ -11,8 +11,11 @@ from typing import Final
 
 from windlass.worker.protocol import LauncherSpec
 
-RENDEZVOUS: Final = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
-"""A node that is gone is noticed in 3 s instead of 15. With 2 attempts instead of 3, none that comes back is let in."""
+RENDEZVOUS: Final = "keep_alive_interval=5,keep_alive_max_attempt=120"
+"""An agent that does not report for the product of both, 600 s, is left out: as long as agents wait for each other, by
+torch's default. One that is left out when all have joined is not missed: the others would train with a smaller world. A
+busy machine may keep an agent from reporting for seconds; lost nodes are noticed by the run's supervisor.
+"""
 AGENT_ENVIRONMENT: Final = {
     # Else the ranks use the agents' store, which outlives them, and may read there the address of a dead rank.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -16,6 +16,7 @@ from tests.engines.local.planning import plan_local
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.facts import read_facts
 from windlass.engines.local.plan import plan
+from windlass.plan.launch import RENDEZVOUS
 from windlass.runs.phase import Phase
 from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget
@@ -152,3 +153,12 @@ def test_the_plan_shows_the_command_line_of_each_agent(tmp_path: Path) -> None:
         assert options["--rdzv-id"] == "t-1.$ATTEMPT"
         assert "is_host=$IS_HOST" in options["--rdzv-conf"]
         assert options["--max-restarts"] == "0"
+
+
+def test_no_agent_is_left_out_as_long_as_others_wait_for_it() -> None:
+    """Else torch starts the others with a smaller world, if an agent was silent for that long when all had joined."""
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousTimeout
+
+    conf = dict(part.split("=") for part in RENDEZVOUS.split(","))
+    silence = int(conf["keep_alive_interval"]) * int(conf["keep_alive_max_attempt"])
+    assert silence >= RendezvousTimeout().join.total_seconds()
