@@ -70,8 +70,8 @@ class KubernetesTarget(Document):
     supervisor_image: Word | None = None
     """Container image of supervisors in the cluster; it needs Python 3.11 or newer. Default: the image of the job."""
     supervisor_queue: Label | None = None
-    """LocalQueue of Kueue for the Jobs of supervisors. Default: none; a Kueue that manages Jobs without a queue needs
-    one."""
+    """LocalQueue of Kueue for the Jobs of supervisors, and for those that move files. Default: none; a Kueue that
+    manages Jobs without a queue needs one."""
     data: DataClaim | None = None
     """Where data sets from a store are staged for jobs that do not say: `{size: 200GiB}` or `{claim: NAME}`. Default:
     nowhere, and such a job is refused."""

@@ -37,8 +37,8 @@ TRAVELLING: Final = ("__init__.py", "worker", "train", "s3")
 UNFIT: Final = ("unknown field", "cannot create resource")
 """The API server's errors on an object whose version lacks a field, or that the login may not create."""
 WORKLOAD_UNFIT: Final = "way-unfit"
-DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "transfer", "stage-job", "upload-job")
-"""Steps with objects that a dry run sends, beside those of the attempt and of the supervisor."""
+DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "transfer")
+"""Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
 GPU_LABELS: Final = (
     "nvidia.com/gpu.product",
     "karpenter.k8s.aws/instance-gpu-name",
@@ -286,14 +286,15 @@ def dry_run(plan: Plan) -> list[Note]:
     [cluster] = plan.requests("cluster")
     client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
     of_attempt = [*plan.requests("attempt-part"), *plan.requests("attempt")]
-    supervisors = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
+    helpers = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
+    helpers += [one for kind in ("stage-job", "upload-job") for one in plan.requests(kind)]
     others = (request for kind in DRY_KINDS for request in plan.requests(kind))
-    objects = [*others, *of_attempt, *supervisors]
+    objects = [*others, *of_attempt, *helpers]
 
     def ask(manifest: Mapping[str, Any]) -> Note | None:
         try:
             made = client.create(manifest, dry_run=True)
-            if manifest in supervisors:
+            if manifest in helpers:
                 return suspended_supervisor(made)
             return ignored(made) if manifest is of_attempt[-1] else None
         except Unreachable:

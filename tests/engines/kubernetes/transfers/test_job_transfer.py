@@ -179,6 +179,16 @@ def test_a_quota_that_admits_no_pod_is_named(scene: Scene) -> None:
     assert [one.message for one in scene.warnings] == [f"Job {NAME}: FailedCreate: exceeded quota: small"]
 
 
+def test_a_job_that_a_queue_holds_back_is_warned_of(scene: Scene) -> None:
+    scene.look()
+    scene.server.objects["jobs", NAME]["spec"]["suspend"] = True
+    scene.look()
+    scene.look()
+    assert [one.message for one in scene.warnings] == [
+        f"Job {NAME} is suspended: a queue of the cluster has not admitted it"
+    ]
+
+
 def test_a_job_that_was_deleted_is_made_again(scene: Scene) -> None:
     scene.look()
     scene.server.remove("Job", NAME)

@@ -37,12 +37,12 @@ def queue_notes(job: Job, cluster: Cluster | None) -> Iterator[Note]:
 
 
 def suspended_supervisor(made: Mapping[str, Any]) -> Note | None:
-    """That Kueue would hold back the Job of a supervisor, which names no queue: it manages all Jobs."""
+    """That Kueue would hold back a Job of ours, such as a supervisor's, which names no queue: it manages all Jobs."""
     if queue_of(made) or not is_suspended(made):
         return None
     return Note(
         "supervisor-suspended",
-        "the cluster's Kueue suspends Jobs without a queue, and with it the supervisor's",
+        f"the cluster's Kueue suspends Jobs without a queue, such as {made['metadata']['name']}",
         "set supervisor_queue: of the target, or have Kueue's managedJobsNamespaceSelector exclude the namespace",
         blocks=True,
     )

@@ -25,6 +25,7 @@ from windlass.engines.kubernetes.pods.status import (
     warning,
 )
 from windlass.engines.kubernetes.quantity import condition
+from windlass.engines.kubernetes.queue import admission
 from windlass.engines.kubernetes.transfers.package import REFUSED
 from windlass.errors import EngineError
 from windlass.runs.events import Warned
@@ -122,6 +123,8 @@ class JobTransfer(Transfer):
         if end_of(job) and not pods:  # the pod with the results was removed, and nothing is left to be moved
             self.end()
             self._uid = ""
+        elif admission.is_suspended(job):
+            self._note(record, f"Job {self._name} is suspended: a queue of the cluster has not admitted it")
         elif not pods:
             for event in self._events(self._name):  # a quota, or a webhook
                 self._warn(record, event)
