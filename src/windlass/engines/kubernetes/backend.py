@@ -179,7 +179,7 @@ class KubernetesBackend(Backend):
                 if error.status != 409:
                     raise
         code = self.plan.requests("code")[0]
-        if "source" in code:
+        if "source" in code and not is_imported(self.plan):  # the machine that submitted it has stored it
             code_store.send(code["source"], code["bytes"], lambda: self._packed(code).data)
         return [*self.plan.requests("policy"), *map(filled, self.plan.requests("transfer"))]
 
@@ -207,8 +207,9 @@ class KubernetesBackend(Backend):
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`. Pods that wait for another attempt are ended first: others may want their resources."""
         if not self._is_released:
-            self._release_pods(record)
             self._is_released = True
+            with contextlib.suppress(EngineError):  # `clean_up` does it again
+                self._release_pods(record)
         return self._upload.turn(record, clock)
 
     def remove(self) -> None:
