@@ -73,7 +73,7 @@ def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     for data in job.data:
         yield from _data_notes(data, job, target)
     if len(staged(job)) > MAX_SETS:
-        yield blocker("data-many", f"{len(staged(job))} data sets are to be staged, and one run stages {MAX_SETS}",
+        yield blocker("data-many", f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
                        "name one address that has several of them below it")  # fmt: skip
     if job.outputs is None:
         return
