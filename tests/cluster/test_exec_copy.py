@@ -148,6 +148,14 @@ def test_results_in_a_claim_are_copied_after_the_pods_are_gone(
     run = submit(windlass, HOSTILE, "--set", "kubernetes.results={size: 1GiB, storage_class: bed}")
     assert ended(run, WAY_SECONDS).exit_code == 0
     bed.kubectl("delete", "jobs,jobsets", "--all", "-n", namespace, "--wait=true", "--timeout=120s")
+    unread = windlass("artifacts", run, "-o", "json").json
+    hold("artifacts", unread)
+    [outputs] = unread["artifacts"]
+    assert (outputs["claim"], outputs["where"]) == (run, f"windlass/{run}/output")
+    assert (outputs["files"], unread["files"]) == (None, None), "no pod was started"
+    read = windlass("artifacts", run, "--files", "-o", "json").json
+    assert [one["name"] for one in read["files"]] == ["plain"], "links are no files"
+    assert (read["artifacts"][0]["files"], read["artifacts"][0]["bytes"]) == (1, 5)
     result = windlass("cp", f"{run}:output", "here", "-o", "json")
     assert result.code == 0, result.err
     assert Path("here/plain").read_text() == "plain"

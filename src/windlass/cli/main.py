@@ -46,6 +46,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "events": Entry("inspect", "Show the events of a run"),
     "exec": Entry("exec_copy", "Run a command beside a rank of a running job"),
     "cp": Entry("exec_copy", "Copy files out of a run or into it"),
+    "artifacts": Entry("artifacts", "List what a run has made, where it is, and how to copy it"),
     "checkpoints": Entry("checkpoints", "List, verify, prune and export the checkpoints of a run"),
     "data": Entry("data", "Fetch, copy, stage, list and verify data in folders and object stores"),
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),

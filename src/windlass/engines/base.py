@@ -104,6 +104,20 @@ class Watch(Protocol):
         """All runs, newest first."""
 
 
+@dataclass(frozen=True, slots=True)
+class ResultsPlace:
+    """Where the outputs of a run are."""
+
+    kind: str
+    """`folder` of this machine, `claim`, or `pods`, with which they are deleted."""
+    path: str
+    """Of the folder, or in the claim, or in a pod."""
+    claim: str = ""
+    """Its name; empty elsewhere."""
+    copied: str = ""
+    """The folder of this machine to which they were copied; empty where they were not."""
+
+
 class ClaimFiles(Protocol):
     """The files of a claim; paths are below it."""
 
@@ -381,6 +395,16 @@ class Engine:
     def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
         """Copy `local` to `path` of a run. Raises as `fetch`."""
         raise self.unsupported("cp")
+
+    def results(self, run_id: str) -> ResultsPlace:
+        """Where the results of a run are; asks nothing of the target. Raises NoSuchRun."""
+        return ResultsPlace("folder", self.store.status(run_id).output_dir)
+
+    def list_results(self, run_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The outputs of a run as `worker/file_list.py` lists them, and its checkpoints as `list_checkpoints`, of
+        which nothing is there where they are in a store. Raises UsageError, EngineError.
+        """
+        raise self.unsupported("artifacts --files")
 
     def list_checkpoints(self, run_id: str) -> Mapping[str, Any]:
         """The checkpoint folder of a run as `worker/checkpoint_list.py` lists it. Raises UsageError, EngineError."""

@@ -39,6 +39,7 @@ PRINTED: Final[Mapping[str, Any]] = {
     "checkpoints-verify": reports.VerifiedCheckpoints,
     "checkpoints-prune": reports.PrunedCheckpoints,
     "checkpoints-export": reports.ExportedCheckpoint,
+    "artifacts": reports.ArtifactList,
     "cp": reports.CopiedFiles,
     "rm": reports.RemovedRuns,
     "init": reports.WrittenJob,

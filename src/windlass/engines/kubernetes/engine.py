@@ -8,10 +8,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from windlass.engines.base import Manifests, Report, RunState
+from windlass.engines.base import Manifests, Report, ResultsPlace, RunState
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
@@ -213,6 +213,25 @@ class KubernetesEngine(SupervisedEngine):
         """See `Engine`."""
         with self._files(run_id) as files:
             return files.put(node, local, path, told)
+
+    def results(self, run_id: str) -> ResultsPlace:
+        """See `Engine`."""
+        from windlass.engines.kubernetes.plan import attempt_objects
+        from windlass.engines.kubernetes.pods.exec_copy import results_claim
+        from windlass.engines.kubernetes.pods.spec import pod_spec
+
+        folder = self.store.run_dir(run_id) / "output"
+        copied = str(folder) if folder.is_dir() and any(folder.iterdir()) else ""
+        found = results_claim(pod_spec(attempt_objects(Plan.from_json(self.store.plan(run_id)))))
+        if found is None:
+            return ResultsPlace("pods", layout.OUTPUT, copied=copied)
+        path = str(PurePosixPath(found["mount"].get("subPath", ""), "output"))
+        return ResultsPlace("claim", path, found["volume"]["persistentVolumeClaim"]["claimName"], copied)
+
+    def list_results(self, run_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """See `Engine`."""
+        with self._files(run_id) as files:
+            return files.list_results(self.checkpoint_dir(run_id))
 
     def list_checkpoints(self, run_id: str) -> Mapping[str, Any]:
         """See `Engine`."""

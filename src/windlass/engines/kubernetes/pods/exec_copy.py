@@ -9,6 +9,7 @@ import contextlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import IO, Any, Final
 
 from windlass.engines.kubernetes import labels, layout
@@ -24,7 +25,7 @@ from windlass.engines.kubernetes.pods.status import container_state
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
-from windlass.worker import checkpoint_list, tarpipe
+from windlass.worker import checkpoint_list, file_list, tarpipe
 
 Pod = Mapping[str, Any]
 
@@ -61,10 +62,25 @@ class RunPods:
 
     def list_checkpoints(self, folder: str) -> Mapping[str, Any]:
         """What a folder of checkpoints holds, as `worker/checkpoint_list.py` prints it."""
-        node = next(iter(self._status.attempts[-1].members), 0) if self._status.attempts else 0
-        words = [*self._python, "-c", Path(checkpoint_list.__file__).read_text(), folder]
-        with self._pod(node, folder) as pod:
-            code, answer, stderr = exec_stream.call(self._client, pod, words, SILENCE_SECONDS)
+        with self._pod(self._first_node(), folder) as pod:
+            return self._listed(pod, checkpoint_list, folder)
+
+    def list_results(self, checkpoints: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """What the folder of outputs holds, as `worker/file_list.py` prints it, and that of `checkpoints`.
+
+        Both are read by one pod; checkpoints that are no folder are not read.
+        """
+        with self._pod(self._first_node(), layout.OUTPUT) as pod:
+            found = self._listed(pod, file_list, layout.OUTPUT)
+            return found, self._listed(pod, checkpoint_list, checkpoints) if checkpoints.startswith("/") else {}
+
+    def _first_node(self) -> int:
+        return next(iter(self._status.attempts[-1].members), 0) if self._status.attempts else 0
+
+    def _listed(self, pod: Pod, program: ModuleType, folder: str) -> Mapping[str, Any]:
+        """What a program prints of a folder in a pod. Raises EngineError."""
+        words = [*self._python, "-c", Path(str(program.__file__)).read_text(), folder]
+        code, answer, stderr = exec_stream.call(self._client, pod, words, SILENCE_SECONDS)
         found = parsed(answer)
         if code or found is None:
             why = last_line(stderr, f"exit code {code}")
@@ -105,7 +121,7 @@ class RunPods:
         pods = {number: pod for number, pod in pods.items() if container_state(pod)[0] == "running"}
         spec = pod_spec(attempt_objects(self._plan))
         is_result = path == layout.RESULTS or path.startswith(f"{layout.RESULTS}/")
-        claim = _claim(spec) if is_result else None
+        claim = results_claim(spec) if is_result else None
         if node in pods or (claim is not None and pods):
             yield pods.get(node) or next(iter(pods.values()))
             return
@@ -139,7 +155,7 @@ def _absolute(path: str) -> str:
     return path if path.startswith("/") else str(PurePosixPath(layout.RESULTS, path))
 
 
-def _claim(spec: Pod) -> Mapping[str, Any] | None:
+def results_claim(spec: Pod) -> Mapping[str, Any] | None:
     """The volume of the results and its mount, if it is a claim."""
     [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == layout.RESULTS]
     [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]

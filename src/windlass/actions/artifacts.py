@@ -1,0 +1,125 @@
+"""Lists what a run has made, where it is, and the command that copies it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from windlass.actions import checkpoints
+from windlass.errors import EngineError
+from windlass.runs.events import OutputsUploaded
+from windlass.train.checkpoint.storage import is_address
+from windlass.views.reports import Artifact, ArtifactList, OutputFile
+from windlass.worker import file_list
+
+if TYPE_CHECKING:
+    from windlass.engines.base import Engine, ResultsPlace
+    from windlass.runs.record import Status
+
+Listing = Mapping[str, Any]
+FOLDER = "FOLDER"
+"""Stands in commands for the folder that the user chooses."""
+
+
+def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
+    """What the run has made. Raises NoSuchRun, UsageError, EngineError.
+
+    What is in a claim, in pods or in a store is read only with `reach`: a pod may have to be started for it.
+    """
+    plan = engine.plan_of(run_id)
+    if not plan:
+        raise engine.unsupported("artifacts")
+    status, place = engine.status(run_id), engine.results(run_id)
+    outputs, saved = _read(engine, status, place, reach=reach)
+    found = (
+        _outputs(status, place, outputs),
+        *_checkpoints(engine, status, place, saved, reach=reach),
+        *_uploaded(status, plan),
+    )
+    return ArtifactList(run_id, status.phase, found, _named(outputs) if reach else None)
+
+
+def _read(engine: Engine, status: Status, place: ResultsPlace, *, reach: bool) -> tuple[Listing | None, Listing | None]:
+    """The files of the outputs, and the checkpoints in a cluster; None for what is not read."""
+    outputs = saved = None
+    if place.kind != "folder" and reach and not _is_gone(status, place):
+        outputs, saved = engine.list_results(status.id)
+    if (folder := place.copied or (place.path if place.kind == "folder" else "")) != "":
+        try:
+            outputs = file_list.look(folder)
+        except FileNotFoundError:
+            outputs = file_list.EMPTY
+        except OSError as error:
+            raise EngineError(
+                f"{folder} cannot be read ({error.strerror or error})", "check its permissions"
+            ) from error
+    return outputs, saved
+
+
+def _is_gone(status: Status, place: ResultsPlace) -> bool:
+    """Whether the pods that had the results are deleted."""
+    return place.kind == "pods" and status.phase.is_terminal
+
+
+def _named(listing: Listing | None) -> tuple[OutputFile, ...]:
+    return () if listing is None else tuple(OutputFile(str(name), int(size)) for name, size in listing["named"])
+
+
+def _outputs(status: Status, place: ResultsPlace, listing: Listing | None) -> Artifact:
+    files, num_bytes = (None, None) if listing is None else (int(listing["files"]), int(listing["bytes"]))
+    if place.copied:
+        copy = shlex.join(["cp", "-r", place.copied, "."])
+        return Artifact("outputs", "folder", place.copied, files=files, bytes=num_bytes, copy=copy)
+    copy = "" if files == 0 or _is_gone(status, place) else f"windlass cp {status.id}:output ."
+    return Artifact(
+        "outputs", place.kind, place.path, place.claim, files, num_bytes, copy=copy, note=_risk(status, place)
+    )
+
+
+def _risk(status: Status, place: ResultsPlace) -> str:
+    """What happens, or has happened, to results that are kept nowhere."""
+    if place.kind != "pods":
+        return ""
+    return "deleted with the pods" if _is_gone(status, place) else "deleted with the pods when the run ends"
+
+
+def _checkpoints(
+    engine: Engine, status: Status, place: ResultsPlace, listing: Listing | None, *, reach: bool
+) -> Iterator[Artifact]:
+    """The folder of checkpoints, if any is known."""
+    folder, copy = engine.checkpoint_dir(status.id), f"windlass cp {status.id}:checkpoints ."
+    kind, claim, note = place.kind, place.claim, _risk(status, place)
+    if is_address(folder):
+        kind, claim, note = "store", "", ""
+        copy = shlex.join(["windlass", "data", "copy", folder, FOLDER])
+    elif _is_gone(status, place):
+        copy = ""
+    if kind == "folder" or (kind == "store" and reach):
+        seen = checkpoints.look(engine, status.id)
+    elif listing:
+        seen = checkpoints.listed(status, folder, listing)
+    else:
+        if (newest := status.last_checkpoint) is not None and newest.step is not None:
+            yield Artifact("checkpoints", kind, folder, claim, bytes=newest.bytes, newest_step=newest.step, copy=copy,
+                           note=note)  # fmt: skip
+        return
+    steps = tuple(one.step for one in seen.complete)
+    if steps or seen.others:
+        num_bytes = sum(one.bytes for one in seen.complete)
+        yield Artifact("checkpoints", kind, folder, claim, bytes=num_bytes, steps=steps, others=seen.others, copy=copy,
+                       newest_step=steps[0] if steps else None, note=note)  # fmt: skip
+
+
+def _uploaded(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
+    """The outputs in a store."""
+    if status.outputs is not None:
+        one = OutputsUploaded.from_json(status.outputs)
+        copy = shlex.join(["windlass", "data", "copy", one.destination, FOLDER])
+        yield Artifact("uploaded", "store", one.destination, files=one.files, bytes=one.bytes, digest=one.digest,
+                       copy=copy)  # fmt: skip
+        return
+    for step in plan.get("steps", ()):
+        if step["kind"] == "upload":
+            note = "not uploaded" if status.phase.is_terminal else "uploaded when the run ends"
+            yield Artifact("uploaded", "store", step["request"]["destination"], note=note)

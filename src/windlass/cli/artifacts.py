@@ -1,0 +1,94 @@
+"""`artifacts`: lists what a run has made, where it is, and the command that copies it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from windlass.cli import options
+from windlass.cli.formatting import Paint, count, size, tilde, titled, visible
+from windlass.cli.render import print_data
+from windlass.cli.statustext import DIGEST_CHARS, labelled
+
+if TYPE_CHECKING:
+    from windlass.views.reports import Artifact, ArtifactList
+
+STEPS: Final = 5
+"""So many checkpoints are named, the newest first."""
+
+
+@click.command()
+@options.run_argument
+@click.option("--files", is_flag=True, help="Read also what is in a claim, in pods or in a store, and name the files.")
+@options.on_cluster
+@options.output
+def artifacts(run: str | None, files: bool, on: str | None, form: str) -> int:
+    """List what a run has made: outputs, checkpoints, and what was uploaded, each with the command that copies it.
+
+    What is in a cluster or in a store is listed as the record has it; with --files it is read, for which a pod is
+    started where none of the run is left.
+
+    \b
+    Example:
+      windlass artifacts
+      windlass artifacts digits-7f3k2 --files
+    """
+    from windlass.actions.artifacts import look
+    from windlass.actions.runs import opened
+
+    with opened(run, on) as (engine, run_id):
+        found = look(engine, run_id, reach=files)
+    print_data(found, form, lambda paint: list(lines(found, paint)))
+    return 0
+
+
+def lines(found: ArtifactList, paint: Paint) -> Iterator[str]:
+    """What the command shows."""
+    yield f"{paint(found.id, bold=True)}  {found.phase}"
+    for one in found.artifacts:
+        yield from labelled(one.kind, [where_words(one), *_more(one, paint)], paint)
+    if found.files:
+        yield from titled(("FILE", "SIZE"), [[visible(one.name), size(one.bytes)] for one in found.files], paint)
+        [outputs] = [one for one in found.artifacts if one.kind == "outputs"]
+        if (hidden := (outputs.files or 0) - len(found.files)) > 0:
+            yield f"and {count(hidden, 'more file')}"
+
+
+def where_words(one: Artifact) -> str:
+    """`claim results: windlass/digits-7f3k2/output (3 files, 12 MiB)`."""
+    where = visible(tilde(one.where) if one.place == "folder" else one.where)
+    if one.place == "claim":
+        where = f"claim {one.claim}: {where}" if one.kind == "outputs" else f"claim {one.claim}"
+    elif one.place == "pods":
+        where = f"{where} of its pods"
+    parts = []
+    if one.files is not None:
+        parts.append(count(one.files, "file"))
+    if one.steps is not None:
+        parts.append(_steps(one.steps))
+    elif one.newest_step is not None:
+        parts.append(f"the newest of step {one.newest_step:,}")
+    if one.bytes is not None and (one.files != 0):
+        parts.append(size(one.bytes))
+    if one.others:
+        parts.append(count(one.others, "other entry", "other entries"))
+    return f"{where} ({', '.join(parts)})" if parts else where
+
+
+def _steps(steps: tuple[int, ...]) -> str:
+    if not steps:
+        return "no checkpoint"
+    named = ", ".join(f"{step:,}" for step in steps[:STEPS])
+    more = f" and {len(steps) - STEPS} more" if len(steps) > STEPS else ""
+    return f"{count(len(steps), 'checkpoint')}: step {named}{more}"
+
+
+def _more(one: Artifact, paint: Paint) -> Iterator[str]:
+    if one.digest:
+        yield f"{one.digest[:DIGEST_CHARS]}…"
+    if one.note:
+        yield paint(one.note, "yellow")
+    if one.copy:
+        yield paint(one.copy, bold=True)
