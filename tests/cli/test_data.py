@@ -98,6 +98,12 @@ def test_what_cannot_be_asked_is_refused_with_2(
         (("ls", "--claim", "sets"), "--claim names one of a target: add --on TARGET"),
         (("rm", "set:5f", "--claim", "sets"), "--claim names one of a target: add --on TARGET"),
         (("ls", "to", "--on", "lab"), "--on lists sets, and not the files of one: leave out ADDRESS"),
+        (
+            ("stage", "to", "--claim", "sets"),
+            "--claim, --secret and --service-account are of a target",
+        ),
+        (("stage", "s3://b/d", "--on", "local"), "data stage --on is not supported by engine local"),
+        (("stage", "s3://b/d", "--on", "lab"), "target lab names no claim of data"),
         (("ls", "--on", "local"), "data ls --on is not supported by engine local"),
         (("rm", "set:5f", "--on", "lab"), "target lab names no claim of data"),
     ],

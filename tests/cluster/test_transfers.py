@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Call, home, windlass
+from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.harnesses import harness_on, opened, plan_on, set_up, target_on, way_on
-from tests.cluster.stores import BUCKET, PodStore, pod_store
+from tests.cluster.stores import BUCKET, SECRET, PodStore, pod_store
 from tests.cluster.test_exec_copy import write_targets
 from tests.engines.harness import Harness, Run
 from tests.helpers.until import until
@@ -180,6 +181,33 @@ def test_a_set_that_cannot_be_staged_starts_no_rank_and_is_explained(
         assert "there is no bucket no-such-bucket" in found.verdict.summary
         pods = json.loads(bed.kubectl("get", "pods", "-n", namespace, "-l", "windlass.dev/attempt", "-o", "json"))
         assert pods["items"] == []
+
+
+def test_a_set_that_is_staged_ahead_is_not_fetched_by_the_run(
+    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore, windlass: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    write_targets(bed, namespace, monkeypatch, bed.context)
+    targets = json.loads(Path("targets.yaml").read_text())
+    targets["bed"] |= {"data": KUBERNETES["data"], "env": store.fields["env"]}
+    Path("targets.yaml").write_text(json.dumps(targets))
+    stage = ("data", "stage", f"s3://{BUCKET}/digits", "--on", "bed", "-o", "json")
+    refused = windlass(*stage)
+    assert (refused.code, "AWS_ACCESS_KEY_ID" in refused.err) == (1, True), refused.err
+    done = windlass(*stage, "--secret", SECRET)
+    assert done.code == 0, done.err
+    hold("data-stage", done.json)
+    assert (done.json["files"], done.json["fetched_bytes"]) == (len(FILES), SIZE)
+    again = windlass(*stage, "--secret", SECRET).json
+    assert (again["digest"], again["fetched_bytes"]) == (done.json["digest"], 0)
+    [one] = windlass("data", "ls", "--on", "bed", "-o", "json").json["sets"]
+    assert one["digest"] == done.json["digest"]
+    assert bed.kubectl("get", "jobs,configmaps", "-n", namespace, "-l", "windlass.dev/helper", "-o", "name") == ""
+    with opened(harness_on(bed, namespace, tmp_path / "runs")) as harness:
+        run = harness.start("reads.py", **job, **store.fields, kubernetes=KUBERNETES)
+        succeeded(run)
+        assert (staged(run)["digest"], staged(run)["moved"]) == (done.json["digest"], 0)
+    assert fetched(store) <= 1.02 * SIZE
 
 
 HOLDS = """

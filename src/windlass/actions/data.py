@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -110,6 +110,24 @@ def list_staged(on: str, claim: str | None, context: Context) -> DataCacheList:
     """The sets that are staged in a claim of a target. Raises UsageError, EngineError."""
     with _engine_of(on, context) as engine:
         return DataCacheList(tuple(_staged(one) for one in engine.list_data(claim)))
+
+
+def stage_in_claim(
+    source: str, on: str, claim: str | None, context: Context, *, progress: Progress, told: Callable[[str], None],
+    secrets: Sequence[str] = (), service_account: str | None = None,
+) -> StagedData:  # fmt: skip
+    """Stage a set in a claim of a target, ahead of runs; `told` is called with what it waits for.
+
+    Raises UsageError, EngineError.
+    """
+    began, address = time.time(), str(Address.parse(source, context.cwd))
+    with _engine_of(on, context) as engine:
+        line = engine.stage_data(claim, address, progress, told, secrets=secrets, service_account=service_account)
+    now = time.time()
+    return StagedData(
+        line["digest"], f"claim:{line['claim']}", line["files"], line["bytes"], (address,), now,
+        fetched_bytes=line["moved"], seconds=round(now - began, 3),
+    )  # fmt: skip
 
 
 def remove_staged(which: str, on: str, claim: str | None, context: Context) -> CachedData:

@@ -10,7 +10,7 @@ from windlass.cli import options
 from windlass.cli.data_fetch import fetch
 from windlass.cli.data_progress import interruptible, shown
 from windlass.cli.datatext import cache_lines, copied_lines, list_lines, staged_lines, verified_lines
-from windlass.cli.formatting import count, size
+from windlass.cli.formatting import count, size, visible
 from windlass.cli.render import print_data
 
 if TYPE_CHECKING:
@@ -123,16 +123,30 @@ def list_(address: str | None, on: str | None, claim: str | None, form: str) -> 
 
 @data.command()
 @click.argument("source", shell_complete=_complete_address)
+@click.option("--on", metavar="TARGET", help="Stage it in a claim of this cluster.")
+@_claim
+@click.option("--secret", "secrets", multiple=True, metavar="NAME",
+              help="With --on: a Secret of the namespace with keys of the store; may be repeated.")  # fmt: skip
+@click.option("--service-account", metavar="NAME", help="With --on: a service account whose role may read the store.")
 @options.output
-def stage(source: str, form: str) -> int:
-    """Fetch a set into the cache of this machine, ahead of the runs that read it.
+def stage(
+    source: str, on: str | None, claim: str | None, secrets: tuple[str, ...], service_account: str | None, form: str
+) -> int:
+    """Fetch a set into the cache of this machine, or with --on into the claim of a target, ahead of the runs that read
+    it.
 
-    Runs whose job has `data:` with this source do it by themselves, and fetch nothing that is there.
+    Runs whose job has `data:` with this source do it by themselves, and fetch nothing that is there. With --on a pod
+    fetches it; Ctrl-C ends that pod, and the same command goes on with what it has fetched.
 
     \b
     Example:
       windlass data stage s3://bucket/digits/
+      windlass data stage s3://bucket/digits/ --on lab --secret s3-keys
     """
+    if on is not None:
+        return _stage_in_claim(source, on, claim, secrets, service_account, form)
+    if claim is not None or secrets or service_account is not None:
+        raise click.UsageError("--claim, --secret and --service-account are of a target: add --on TARGET")
     from windlass.actions import data as actions
     from windlass.runs.context import here
     from windlass.storage.progress import Progress
@@ -164,6 +178,31 @@ def rm(which: str, on: str | None, claim: str | None, form: str) -> int:
     _require_target(on, claim)
     gone = actions.remove(which, here()) if on is None else actions.remove_staged(which, on, claim, here())
     print_data(gone, form, lambda paint: [f"removed {gone.digest}: {count(gone.files, 'file')}, {size(gone.bytes)}"])
+    return 0
+
+
+def _stage_in_claim(
+    source: str, on: str, claim: str | None, secrets: tuple[str, ...], service_account: str | None, form: str
+) -> int:
+    from windlass.actions import data as actions
+    from windlass.cli.interrupts import tidy
+    from windlass.runs.context import here
+    from windlass.storage.progress import Progress
+
+    progress = Progress()
+
+    def told(words: str) -> None:
+        click.echo(f"waiting: {visible(words)}", err=True)
+
+    try:
+        with tidy(), shown("stage", progress, form):
+            done = actions.stage_in_claim(source, on, claim, here(), progress=progress, told=told, secrets=secrets,
+                                          service_account=service_account)  # fmt: skip
+    except (KeyboardInterrupt, SystemExit) as ended:  # the Job is deleted by now
+        so_far = "nothing was fetched yet" if progress.is_listing else f"{size(progress.bytes_done)} are in the claim"
+        click.echo(f"interrupted: {so_far}; the same command goes on from here", err=True)
+        return int(ended.code or 0) if isinstance(ended, SystemExit) else 130
+    print_data(done, form, lambda paint: staged_lines(done))
     return 0
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Note, Plan
     from windlass.runs.context import Context
     from windlass.spec.job import Job
+    from windlass.storage.progress import Progress
     from windlass.worker.tarpipe import Received
 
 RESUMABLE: Final = frozenset({Phase.FAILED, Phase.STOPPED, Phase.LOST})
@@ -376,6 +377,15 @@ class Engine:
         them. Raises UsageError, EngineError.
         """
         raise self.unsupported("data ls --on")
+
+    def stage_data(
+        self, claim: str | None, source: str, progress: Progress, told: Callable[[str], None], *,
+        secrets: Sequence[str] = (), service_account: str | None = None,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        """Stage the set of a source there, ahead of the runs that read it; gives the line of `storage/staging.py`, with
+        the claim. `told` is called with what it waits for. Raises UsageError, EngineError.
+        """
+        raise self.unsupported("data stage --on")
 
     def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
         """Remove one of them, by its source or its digest; gives what it was. Raises UsageError, EngineError."""

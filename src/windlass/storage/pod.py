@@ -2,7 +2,7 @@
 
 `WINDLASS_TRANSFER` is one of
 
-    {"kind": "stage", "root": FOLDER, "sets": [{"name": NAME, "source": ADDRESS, "link": PATH}]}
+    {"kind": "stage", "root": FOLDER, "sets": [{"name": NAME, "source": ADDRESS, "link": PATH or none}]}
     {"kind": "upload", "state": FOLDER, "name": NAME, "source": FOLDER, "destination": ADDRESS}
     {"kind": "list", "root": FOLDER, "namespace": NAME}
     {"kind": "remove", "root": FOLDER, "namespace": NAME, "which": SOURCE | DIGEST, "gone": [RUN]}
@@ -84,7 +84,7 @@ Work: TypeAlias = Callable[[], Iterable[Line]]
 
 
 def _stage(asked: Any) -> Work:
-    root, sets = Path(asked["root"]), [(one["name"], one["source"], one["link"]) for one in asked["sets"]]
+    root, sets = Path(asked["root"]), [(one["name"], one["source"], one.get("link", "")) for one in asked["sets"]]
     return lambda: staged(DataCache(root, None), sets)
 
 

@@ -14,13 +14,16 @@ from windlass.storage.cache import DataCache
 
 
 def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[dict[str, Any]]:
-    """Stage sets (name, source, link), one after the other; gives a line for each. Its progress is reported.
+    """Stage sets (name, source, link), one after the other; gives a line for each. Its progress is reported. Without a
+    run that reads it, the link of a set is empty.
 
     Raises StorageError, UsageError, MissingPart.
     """
     for name, source, link in sets:
         with child.reported(name) as progress:
-            found, moved = asyncio.run(cache.stage(Address.parse(source, Path("/")), Path(link), progress))
+            found, moved = asyncio.run(
+                cache.stage(Address.parse(source, Path("/")), Path(link) if link else None, progress)
+            )
         yield {"name": name, "digest": found.digest, "files": found.num_files, "bytes": found.num_bytes,
                "moved": moved}  # fmt: skip
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from windlass.runs.events import DataStaged, OutputsUploaded, PhaseEntered, Warned
+from windlass.runs.events import DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
 from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 
@@ -21,6 +22,17 @@ OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
 """Fields of the progress that show the upload; the others are still those of the script."""
 
 
+class Notes(Protocol):
+    """What a transfer needs of a `Recorder`."""
+
+    @property
+    def status(self) -> Status:
+        """The run's status after its last event."""
+
+    def note(self, entry: Entry, *, at: float | None = None) -> None:
+        """Write an event."""
+
+
 class Transfer(ABC):
     """A program that moves files beside the supervisor, which must not wait for it."""
 
@@ -28,7 +40,7 @@ class Transfer(ABC):
     """Whether all files are there."""
 
     @abstractmethod
-    def reports(self, record: Recorder, clock: Clock) -> Iterator[Line]:
+    def reports(self, record: Notes, clock: Clock) -> Iterator[Line]:
         """Start it, unless it is started, and give what it has reported since the last call.
 
         Raises EngineError where it has failed, TargetUnavailable where the target does not answer, OSError.

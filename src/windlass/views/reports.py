@@ -512,7 +512,7 @@ class CachedData:
 
     digest: str
     folder: str
-    """Where its files are."""
+    """Where its files are; after `data stage --on`, the claim that has them."""
     files: int
     bytes: int
     sources: tuple[str, ...]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.engine import KubernetesEngine
     from windlass.spec.address import ClusterAddress
     from windlass.spec.targets import KubernetesTarget
+    from windlass.storage.progress import Progress
 
 POLL_SECONDS = 0.5
 
@@ -76,6 +77,21 @@ class ClusterRuns(Engine):
         wanted = self._claim_of_data(claim)
         with self._connected() as client:
             return list_sets(client, cast("KubernetesTarget", self._target), wanted)
+
+    def stage_data(
+        self, claim: str | None, source: str, progress: Progress, told: Callable[[str], None], *,
+        secrets: Sequence[str] = (), service_account: str | None = None,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        """See `Engine`."""
+        from windlass.engines.kubernetes.transfers.claim_staging import Credentials, stage_set
+        from windlass.spec.parts import DataClaim
+
+        target = cast("KubernetesTarget", self._target)
+        name = self._claim_of_data(claim)
+        wanted = target.data if target.data is not None and target.data.claim == name else DataClaim(claim=name)
+        credentials = Credentials(tuple(secrets), service_account)
+        with self._connected() as client:
+            return {**stage_set(client, target, wanted, source, credentials, progress, told), "claim": name}
 
     def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
         """See `Engine`."""

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from windlass.errors import EngineError
 from windlass.supervise.clock import Clock
-from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import DataStaging, Line, OutputsUpload, Transfer
+from windlass.supervise.transfers import DataStaging, Line, Notes, OutputsUpload, Transfer
 
 OUTPUTS: Final = "outputs"
 
@@ -48,7 +47,7 @@ class ProcessTransfer(Transfer):
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         """What it has written; None at its end."""
 
-    def reports(self, record: Recorder, clock: Clock) -> Iterator[Line]:
+    def reports(self, record: Notes, clock: Clock) -> Iterator[Line]:
         """See `Transfer`; `clock` is woken by what it reports."""
         if self._process is None:
             self._process = subprocess.Popen(self._program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.labels import COMPONENT, TRANSFER
+from windlass.engines.kubernetes.labels import COMPONENT, HELPER, TRANSFER
 from windlass.engines.kubernetes.observations import ObjectReport, PodStatus
 from windlass.engines.kubernetes.pods.nodes import has_ended
 from windlass.engines.kubernetes.pods.status import (
@@ -30,8 +30,7 @@ from windlass.engines.kubernetes.transfers.package import REFUSED
 from windlass.errors import EngineError
 from windlass.runs.events import Warned
 from windlass.supervise.clock import Clock
-from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import Line, Transfer
+from windlass.supervise.transfers import Line, Notes, Transfer
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the Job."""
@@ -59,7 +58,7 @@ class JobTransfer(Transfer):
         """When to look next, in monotonic seconds."""
         self._warned: set[str] = set()
 
-    def reports(self, record: Recorder, clock: Clock) -> Iterator[Line]:
+    def reports(self, record: Notes, clock: Clock) -> Iterator[Line]:
         """See `Transfer`. Looks now and then, and gives nothing in between."""
         if clock.monotonic() < self._look_at:
             return
@@ -75,7 +74,7 @@ class JobTransfer(Transfer):
 
     # -- one look -----------------------------------------------------------------------------------------------------
 
-    def _look(self, record: Recorder) -> Iterator[Line]:
+    def _look(self, record: Notes) -> Iterator[Line]:
         if not self._uid:
             self._uid = self._create(self._manifest)["metadata"]["uid"]
         pods = self._pods()
@@ -94,8 +93,9 @@ class JobTransfer(Transfer):
 
     def _pods(self) -> list[dict[str, Any]]:
         """The pods that the Job has made, the oldest first."""
-        selector = f"{layout.selector(self._manifest['metadata']['labels'][layout.RUN_LABEL])},{COMPONENT}={TRANSFER}"
-        found = self._client.find("v1", "Pod", selector)["items"]
+        its = self._manifest["metadata"]["labels"]
+        of = layout.RUN_LABEL if layout.RUN_LABEL in its else HELPER
+        found = self._client.find("v1", "Pod", f"{of}={its[of]},{COMPONENT}={TRANSFER}")["items"]
         its = [pod for pod in found if self._uid in {one["uid"] for one in pod["metadata"].get("ownerReferences", ())}]
         return sorted(its, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
@@ -109,7 +109,7 @@ class JobTransfer(Transfer):
                 if told is not None and {"name", "done", "of", "moved"} <= told.keys():
                     yield told
 
-    def _look_at_job(self, record: Recorder, pods: list[dict[str, Any]]) -> None:
+    def _look_at_job(self, record: Notes, pods: list[dict[str, Any]]) -> None:
         """Why it makes no pod. Raises EngineError where it gives up."""
         try:
             job = self._client.get("batch/v1", "Job", self._name)
@@ -138,7 +138,7 @@ class JobTransfer(Transfer):
 
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
-    def _warn_of_pod(self, record: Recorder, seen: PodStatus) -> None:
+    def _warn_of_pod(self, record: Notes, seen: PodStatus) -> None:
         """Warn, once, of what keeps a pod from its work, or has ended it."""
         if is_problem(seen):
             self._warn(record, seen)
@@ -157,13 +157,13 @@ class JobTransfer(Transfer):
                 about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()
                 yield ObjectReport(str(about.get("kind", "")), name, str(event.get("reason", "")), words[:MAX_WORDS])
 
-    def _warn(self, record: Recorder, seen: PodStatus | ObjectReport) -> None:
+    def _warn(self, record: Notes, seen: PodStatus | ObjectReport) -> None:
         told = warning(seen)
         # Once there are attempts, what is recorded of a pod counts as one of theirs.
         more = {} if record.status.attempts else {name: told[name] for name in told if name != "message"}
         self._note(record, told["message"], key(seen), **more)
 
-    def _note(self, record: Recorder, message: str, what: str = "", **more: Any) -> None:
+    def _note(self, record: Notes, message: str, what: str = "", **more: Any) -> None:
         if (what or message) not in self._warned:
             self._warned.add(what or message)
             record.note(Warned.from_json({"message": message, **more}))

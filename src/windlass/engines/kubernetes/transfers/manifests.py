@@ -47,11 +47,22 @@ GRACE_SECONDS: Final = 5
 TMP: Final = "/tmp"
 
 
-def data_claim(shape: Shape, wanted: DataClaim) -> Manifest:
+def claim_of_data(namespace: str, wanted: DataClaim) -> Manifest:
     """The claim of data sets, which outlives every run."""
     assert wanted.size is not None
     its = named.of_setup(named.DATA)
-    return shared_claim(wanted.claim, shape.namespace, its, wanted.size, wanted.storage_class)
+    return shared_claim(wanted.claim, namespace, its, wanted.size, wanted.storage_class)
+
+
+def helper_objects(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> tuple[Manifest, Manifest]:
+    """The same ConfigMap and the same Job that stages sets, for a command without a run; `shape` has its name."""
+    its = named.of_helper(shape.run_id, named.TRANSFER)
+    program, made = contents(shape, job), stage_job(shape, job, sets)
+    queue = {name: text for name, text in made["metadata"]["labels"].items() if name == layout.QUEUE_LABEL}
+    program["metadata"]["labels"] = its
+    made["metadata"]["labels"] = {**its, **queue}
+    made["spec"]["template"]["metadata"]["labels"] = its
+    return program, made
 
 
 def contents(shape: Shape, job: Job) -> Manifest:
@@ -66,7 +77,7 @@ def filled(made: Mapping[str, Any]) -> Manifest:
 
 
 def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Manifest:
-    """The Job that stages these sets, each with name, source and link."""
+    """The Job that stages these sets, each with name, source and, for a run, link."""
     asked = {"kind": "stage", "root": layout.DATA, "sets": [dict(one) for one in sets]}
     claimed = (shape.data_claim, layout.DATA, layout.DATA_FOLDER)
     return _job(shape, job, "data", asked, claimed)

@@ -44,7 +44,7 @@ def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts
     claim = wanted_claim(job, target)
     if claim is not None and claim.size is not None and _is_missing(claim.claim, facts):
         yield Step("data-claim", f"make PersistentVolumeClaim {claim.claim}, which no run removes",
-                   manifests.data_claim(shape, claim))  # fmt: skip
+                   manifests.claim_of_data(shape.namespace, claim))  # fmt: skip
     if claim is not None or shape.code_source or _destination(shape, job):
         made = manifests.contents(shape, job)
         yield Step("transfer", f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)

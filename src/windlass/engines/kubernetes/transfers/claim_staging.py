@@ -1,0 +1,165 @@
+"""Stages a data set in a claim of a target ahead of runs, by a Job such as runs have, without a run."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes import manifests
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.backend import refuse
+from windlass.engines.kubernetes.diagnose.pod_reasons import explained
+from windlass.engines.kubernetes.plan import IMAGE, PYTHON
+from windlass.engines.kubernetes.pods import probe_pods
+from windlass.engines.kubernetes.pods.files import require_claim
+from windlass.engines.kubernetes.pods.waiting import STUCK
+from windlass.engines.kubernetes.transfers import manifests as transfers
+from windlass.engines.kubernetes.transfers.job_transfer import LOOK_SECONDS, JobTransfer
+from windlass.engines.kubernetes.transfers.planning import REACHED
+from windlass.errors import EngineError, UsageError
+from windlass.runs.events import Entry, Warned
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.spec.job import Job
+from windlass.spec.parts import DataClaim, KubernetesOptions
+from windlass.supervise.backend import TargetUnavailable
+from windlass.supervise.clock import SystemClock
+from windlass.supervise.transfers import Line
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
+    from windlass.storage.progress import Progress
+
+Told = Callable[[str], None]
+MAX_SECONDS: Final = 7 * 24 * 3600
+"""After so long the cluster itself ends the Job: a command that was killed does not."""
+KEPT_SECONDS: Final = 600
+"""How long its result is kept for a command that cannot reach the cluster."""
+SET: Final = "data"
+"""What the program calls the one set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the pod reads the store with, beside the environment of the target."""
+
+    secrets: tuple[str, ...] = ()
+    """Secrets of the namespace, whose keys are variables such as AWS_ACCESS_KEY_ID."""
+    service_account: str | None = None
+    """Of a role that may read the store."""
+
+
+def stage_set(
+    client: Client, target: KubernetesTarget, wanted: DataClaim, source: str, credentials: Credentials,
+    progress: Progress, told: Told,
+) -> dict[str, Any]:  # fmt: skip
+    """Stage the set of a source; gives the line of its result. What keeps it waiting is told, each thing once.
+
+    Whatever ends it, the Job is deleted, and what was fetched is kept for the next one. Raises UsageError, EngineError.
+    """
+    scheme = source.partition("://")[0]
+    if scheme not in REACHED:
+        raise UsageError(f"{source} is not reached from the pods of a cluster",
+                         f"windlass data copy {source} s3://BUCKET/PREFIX, and stage that")  # fmt: skip
+    _have_claim(client, wanted)
+    program, job = objects(client.namespace, target, wanted, source, credentials)
+    image = job["spec"]["template"]["spec"]["containers"][0]["image"]
+    with probe_pods.made(client, transfers.filled(program)):
+        owner = client.get("v1", "ConfigMap", program["metadata"]["name"])
+        transfer = JobTransfer(client, manifests.owned(job, owner), lambda made: _created(client, made), refuse)
+        try:
+            return _result(transfer, _Notes(told, image), progress, told)
+        finally:
+            transfer.end()
+
+
+def objects(
+    namespace: str, target: KubernetesTarget, wanted: DataClaim, source: str, credentials: Credentials
+) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:
+    """The ConfigMap of the program, still without it, and the Job. Their name is new each time."""
+    name = f"windlass-stage-{secrets.token_hex(3)}"
+    job = Job(
+        name="data", command=["true"], secrets=credentials.secrets,
+        kubernetes=KubernetesOptions(service_account=credentials.service_account),
+    )  # fmt: skip
+    shape = manifests.Shape(
+        run_id=name, namespace=namespace, via="job", image=target.image or IMAGE, python=target.python or PYTHON,
+        user=target.user, code_digest="", num_pieces=0, pull_secrets=target.image_pull_secrets,
+        supervisor_image=target.supervisor_image or "", target_env=target.env,
+        supervisor_queue=target.supervisor_queue or "", data_claim=wanted.claim,
+    )  # fmt: skip
+    program, made = transfers.helper_objects(shape, job, [{"name": SET, "source": source}])
+    program["metadata"]["annotations"] = probe_pods.made_by(MAX_SECONDS)
+    made["spec"] |= {"activeDeadlineSeconds": MAX_SECONDS, "ttlSecondsAfterFinished": KEPT_SECONDS}
+    return program, made
+
+
+def _have_claim(client: Client, wanted: DataClaim) -> None:
+    """Make the claim if the target gives its size, else require it. Raises UsageError, EngineError."""
+    if wanted.size is None:
+        require_claim(client, wanted.claim)
+        return
+    try:
+        client.create(transfers.claim_of_data(client.namespace, wanted))
+    except Refused as error:
+        if error.status != 409:
+            raise
+
+
+def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The Job: made, or the one that an earlier request has made whose answer was lost."""
+    try:
+        return client.create(made)
+    except Refused as error:
+        if error.status != 409:
+            raise
+    return client.get("batch/v1", "Job", made["metadata"]["name"])
+
+
+def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told) -> dict[str, Any]:
+    clock, said = SystemClock(), ""
+    found: dict[str, Any] = {}
+    while not transfer.is_done:
+        try:
+            for line in transfer.reports(notes, clock):
+                if "digest" in line:
+                    found = dict(line)
+                else:
+                    _show(progress, line)
+        except TargetUnavailable as error:  # the Job goes on meanwhile
+            if error.message != said:
+                said = error.message
+                told(said)
+        if not transfer.is_done:
+            time.sleep(LOOK_SECONDS)
+    if not found:
+        raise EngineError("the pod has ended without a result", "windlass data stage again")
+    return found
+
+
+def _show(progress: Progress, line: Line) -> None:
+    progress.is_listing = False
+    progress.num_bytes, progress.bytes_done, progress.bytes_moved = line["of"], line["done"], line["moved"]
+
+
+class _Notes:
+    """Takes what a run would have in its record: tells what passes, and raises what does not."""
+
+    def __init__(self, told: Told, image: str) -> None:
+        self._told = told
+        self._image = image
+
+    status = Status("", "", "", Phase.STAGING, 0.0, 0.0, "")
+    """Of a run without attempts, whose warnings name its pods."""
+
+    def note(self, entry: Entry, *, at: float | None = None) -> None:
+        """Tell a warning. Raises EngineError for a pod that cannot start."""
+        if not isinstance(entry, Warned):
+            return
+        verdict = explained(entry.message, "the pod", (), 0.0, image=self._image)
+        if any(reason in entry.message for reason in STUCK):
+            raise EngineError(entry.message, verdict.fix if verdict is not None else "see: kubectl describe pod")
+        self._told(entry.message + (f"; {verdict.fix}" if verdict is not None else ""))
