@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList
+from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList, Word
 from windlass.spec.places import Places, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
 from windlass.spec.units import Duration, Interval, Size, parse_duration
@@ -162,8 +162,16 @@ class Data(Part):
     source: Location
     """Where it comes from: a path, or an address such as `s3://bucket/digits/`."""
     via: Literal["copy", "mount", "stream"] = "copy"
-    """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk. `stream`
-    brings nothing: the script reads samples of the source by `windlass.train.stream`."""
+    """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk. `mount`
+    copies nothing: the cluster mounts the source. `stream` brings nothing: the script reads samples of the source by
+    `windlass.train.stream`."""
+    write: StrictBool = False
+    """With `via: mount`: whether the ranks also write there. Default false: it is mounted read-only."""
+    size: Annotated[Size, Field(gt=0)] | None = None
+    """With `via: mount`: bytes of the set, about, written as `2TiB`; it decides how the set is mounted. Default: not
+    known."""
+    files: Annotated[StrictInt, Field(gt=0)] | None = None
+    """With `via: mount`: number of its files, about; it decides the same. Default: not known."""
 
     @field_validator("via")
     @classmethod
@@ -173,6 +181,17 @@ class Data(Part):
             raise refuse(f"is stream, but the source is in {scheme}://", "streams are read from s3:// and from folders")
         return via
 
+    @model_validator(mode="after")
+    def _has_only_fields_of_its_way(self) -> Self:
+        if self.via != "mount" and (self.write or self.size is not None or self.files is not None):
+            raise refuse("has write:, size: or files:, which only via: mount uses", "leave them out, or via: mount")
+        return self
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether the cluster mounts its source."""
+        return self.is_remote and self.via == "mount"
+
     @property
     def is_streamed(self) -> bool:
         """Whether ranks read the source themselves."""
@@ -181,7 +200,7 @@ class Data(Part):
     @property
     def is_staged(self) -> bool:
         """Whether it is fetched before the first attempt."""
-        return self.is_remote and not self.is_streamed
+        return self.is_remote and self.via == "copy"
 
     @property
     def is_remote(self) -> bool:
@@ -351,6 +370,44 @@ class DataClaim(Part):
     is there already."""
     storage_class: Label | None = None
     """Storage class of the claim that is made; its volumes are mounted by many nodes. Default: the cluster's."""
+
+
+class FileSystem(Part):
+    """A file system of the cluster's account that shows a part of a bucket, for `via: mount`."""
+
+    kind: Literal["s3-files", "lustre"]
+    """`s3-files`: an S3 file system, mounted by the CSI driver of EFS from 3.0 on. `lustre`: FSx for Lustre with a data
+    repository association."""
+    id: Annotated[Word, Field(pattern=r"^fs-[0-9a-f]{8,40}$")]
+    """Its id, such as `fs-0123456789abcdef0`."""
+    source: Location
+    """The part of the bucket that it shows, such as `s3://bucket/train/`; sets below it are mounted from it."""
+    path: Line = "/"
+    """Its folder that shows it: for Lustre, the path of the association. Default: all of it."""
+    dns_name: Word | None = None
+    """Of Lustre: its DNS name, such as `fs-0123456789abcdef0.fsx.eu-central-1.amazonaws.com`."""
+    mount_name: Word | None = None
+    """Of Lustre: its mount name, which FSx has chosen."""
+
+    @field_validator("source")
+    @classmethod
+    def _is_in_s3(cls, source: str) -> str | None:
+        return in_s3(source, "it shows a bucket")
+
+    @field_validator("path")
+    @classmethod
+    def _leads_down(cls, path: str) -> str:
+        if not path.startswith("/") or ".." in path.split("/"):
+            raise refuse(f"is {path}, which is no folder of a file system", "write it from its root: /train")
+        return path
+
+    @model_validator(mode="after")
+    def _can_be_mounted(self) -> Self:
+        if self.kind == "lustre" and (self.dns_name is None or self.mount_name is None):
+            raise refuse("is of Lustre, and lacks dns_name: or mount_name:", "see: aws fsx describe-file-systems")
+        if self.kind != "lustre" and (self.dns_name is not None or self.mount_name is not None):
+            raise refuse("has dns_name: or mount_name:, which only Lustre has", "leave them out")
+        return self
 
 
 Ttl = Annotated[float | Literal["never"], BeforeValidator(_ttl, json_schema_input_type=Duration | Literal["never"])]

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, field_validator
 
 from windlass.spec.names import Env, Label, Line, Location, Name, OnlyList, Word
-from windlass.spec.parts import DataClaim, Document, Workload, in_s3
+from windlass.spec.parts import DataClaim, Document, FileSystem, Workload, in_s3
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
@@ -75,6 +75,9 @@ class KubernetesTarget(Document):
     data: DataClaim | None = None
     """Where data sets from a store are staged for jobs that do not say: `{size: 200GiB}` or `{claim: NAME}`. Default:
     nowhere, and such a job is refused."""
+    file_systems: Annotated[tuple[FileSystem, ...], OnlyList] = ()
+    """File systems that show parts of buckets, for data with `via: mount`. Default: none; data is then mounted by
+    Mountpoint for Amazon S3."""
     storage: Location | None = None
     """Where code goes that objects of the cluster cannot carry, such as `s3://bucket/windlass/`; the pods read it
     there. Default: nowhere, and such a job is refused."""

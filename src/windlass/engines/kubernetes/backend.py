@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused,
 from windlass.engines.kubernetes.api.lease import Lease, held_elsewhere, holder_of
 from windlass.engines.kubernetes.attempt import PodAttempt, attempt_facts
 from windlass.engines.kubernetes.facts import pack_code, planned_code
+from windlass.engines.kubernetes.mounts.planning import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_objects, is_imported, numbered
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.pods.control import ExecControl, PodControl
@@ -172,9 +173,10 @@ class KubernetesBackend(Backend):
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
         """Objects that are created from a user's machine alone, beside the claim of data sets, which is of no run."""
-        for claim in self.plan.requests("data-claim"):
+        kinds = () if is_imported(self.plan) else ("data-claim", VOLUME_STEP, CLAIM_STEP)  # they were made there
+        for made in (one for kind in kinds for one in self.plan.requests(kind)):
             try:
-                self.client.create(claim)
+                self.client.create(made)
             except Refused as error:
                 if error.status != 409:
                     raise

@@ -16,6 +16,7 @@ from windlass.engines.base import Manifests
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.attempt import attempt_facts
 from windlass.engines.kubernetes.manifests import bounded, code_sources, core
+from windlass.engines.kubernetes.mounts.planning import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.kubernetes.plan import numbered
 from windlass.engines.kubernetes.pods.control import order_client_fields
 from windlass.engines.kubernetes.pods.reuse import own_pods
@@ -73,8 +74,10 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
         tombstones.END
     )  # no attempt follows, so that a failed run is seen to be one
     policies = plan.requests("policy")[:1]  # there is no supervisor
+    volumes = map(dict, (*plan.requests(VOLUME_STEP), *plan.requests(CLAIM_STEP)))
     objects = (
-        dict(anchor), *pieces, spec, end, *map(dict, (*others, *policies, *plan.requests("claim"))), *parts, made
+        dict(anchor), *pieces, spec, end, *map(dict, (*others, *policies, *plan.requests("claim"))), *volumes, *parts,
+        made,
     )  # fmt: skip
     group = way.api.partition("/")[0]
     makers = [f"{plural}.{group}" for plural in (way.plural, *(plural for _, plural in way.parts if parts))]

@@ -14,6 +14,7 @@ from windlass.code.pack import Packed, pack
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.api.connect import find_kubeconfig
 from windlass.engines.kubernetes.layout import SUPERVISOR_ACCOUNT
+from windlass.engines.kubernetes.mounts.planning import wanted_claims
 from windlass.engines.kubernetes.preflight import rbac
 from windlass.engines.kubernetes.provisioning import karpenter
 from windlass.engines.kubernetes.provisioning.node_pools import labels_made
@@ -37,7 +38,11 @@ TRAVELLING: Final = ("__init__.py", "worker", "train", "s3")
 UNFIT: Final = ("unknown field", "cannot create resource")
 """The API server's errors on an object whose version lacks a field, or that the login may not create."""
 WORKLOAD_UNFIT: Final = "way-unfit"
-DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "transfer")
+MOUNTS_BY_ADMINISTRATOR: Final = (
+    "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
+    'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
+)
+DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
 """Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
 GPU_LABELS: Final = (
     "nvidia.com/gpu.product",
@@ -69,6 +74,8 @@ class Cluster:
     """Names of the secrets that the job asks for and that are there; None where they may not be read."""
     claims: frozenset[str] | None = None
     """Names of the claims that the job asks for and that are there; None where they may not be read."""
+    csi_drivers: frozenset[str] | None = None
+    """Names of the CSI drivers; None where they may not be listed, or the job mounts no data."""
     queues: tuple[tuple[str, str], ...] | None = None
     """LocalQueues of the namespace, each with why it admits no jobs (empty where it does); None where they may not be
     listed, or the job names none."""
@@ -185,6 +192,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
         claims.append(results.claim)
     if (data := wanted_claim(job, target)) is not None:
         claims.append(data.claim)
+    claims += wanted_claims(job, target)
     with ThreadPoolExecutor(10) as pool:
         version = pool.submit(client.call, "GET", "/version")
         groups = pool.submit(client.call, "GET", "/apis")
@@ -193,6 +201,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
         nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type else None
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
+        drivers = pool.submit(_csi_drivers, client) if any(data.is_mounted for data in job.data) else None
         queues = pool.submit(kueue.queues, client) if job.queue is not None else None
         node_pools = pool.submit(karpenter.node_pools, client)
         named = job.kubernetes.runtime
@@ -208,6 +217,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
             gpu_labels=_with_pools(nodes.result(), node_pools.result()) if nodes is not None else (),
             secrets=secrets.result(),
             claims=found.result(),
+            csi_drivers=drivers.result() if drivers is not None else None,
             queues=queues.result() if queues is not None else None,
             node_pools=node_pools.result(),
             runtimes=standing.result() if standing is not None else None,
@@ -234,6 +244,16 @@ def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
         if error.status not in (403, 404):
             raise
         return (None if error.status == 403 else False), None
+
+
+def _csi_drivers(client: Client) -> frozenset[str] | None:
+    try:
+        found = client.find("storage.k8s.io/v1", "CSIDriver")["items"]
+    except Refused as error:
+        if error.status != 403:
+            raise
+        return None
+    return frozenset(one["metadata"]["name"] for one in found)
 
 
 def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
@@ -306,6 +326,9 @@ def dry_run(plan: Plan) -> list[Note]:
                     "namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix, blocks=True
                 )
             name = manifest["metadata"]["name"]
+            if error.status == 403 and manifest["kind"] == "PersistentVolume":
+                return Note("mount-rights", "this login may not create PersistentVolumes, which are of the whole "
+                            "cluster", MOUNTS_BY_ADMINISTRATOR, blocks=True)  # fmt: skip
             what = f"{manifest['kind']} {name}"
             if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
                 return None  # what it refers to is made before it, and is not there yet

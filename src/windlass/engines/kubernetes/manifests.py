@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import labels as named
 from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.mounts.planning import Mounted
+from windlass.engines.kubernetes.mounts.planning import volumes as volumes_of_mounts
 from windlass.engines.kubernetes.pods.control import order_client_fields
 from windlass.engines.kubernetes.pods.spec import pod_specs
 from windlass.engines.kubernetes.workloads import WORKLOADS
@@ -87,6 +89,8 @@ class Shape:
     """The queue that admits the supervisor's pod; empty where none does."""
     data_claim: str = ""
     """The claim that has the data sets which are staged for the run; empty where none is."""
+    mounts: tuple[Mounted, ...] = ()
+    """The data sets that the cluster mounts."""
     runtime: Runtime | None = None
     """The runtime of the cluster that a TrainJob stands on; then `image` may be empty, and is the runtime's."""
 
@@ -179,6 +183,7 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
 def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
     volumes = list(_volumes(shape, job, number))
     mounts = [{"name": name, "mountPath": path, **more} for name, path, _, more in volumes]
+    sources = {name: {"name": name, **source} for name, _, source, _ in volumes}  # one may be mounted several times
     orders = order_client_fields(shape.run_id, shape.namespace) if shape.is_supervised_inside else {}
     container = _container(shape, job, [*mounts, *orders.get("volumeMounts", ())])
     container["env"] += orders.get("env", ())
@@ -190,7 +195,7 @@ def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
         "enableServiceLinks": False,
         "securityContext": restricted(shape.user),
         "containers": [container],
-        "volumes": [*({"name": name, **source} for name, _, source, _ in volumes), *orders.get("volumes", ())],
+        "volumes": [*sources.values(), *orders.get("volumes", ())],
     }
     if job.kubernetes.service_account is not None:
         spec["serviceAccountName"] = job.kubernetes.service_account
@@ -357,6 +362,7 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     if shape.data_claim:
         claimed = {"persistentVolumeClaim": {"claimName": shape.data_claim}}
         yield "data", layout.DATA, claimed, {"subPath": layout.DATA_FOLDER, **READ_ONLY}
+    yield from volumes_of_mounts(shape.mounts)
     # The tombstone of the run's end, which does not exist while the run is active: for pods that are created later.
     if WORKLOADS[shape.via].revives or job.kubernetes.spares:
         yield "end", layout.END, {"configMap": {"name": layout.mark_name(run, "end"), "optional": True}}, READ_ONLY

@@ -11,6 +11,7 @@ from windlass.code.pack import Packed
 from windlass.engines.kubernetes import expiry, layout, manifests
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
+from windlass.engines.kubernetes.mounts import planning as mounting
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.preflight.supervision import missing_rights, supervised_in_cluster, supervision_notes
 from windlass.engines.kubernetes.provisioning.findings import node_notes, node_price, pools_for, provisioning_steps
@@ -81,6 +82,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         expires_seconds=expires,
         pods_seconds=expiry.pods_seconds(job, via, is_supervised_inside=is_inside),
         supervisor_queue=target.supervisor_queue or "",
+        mounts=mounting.mounted(job, target, facts.cluster),
         data_claim=data_claim.claim if (data_claim := planning.wanted_claim(job, target)) is not None else "",
     )
     made = tuple(_objects(shape, job, facts, boot))
@@ -103,6 +105,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
                 "kubeconfig": facts.kubeconfig, **(image_and_user(seen, shape.image, shape.user) if runtime else {}),
             }),
             *planning.staging_steps(shape, job, target, facts),
+            *mounting.mount_steps(job, target, facts),
             *made,
             *planning.upload_steps(shape, job),
             *_policies(shape, job, target, facts),
@@ -371,6 +374,7 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
         yield blocker("python-relative", f"python: {job.python} is a path on this machine",
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
     yield from planning.transfer_notes(job, target)
+    yield from mounting.mount_notes(job, target, facts.cluster)
     yield from _cluster_refusals(job, target, facts, via)
 
 

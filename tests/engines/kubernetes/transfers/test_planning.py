@@ -109,7 +109,6 @@ def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_th
         ({"data": [DIGITS]}, "data-claim"),
         ({"data": [DIGITS], "kubernetes": {"data": {"claim": "sets"}}}, "claim-missing"),
         ({"data": [{**DIGITS, "source": "gs://bucket/digits/"}], "kubernetes": CLAIM}, "data-unknown"),
-        ({"data": [{**DIGITS, "via": "mount"}], "kubernetes": CLAIM}, "data-via"),
         ({"data": [{**DIGITS, "source": "digits"}]}, "data-remote"),
         ({"data": [{"name": f"d{at}", "source": "s3://b/d"} for at in range(13)], "kubernetes": CLAIM}, "data-many"),
         ({"outputs": "s3://bucket/runs"}, "outputs-claim"),

@@ -48,7 +48,8 @@ OBJECTS_PAGE: Final = "200"
 """The same of objects, of which each takes some 0.2 MB of our memory for a moment."""
 PLURALS: Final = {
     "ConfigMap": "configmaps", "Service": "services", "Pod": "pods", "Event": "events", "Node": "nodes",
-    "PersistentVolumeClaim": "persistentvolumeclaims", "Secret": "secrets", "Job": "jobs", "JobSet": "jobsets",
+    "PersistentVolumeClaim": "persistentvolumeclaims", "PersistentVolume": "persistentvolumes",
+    "CSIDriver": "csidrivers", "Secret": "secrets", "Job": "jobs", "JobSet": "jobsets",
     "CustomResourceDefinition": "customresourcedefinitions", "SelfSubjectAccessReview": "selfsubjectaccessreviews",
     "SelfSubjectRulesReview": "selfsubjectrulesreviews", "ResourceQuota": "resourcequotas",
     "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "PyTorchJob": "pytorchjobs", "MPIJob": "mpijobs",
@@ -60,6 +61,7 @@ PLURALS: Final = {
 }  # fmt: skip
 """The resource names of the kinds in URLs."""
 CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace", "ClusterQueue",
+                                 "PersistentVolume", "CSIDriver",
                                  "NodePool", "NodeClaim", "ClusterTrainingRuntime", "SelfSubjectAccessReview",
                                  "SelfSubjectRulesReview"})  # fmt: skip
 

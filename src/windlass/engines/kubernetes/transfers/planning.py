@@ -36,7 +36,9 @@ def staged(job: Job) -> list[Data]:
 
 def data_path(data: Data, shape: Shape) -> str:
     """Where the ranks read it, or the address of its source."""
-    return layout.data_path(shape.namespace, shape.run_id, data.name) if data.is_staged else data.source
+    if data.is_staged:
+        return layout.data_path(shape.namespace, shape.run_id, data.name)
+    return next((one.path for one in shape.mounts if one.name == data.name), data.source)
 
 
 def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
@@ -91,11 +93,8 @@ def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note
             yield blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
                            "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:; or mount a claim "
                            "by volumes: and give the path there")  # fmt: skip
-    elif data.is_streamed:
+    elif not data.is_staged:
         return
-    elif data.via != "copy":
-        yield blocker("data-via", f"data {data.name}: via: {data.via} is not in this version",
-                       "leave it out: the set is staged in a claim; or via: stream")  # fmt: skip
     elif data.scheme not in REACHED:
         yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is not reached from the pods of a cluster",
                        "copy it to s3://BUCKET/PREFIX: windlass data copy; or via: stream")  # fmt: skip

@@ -1,0 +1,191 @@
+"""Data sets that the cluster mounts: which driver serves each, the volumes, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from tests.engines.kubernetes.test_plan import CODE, FACTS, TARGET, blockers, planned, pod_spec
+
+from windlass.engines.kubernetes.export import manifests
+from windlass.engines.kubernetes.facts import Facts
+from windlass.engines.kubernetes.mounts.choice import DRIVERS, choose
+from windlass.engines.kubernetes.mounts.repository import RepositoryTask, TaskKind
+from windlass.errors import JobFileError
+from windlass.plan.plan import Plan
+from windlass.spec.job import Job
+from windlass.spec.parts import Data, FileSystem
+from windlass.spec.targets import KubernetesTarget
+
+DIGITS: dict[str, Any] = {"name": "digits", "source": "s3://bucket/train/digits/", "via": "mount"}
+FILES = {"kind": "s3-files", "id": "fs-0123456789abcdef0", "source": "s3://bucket/"}
+LUSTRE = {"kind": "lustre", "id": "fs-0fedcba9876543210", "source": "s3://bucket/train", "path": "/sets",
+          "dns_name": "fs-0fedcba9876543210.fsx.eu-central-1.amazonaws.com", "mount_name": "abcdefgh"}  # fmt: skip
+BOTH = TARGET.model_copy(update={"file_systems": (FileSystem(**FILES), FileSystem(**LUSTRE))})
+
+
+def having(*kinds: str, **more: Any) -> Facts:
+    """Facts of a cluster with the drivers of these kinds."""
+    assert FACTS.cluster is not None
+    fields = {"csi_drivers": frozenset(DRIVERS[kind] for kind in kinds), **more}
+    return dataclasses.replace(FACTS, cluster=dataclasses.replace(FACTS.cluster, **fields))
+
+
+ALL = having(*DRIVERS)
+
+
+def mounts(made: Plan) -> list[dict[str, Any]]:
+    return [one for one in pod_spec(made)["containers"][0]["volumeMounts"] if one["name"].startswith("mount-")]
+
+
+def test_a_bucket_is_mounted_read_only_where_the_ranks_find_it() -> None:
+    made = planned(ALL, data=[DIGITS])
+    assert not blockers(made)
+    [persistent], [claim] = made.requests("mount-volume"), made.requests("mount-claim")
+    name, claimed = persistent["metadata"]["name"], claim["metadata"]["name"]
+    assert persistent["spec"] == {
+        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Ti"}, "storageClassName": "",
+        "volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain",
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "team-a", "name": claimed},
+        "mountOptions": ["read-only", "allow-other", "uid=1000", "gid=1000", "prefix train/digits/"],
+        "csi": {"driver": "s3.csi.aws.com", "volumeAttributes": {"bucketName": "bucket"}, "volumeHandle": name},
+    }  # fmt: skip
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Ti"}}, "storageClassName": "",
+        "volumeMode": "Filesystem", "volumeName": name,
+    }  # fmt: skip
+    assert mounts(made) == [{"name": "mount-0", "mountPath": "/windlass/mounts/digits", "readOnly": True}]
+    [volume] = [one for one in pod_spec(made)["volumes"] if one["name"] == "mount-0"]
+    assert volume["persistentVolumeClaim"] == {"claimName": claimed}
+    assert made.requests("node")[0]["env"]["WINDLASS_DATA_DIGITS"] == "/windlass/mounts/digits"
+    assert made.requests("stage") == made.requests("transfer") == [], "nothing is copied"
+    [step] = [step for step in made.steps if step.kind == "mount"]
+    assert "read-only as $WINDLASS_DATA_DIGITS by mountpoint (s3.csi.aws.com): it is read as it is" in step.summary
+
+
+def test_a_volume_is_shared_by_all_runs_of_a_namespace_and_by_no_other() -> None:
+    made = planned(ALL, data=[DIGITS])
+    [claim] = made.requests("mount-claim")
+    there = having(*DRIVERS, claims=frozenset({claim["metadata"]["name"]}))
+    again = planned(there, data=[{**DIGITS, "name": "other"}])
+    assert again.requests("mount-claim") == again.requests("mount-volume") == []
+    assert mounts(again)[0]["mountPath"] == "/windlass/mounts/other"
+    other = planned(ALL, TARGET.model_copy(update={"namespace": "team-b"}), data=[DIGITS])
+    names = {one.requests("mount-volume")[0]["metadata"]["name"] for one in (made, other)}
+    assert len(names) == 2
+
+
+def test_sets_of_one_file_system_share_a_volume_and_only_what_is_written_is_writable() -> None:
+    sets = [{**DIGITS, "write": True}, {**DIGITS, "name": "labels", "source": "s3://bucket/labels", "write": True}]
+    sets.append({**DIGITS, "name": "all", "source": "s3://bucket", "size": "1GiB", "files": 100_000})
+    made = planned(having("s3-files"), BOTH, data=sets)
+    assert not blockers(made)
+    [persistent] = made.requests("mount-volume")
+    assert persistent["spec"]["csi"] == {"driver": "efs.csi.aws.com", "volumeHandle": "s3files:fs-0123456789abcdef0"}
+    assert mounts(made) == [
+        {"name": "mount-0", "mountPath": "/windlass/mounts/digits", "subPath": "train/digits"},
+        {"name": "mount-0", "mountPath": "/windlass/mounts/labels", "subPath": "labels"},
+        {"name": "mount-0", "mountPath": "/windlass/mounts/all", "readOnly": True},
+    ]
+    assert [one["name"] for one in pod_spec(made)["volumes"]].count("mount-0") == 1
+
+
+def test_lustre_is_mounted_by_its_names_and_the_plan_has_the_command_that_preloads() -> None:
+    made = planned(ALL, BOTH, data=[{**DIGITS, "files": 5_000_000}])
+    [persistent] = made.requests("mount-volume")
+    assert persistent["spec"]["csi"] == {
+        "driver": "fsx.csi.aws.com", "volumeHandle": LUSTRE["id"],
+        "volumeAttributes": {"dnsname": LUSTRE["dns_name"], "mountname": LUSTRE["mount_name"]},
+    }  # fmt: skip
+    assert persistent["spec"]["mountOptions"] == ["flock"]
+    assert mounts(made)[0]["subPath"] == "sets/digits"
+    [note] = [note for note in made.notes if note.code == "mount-repository"]
+    assert RepositoryTask(TaskKind.IMPORT, LUSTRE["id"], "sets/digits").command == note.fix
+    assert note.fix.startswith(
+        "aws fsx create-data-repository-task --file-system-id fs-0fedcba9876543210 --type IMPORT_"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "drivers", "kind"),
+    [
+        ({}, DRIVERS, "mountpoint"),
+        ({"write": True}, DRIVERS, "s3-files"),
+        ({"write": True}, ("lustre", "mountpoint"), "lustre"),
+        ({"files": 2_000_000}, DRIVERS, "lustre"),
+        ({"files": 2_000_000, "size": "100TiB"}, DRIVERS, "lustre"),
+        ({"files": 1000, "size": "100GiB"}, DRIVERS, "mountpoint"),
+        ({"files": 100_000, "size": "1GiB"}, ("s3-files", "mountpoint"), "s3-files"),
+        ({"files": 100_000, "size": "1GiB"}, ("mountpoint",), "mountpoint"),
+        ({"size": "2TiB"}, DRIVERS, "lustre"),
+        ({}, ("lustre",), "lustre"),
+        ({"write": True}, ("mountpoint",), None),
+        ({}, (), None),
+    ],
+)
+def test_the_driver_is_chosen_by_what_is_written_and_by_size_and_count(
+    fields: dict[str, Any], drivers: Any, kind: str | None
+) -> None:
+    data = Job(name="x", run="x.py", data=[{**DIGITS, **fields}]).data[0]
+    way, why = choose(data, BOTH.file_systems, {DRIVERS[one] for one in drivers})
+    assert (way.kind if way is not None else None) == kind
+    assert why
+
+
+def test_drivers_that_may_not_be_listed_count_as_installed() -> None:
+    made = planned(having(csi_drivers=None), data=[DIGITS])
+    assert not blockers(made)
+    assert "mount-unknown" in {note.code for note in made.notes}
+
+
+@pytest.mark.parametrize(
+    ("data", "target", "code", "words"),
+    [
+        ({}, TARGET, "mount-driver", "no CSI driver s3.csi.aws.com"),
+        ({"write": True}, BOTH, "mount-driver", "no CSI driver efs.csi.aws.com or fsx.csi.aws.com"),
+        ({"write": True}, TARGET, "mount-write", "target lab names none"),
+        ({"source": "gs://bucket/digits"}, TARGET, "mount-source", "cannot be mounted"),
+        ({"source": "s3://bucket/a/../../b"}, BOTH, "mount-source", "cannot be mounted"),
+        ({"source": "s3://bucket/a b,uid=0"}, TARGET, "mount-source", "cannot be mounted"),
+    ],
+)
+def test_what_cannot_be_mounted_is_refused(
+    data: dict[str, Any], target: KubernetesTarget, code: str, words: str
+) -> None:
+    made = planned(having(), target, data=[{**DIGITS, **data}])
+    assert words in blockers(made)[code]
+    assert made.requests("mount-volume") == []
+    [fix] = [note.fix for note in made.notes if note.code == code]
+    assert code != "mount-driver" or "aws eks create-addon" in fix
+
+
+def test_another_endpoint_is_named_as_without_effect() -> None:
+    made = planned(ALL, data=[DIGITS], env={"AWS_ENDPOINT_URL_S3": "http://minio:9000"})
+    assert "mount-endpoint" in {note.code for note in made.notes}
+
+
+def test_the_fields_of_a_mount_are_refused_without_one() -> None:
+    with pytest.raises(JobFileError, match="which only via: mount uses"):
+        Job(name="x", run="x.py", data=[{"name": "digits", "source": "s3://bucket/d", "write": True}])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{**FILES, "id": "0123"}, {**FILES, "dns_name": "x"}, {**LUSTRE, "mount_name": None}, {**FILES, "path": "/a/../b"},
+     {**FILES, "source": "/data"}],
+)  # fmt: skip
+def test_a_file_system_that_cannot_be_mounted_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="FileSystem"):
+        FileSystem(**fields)
+
+
+def test_written_manifests_have_the_volumes() -> None:
+    assert CODE is not None
+    found = manifests(planned(ALL, data=[DIGITS]), CODE.data, 0.0)
+    assert {"PersistentVolume", "PersistentVolumeClaim"} <= {one["kind"] for one in found.objects}
+    assert "persistentvolumes" not in found.kinds, "removing a run leaves what other runs read"
+
+
+def test_a_set_that_is_not_mounted_is_no_mount() -> None:
+    assert not Data(name="digits", source="/sets/digits", via="mount").is_mounted
