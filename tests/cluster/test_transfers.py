@@ -210,6 +210,40 @@ def test_a_set_that_is_staged_ahead_is_not_fetched_by_the_run(
     assert fetched(store) <= 1.02 * SIZE
 
 
+SAVES = """
+import os, pathlib, time
+from windlass.train.report import Reporter
+out = pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"])
+out.mkdir(parents=True, exist_ok=True)
+(out / "first.txt").write_text("first")
+Reporter(os.environ).checkpoint({"action": "saved", "step": 5, "name": "step-5"})
+while not (out / "go").exists():
+    time.sleep(0.05)
+(out / "last.txt").write_text("last")
+"""
+
+
+def test_outputs_are_uploaded_at_a_checkpoint_while_the_pods_train(
+    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore
+) -> None:
+    set_up(bed, namespace)
+    (job["base"] / "saves.py").write_text(SAVES)
+    fields = {"base": job["base"], "launcher": "plain", "outputs": f"s3://{BUCKET}/out", "outputs_at": "checkpoint"}
+    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
+        run = harness.start("saves.py", **fields, **store.fields, kubernetes={"results": RESULTS, "via": "job"})
+        run.until(lambda run: run.status.outputs is not None, seconds=PATIENCE_SECONDS)
+        assert run.status.phase is Phase.TRAINING
+        client = store.server.client()
+        assert client.get_object(Bucket=BUCKET, Key=f"out/{run.id}/first.txt")["Body"].read() == b"first"
+        (tmp_path / "go").touch()
+        harness.engine.put(run.id, 0, tmp_path / "go", "output/go", lambda _sent: None)
+        succeeded(run)
+        assert client.get_object(Bucket=BUCKET, Key=f"out/{run.id}/last.txt")["Body"].read() == b"last"
+        assert [event.data for event in run.events if event.kind == "warning"] == []
+        jobs = bed.kubectl("get", "jobs", "-n", namespace, "-l", "app.kubernetes.io/component=transfer", "-o", "name")
+        assert jobs == "", "neither that of the checkpoint nor that of the end is left"
+
+
 HOLDS = """
 import hashlib, pathlib
 print("holds", hashlib.sha256(pathlib.Path("weights.bin").read_bytes()).hexdigest(), flush=True)

@@ -26,6 +26,13 @@ def node_steps(template: NodeTemplate, job: Job) -> Iterator[Step]:
         yield Step("node", f"start {_place(template, spec)}: {shown}", {**shown_always, **spec.to_json()})
 
 
+def upload_times(job: Job) -> tuple[dict[str, str], str]:
+    """When outputs are uploaded: what the request of the step `upload` has of it, and the same in words."""
+    if job.outputs_at == "checkpoint":
+        return {"at": "checkpoint"}, "after each checkpoint and after the last attempt"
+    return {}, "after the last attempt"
+
+
 def _place(template: NodeTemplate, spec: NodeSpec) -> str:
     ranks = [rank.rank for rank in spec.ranks]
     nodes = (

@@ -94,6 +94,9 @@ class Job(Document):
     """Data that is brought to the workers before they start. Default: none."""
     outputs: Location | None = None
     """Where results go: a folder or an address such as `s3://bucket/runs/`. Default: kept with the run."""
+    outputs_at: Literal["end", "checkpoint"] = "end"
+    """When results go to a store: `end` is after the last attempt; `checkpoint` also after each checkpoint, while the
+    training goes on. Default `end`."""
     checkpoint: Checkpoint = Checkpoint()
     """How often a checkpoint is expected, how many are kept, and how a script that saves its own goes on from one."""
     restarts: RestartPolicy = Restarts()
@@ -130,6 +133,13 @@ class Job(Document):
     def outputs_scheme(self) -> str:
         """`s3` where results are uploaded to `s3://bucket/runs/`; empty for a folder."""
         return (self.outputs or "").rpartition("://")[0]
+
+    @field_validator("outputs_at")
+    @classmethod
+    def _needs_a_store(cls, at: str, info: ValidationInfo) -> str:
+        if at == "checkpoint" and "://" not in (info.data.get("outputs") or ""):
+            raise refuse("is checkpoint, and outputs: names no store", "write outputs: s3://BUCKET/PREFIX")
+        return at
 
     @field_validator("run")
     @classmethod

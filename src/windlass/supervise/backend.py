@@ -289,6 +289,12 @@ class Backend(ABC):
         """
         return True
 
+    def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
+        """Upload the outputs that are there, where the job wants that while it trains and a checkpoint was recorded.
+
+        Called now and then; never waits, and raises nothing of the target.
+        """
+
     def prepare_end(self, record: Recorder) -> None:
         """The end is about to be recorded: remove what outlives attempts, as far as that is quick and cannot fail."""
 

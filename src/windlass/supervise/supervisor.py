@@ -288,6 +288,7 @@ class Supervisor:
             return
         self._end_if_requested(monitor)
         monitor.turn()
+        self.backend.upload_at_checkpoint(self.record, self.clock)
         self._note_trouble()
 
     def _wait(self, seconds: float) -> None:

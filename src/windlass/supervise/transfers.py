@@ -4,13 +4,16 @@ after the last one. A `Transfer`, which a target implements, moves the files; th
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+from windlass.errors import EngineError
 from windlass.runs.events import DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
+from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 
@@ -155,3 +158,55 @@ class OutputsUpload:
             record.note(Warned(f"not uploaded: {'; '.join(refused[:NAMED])}{more}"))
         uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
         record.note(OutputsUploaded(self._destination, *uploaded))
+
+
+class CheckpointUploads:
+    """Uploads of the outputs of one run while it trains: one after each checkpoint, as long as none is under way.
+
+    The next one begins when that is over, so of several checkpoints meanwhile the newest counts. A failure is a
+    warning: the upload after the last attempt decides how the run ends.
+    """
+
+    def __init__(self, transfer_at: Callable[[int], Transfer | None] | None, destination: str) -> None:
+        """`transfer_at` makes the transfer after the checkpoint of a step; None where none is wanted."""
+        self._transfer_at = transfer_at
+        self._destination = destination
+        self._transfer: Transfer | None = None
+        self._done: tuple[int | None, str] | None = None
+        """Step and name of the checkpoint after which the newest upload began."""
+
+    def turn(self, record: Recorder, clock: Clock) -> None:
+        """Go on with the upload, or begin one."""
+        if self._transfer_at is None:
+            return
+        saved = record.status.last_checkpoint
+        if self._transfer is None and saved is not None and self._done != (saved.step, saved.name):
+            self._done = (saved.step, saved.name)
+            self._transfer = self._transfer_at(saved.step or 0)
+        if self._transfer is None:
+            return
+        try:
+            for line in self._transfer.reports(record, clock):
+                self._take(record, line)
+        except (TargetUnavailable, HeldElsewhere):  # another supervisor alone may write then
+            return
+        except (OSError, EngineError) as error:
+            record.note(Warned(f"the outputs could not be uploaded at a checkpoint: {error}"))
+            self.end()
+            return
+        if self._transfer.is_done:
+            self.end()
+
+    def end(self) -> None:
+        """End what is under way: what it has uploaded is kept."""
+        if self._transfer is not None:
+            with contextlib.suppress(EngineError):  # the end of the run removes what is left
+                self._transfer.end()
+            self._transfer = None
+
+    def _take(self, record: Recorder, line: Line) -> None:
+        """Record what is there. Files that change meanwhile are refused, and uploaded after the last attempt."""
+        before = record.status.outputs
+        if "digest" in line and (before is None or before["digest"] != line["digest"]):
+            uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
+            record.note(OutputsUploaded(self._destination, *uploaded))

@@ -28,6 +28,21 @@ sys.exit(int(sys.argv[1]))
 """
 
 
+CHECKPOINTS = """
+import os, pathlib, sys, time
+from windlass.train.report import Reporter
+reporter = Reporter(os.environ)
+out = pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"])
+for step in (1, 2):
+    (out / f"{step}.txt").write_text("x")
+    reporter.checkpoint({"action": "saved", "step": step, "name": f"step-{step}"})
+    while not (pathlib.Path(sys.argv[1]) / os.environ["WINDLASS_RUN_ID"] / f"{step}.txt").exists():
+        time.sleep(0.01)
+(out / "last.txt").write_text("x")
+"""
+"""Goes on only once the outputs of each checkpoint are in the store."""
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
@@ -100,6 +115,18 @@ class TestUpload(Case):
         uploaded(store, run.id)
         [warning] = [event.data["message"] for event in run.events if event.kind == "warning"]
         assert warning.startswith("not uploaded: p: ")
+
+    def test_outputs_are_uploaded_at_a_checkpoint_while_the_training_goes_on(
+        self, harness: Harness, job: dict[str, Any], store: Path
+    ) -> None:
+        (job["base"] / "train.py").write_text(CHECKPOINTS)
+        run = harness.start("train.py", str(store / "runs"), **job, outputs_at="checkpoint")
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        folder = store / "runs" / run.id
+        assert sorted(Manifest.from_bytes((folder / IN_FOLDER).read_bytes()).files) == ["1.txt", "2.txt", "last.txt"]
+        kinds = [event.kind for event in run.events if event.kind in (*KINDS, "checkpoint")]
+        assert kinds == ["checkpoint", "outputs", "checkpoint", "outputs", "ending", "outputs", "end"]
+        assert [event for event in run.events if event.kind == "warning"] == []
 
     def test_stop_now_ends_the_process_that_uploads(self, harness: Harness, job: dict[str, Any], store: Path) -> None:
         run = harness.start("write.py", "0", "go", **job)

@@ -41,7 +41,7 @@ from windlass.runs.store import Store
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import DataStaging, OutputsUpload
+from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsUpload
 from windlass.worker.protocol import NodeSpec
 
 SENDERS: Final = 8
@@ -58,6 +58,8 @@ STARTED: Final = "started"
 """File in the folder of an attempt whose objects were all created."""
 UNFINISHED: Final = "cleanup-pending"
 """File in the folder of a run that has ended and may have left something to do in the cluster."""
+MOST_STEPS: Final = 10**8
+"""The name of a Job has no room for more digits."""
 END_SECONDS: Final = 5.0
 """How long owner objects may take to report their end after their pods."""
 PODS_ARE_REUSABLE: Final = ("failure", "hang", "node-loss", "preemption")
@@ -86,6 +88,7 @@ class KubernetesBackend(Backend):
         self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
         self._staging, self._upload = self._data_staging(), self._outputs_upload()
         self.uploads_outputs = self._upload.is_wanted
+        self._uploads = self._checkpoint_uploads()
         self._is_kept_alive = False
         self._is_released = False
         """Whether the pods of the last attempt were told that no other follows."""
@@ -195,8 +198,18 @@ class KubernetesBackend(Backend):
         to = next((one["destination"] for one in self.plan.requests("upload")), "")
         return OutputsUpload(self._transfer("upload-job"), to)
 
-    def _transfer(self, kind: str) -> JobTransfer | None:
+    def _checkpoint_uploads(self) -> CheckpointUploads:
+        for one in self.plan.requests("upload"):
+            if one.get("at") == "checkpoint":
+                return CheckpointUploads(lambda step: self._transfer("upload-job", step), one["destination"])
+        return CheckpointUploads(None, "")
+
+    def _transfer(self, kind: str, step: int | None = None) -> JobTransfer | None:
+        """By a Job of the plan; one that is made several times has the step of a checkpoint in its name."""
         for made in self.plan.requests(kind):
+            if step is not None:
+                meta = made["metadata"]
+                made = {**made, "metadata": {**meta, "name": f"{meta['name']}-{step % MOST_STEPS}"}}
             return JobTransfer(
                 self.client, made, lambda made: self._create(manifests.owned(made, self.create_shared())), refuse
             )
@@ -206,10 +219,15 @@ class KubernetesBackend(Backend):
         """See `Backend`."""
         return self._staging.turn(record, clock)
 
+    def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
+        """See `Backend`."""
+        self._uploads.turn(record, clock)
+
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`. Pods that wait for another attempt are ended first: others may want their resources."""
         if not self._is_released:
             self._is_released = True
+            self._uploads.end()
             with contextlib.suppress(EngineError):  # `clean_up` does it again
                 self._release_pods(record)
         return self._upload.turn(record, clock)
@@ -472,6 +490,7 @@ class KubernetesBackend(Backend):
             self._release_pods(record)
         self._spares.end(status)
         self._staging.end()
+        self._uploads.end()
         self._upload.end()
 
     def _release_pods(self, record: Recorder) -> None:

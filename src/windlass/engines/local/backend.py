@@ -9,7 +9,7 @@ from typing import Final
 
 from windlass.engines.local import netns, ports
 from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
-from windlass.engines.local.transfer import data_staging, outputs_upload
+from windlass.engines.local.transfer import checkpoint_uploads, data_staging, outputs_upload
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.plan import Plan
@@ -30,13 +30,19 @@ class LocalBackend(Backend):
         self._staging = data_staging(plan.requests("stage"), home)
         self._upload = outputs_upload(plan.requests("upload"), home)
         self.uploads_outputs = self._upload.is_wanted
+        self._uploads = checkpoint_uploads(plan.requests("upload"), home)
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""
         return self._staging.turn(record, clock)
 
+    def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
+        """See `Backend`."""
+        self._uploads.turn(record, clock)
+
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""
+        self._uploads.end()
         return self._upload.turn(record, clock)
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
@@ -85,6 +91,7 @@ class LocalBackend(Backend):
     def prepare_end(self, record: Recorder) -> None:
         """Remove the networks before the end is written: no command looks after an ended run."""
         self._staging.end()
+        self._uploads.end()
         self._upload.end()
         for network in self._plan.requests("network"):
             for refused in netns.remove(network):

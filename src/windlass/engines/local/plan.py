@@ -15,7 +15,7 @@ from windlass.plan.compose import contract, known_at_start
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.price import price
-from windlass.plan.steps import node_steps
+from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
 from windlass.storage.address import STORES
 from windlass.worker.protocol import NoticeSpec
@@ -110,7 +110,8 @@ def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[Step]:
         return []
     to = f"{job.outputs.rstrip('/')}/{run_id}/"
     request = {"source": output_dir, "destination": to, "python": facts.own_python}
-    return [Step("upload", f"upload the outputs to {to} after the last attempt", request)]
+    more, words = upload_times(job)
+    return [Step("upload", f"upload the outputs to {to} {words}", {**request, **more})]
 
 
 def _data_path(data: Data, facts: Facts, run_dir: str) -> str:

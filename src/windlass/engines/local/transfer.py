@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from windlass.errors import EngineError
 from windlass.supervise.clock import Clock
-from windlass.supervise.transfers import DataStaging, Line, Notes, OutputsUpload, Transfer
+from windlass.supervise.transfers import CheckpointUploads, DataStaging, Line, Notes, OutputsUpload, Transfer
 
 OUTPUTS: Final = "outputs"
 
@@ -30,10 +30,22 @@ def data_staging(requests: Sequence[Mapping[str, Any]], home: Path) -> DataStagi
 def outputs_upload(requests: Sequence[Mapping[str, Any]], home: Path) -> OutputsUpload:
     """The upload of a run; `requests` are those of the plan's steps of kind `upload`: one, or none."""
     for one in requests:
-        words = [OUTPUTS, one["source"], one["destination"]]
-        program = [one["python"], "-P", "-m", "windlass.storage.upload", str(home), *words]
-        return OutputsUpload(ProcessTransfer(program, "process that uploads the outputs"), one["destination"])
+        return OutputsUpload(_upload_of(one, home), one["destination"])
     return OutputsUpload(None, "")
+
+
+def checkpoint_uploads(requests: Sequence[Mapping[str, Any]], home: Path) -> CheckpointUploads:
+    """The uploads of a run while it trains, if its plan wants them."""
+    wanted = next((one for one in requests if one.get("at") == "checkpoint"), None)
+    if wanted is None:
+        return CheckpointUploads(None, "")
+    return CheckpointUploads(lambda _step: _upload_of(wanted, home), wanted["destination"])
+
+
+def _upload_of(one: Mapping[str, Any], home: Path) -> ProcessTransfer:
+    words = [OUTPUTS, one["source"], one["destination"]]
+    program = [one["python"], "-P", "-m", "windlass.storage.upload", str(home), *words]
+    return ProcessTransfer(program, "process that uploads the outputs")
 
 
 class ProcessTransfer(Transfer):

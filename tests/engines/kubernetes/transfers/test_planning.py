@@ -12,7 +12,7 @@ from tests.engines.kubernetes.test_plan import CLUSTER, CODE, FACTS, TARGET, blo
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.export import manifests
 from windlass.engines.kubernetes.preflight.pod_admission import run_pods
-from windlass.errors import UsageError
+from windlass.errors import JobFileError, UsageError
 from windlass.plan.plan import Plan
 from windlass.spec.parts import DataClaim
 
@@ -83,6 +83,15 @@ def test_the_outputs_are_uploaded_from_the_claim_of_the_results() -> None:
     spec = job["spec"]["template"]["spec"]
     assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "digits-7f3k2"}
     assert spec["containers"][0]["volumeMounts"][1]["subPath"] == "windlass/digits-7f3k2"
+
+
+def test_outputs_are_uploaded_at_checkpoints_if_the_job_says_so() -> None:
+    made = planned(outputs="s3://bucket/runs", outputs_at="checkpoint", kubernetes=RESULTS)
+    assert made.requests("upload")[0]["at"] == "checkpoint"
+    [step] = [step for step in made.steps if step.kind == "upload"]
+    assert step.summary.endswith("after each checkpoint and after the last attempt")
+    with pytest.raises(JobFileError, match="names no store"):
+        planned(outputs="runs", outputs_at="checkpoint", kubernetes=RESULTS)
 
 
 def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_the_job() -> None:

@@ -10,6 +10,7 @@ from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.transfers import manifests
 from windlass.engines.kubernetes.workloads.findings import blocker
 from windlass.plan.plan import Note, Step
+from windlass.plan.steps import upload_times
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Facts
@@ -64,8 +65,9 @@ def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
     results = job.kubernetes.results
     if not (to := _destination(shape, job)) or results is None:
         return
-    yield Step("upload", f"upload the outputs to {to} after the last attempt",
-               {"source": layout.OUTPUT, "destination": to})  # fmt: skip
+    more, words = upload_times(job)
+    yield Step("upload", f"upload the outputs to {to} {words}",
+               {"source": layout.OUTPUT, "destination": to, **more})  # fmt: skip
     made = manifests.upload_job(shape, job, results.claim or shape.run_id, to)
     yield Step("upload-job", f"make Job {made['metadata']['name']}, which uploads them", made)
 
