@@ -38,6 +38,7 @@ secrets: [hf-token]
 data:
   - {name: digits, source: s3://bucket/digits/, via: copy}   # copy | mount | stream
 outputs: s3://bucket/runs/
+outputs_at: checkpoint
 checkpoint: {every: 5min, keep: 3}
 restarts: {max: 3, on: [failure, preemption, node-loss]}
 timeout: 2h

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.test_plan import CODE, FACTS, TARGET, blockers, planned, pod_spec
 
 from windlass.engines.kubernetes.export import manifests
-from windlass.engines.kubernetes.facts import Facts
+from windlass.engines.kubernetes.facts import Facts, dry_run
 from windlass.engines.kubernetes.mounts.choice import DRIVERS, choose
 from windlass.engines.kubernetes.mounts.repository import RepositoryTask, TaskKind
 from windlass.errors import JobFileError
@@ -178,6 +180,21 @@ def test_the_fields_of_a_mount_are_refused_without_one() -> None:
 def test_a_file_system_that_cannot_be_mounted_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="FileSystem"):
         FileSystem(**fields)
+
+
+def test_a_login_that_may_not_make_volumes_gets_the_command_for_an_administrator(tmp_path: Path) -> None:
+    server = ObjectServer()
+    server.served |= {"persistentvolumes", "networkpolicies"}
+    server.forbidden = {"persistentvolumes"}
+    facts = dataclasses.replace(ALL, kubeconfig=server.kubeconfig(tmp_path))
+    try:
+        notes = dry_run(planned(facts, TARGET.model_copy(update={"namespace": "team"}), data=[DIGITS]))
+    finally:
+        server.close()
+    [note] = [note for note in notes if note.code == "mount-rights"]
+    assert note.blocks
+    assert note.fix.endswith("| kubectl apply -f -")
+    assert not [other for other in notes if "PersistentVolume" in other.message and other is not note]
 
 
 def test_written_manifests_have_the_volumes() -> None:
