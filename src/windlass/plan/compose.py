@@ -155,6 +155,7 @@ def _node(
         known_at_start=template.known_at_start,
         progress=template.progress,
         stay_seconds=template.stay_seconds,
+        outputs_max=template.outputs_max,
         resume=resume,
         heartbeat=_heartbeat(template, members, node, attempt),
         network=network,

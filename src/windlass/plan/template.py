@@ -32,6 +32,7 @@ class NodeTemplate(Value):
     progress: str | None = None
     warm: tuple[str, ...] = ()
     stay_seconds: float = 0.0
+    outputs_max: int = 0
     resume: ResumeSpec | None = None
     notices: NoticeSpec | None = None
     networks: tuple[NetworkSpec, ...] = ()

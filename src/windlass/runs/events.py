@@ -219,6 +219,19 @@ class OutputsUploaded(Entry):
     """Bytes that were uploaded; the others were there."""
 
 
+class OutputsCollected(Entry):
+    """The outputs of the pods of the last attempt are with its supervisor."""
+
+    kind = "collected"
+    nodes: tuple[int, ...]
+    """Whose outputs; those of other nodes were none, or are lost."""
+    digest: str
+    """SHA-256 of the names and contents of all files, see `worker/outputs.py`."""
+    files: int = 0
+    """Files and links."""
+    bytes: int = 0
+
+
 class Progress(Entry):
     """What the script reported last: each field is there if the script reported it."""
 
@@ -549,7 +562,7 @@ class RunResumed(Entry):
 
 
 class RunEnding(Entry):
-    """No attempt follows: the run ends as here once its outputs are uploaded."""
+    """No attempt follows: the run ends as here once its outputs are uploaded, or collected from its pods."""
 
     kind = "ending"
     phase: Phase | None
@@ -557,6 +570,8 @@ class RunEnding(Entry):
     reason: str | None = None
     step: int | None = None
     died_at: float | None = None
+    nodes: tuple[int, ...] = ()
+    """The nodes whose pods keep outputs until they are collected."""
 
 
 class RunEnded(Entry):

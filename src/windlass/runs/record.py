@@ -128,8 +128,10 @@ class Status:
     """The data sets that its ranks read, each as JSON of `events.DataStaged`, as far as they were staged."""
     outputs: Json | None = None
     """The newest upload of its outputs, as JSON of `events.OutputsUploaded`; None where none was."""
+    collected: Json | None = None
+    """The newest outputs that its supervisor has collected from pods, as JSON of `events.OutputsCollected`."""
     ending: Json | None = None
-    """How it ends once its outputs are uploaded, as JSON of `events.RunEnding`; None before that is decided. An ended
+    """How it ends once its outputs are uploaded or collected, as JSON of `events.RunEnding`; None before that is decided. An ended
     run has it whose ranks had succeeded, and whose outputs could not be uploaded."""
     user: str = ""
     """The user who started it; empty in records of older versions."""
@@ -226,6 +228,8 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
             return replace(status, data=(*others, entry.to_json()))
         case events.OutputsUploaded():
             return replace(status, outputs=entry.to_json())
+        case events.OutputsCollected():
+            return replace(status, collected=entry.to_json())
         case events.RootCause():
             return replace(status, cause=entry.to_json())
         case events.CheckpointChanged():

@@ -48,9 +48,13 @@ class Outcome:
         return AttemptEnded(self.attempt_phase, self.reason, restarts_left=self.restarts_left,
                             wait_seconds=self.wait_seconds, **_known(step=self.step, died_at=died_at))  # fmt: skip
 
-    def ending(self, died_at: float | None = None) -> RunEnding:
-        """The event where none follows, and the outputs are uploaded; `died_at` as for `attempt_end`."""
-        return RunEnding(self.phase, self.exit_code, **_known(reason=self.reason, step=self.step, died_at=died_at))
+    def ending(self, died_at: float | None = None, nodes: tuple[int, ...] = ()) -> RunEnding:
+        """The event where none follows, and the outputs are uploaded, or collected from `nodes`; `died_at` as for
+        `attempt_end`."""
+        more = {"nodes": nodes} if nodes else {}
+        return RunEnding(
+            self.phase, self.exit_code, **_known(reason=self.reason, step=self.step, died_at=died_at), **more
+        )
 
     def end(self, died_at: float | None = None) -> RunEnded:
         """The event where none follows; `died_at` as for `attempt_end`."""

@@ -425,7 +425,11 @@ class KubernetesOptions(Part):
     namespace: Label | None = None
     """Namespace. Default: the target's."""
     results: Results | None = None
-    """Keeps outputs and checkpoints when pods are gone: `{claim: NAME}` or `{size: 20GiB}`. Default: nothing does."""
+    """Keeps outputs and checkpoints when pods are gone: `{claim: NAME}` or `{size: 20GiB}`. Default: nothing does, and
+    outputs come home, see `outputs_max`."""
+    outputs_max: Size | None = None
+    """Bytes that the outputs of all pods together may have to be brought to the machine of the user after the last
+    attempt; larger ones are deleted with the pods. `0`: none are. Without `results`. Default: 1GiB."""
     data: DataClaim | None = None
     """Where data sets from a store are staged: `{size: 200GiB}` or `{claim: NAME}`. Default: the target's."""
     service_account: Label | None = None
@@ -443,6 +447,13 @@ class KubernetesOptions(Part):
     spares: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
     """Pods that wait, with their resources, until one of the others is lost, whose place they take at once. Default: 0.
     Needs restarts, a Job (`via: job`) without a queue, and Kubernetes 1.29."""
+
+    @field_validator("outputs_max")
+    @classmethod
+    def _without_results(cls, size: int | None, info: ValidationInfo) -> int | None:
+        if size is not None and info.data.get("results") is not None:
+            raise refuse("is given together with results, which keep outputs of any size", "leave out one of the two")
+        return size
 
 
 class SageMakerOptions(Part):

@@ -71,6 +71,8 @@ class Node(ABC):
         self.failures: list[RankFailure] = []
         self.alone: tuple[int, ...] = ()
         """Its ranks that trained without ever reaching another."""
+        self.outputs = 0
+        """Bytes of outputs that it keeps until they are collected."""
         self.ended = False
         """Whether it has reported its end."""
         self.lost = False
@@ -116,7 +118,7 @@ class Node(ABC):
                 self.pid, self.start_ticks, self.boot = event.pid, event.start_ticks, event.boot
             elif isinstance(event, NodeEnded):
                 self.take_end(event.failures)
-                self.alone = event.alone
+                self.alone, self.outputs = event.alone, event.outputs
             elif isinstance(event, RanksAlone):
                 self.alone = event.ranks
             yield event
@@ -294,6 +296,17 @@ class Backend(ABC):
 
         Called now and then; never waits, and raises nothing of the target.
         """
+
+    def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
+        """The nodes of the last attempt that keep outputs until they are collected, before the end is recorded."""
+        return ()
+
+    def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
+        """Collect the outputs of these nodes; returns whether that is over. Called again until it is.
+
+        What cannot be collected is recorded as a warning.
+        """
+        return True
 
     def prepare_end(self, record: Recorder) -> None:
         """The end is about to be recorded: remove what outlives attempts, as far as that is quick and cannot fail."""

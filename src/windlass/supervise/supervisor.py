@@ -81,7 +81,7 @@ class Supervisor:
         """When the next attempt begins, in unix seconds; None while one is in progress."""
         before = writer.status.ending
         self.ending: RunEnding | None = None if before is None else RunEnding.from_json(before)
-        """How the run ends once its outputs are uploaded; None before that is decided."""
+        """How the run ends once its outputs are uploaded or collected; None before that is decided."""
         self.detached = False
         """Whether this supervisor has detached: the run is still open, and its nodes keep running."""
         self.stop_request: StopRequest | None = None
@@ -353,35 +353,48 @@ class Supervisor:
         self.next_at = self.clock.time() + found.wait_seconds
 
     def end_run(self, end: Outcome, died_at: float | None = None) -> None:
-        """Record the end, or how the run ends once its outputs are uploaded, which takes a supervisor."""
+        """Record the end, or how the run ends once its outputs are uploaded or collected, which takes a supervisor."""
         self.next_at = None
         self.backend.prepare_end(self.record)
         if end.cause is not None:
             self.record.note(end.cause)
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note(end.attempt_end())
-        if self.backend.uploads_outputs and self.writer.status.attempts and end.phase is not Phase.LOST:
-            self.ending = end.ending(died_at)
+        has_results = bool(self.writer.status.attempts) and end.phase is not Phase.LOST
+        nodes = self.backend.nodes_with_outputs(self.record) if has_results else ()
+        if has_results and (self.backend.uploads_outputs or nodes):
+            self.ending = end.ending(died_at, nodes)
             self.record.note(self.ending)
         else:
             self._end(end.end(died_at))
 
     def _upload(self) -> None:
-        """Go on with the upload of the outputs; the run then ends as its last attempt did, or with what failed."""
+        """Go on with the upload or the collection of the outputs; the run then ends as its last attempt did, or with
+        what failed."""
         request = read_stop_request(self.run_dir)
         self._acquire()
         if self.terminated or self.detached:
             self.detached = True
         elif request is not None and request.now:
             self.is_to_stop()
-            self.end_uploading("`stop --now` ended the upload", Phase.STOPPED)
+            what = "collection" if self._is_collecting else "upload"
+            self.end_uploading(f"`stop --now` ended the {what}", Phase.STOPPED)
         elif not self._is_holder or self.clock.time() < self._upload_at or not self._upload_once():
             self._wait(POLL_SECONDS)
 
+    @property
+    def _is_collecting(self) -> bool:
+        """Whether the outputs are collected from nodes, and not uploaded."""
+        return self.ending is not None and bool(self.ending.nodes)
+
     def _upload_once(self) -> bool:
-        """Whether the upload is over, well or not."""
+        """Whether the upload or the collection is over, well or not."""
+        assert self.ending is not None
         try:
-            is_uploaded = self.backend.upload(self.record, self.clock)
+            if self._is_collecting:
+                is_uploaded = self.backend.collect(self.record, self.ending.nodes, self.clock)
+            else:
+                is_uploaded = self.backend.upload(self.record, self.clock)
             self._note_available()
         except TargetUnavailable as error:
             self._upload_at = self._retry_at(error)
@@ -395,12 +408,19 @@ class Supervisor:
         return is_uploaded
 
     def end_uploading(self, problem: str = "", phase: Phase = Phase.FAILED) -> None:
-        """The run ends. With a `problem` its outputs are not uploaded: one that had succeeded then ends as `phase`."""
+        """The run ends. With a `problem` its outputs are not uploaded: one that had succeeded then ends as `phase`.
+
+        What keeps outputs from being collected does not change how the run ends.
+        """
         assert self.ending is not None
+        if self._is_collecting:
+            phase, words = self.ending.phase or phase, "brought home"
+        else:
+            words = "uploaded"
         ending, self.ending = self.ending, None
         end = RunEnded(ending.phase, ending.exit_code, ending.reason, ending.step)
-        message = f"the outputs could not be uploaded: {problem}"
-        if problem and ending.phase is Phase.SUCCEEDED:
+        message = f"the outputs could not be {words}: {problem}"
+        if problem and ending.phase is Phase.SUCCEEDED and phase is not Phase.SUCCEEDED:
             end = RunEnded(phase, ending.exit_code, "stop" if phase is Phase.STOPPED else "upload", ending.step)
         if end.reason == "upload":
             self.record.note(RootCause(message))

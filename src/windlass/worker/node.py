@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from windlass.worker import netns, process, resume
+from windlass.worker import netns, output_size, process, resume
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.event_log import EventLog
 from windlass.worker.heartbeat import Heartbeat
@@ -147,10 +147,25 @@ class Node:
         failures = self._failures()
         facts = self._facts() if failures else {}
         alone = tuple(rank.number for rank in self.ranks if os.path.exists(rank.base + ALONE))
-        self.events.add(NodeEnded(time.time(), tuple(failures), self.ended_by, facts, alone))
+        self.events.add(NodeEnded(time.time(), tuple(failures), self.ended_by, facts, alone, self._kept_outputs()))
         self._write_end()
         self.reserve.release()
         return 1 if failures else 0
+
+    def _kept_outputs(self) -> int:
+        """The bytes of outputs that are kept for the supervisor; 0 for none, and with a warning for too many."""
+        if not (most := self.spec.outputs_max):
+            return 0
+        found = output_size.measure(self.spec.env["WINDLASS_OUTPUT_DIR"])
+        if found.is_within(most):
+            return max(1, found.bytes)
+        if found.files:
+            self._warn(
+                f"node {self.spec.node}: its outputs are deleted with its pod: {found.bytes:,} bytes in "
+                f"{found.files:,} files, and at most {most:,} in {output_size.MAX_FILES:,} come home; set "
+                "kubernetes.outputs_max, or keep them in a claim: kubernetes: {results: {size: 20GiB}}"
+            )
+        return 0
 
     def _enter_network(self) -> bool:
         """Move into the network of this node, if it has one; gives whether its ranks can be started."""

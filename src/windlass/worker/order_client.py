@@ -55,17 +55,18 @@ class Connection:
         self._printed_at = float("-inf")
         """When the last report of what ranks have printed was sent, in monotonic seconds."""
 
-    def authenticate(self, key: bytes, pod: str, attempt: int) -> None:
+    def authenticate(self, key: bytes, pod: str, attempt: int, role: str = protocol.POD) -> None:
         """Prove to the supervisor that this is the pod, and have it prove that it is the supervisor."""
         self._socket.settimeout(protocol.HANDSHAKE_SECONDS)
         own = protocol.new_nonce()
-        self._send(version=protocol.VERSION, pod=pod, attempt=attempt, nonce=own)
-        answer = self._receive()
+        more = {} if role == protocol.POD else {"role": role}
+        self._send(version=protocol.VERSION, pod=pod, attempt=attempt, nonce=own, **more)
+        answer = self.receive()
         nonces = (own, protocol.text(answer, "nonce"))
         expected = protocol.proof(key, protocol.SUPERVISOR, pod, attempt, nonces)
         if not protocol.is_equal(protocol.text(answer, "proof"), expected):
             raise protocol.ProtocolError("the peer does not know the run's key")
-        self._send(proof=protocol.proof(key, protocol.POD, pod, attempt, nonces))
+        self._send(proof=protocol.proof(key, role, pod, attempt, nonces))
 
     def serve(self, folder: str, pid: int, wake: int | None) -> None:
         """Carry out requests, one at a time, and send events, until the connection is lost.
@@ -138,7 +139,8 @@ class Connection:
     def _send(self, **message: object) -> None:
         self._socket.sendall(protocol.written(**message))
 
-    def _receive(self) -> dict[str, object]:
+    def receive(self) -> dict[str, object]:
+        """The next message."""
         while (line := next(self._received, None)) is None:
             self._fill()
         return protocol.read(line)
@@ -202,6 +204,7 @@ def main(argv: list[str]) -> None:
     folder, pod, attempt = argv
     for number in (signal.SIGTERM, signal.SIGINT):  # while ranks save a last checkpoint, orders may come still
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes what has sent outputs
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     run(folder, pod, int(attempt), os.getppid())
 

@@ -9,6 +9,14 @@
     pod → supervisor   {"attempt": 2, "from": 0, "token": HEX, "events": "…"}   these, see `event_feed.py`
     pod → supervisor   {"attempt": 2, "printed": {"0": 4096}}          each 5000 ms, how many bytes ranks have printed
 
+A pod sends its outputs over a connection of its own, with another role:
+
+    pod → supervisor   {"version": 1, "pod": NAME, "attempt": N, "nonce": HEX, "role": "outputs"}
+    …                                                                  the proofs, of that role
+    supervisor → pod   {"go": true}                                    it takes them now
+    pod → supervisor                                                   the stream of `outputs.py`
+    supervisor → pod   {"kept": HEX}                                   the digest of what it has kept
+
 A proof is an HMAC-SHA256 over role, pod, attempt and both nonces: it holds for one connection and one direction.
 The messages themselves are neither encrypted nor signed: they are as safe as the cluster's network.
 
@@ -37,7 +45,7 @@ else:
             from hashlib import sha256 as _sha256  # an interpreter that was built without it
 
 VERSION = 1
-POD, SUPERVISOR = "pod", "supervisor"
+POD, SUPERVISOR, OUTPUTS = "pod", "supervisor", "outputs"
 """The roles: a proof of one is none of the other."""
 KEY_BYTES = 32
 NONCE_BYTES = 32

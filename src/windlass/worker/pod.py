@@ -1,6 +1,7 @@
 """The first process of a pod: runs the node of each attempt in a child (`pod_node.py`), and waits between attempts.
 
-Where ranks have failed, the pod waits for the next attempt (`pod_reuse.py`). A pod that has no place in the attempt for
+Where ranks have failed, the pod waits for the next attempt (`pod_reuse.py`), and where it has outputs that come home,
+until the supervisor has them (`outputs.py`). A pod that has no place in the attempt for
 which it was made is a spare: it waits for one from the start. Where the pod starts its ranks itself, this process first
 imports what they will: the ranks of every attempt are then forks, which need no import. Where the run's supervisor is
 in the cluster, another child takes its requests (`order_client.py`), for as long as the pod lives.
@@ -25,7 +26,7 @@ from typing import Any, NoReturn
 if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from windlass.worker import event_feed, fork_safety, pod_node, pod_reuse, process, warm_server
+from windlass.worker import event_feed, fork_safety, output_size, pod_node, pod_reuse, process, warm_server
 from windlass.worker.pod_log import PodLog
 from windlass.worker.protocol import ATTEMPT, POD, STACKS_SIGNAL, NodeSpec, unpack
 
@@ -106,7 +107,7 @@ class Pod:
             return (128 - code if code < 0 else code), 0.0
         log.lines = lines
         goes_away = not pod_reuse.clear_mark(self.base) and self._is_signalled
-        stay_seconds = spec.stay_seconds if code and not goes_away else 0.0
+        stay_seconds = 0.0 if goes_away else _stay_seconds(spec, code)
         if stay_seconds:
             log.put(ATTEMPT, b"over %s\n" % log.token.encode())
         if log.feed is not None:
@@ -144,6 +145,14 @@ class Pod:
         give_up = time.monotonic() + DELIVERY_SECONDS
         while time.monotonic() < give_up and any(_is_running(pid, ticks) for pid, ticks in self.client):
             time.sleep(pod_reuse.PAUSE_SECONDS)
+
+
+def _stay_seconds(spec: NodeSpec, code: int) -> float:
+    """How long the pod waits after an attempt: for the next one, or until the supervisor has its outputs."""
+    seconds = spec.stay_seconds if code else 0.0
+    if spec.outputs_max and output_size.measure(spec.env["WINDLASS_OUTPUT_DIR"]).is_within(spec.outputs_max):
+        return max(seconds, pod_reuse.OUTPUTS_SECONDS)
+    return seconds
 
 
 def _is_running(pid: int, ticks: int) -> bool:

@@ -6,6 +6,9 @@
 | `stays` | the pod | it waits for the next attempt |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
+| `held` | the supervisor | until when the pod waits at least, in seconds of the machine's monotonic clock |
+
+A pod with outputs that come home waits too, also after a success, until the supervisor has them and ends it.
 
 A supervisor makes requests of a pod (`carry_out`), by a command in the pod or over a connection (`order_client.py`):
 
@@ -15,6 +18,8 @@ A supervisor makes requests of a pod (`carry_out`), by a command in the pod or o
 | `first-ended ATTEMPT` | reports that the first pod of the attempt has succeeded |
 | `order BASE64 ATTEMPT` | gives the pod its next attempt, once it waits for it |
 | `leave` | ends a pod that waits |
+| `hold` | has a pod that waits do so for `OUTPUTS_SECONDS` from now on |
+| `push-outputs POD ATTEMPT FOLDER` | has a pod that waits send a folder to the supervisor (`outputs.py`) |
 
 Each may be repeated, since its answer may be lost: a second `order` of an attempt is taken already, a late `signal` is
 for no later attempt, and a pod that does not wait leaves nothing.
@@ -29,11 +34,13 @@ import time
 from binascii import a2b_base64
 from collections.abc import Callable, Sequence
 
-TOLD, STAYS, NEXT = "told", "stays", "next.json.gz"
+TOLD, STAYS, NEXT, HELD = "told", "stays", "next.json.gz", "held"
 FIRST_ENDED = "first-ended-"
 PAUSE_SECONDS = 0.02
 STILL_ENDING_SECONDS = 5.0
 """How long the process of a pod may take from the end of its node until it waits for the next attempt."""
+OUTPUTS_SECONDS = 60.0
+"""How long a pod with outputs waits for a request of its supervisor: its GPUs cost money."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 TAKEN, NOT_TAKEN, UNKNOWN = 0, 3, 2
 """Exit codes: whether the pod waited for the next attempt and has it now; UNKNOWN for a request that is none."""
@@ -45,10 +52,40 @@ def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | N
     give_up = time.monotonic() + seconds
     with open(stays, "w"):
         pass
-    while not (is_leaving() or os.path.exists(path)) and time.monotonic() < give_up:
+    while not (is_leaving() or os.path.exists(path)) and time.monotonic() < max(give_up, _held_until(folder)):
         time.sleep(PAUSE_SECONDS)
     _remove(stays)
     return path if os.path.exists(path) and not is_leaving() else None
+
+
+def hold(folder: str) -> int:
+    """Have a pod that waits do so for `OUTPUTS_SECONDS` from now on, at least; returns `TAKEN`."""
+    path = os.path.join(folder, HELD)
+    part = f"{path}.{os.getpid()}"
+    with open(part, "w") as file:
+        file.write(str(time.monotonic() + OUTPUTS_SECONDS))
+    os.rename(part, path)
+    return TAKEN
+
+
+def _held_until(folder: str) -> float:
+    """Until when the supervisor wants the pod to wait, in monotonic seconds; 0 where it has not said."""
+    try:
+        with open(os.path.join(folder, HELD)) as file:
+            return float(file.read())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def push_outputs(folder: str, pod: str, attempt: int, path: str) -> int:
+    """Start to send a folder to the supervisor; returns `TAKEN`, or `NOT_TAKEN` where the pod does not wait."""
+    if not _comes_to_wait(folder, STILL_ENDING_SECONDS):
+        return NOT_TAKEN
+    hold(folder)
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "outputs.py")
+    words = [sys.executable, "-I", "-S", program, "push", folder, pod, str(attempt), path]
+    os.posix_spawn(sys.executable, words, os.environ, setsigdef=[signal.SIGCHLD])
+    return TAKEN
 
 
 def block() -> None:
@@ -132,6 +169,10 @@ def carry_out(folder: str, words: Sequence[str], pid: int = 1) -> int:
         return order(folder, a2b_base64(of[0]), int(of[1]))
     if what == "leave" and not of:
         return leave(folder, pid)
+    if what == "hold" and not of:
+        return hold(folder)
+    if what == "push-outputs" and len(of) == 3:
+        return push_outputs(folder, of[0], int(of[1]), of[2])
     return UNKNOWN
 
 

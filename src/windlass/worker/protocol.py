@@ -142,6 +142,8 @@ class NodeSpec(Value):
     """Pattern of the script's progress lines."""
     stay_seconds: float = 0.0
     """How long a pod whose ranks failed waits for the next attempt."""
+    outputs_max: int = 0
+    """Bytes that the outputs of a pod may have to be kept until the supervisor has them; 0: they are not."""
     resume: Optional[ResumeSpec] = None
     notices: Optional[NoticeSpec] = None
     heartbeat: Optional[HeartbeatSpec] = None
@@ -407,6 +409,8 @@ class NodeEnded(NodeEvent):
     """Of the host, if ranks failed."""
     alone: tuple[int, ...] = ()
     """Ranks that ended without ever having reached another one."""
+    outputs: int = 0
+    """Bytes of outputs that the pod keeps for the supervisor, at least 1 where there are any; 0: it keeps none."""
 
 
 class LinesCounted(NodeEvent):

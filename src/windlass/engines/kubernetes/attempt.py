@@ -16,6 +16,7 @@ from windlass.engines.kubernetes.logs.feed import NodeFeed, NodeFiles, Readers
 from windlass.engines.kubernetes.logs.follower import Connections, Follower, raise_file_limit
 from windlass.engines.kubernetes.logs.tail import LogTail, last_line_at
 from windlass.engines.kubernetes.pods import reuse, spares
+from windlass.engines.kubernetes.pods.collection import HOLD_SECONDS
 from windlass.engines.kubernetes.pods.control import PodControl
 from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, why_it_ended
 from windlass.engines.kubernetes.pods.problems import PodProblems
@@ -108,6 +109,7 @@ class PodNode(Node):
         if attempt.is_taken_back:
             yield from attempt.notices()
             self._end_taken_back()
+        attempt.hold_ended()
         if self.pid is None and attempt.has_first_done and time.monotonic() - self._ended_first_at >= AGAIN_SECONDS:
             self._ended_first_at = time.monotonic()
             attempt.signals.tell_first_ended(self)
@@ -268,6 +270,7 @@ class PodAttempt(Attempt):
             spares.prefixes(plan, self.ids),
         )  # fmt: skip
         self._is_noticed = False
+        self._held_at = time.monotonic()
         self.nodes = tuple(
             PodNode(spec.node, place, tuple(rank.rank for rank in spec.ranks), folder, self)
             for place, spec in enumerate(specs)
@@ -299,6 +302,15 @@ class PodAttempt(Attempt):
     def has_first_done(self) -> bool:
         """Whether the first node has succeeded; those that have not begun would wait for its name forever."""
         return self.nodes[0].ended and not self.nodes[0].failures
+
+    def hold_ended(self) -> None:
+        """Keep the pods of nodes alive that have ended with outputs, as long as others of the attempt run."""
+        now = time.monotonic()
+        if now - self._held_at >= HOLD_SECONDS:
+            self._held_at = now
+            for node in self.nodes:
+                if node.ended and node.outputs:
+                    self.signals.hold(node)
 
     @property
     def is_taken_back(self) -> bool:

@@ -21,6 +21,7 @@ from windlass.engines.kubernetes.facts import pack_code, planned_code
 from windlass.engines.kubernetes.mounts.planning import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_objects, is_imported, numbered
 from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.pods.collection import ExecFetch, Fetch, OutputsCollection, lost_words
 from windlass.engines.kubernetes.pods.control import ExecControl, PodControl
 from windlass.engines.kubernetes.pods.nodes import PodId, has_ended, pod_id, why_over
 from windlass.engines.kubernetes.pods.spares import AttemptPods, Spares, described
@@ -35,14 +36,15 @@ from windlass.engines.kubernetes.workloads.job import keeps_others
 from windlass.errors import EngineError
 from windlass.plan.compose import compose
 from windlass.plan.plan import Plan
-from windlass.runs.events import Warned, entries
+from windlass.runs import node_events
+from windlass.runs.events import RunEnding, Warned, entries, of_newest_attempt
 from windlass.runs.record import CLUSTER
 from windlass.runs.store import Store
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsUpload
-from windlass.worker.protocol import NodeSpec
+from windlass.worker.protocol import NodeEnded, NodeSpec
 
 SENDERS: Final = 8
 """Objects that are created at once."""
@@ -89,6 +91,11 @@ class KubernetesBackend(Backend):
         self._staging, self._upload = self._data_staging(), self._outputs_upload()
         self.uploads_outputs = self._upload.is_wanted
         self._uploads = self._checkpoint_uploads()
+        self._outputs_max = next((int(one["max_bytes"]) for one in plan.requests("collect")), 0)
+        """Bytes that outputs may have to be collected from the pods; 0: they are not."""
+        self._collection = OutputsCollection(
+            self.client, self.control, self._fetch(), plan.run_id, run_dir, self._outputs_max
+        )
         self._is_kept_alive = False
         self._is_released = False
         """Whether the pods of the last attempt were told that no other follows."""
@@ -231,6 +238,37 @@ class KubernetesBackend(Backend):
             with contextlib.suppress(EngineError):  # `clean_up` does it again
                 self._release_pods(record)
         return self._upload.turn(record, clock)
+
+    def _fetch(self) -> Fetch:
+        """What brings the outputs of a pod here."""
+        return ExecFetch(self.client, self.plan.nodes.worker_python)
+
+    def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
+        """See `Backend`. As the nodes have reported at their end."""
+        if not self._outputs_max:
+            return ()
+        number = len(record.status.attempts)
+        ends = {node: self._end_of(number, node) for node in self._members(record)}
+        nodes = tuple(node for node, end in ends.items() if end is not None and end.outputs)
+        if nodes:  # else a lost node, too, may have had none
+            lost = [node for node, end in ends.items() if end is None]
+            for message in lost_words(lost, "it has ended without reporting"):
+                record.note(Warned(message))
+        return nodes
+
+    def _end_of(self, number: int, node: int) -> NodeEnded | None:
+        """How a node of an attempt has ended, as it reported; None where it has not."""
+        events = node_events.read(self._run_dir / f"attempt-{number}" / f"node-{node}.events")
+        return next((event for event in events if isinstance(event, NodeEnded)), None)
+
+    def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
+        """See `Backend`."""
+        number = len(record.status.attempts)
+        ids = reuse.pods_of(self._run_dir / f"attempt-{number}", number, self._num_members(record))
+        members = self._members(record)
+        return self._collection.turn(
+            record, {node: ids[members.index(node)] for node in nodes if node in members}, clock.wake
+        )
 
     def remove(self) -> None:
         """See `Backend`: all objects of the run, except a claim that the job keeps."""
@@ -492,18 +530,30 @@ class KubernetesBackend(Backend):
         self._staging.end()
         self._uploads.end()
         self._upload.end()
+        self._collection.end()
 
     def _release_pods(self, record: Recorder) -> None:
         """End the pods of the last attempt that wait for another one."""
         status = record.status
-        if self.plan.nodes.stay_seconds and any(rank.exit_code != 0 for rank in status.ranks):
+        has_failed = any(rank.exit_code != 0 for rank in status.ranks)
+        if (self.plan.nodes.stay_seconds and has_failed) or self._have_kept_outputs(record):
             number = len(status.attempts)
             ids = reuse.pods_of(self._run_dir / f"attempt-{number}", number, self._num_members(record))
             for made_for in {one.made_for for one in ids}:
                 reuse.release(self.client, self.control, self.plan.run_id, made_for)
 
+    @staticmethod
+    def _have_kept_outputs(record: Recorder) -> bool:
+        """Whether pods of the last attempt were kept until their outputs were collected."""
+        newest = of_newest_attempt(record.writer.events())
+        return any(ending.nodes for ending in entries(newest, RunEnding))
+
     def _num_members(self, record: Recorder) -> int:
-        return len(record.status.attempts[-1].members) or self.plan.num_nodes
+        return len(self._members(record))
+
+    def _members(self, record: Recorder) -> tuple[int, ...]:
+        """The nodes of the last attempt, by place."""
+        return record.status.attempts[-1].members or tuple(range(self.plan.num_nodes))
 
     def watch_node_deletion(self, store: Store) -> None:
         """See `Backend`."""

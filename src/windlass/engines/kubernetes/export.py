@@ -53,7 +53,7 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     [cluster] = plan.requests("cluster")
     way = WORKLOADS[cluster["via"]]
     facts = attempt_facts(plan, 1, own_pods(1, plan.num_nodes), way.name, since, Continuation())
-    asked = pack(1, dict(enumerate(compose(plan.nodes.replace(stay_seconds=0.0), attempt=facts))))
+    asked = pack(1, dict(enumerate(compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts))))
     *parts, made = numbered(plan, 1, plan.num_nodes)  # spares would wait forever
     pieces = list(_pieces(plan, code))
     if plan.requests("supervisor"):

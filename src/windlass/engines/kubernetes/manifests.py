@@ -87,6 +87,8 @@ class Shape:
     """The same of the pods of an attempt; None is as long as the run."""
     supervisor_queue: str = ""
     """The queue that admits the supervisor's pod; empty where none does."""
+    outputs_max: int = 0
+    """Bytes that outputs may have to come home; 0 where none do."""
     data_claim: str = ""
     """The claim that has the data sets which are staged for the run; empty where none is."""
     mounts: tuple[Mounted, ...] = ()

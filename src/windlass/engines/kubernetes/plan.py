@@ -60,6 +60,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     runtime = runtime_of(named, job.kubernetes.runtime_kind, seen)
     is_inside = supervised_in_cluster(job, target, facts.cluster, via)[0]
     expires = expiry.run_seconds(job)
+    outputs_max = planning.outputs_max(job, via)
     shape = Shape(
         run_id=run_id,
         namespace=job.kubernetes.namespace or target.namespace,
@@ -80,6 +81,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         supervisor_image=target.supervisor_image or "",
         target_env=target.env,
         expires_seconds=expires,
+        outputs_max=outputs_max,
         pods_seconds=expiry.pods_seconds(job, via, is_supervised_inside=is_inside),
         supervisor_queue=target.supervisor_queue or "",
         mounts=mounting.mounted(job, target, facts.cluster),
@@ -93,7 +95,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         name=job.name,
         target=target.name,
         engine="kubernetes",
-        output_dir=_output(job, run_id),
+        output_dir=_output(job, run_id, outputs_max),
         num_nodes=num_nodes,
         procs_per_node=procs,
         policy=policy(job),
@@ -108,6 +110,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *mounting.mount_steps(job, target, facts),
             *made,
             *planning.upload_steps(shape, job),
+            *planning.collect_steps(shape, job),
             *_policies(shape, job, target, facts),
             *_supervisor(shape, job),
             *provisioning_steps(pools, target),
@@ -119,6 +122,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *queue_notes(job, facts.cluster),
             *node_notes(pools),
             *runtime_notes(job, facts.cluster, asked),
+            *planning.lost_notes(job, via),
             *_warnings(job, target, facts),
             *arguments.left_over(arguments.words_with_names(job), _FOLDERS),
         ),
@@ -296,6 +300,7 @@ def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_n
         progress=job.progress,
         warm=tuple(ahead(job, facts.script_imports)),
         # Of a supervisor in the cluster, pods that fail early also wait until it has started and read their logs.
+        outputs_max=shape.outputs_max,
         stay_seconds=reuse.SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
         resume=arguments.resume_spec(job, common, layout.CODE),
         launchers=_launchers(shape, job, num_nodes),
@@ -325,8 +330,10 @@ def _launchers(shape: Shape, job: Job, num_nodes: int) -> tuple[LauncherSpec, ..
     return ()
 
 
-def _output(job: Job, run_id: str) -> str:
+def _output(job: Job, run_id: str, outputs_max: int) -> str:
     results = job.kubernetes.results
+    if results is None and outputs_max:
+        return f"in the pods of {run_id}, until they come home"
     if results is None:
         return f"in the pods of {run_id}, while they are there"
     return f"claim {results.claim or run_id}: windlass/{run_id}/output"
@@ -405,13 +412,6 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str
 
 
 def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:
-    if job.kubernetes.results is None:
-        lost = "outputs and checkpoints" if job.checkpoint.folder is None else "outputs"
-        yield Note(
-            "results-lost",
-            f"{lost} are deleted with the pods: no results claim is set",
-            "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}",
-        )
     if not job.image and not target.image and job.kubernetes.runtime is None:
         yield Note("image-default", f"no image is named: {IMAGE} is used", "set image:, in the job or the target")
     if job.resources.cpus is None and job.resources.memory is None and job.kubernetes.runtime is None:

@@ -54,6 +54,16 @@ class Request:
         """End, since no attempt follows."""
         return cls(("leave",))
 
+    @classmethod
+    def hold(cls) -> Request:
+        """Be kept alive, until the outputs are collected."""
+        return cls(("hold",))
+
+    @classmethod
+    def push_outputs(cls, pod: str, attempt: int, folder: str) -> Request:
+        """Send the files of a folder to the supervisor, which is in the cluster."""
+        return cls(("push-outputs", pod, str(attempt), folder))
+
     @property
     def num_bytes(self) -> int:
         """How much is sent."""

@@ -88,6 +88,8 @@ class _Peer:
         """The pod it claims to be; empty before it has sent that."""
         self.expected = ""
         """The proof that it must send; empty before it has sent its name."""
+        self.role = protocol.POD
+        """As it claims; `OUTPUTS` for a connection over which a pod sends its outputs."""
         self.is_authenticated = False
         """Whether it has sent that proof."""
         self.calls: dict[int, Call] = {}
@@ -118,6 +120,8 @@ class OrderServer:
         """By the pod, who takes its events."""
         self._tasks: deque[Callable[[], object]] = deque()
         """Submitted by other threads."""
+        self._outputs: dict[str, Callable[[socket.socket], None]] = {}
+        """By the pod, who takes a connection over which it sends its outputs."""
         self._is_open = True
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(
@@ -177,6 +181,17 @@ class OrderServer:
     def unsubscribe(self, pod: str, sink: EventSink) -> None:
         """Give the sink nothing more, unless another has taken its place."""
         self._submit(lambda: self._sinks.pop(pod) if self._sinks.get(pod) is sink else None)
+
+    def expect_outputs(self, pod: str, take: Callable[[socket.socket], None]) -> None:
+        """Have the next connection over which this pod sends its outputs given to `take`, which must not wait.
+
+        The connection then is the caller's, to be closed by it; any other is refused.
+        """
+        self._submit(lambda: self._outputs.__setitem__(pod, take))
+
+    def refuse_outputs(self, pod: str) -> None:
+        """Take no more outputs of this pod."""
+        self._submit(lambda: self._outputs.pop(pod, None))
 
     def close(self) -> None:
         """Close all connections; requests that are under way fail."""
@@ -299,7 +314,7 @@ class OrderServer:
         elif not peer.expected:
             self._challenge(peer, message)
         elif protocol.is_equal(protocol.text(message, "proof"), peer.expected):
-            self._authenticated(peer)
+            self._hand_over(peer) if peer.role == protocol.OUTPUTS else self._authenticated(peer)
         else:
             raise protocol.ProtocolError("the peer does not know the run's key")
 
@@ -308,8 +323,11 @@ class OrderServer:
         if protocol.number(message, "version") != protocol.VERSION:
             raise protocol.ProtocolError("another version")
         peer.pod, attempt = protocol.text(message, "pod"), protocol.number(message, "attempt")
+        peer.role = protocol.text({"role": protocol.POD, **message}, "role")
+        if peer.role not in (protocol.POD, protocol.OUTPUTS):
+            raise protocol.ProtocolError("no role of a pod")
         nonces = (protocol.text(message, "nonce"), protocol.new_nonce())
-        peer.expected = protocol.proof(self._key, protocol.POD, peer.pod, attempt, nonces)
+        peer.expected = protocol.proof(self._key, peer.role, peer.pod, attempt, nonces)
         own = protocol.proof(self._key, protocol.SUPERVISOR, peer.pod, attempt, nonces)
         peer.out += protocol.written(nonce=nonces[1], proof=own)
 
@@ -326,6 +344,16 @@ class OrderServer:
             peer.out += _subscription(sink)
         for call in self._waiting.pop(peer.pod, ()):
             self._send(peer, call)
+
+    def _hand_over(self, peer: _Peer) -> None:
+        """Give a connection away over which a pod sends its outputs. Raises ProtocolError where they are not wanted."""
+        if (take := self._outputs.pop(peer.pod, None)) is None:
+            raise protocol.ProtocolError("no outputs of this pod are expected")
+        self._selector.unregister(peer.socket)
+        del self._unauthenticated[peer]
+        taken = socket.socket(fileno=peer.socket.detach())
+        taken.setblocking(True)
+        take(taken)
 
     def _drop(self, peer: _Peer) -> None:
         self._selector.unregister(peer.socket)

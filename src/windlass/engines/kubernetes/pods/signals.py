@@ -71,6 +71,11 @@ class Signals:
             request = Request.first_ended(self._number)
             self._submit(lambda: list(self._control.call_all([(pod, request)], SEND_SECONDS)))
 
+    def hold(self, node: Recipient) -> None:
+        """Keep a pod alive whose node has ended with outputs."""
+        if (pod := _running(node)) is not None:
+            self._submit(lambda: list(self._control.call_all([(pod, Request.hold())], SEND_SECONDS)))
+
     # -- the threads --------------------------------------------------------------------------------------------------
 
     def _submit(self, work: Callable[[], object]) -> None:

@@ -12,7 +12,8 @@ from windlass.engines.kubernetes.api.client import Refused, Unreachable
 from windlass.engines.kubernetes.attempt import PodAttempt
 from windlass.engines.kubernetes.backend import PASSING, KubernetesBackend
 from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.control import PodControl
+from windlass.engines.kubernetes.pods.collection import Fetch, PushFetch
+from windlass.engines.kubernetes.pods.control import ConnectionControl
 from windlass.engines.kubernetes.pods.nodes import PodId, has_ended
 from windlass.engines.kubernetes.quantity import seconds_of
 from windlass.engines.kubernetes.supervisor.mirror import Mirror
@@ -35,7 +36,8 @@ END_SECONDS: Final = 600.0
 class InClusterBackend(KubernetesBackend):
     """The namespace of a run, for its supervisor there."""
 
-    def __init__(self, plan: Plan, run_dir: Path, mirror: Mirror, control: PodControl) -> None:
+    def __init__(self, plan: Plan, run_dir: Path, mirror: Mirror, control: ConnectionControl) -> None:
+        self._connections = control
         super().__init__(plan, run_dir, control)
         self._mirror = mirror
 
@@ -43,6 +45,9 @@ class InClusterBackend(KubernetesBackend):
     def is_lost_to_another(self) -> bool:
         """See `Backend`."""
         return super().is_lost_to_another or self._mirror.is_lost
+
+    def _fetch(self) -> Fetch:
+        return PushFetch(self._connections)
 
     def requested_at(self, number: int) -> float | None:
         """See `Backend`: those of the first attempt were requested by the machine that submitted the run."""

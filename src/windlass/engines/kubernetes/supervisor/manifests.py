@@ -31,7 +31,9 @@ CODE_FILE: Final = FILE
 PLAN_FILE: Final = "plan.json.gz"
 AMOUNTS: Final = {"cpu": "50m", "memory": "96Mi"}
 MEMORY_LIMIT: Final = "512Mi"
-HOME_LIMIT: Final = "1Gi"
+HOME_BYTES: Final = 1 << 30
+OUTPUTS_SPARE_BYTES: Final = 256 << 20
+"""Beside the outputs themselves, which the pod holds until they are fetched: the blocks of small files."""
 LOST_SECONDS: Final = 10
 """How long the pod stays on a node that does not answer: another supervisor takes its place at once, by the Lease."""
 KEY_BYTES: Final = 32
@@ -123,13 +125,19 @@ def _pod(shape: Shape) -> Manifest:
         "containers": [_container(shape)],
         "volumes": [
             {"name": "supervisor", "configMap": {"name": name}},
-            {"name": "home", "emptyDir": {"sizeLimit": HOME_LIMIT}},
+            {"name": "home", "emptyDir": {"sizeLimit": _home_limit(shape)}},
             *order_client_fields(shape.run_id, shape.namespace)["volumes"],
         ],
     }
     if shape.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in shape.pull_secrets]
     return spec
+
+
+def _home_limit(shape: Shape) -> str:
+    """Beyond it, the pod would be evicted."""
+    size = HOME_BYTES + (shape.outputs_max + OUTPUTS_SPARE_BYTES if shape.outputs_max else 0)
+    return f"{-(-size // (1 << 20))}Mi"
 
 
 def _container(shape: Shape) -> Manifest:

@@ -11,6 +11,7 @@ from windlass.engines.kubernetes.transfers import manifests
 from windlass.engines.kubernetes.workloads.findings import blocker
 from windlass.plan.plan import Note, Step
 from windlass.plan.steps import upload_times
+from windlass.spec.units import format_size
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Facts
@@ -22,6 +23,10 @@ REACHED: Final = ("s3",)
 """Stores that pods read and write by the standard library alone."""
 MAX_SETS: Final = 12
 """What a pod reports of so many sets fits into the 4 KiB that its status holds."""
+OUTPUTS_MAX: Final = 1 << 30
+"""Bytes of outputs that come home where the job does not say."""
+KEEPS_PODS: Final = ("job", "jobset")
+"""Workloads whose pods may wait until their outputs are collected: operators of the others end pods by themselves."""
 NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as data: of the target"
 
 
@@ -70,6 +75,34 @@ def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
                {"source": layout.OUTPUT, "destination": to, **more})  # fmt: skip
     made = manifests.upload_job(shape, job, results.claim or shape.run_id, to)
     yield Step("upload-job", f"make Job {made['metadata']['name']}, which uploads them", made)
+
+
+def outputs_max(job: Job, via: str) -> int:
+    """Bytes that the outputs of a run may have to come home; 0 where none do."""
+    if job.kubernetes.results is not None or via not in KEEPS_PODS:
+        return 0
+    return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
+
+
+def collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
+    """How outputs come home after the last attempt."""
+    if most := outputs_max(job, shape.via):
+        yield Step("collect", f"bring outputs of up to {format_size(most)} home after the last attempt, to "
+                   f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
+                   {"source": layout.OUTPUT, "max_bytes": most})  # fmt: skip
+
+
+def lost_notes(job: Job, via: str) -> Iterator[Note]:
+    """What is deleted with the pods."""
+    if job.kubernetes.results is not None:
+        return
+    has_checkpoints, keep = job.checkpoint.folder is None, "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}"
+    if not outputs_max(job, via):
+        lost = "outputs and checkpoints" if has_checkpoints else "outputs"
+        why = "" if via in KEEPS_PODS else f", and outputs of via: {via} do not come home"
+        yield Note("results-lost", f"{lost} are deleted with the pods: no results claim is set{why}", keep)
+    elif has_checkpoints:
+        yield Note("checkpoints-lost", "checkpoints are deleted with the pods: no results claim is set", keep)
 
 
 def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
