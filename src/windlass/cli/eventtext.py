@@ -9,6 +9,7 @@ from windlass.cli.statustext import (
     ENDED,
     STARTED,
     cause_headline,
+    collected_words,
     data_words,
     exit_words,
     missing_words,
@@ -121,6 +122,8 @@ def _sentence(entry: Entry) -> str:
             return f"outputs: {uploaded_words(entry)}" + (
                 f"; {size(moved)} uploaded" if moved else "; nothing to upload"
             )
+        case events.OutputsCollected():
+            return f"outputs collected: {collected_words(entry)}"
         case events.NodeStarted(node, pid):
             return f"node {node} started" + (f" (process {pid})" if pid is not None else "")
         case events.RankChanged(rank, pid, None):
@@ -177,6 +180,8 @@ def _sentence(entry: Entry) -> str:
             return message or ("the run is supervised again" if kind is None else kind)
         case events.Warned(message):
             return f"warning: {message}"
+        case events.RunEnding(phase, nodes=nodes) if nodes:
+            return f"the ranks have ended; the run ends as {phase} once its outputs are collected"
         case events.RunEnding(phase):
             return f"the ranks have ended; the run ends as {phase} once its outputs are uploaded"
         case events.RunEnded(phase, code):

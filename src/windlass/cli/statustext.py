@@ -329,6 +329,12 @@ def uploaded_words(uploaded: events.OutputsUploaded) -> str:
     return visible(f"{what}, {uploaded.digest[:DIGEST_CHARS]}…")
 
 
+def collected_words(collected: events.OutputsCollected) -> str:
+    """`3 files, 17.9 MB of node 0`."""
+    of = f"node {collected.nodes[0]}" if len(collected.nodes) == 1 else count(len(collected.nodes), "node")
+    return f"{count(collected.files, 'file')}, {size(collected.bytes)} of {of}"
+
+
 def difference_words(one: DataDifference) -> str:
     """`digits is not what digits-7 has read: set:5f2c8a… then`."""
     return visible(f"{one.name} is not what {one.run} has read, which was {one.digest[:DIGEST_CHARS]}…")
@@ -369,7 +375,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     add("note", [difference_words(one) for one in run.data_differences], "yellow")
     add("network", _network_lines(run, paint))
     add("time", time_rows(run.ledger, paint))
-    add("output", output_words(run.output_dir))
+    add("output", output_words(run.output_dir, run.collected, run.id))
     add("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "")
     add("log", dropped_words(run), "yellow")
     if run.cause is not None:
@@ -390,7 +396,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
     missing = run.checkpoint_missing
     for label, text, colour in (
         ("time", time_line(run.ledger), None),
-        ("output", output_words(run.output_dir), None),
+        ("output", output_words(run.output_dir, run.collected, run.id), None),
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
         ("log", dropped_words(run), "yellow"),
         ("checkpoint", checkpoint_words(run, now) if keeps else "", None),
@@ -401,11 +407,15 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
     return lines
 
 
-def output_words(output_dir: str) -> str:
+def output_words(output_dir: str, collected: events.OutputsCollected | None = None, run_id: str = "RUN") -> str:
     """Where the results are, and whether any are there."""
     shown = tilde(output_dir)
     if not output_dir.startswith("/"):
-        return shown
+        return (
+            shown
+            if collected is None
+            else f"{collected_words(collected)}, not on this machine: windlass cp {run_id}:output ."
+        )
     try:
         many = sum(1 for _ in Path(output_dir).iterdir())
     except OSError:

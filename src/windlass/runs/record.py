@@ -131,8 +131,8 @@ class Status:
     collected: Json | None = None
     """The newest outputs that its supervisor has collected from pods, as JSON of `events.OutputsCollected`."""
     ending: Json | None = None
-    """How it ends once its outputs are uploaded or collected, as JSON of `events.RunEnding`; None before that is decided. An ended
-    run has it whose ranks had succeeded, and whose outputs could not be uploaded."""
+    """How it ends once its outputs are uploaded or collected, as JSON of `events.RunEnding`; None before that is
+    decided. An ended run has it whose ranks had succeeded, and whose outputs could not be uploaded."""
     user: str = ""
     """The user who started it; empty in records of older versions."""
     supervisor: str = ""

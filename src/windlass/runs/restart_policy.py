@@ -51,10 +51,8 @@ class Outcome:
     def ending(self, died_at: float | None = None, nodes: tuple[int, ...] = ()) -> RunEnding:
         """The event where none follows, and the outputs are uploaded, or collected from `nodes`; `died_at` as for
         `attempt_end`."""
-        more = {"nodes": nodes} if nodes else {}
-        return RunEnding(
-            self.phase, self.exit_code, **_known(reason=self.reason, step=self.step, died_at=died_at), **more
-        )
+        known = _known(reason=self.reason, step=self.step, died_at=died_at, nodes=nodes or None)
+        return RunEnding(self.phase, self.exit_code, **known)
 
     def end(self, died_at: float | None = None) -> RunEnded:
         """The event where none follows; `died_at` as for `attempt_end`."""

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +55,9 @@ VERSION: Final = len(MIGRATIONS)
 BUSY_SECONDS: Final = 30.0
 RESERVE_BYTES: Final = 512 << 10
 """Reserved in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
+OUTPUT: Final = "output"
+OUTPUT_DIGEST: Final = "output.sha256"
+"""In the folder of a run on a cluster: its outputs, once they were brought here, and then their digest."""
 URGENT: Final = (events.StopRequested, events.RootCause, events.NodeLost, events.AttemptEnded, events.RunEnding,
                  events.RunEnded)  # fmt: skip
 """Events for which the reserve is released: without them a run that has ended would be shown as running."""
@@ -294,14 +297,21 @@ class Store:
         row = self._one("SELECT status, progress FROM runs WHERE id = ?", run_id)
         if row is None:
             raise NoSuchRun(f"no run has the id '{run_id}'", "windlass ps --all lists all ids")
-        return _load(row[0], row[1] if with_progress else None)
+        return self._at_home(_load(row[0], row[1] if with_progress else None))
 
     def statuses(self, *, last: int | None = None, unfinished: bool = False) -> list[Status]:
         """Statuses, newest first: all of them, the `last` ones, or only those that have not ended."""
         where = "WHERE ended_at IS NULL" if unfinished else ""
         limit = -1 if last is None else last
         rows = self._all(f"SELECT status, progress FROM runs {where} ORDER BY created_at DESC, id LIMIT ?", limit)
-        return [_load(*row) for row in rows]
+        return [self._at_home(_load(*row)) for row in rows]
+
+    def _at_home(self, status: Status) -> Status:
+        """The status with the place of its outputs on this machine, if they were brought here."""
+        run_dir = self.run_dir(status.id)
+        if status.collected is None or not (run_dir / OUTPUT_DIGEST).exists():
+            return status
+        return replace(status, output_dir=str(run_dir / OUTPUT))
 
     def count(self) -> int:
         """How many runs there are."""

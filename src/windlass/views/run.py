@@ -98,6 +98,8 @@ class Run(RunSummary):
     """Those of them that an earlier run of the job has not read."""
     outputs: events.OutputsUploaded | None
     """Where its outputs were uploaded; null where they were not."""
+    collected: events.OutputsCollected | None
+    """Its outputs that were collected from the pods of a cluster; null where none were."""
     disk_full: bool
     """Whether the disk under the record is full: the ends of runs are recorded, all else once there is space."""
 
@@ -152,6 +154,7 @@ def run_of(
         data=tuple(map(events.DataStaged.from_json, status.data)),
         data_differences=data_differences,
         outputs=None if status.outputs is None else events.OutputsUploaded.from_json(status.outputs),
+        collected=None if status.collected is None else events.OutputsCollected.from_json(status.collected),
         disk_full=disk_full,
     )  # fmt: skip
 

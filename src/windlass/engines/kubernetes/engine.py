@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
+from windlass.engines import copying
 from windlass.engines.base import Manifests, Report, ResultsPlace, RunState
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
@@ -131,7 +132,9 @@ class KubernetesEngine(SupervisedEngine):
     def status(self, run_id: str) -> Status:
         """See `Engine`."""
         status = self.store.status(run_id)
-        return self._in_cluster.status(status) if status.supervisor == CLUSTER else super().status(run_id)
+        if status.supervisor != CLUSTER:
+            return super().status(run_id)
+        return self._in_cluster.with_outputs(self._in_cluster.status(status))
 
     def states(self, statuses: Iterable[Status], now: float, *, is_thorough: bool = False) -> list[RunState]:
         """See `Engine`."""
@@ -205,9 +208,25 @@ class KubernetesEngine(SupervisedEngine):
             return files.execute(node, rank, command, stdin, stdout, stderr)
 
     def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
-        """See `Engine`."""
+        """See `Engine`. Outputs that were brought to this machine are copied from there."""
+        if (here := self._fetched(run_id, path)) is not None:
+            return copying.copy(here, local, told, Path(path).name)
         with self._files(run_id) as files:
             return files.fetch(node, path, local, told)
+
+    def _fetched(self, run_id: str, path: str) -> Path | None:
+        """Where a path of the outputs of an ended run is on this machine; None for a path of a pod or a claim.
+
+        Raises UsageError, EngineError, OSError where the outputs were collected, and cannot be brought here.
+        """
+        status = self.store.status(run_id, with_progress=False)
+        parts = PurePosixPath(layout.RESULTS, path).parts[len(PurePosixPath(layout.RESULTS).parts) :]
+        is_output = PurePosixPath(layout.RESULTS, path).is_relative_to(layout.OUTPUT)
+        if not (is_output and status.phase.is_terminal and status.collected is not None):
+            return None
+        if status.supervisor == CLUSTER:
+            self._in_cluster.bring_home(status, is_patient=True)
+        return self.store.run_dir(run_id).joinpath(*parts)
 
     def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
         """See `Engine`."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
+from windlass.engines import copying
 from windlass.engines.base import Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import StoreError, UsageError
@@ -85,13 +86,13 @@ class LocalEngine(SupervisedEngine):
         """See `Engine`."""
         from windlass.engines.local import exec_copy
 
-        return exec_copy.copy(exec_copy.result(self._folders(run_id), path), local, told, Path(path).name)
+        return copying.copy(exec_copy.result(self._folders(run_id), path), local, told, Path(path).name)
 
     def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
         """See `Engine`."""
         from windlass.engines.local import exec_copy
 
-        return exec_copy.copy(local, exec_copy.result(self._folders(run_id), path), told, local.resolve().name)
+        return copying.copy(local, exec_copy.result(self._folders(run_id), path), told, local.resolve().name)
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
         """The folder of a run, and the environment with the folders of its results."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
-import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +12,6 @@ import windlass.worker
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
-from windlass.worker import tarpipe
 
 PROGRAM = Path(windlass.worker.__file__).with_name("exec_command.py")
 FOLDERS = {"output": "WINDLASS_OUTPUT_DIR", "checkpoints": "WINDLASS_CHECKPOINT_DIR"}
@@ -58,25 +55,3 @@ def result(folders: tuple[Path, Mapping[str, str]], path: str) -> Path:
     first, _, rest = path.partition("/")
     variable = FOLDERS.get(first)
     return run_dir / path if variable is None else Path(env[variable], rest)
-
-
-def copy(source: Path, destination: Path, told: Callable[[int], None], name: str) -> tarpipe.Received:
-    """Copy by the program that sends from pods too, so that the same is kept and left out.
-
-    Raises UsageError, OSError.
-    """
-    if not source.exists():
-        raise UsageError(f"{source} is not there", "ls its parent folder")
-    command = [sys.executable, "-I", "-S", tarpipe.__file__, "send", str(source)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
-        assert sender.stdout is not None
-        assert sender.stderr is not None
-        try:
-            found = tarpipe.receive(sender.stdout, str(destination), name, told)
-            sender.stdout.read()  # what follows the archive
-        except tarfile.TarError as error:
-            sender.stdout.close()  # or a sender that still writes would not end
-            raise OSError(sender.stderr.read().decode(errors="replace").strip() or str(error)) from error
-        if why := sender.stderr.read().decode(errors="replace").strip():
-            raise OSError(why)
-    return found

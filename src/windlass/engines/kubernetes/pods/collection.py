@@ -28,6 +28,7 @@ from windlass.engines.kubernetes.pods.files import PodFiles, last_line, parsed
 from windlass.engines.kubernetes.pods.nodes import PodId
 from windlass.errors import EngineError
 from windlass.runs.events import OutputsCollected, Warned
+from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
 from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
 from windlass.worker.output_size import MAX_FILES, measure
@@ -37,8 +38,6 @@ T = TypeVar("T")
 
 FOLDER: Final = "collecting"
 """In the folder of the run: what has come so far."""
-OUTPUT: Final = "output"
-"""In the folder of the run: the outputs, where the runs of target `local` have them."""
 TRIES: Final = 3
 PAUSE_SECONDS: Final = 2.0
 HOLD_SECONDS: Final = 15.0
@@ -154,7 +153,7 @@ class OutputsCollection:
             merged = work / "merged"
             found.warnings += conflict_words(merge(parts, merged))
             found.size = outputs.digest(str(merged))
-            move_into(merged, self._run_dir / OUTPUT)
+            bring_home(merged, self._run_dir, found.size["sha256"])
             found.nodes = sorted(parts)
         shutil.rmtree(work, ignore_errors=True)
 
@@ -320,6 +319,14 @@ def move_into(source: Path, target: Path) -> None:
         (source / path).replace(to)
 
 
+def bring_home(source: Path, run_dir: Path, digest: str) -> None:
+    """Move the files of a folder to the outputs of a run, and mark these as complete. Raises OSError."""
+    move_into(source, run_dir / OUTPUT)
+    part = run_dir / f"{OUTPUT_DIGEST}.{os.getpid()}"
+    part.write_text(digest)
+    part.replace(run_dir / OUTPUT_DIGEST)
+
+
 def _is_free(into: Path, path: str) -> bool:
     """Whether all that there is on the way to a path is folders."""
     parents = [into / one for one in Path(path).parents]
@@ -328,7 +335,7 @@ def _is_free(into: Path, path: str) -> bool:
 
 def _is_same(one: Path, other: Path) -> bool:
     if one.is_symlink() or other.is_symlink():
-        return one.is_symlink() and other.is_symlink() and os.readlink(one) == os.readlink(other)
+        return one.is_symlink() and other.is_symlink() and one.readlink() == other.readlink()
     return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 

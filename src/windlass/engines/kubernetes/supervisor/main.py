@@ -24,7 +24,7 @@ from windlass.engines.kubernetes.backend import STARTED
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.pods.control import ConnectionControl
 from windlass.engines.kubernetes.pods.orders import OrderServer
-from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor import outputs, presence
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
 from windlass.engines.kubernetes.supervisor.manifests import MOUNTED, PLAN_FILE
 from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
@@ -56,7 +56,11 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
     plan = _placed(json.loads(gzip.decompress((mounted / PLAN_FILE).read_bytes())), kubeconfig)
     with contextlib.closing(Client(CONTEXT, namespace, kubeconfig)) as client:
         try:
-            return _supervise(client, run_id, home, plan)
+            code = _supervise(client, run_id, home, plan)
+            if code == 0:
+                outputs.end_at_sigterm()
+                outputs.hold(client, run_id, home / "runs" / run_id)
+            return code
         except WindlassError as error:  # such as another holder, an API server that is away
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         except Exception as error:
@@ -82,6 +86,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         run_dir = store.run_dir(run_id)
         backend = InClusterBackend(plan, run_dir, mirror, ConnectionControl(orders))
         if writer.status.phase.is_terminal:  # the supervisor before this one has recorded the end
+            outputs.note_loss(Recorder(writer), run_dir, client)
             backend.clean_up(Recorder(writer))
             return 0
         _restore_folder(client, writer, plan, run_dir)

@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.discovery.snapshot import Place
 from windlass.engines.kubernetes.logs.fetch import LogReader
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.pods.nodes import has_ended
-from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor import outputs, presence
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
 from windlass.engines.kubernetes.supervisor.manifests import filled, keyed, stamped, with_digest
 from windlass.engines.kubernetes.supervisor.news import News, NewsReader, is_absent, plan_in
@@ -32,6 +32,7 @@ from windlass.engines.kubernetes.workloads.job import BATCH
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.events import Event, Json, RunEnded, StopRequested
+from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
 from windlass.runs.record import REMOVED, Status
 from windlass.runs.store import RunWriter, Store
@@ -72,6 +73,8 @@ class ClusterSupervised:
         """Runs whose record cannot be read now."""
         self._absent: dict[str, str] = {}
         """Why no supervisor acts for a run, by its id; empty where one does."""
+        self._fetch_at: dict[str, float] = {}
+        """When the outputs of a run are fetched next, in monotonic seconds."""
         self._removed: set[str] = set()
         """Runs that are no longer in the cluster."""
         self._leases: dict[str, Lease] = {}
@@ -139,6 +142,27 @@ class ClusterSupervised:
         for status in due:
             self._take(status, news.get(status.id))
         return [self._state(status.id) for status in statuses]
+
+    def bring_home(self, status: Status, *, is_patient: bool) -> None:
+        """Fetch the outputs that the supervisor's pod of an ended run holds, unless they are here.
+
+        Raises UsageError where it does not hold them any more, EngineError, OSError.
+        """
+        run_dir = self._store.run_dir(status.id)
+        if outputs.is_due(status, run_dir):
+            python = Plan.from_json(self._store.plan(status.id)).nodes.worker_python
+            host = this_machine(os.environ).host
+            outputs.fetch(self.client(status.id), status, run_dir, python, host, is_patient=is_patient)
+
+    def with_outputs(self, status: Status) -> Status:
+        """The status, once the outputs of an ended run are here, if they can be fetched now; tried now and then."""
+        if not outputs.is_due(status, self._store.run_dir(status.id)):
+            return status
+        if time.monotonic() >= self._fetch_at.get(status.id, 0.0):
+            self._fetch_at[status.id] = time.monotonic() + ENDED_REFRESH_SECONDS
+            with contextlib.suppress(WindlassError, OSError):
+                self.bring_home(status, is_patient=False)
+        return replace(status, output_dir=self._store.status(status.id).output_dir)
 
     def client(self, run_id: str) -> Client:
         """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""

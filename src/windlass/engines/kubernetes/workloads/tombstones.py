@@ -17,6 +17,8 @@ from windlass.runs.stop_request import StopRequest, read_stop_request, write_sto
 
 STOP: Final = "stop"
 END: Final = "end"
+FETCHED: Final = "fetched"
+"""A machine has the outputs that the supervisor's pod holds, see `supervisor/outputs.py`."""
 ELSEWHERE: Final = "elsewhere"
 REMOVED: Final = "removed"
 """Reasons of a stop request: it was made on another machine; the run was removed from the cluster."""
@@ -77,7 +79,7 @@ def tell_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
 
 def forget(client: Client, run_id: str) -> None:
     """Remove the marks of a run that is resumed. Raises EngineError."""
-    for mark in (STOP, END):
+    for mark in (STOP, END, FETCHED):
         client.delete("v1", "ConfigMap", layout.mark_name(run_id, mark))
 
 

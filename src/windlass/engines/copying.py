@@ -1,0 +1,34 @@
+"""Copies files and folders between two places of this machine, as they are copied from pods."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+from windlass.errors import UsageError
+from windlass.worker import tarpipe
+
+
+def copy(source: Path, destination: Path, told: Callable[[int], None], name: str) -> tarpipe.Received:
+    """Copy by the program that sends from pods too, so that the same is kept and left out.
+
+    Raises UsageError, OSError.
+    """
+    if not source.exists():
+        raise UsageError(f"{source} is not there", "ls its parent folder")
+    command = [sys.executable, "-I", "-S", tarpipe.__file__, "send", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
+        assert sender.stdout is not None
+        assert sender.stderr is not None
+        try:
+            found = tarpipe.receive(sender.stdout, str(destination), name, told)
+            sender.stdout.read()  # what follows the archive
+        except tarfile.TarError as error:
+            sender.stdout.close()  # or a sender that still writes would not end
+            raise OSError(sender.stderr.read().decode(errors="replace").strip() or str(error)) from error
+        if why := sender.stderr.read().decode(errors="replace").strip():
+            raise OSError(why)
+    return found

@@ -1,0 +1,186 @@
+"""Outputs of a run whose supervisor is in the cluster: its pod holds them after the end, until a machine fetches them.
+
+The machine marks them as fetched, by a ConfigMap like those of `tombstones.py`; the pod then ends. It also ends after
+`HELD_SECONDS`. What it holds is on the disk of its node: with the pod or the node, it is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes import labels, layout
+from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.pods.collection import FOLDER, Allowance, bring_home, fetch_verified
+from windlass.engines.kubernetes.pods.files import PodFiles
+from windlass.engines.kubernetes.pods.status import container_state
+from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor.manifests import HOME
+from windlass.engines.kubernetes.supervisor.package import AGAIN
+from windlass.engines.kubernetes.workloads import tombstones
+from windlass.errors import EngineError, UsageError
+from windlass.runs.events import OutputsCollected, Warned, entries
+from windlass.runs.record import CLUSTER, Status
+from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
+from windlass.supervise.recorder import Recorder
+
+HELD_SECONDS: Final = 24 * 3600
+"""How long a supervisor's pod holds outputs that no machine fetches."""
+LISTEN_SECONDS: Final = 60
+"""How long one watch for the mark lasts."""
+PAUSE_SECONDS: Final = 5.0
+BY: Final = "by"
+"""Of the mark: the host that has fetched them."""
+LOST: Final = "the outputs were lost with the supervisor's pod"
+
+
+def is_home(run_dir: Path, collected: Mapping[str, Any]) -> bool:
+    """Whether the folder of a run has these outputs, complete."""
+    with contextlib.suppress(OSError):
+        return (run_dir / OUTPUT_DIGEST).read_text() == OutputsCollected.from_json(collected).digest
+    return False
+
+
+# -- in the supervisor's pod ------------------------------------------------------------------------------------------
+
+
+def hold(
+    client: Client, run_id: str, run_dir: Path, now: Callable[[], float] = time.time,
+    pause: Callable[[float], object] = time.sleep,
+) -> None:  # fmt: skip
+    """Return once the outputs in the folder of the run are fetched, or too old; at once where there are none."""
+    try:
+        give_up = (run_dir / OUTPUT_DIGEST).stat().st_mtime + HELD_SECONDS
+    except FileNotFoundError:
+        return
+    while now() < give_up:
+        try:
+            if _is_over(client, run_id):
+                return
+            _await_mark(client, run_id)
+        except EngineError:  # the API server is away: the outputs are held meanwhile
+            pause(PAUSE_SECONDS)
+
+
+def end_at_sigterm() -> None:
+    """Have SIGTERM end this process: the first one of a container ignores signals that it has no handler for."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(AGAIN))
+
+
+def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
+    """Record, once, that outputs which were collected are no longer here, and on no other machine. Raises EngineError.
+
+    The pod before this one had them.
+    """
+    collected = record.status.collected
+    if collected is None or is_home(run_dir, collected) or _is_over(client, record.status.id):
+        return
+    message = f"{LOST}: a claim keeps them: kubernetes: {{results: {{size: 20GiB}}}}"
+    if message not in [warned.message for warned in entries(record.writer.events(), Warned)]:
+        record.note(Warned(message))
+
+
+def _is_over(client: Client, run_id: str) -> bool:
+    """Whether they are marked as fetched, or the run was removed."""
+    if _mark(client, run_id) is not None:
+        return True
+    try:
+        client.get("v1", "ConfigMap", run_id)
+    except Refused as error:
+        if not error.is_absent(run_id, "ConfigMap"):
+            raise
+        return True
+    return False
+
+
+def _await_mark(client: Client, run_id: str) -> None:
+    """Return at a mark, and after some time at the latest."""
+    selector = f"{layout.selector(run_id)},{layout.MARK_LABEL}={tombstones.FETCHED}"
+    found = client.find("v1", "ConfigMap", selector)
+    if not found["items"]:
+        for event in client.watch("v1", "ConfigMap", selector, found["metadata"]["resourceVersion"], LISTEN_SECONDS):
+            if event["type"] != "BOOKMARK":
+                return
+
+
+def _mark(client: Client, run_id: str) -> Mapping[str, Any] | None:
+    name = layout.mark_name(run_id, tombstones.FETCHED)
+    try:
+        return client.get("v1", "ConfigMap", name)
+    except Refused as error:
+        if not error.is_absent(name, "ConfigMap"):
+            raise
+        return None
+
+
+# -- on the machine of a user -----------------------------------------------------------------------------------------
+
+
+def is_due(status: Status, run_dir: Path) -> bool:
+    """Whether the outputs of a run are to be fetched from its cluster."""
+    is_held = status.supervisor == CLUSTER and status.phase.is_terminal and status.collected is not None
+    return is_held and not is_home(run_dir, status.collected or {})
+
+
+def fetch(client: Client, status: Status, run_dir: Path, python: str, host: str, *, is_patient: bool) -> bool:
+    """Bring the outputs from the supervisor's pod to the folder of the run; returns False while another process does.
+
+    `is_patient` waits for it. Raises UsageError where the pod does not have them any more, EngineError, OSError.
+    """
+    with _locked(run_dir / "output.lock", is_patient=is_patient) as is_held:
+        if not is_held:
+            return False
+        collected = OutputsCollected.from_json(status.collected)
+        if not is_home(run_dir, status.collected or {}):
+            pod = _pod(client, status.id)
+            work = run_dir / FOLDER
+            shutil.rmtree(work, ignore_errors=True)
+            expected = {"files": collected.files, "bytes": collected.bytes, "sha256": collected.digest}
+            files = PodFiles(client, [python, "-I", "-S"], f"windlass cp {status.id}:output .")
+            try:
+                path = f"{HOME}/runs/{status.id}/{OUTPUT}"
+                fetch_verified(files, pod, path, work, expected, Allowance(collected.bytes))
+                bring_home(work, run_dir, collected.digest)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+        anchor = client.get("v1", "ConfigMap", status.id)
+        tombstones.put(client, anchor, tombstones.FETCHED, **{BY: host})
+        return True
+
+
+def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
+    """The pod that holds the outputs of a run. Raises UsageError where there is none."""
+    pods = client.find("v1", "Pod", presence.selector(run_id))["items"]
+    for pod in pods:
+        if container_state(pod)[0] == "running" and "deletionTimestamp" not in pod["metadata"]:
+            notes = {**(pod["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
+            return {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
+    mark = _mark(client, run_id)
+    if mark is not None:
+        by = str((mark.get("data") or {}).get(BY, "")) or "another machine"
+        raise UsageError(f"the outputs of {run_id} were fetched by {by}", "copy them from there; for the next run: "
+                         "outputs: s3://…, or kubernetes: {results: {size: 20GiB}}")  # fmt: skip
+    raise UsageError(f"the outputs of {run_id} are no longer in the cluster: its supervisor's pod has ended",
+                     f"it holds them for {HELD_SECONDS // 3600} h; for the next run: kubernetes: "
+                     "{results: {size: 20GiB}}")  # fmt: skip
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, is_patient: bool) -> Iterator[bool]:
+    """Hold a lock, which ends with this process; yields whether it could be had."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if is_patient else fcntl.LOCK_NB))
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(lock)
