@@ -411,11 +411,9 @@ def output_words(output_dir: str, collected: events.OutputsCollected | None = No
     """Where the results are, and whether any are there."""
     shown = tilde(output_dir)
     if not output_dir.startswith("/"):
-        return (
-            shown
-            if collected is None
-            else f"{collected_words(collected)}, not on this machine: windlass cp {run_id}:output ."
-        )
+        if collected is None:
+            return shown
+        return f"{collected_words(collected)}, not on this machine: windlass cp {run_id}:output ."
     try:
         many = sum(1 for _ in Path(output_dir).iterdir())
     except OSError:

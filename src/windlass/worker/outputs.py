@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 if __name__ == "__main__":  # as `pod.py`
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -36,7 +37,7 @@ class PushError(Exception):
     """The stream is none of `push`, is larger than it may be, or does not have its digest."""
 
 
-def digest(folder: str) -> dict[str, object]:
+def digest(folder: str) -> dict[str, Any]:
     """`files`, `bytes` and `sha256` of a folder: equal for equal names, contents and links. Raises OSError."""
     whole, size = hashlib.sha256(), Size()
     for path in entries(folder):

@@ -37,8 +37,6 @@ HELD_SECONDS: Final = 24 * 3600
 LISTEN_SECONDS: Final = 60
 """How long one watch for the mark lasts."""
 PAUSE_SECONDS: Final = 5.0
-BY: Final = "by"
-"""Of the mark: the host that has fetched them."""
 LOST: Final = "the outputs were lost with the supervisor's pod"
 
 
@@ -152,7 +150,7 @@ def fetch(client: Client, status: Status, run_dir: Path, python: str, host: str,
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         anchor = client.get("v1", "ConfigMap", status.id)
-        tombstones.put(client, anchor, tombstones.FETCHED, **{BY: host})
+        tombstones.put(client, anchor, tombstones.FETCHED, by=host)
         return True
 
 
@@ -165,7 +163,7 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
             return {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
     mark = _mark(client, run_id)
     if mark is not None:
-        by = str((mark.get("data") or {}).get(BY, "")) or "another machine"
+        by = str((mark.get("data") or {}).get("by", "")) or "another machine"
         raise UsageError(f"the outputs of {run_id} were fetched by {by}", "copy them from there; for the next run: "
                          "outputs: s3://…, or kubernetes: {results: {size: 20GiB}}")  # fmt: skip
     raise UsageError(f"the outputs of {run_id} are no longer in the cluster: its supervisor's pod has ended",

@@ -11,7 +11,6 @@ from windlass.engines.kubernetes.transfers import manifests
 from windlass.engines.kubernetes.workloads.findings import blocker
 from windlass.plan.plan import Note, Step
 from windlass.plan.steps import upload_times
-from windlass.spec.units import format_size
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Facts
@@ -86,6 +85,8 @@ def outputs_max(job: Job, via: str) -> int:
 
 def collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
     """How outputs come home after the last attempt."""
+    from windlass.spec.units import format_size  # the supervisor in the cluster has no `spec`
+
     if most := outputs_max(job, shape.via):
         yield Step("collect", f"bring outputs of up to {format_size(most)} home after the last attempt, to "
                    f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
