@@ -21,6 +21,9 @@ import os, subprocess, sys, time
 print("attempt", os.environ["WINDLASS_ATTEMPT"], flush=True)
 how = os.environ["WINDLASS_HOW"]
 time.sleep(600 if how == "sleeps" else 0)
+if how.startswith("writes"):
+    with open(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "model.bin"), "wb") as file:
+        file.write(b"m" * int(how.removeprefix("writes")))
 if how == "leaves":
     subprocess.Popen(["sleep", "600"], start_new_session=True)
 sys.exit(how in ("fails", "leaves"))
@@ -32,12 +35,13 @@ class Pod:
 
     def __init__(
         self, work: Path, how: str, stay_seconds: float = 600.0, env: Mapping[str, str] | None = None,
-        warm: tuple[str, ...] = (), python: str = sys.executable, place: int = 0,
+        warm: tuple[str, ...] = (), python: str = sys.executable, place: int = 0, outputs_max: int = 0,
     ) -> None:  # fmt: skip
         """Of the attempt's pods it is that at `place`; the attempt has a node at the first place alone."""
         self.work = work
         self.place = place
         self.warm = warm
+        self.outputs_max = outputs_max
         (work / "script.py").write_text(SCRIPT)
         nodes = work / "nodes.json.gz"
         nodes.write_bytes(self.spec(1, how, stay_seconds))
@@ -58,7 +62,7 @@ class Pod:
         its = RankSpec(0, 0, (sys.executable, *runner, str(self.work / "script.py")), {})
         spec = NodeSpec(
             0, "script.py", sys.executable, str(self.work), env, (its,), 5.0, stay_seconds=stay_seconds,
-            attempt=attempt, warm=self.warm,
+            attempt=attempt, warm=self.warm, outputs_max=self.outputs_max,
         )  # fmt: skip
         return pack(attempt, {place: spec})
 

@@ -112,6 +112,10 @@ class PieceReader:
         self._is_over = False
         self._digest = hashlib.sha256()
 
+    def close(self) -> None:
+        """Read no more; the connection stays open."""
+        self._peer.close()
+
     def read(self, size: int = -1) -> bytes:
         """At most so many bytes; none at the end."""
         while not self._held and not self._is_over:

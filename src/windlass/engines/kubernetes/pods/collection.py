@@ -240,12 +240,13 @@ def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
     connection.settimeout(outputs.SILENCE_SECONDS)
     connection.sendall(order_protocol.written(go=True))
     allowance = Allowance(max_bytes)
-    reader = outputs.PieceReader(connection, max_bytes + MAX_FILES * HEADER_BYTES)
-    try:
-        found = tarpipe.receive(reader, str(into), "", allowance)
-        digest = reader.verify()
-    except (tarfile.TarError, outputs.PushError) as error:
-        raise EngineError(f"what the pod has sent is incomplete: {error}") from error
+    most = max_bytes + MAX_FILES * HEADER_BYTES + tarpipe.BUFFER_BYTES  # to which a stream is filled up
+    with contextlib.closing(outputs.PieceReader(connection, most)) as reader:
+        try:
+            found = tarpipe.receive(reader, str(into), "", allowance)
+            digest = reader.verify()
+        except (tarfile.TarError, outputs.PushError) as error:
+            raise EngineError(f"what the pod has sent is incomplete: {error}") from error
     connection.sendall(order_protocol.written(kept=digest))
     return found.left_out
 

@@ -1,0 +1,388 @@
+"""Outputs come from pods to their supervisor: over real connections, and what is decided about them with fakes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, cast
+
+import pytest
+from tests.helpers.until import BOUND_SECONDS, until
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.pods import collection
+from windlass.engines.kubernetes.pods.collection import (
+    Collected,
+    LeftBehind,
+    OutputsCollection,
+    PushFetch,
+    bring_home,
+    merge,
+    move_into,
+    receive,
+)
+from windlass.engines.kubernetes.pods.control import ConnectionControl, Request
+from windlass.engines.kubernetes.pods.nodes import PodId
+from windlass.engines.kubernetes.pods.orders import OrderServer
+from windlass.errors import EngineError
+from windlass.runs.store import OUTPUT_DIGEST
+from windlass.worker import order_protocol as protocol
+from windlass.worker import outputs, pod_reuse
+
+KEY = bytes(range(protocol.KEY_BYTES))
+NAME = "r-1-1-0"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def server() -> Iterator[OrderServer]:
+    made = OrderServer(KEY, ("127.0.0.1", 0))
+    yield made
+    made.close()
+
+
+def written(folder: Path, /, **files: bytes) -> Path:
+    for name, data in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# -- a connection -----------------------------------------------------------------------------------------------------
+
+
+def push(server: OrderServer, work: Path, folder: Path, key: bytes = KEY) -> subprocess.Popen[bytes]:
+    """What a pod starts to send a folder."""
+    work.mkdir(exist_ok=True)
+    (work / "key").write_bytes(key)
+    env = {"WINDLASS_SUPERVISOR": f"127.0.0.1:{server.port}", "WINDLASS_KEY_FILE": str(work / "key")}
+    words = [sys.executable, "-I", "-S", outputs.__file__, "push", str(work), NAME, "1", str(folder)]
+    return subprocess.Popen(words, env=env)
+
+
+class Pushes:
+    """Control of one pod, which sends its outputs at a request, as its order client would have it."""
+
+    def __init__(self, server: OrderServer, work: Path, folder: Path, key: bytes = KEY) -> None:
+        self.events = server
+        self.max_bytes = MIB
+        self.codes: list[int] = []
+        self._start = functools.partial(push, server, work, folder, key)
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def call_all(self, requests: Sequence[tuple[Any, Request]], _seconds: float) -> Iterator[tuple[int, int]]:
+        [(pod, request)] = requests
+        assert request.words == ("push-outputs", NAME, "1", layout.OUTPUT)
+        assert pod["metadata"]["name"] == NAME
+        self.started.append(self._start())
+        yield 0, pod_reuse.TAKEN
+
+    def ended(self) -> int:
+        return self.started[-1].wait(BOUND_SECONDS)
+
+
+POD = {"metadata": {"name": NAME, "labels": {layout.ATTEMPT_LABEL: "1"}}}
+
+
+def test_a_folder_comes_as_it_is(server: OrderServer, tmp_path: Path) -> None:
+    out = written(tmp_path / "out", model=os.urandom(3 * MIB + 17), deep__er__a=b"a", empty=b"")
+    (out / "link").symlink_to("deep/er/a")
+    (out / "away").symlink_to("/etc/passwd")
+    control = Pushes(server, tmp_path / "work", out)
+    left_out = PushFetch(cast(ConnectionControl, control))(POD, tmp_path / "got", 4 * MIB)
+    assert control.ended() == 0
+    assert read(tmp_path / "got") == {name: data for name, data in read(out).items() if name != "away"}
+    assert (tmp_path / "got" / "link").readlink() == Path("deep/er/a")
+    assert [one.split(":")[0] for one in left_out] == ["root/away"]
+    assert outputs.digest(str(tmp_path / "got")) == outputs.digest(str(out))
+
+
+def test_a_pod_without_the_key_sends_nothing(
+    server: OrderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection, "CONNECT_SECONDS", 0.0)
+    control = Pushes(server, tmp_path / "work", written(tmp_path / "out", a=b"a"), key=bytes(protocol.KEY_BYTES))
+    with pytest.raises(Unreachable, match="has not connected"):
+        PushFetch(cast(ConnectionControl, control))(POD, tmp_path / "got", MIB)
+    assert control.ended() == 1
+    assert not (tmp_path / "got").exists()
+
+
+def test_outputs_that_were_not_requested_are_refused(server: OrderServer, tmp_path: Path) -> None:
+    out = written(tmp_path / "out", a=b"a")
+    taken: SimpleQueue[socket.socket] = SimpleQueue()
+    server.expect_outputs("another", taken.put)
+    assert push(server, tmp_path / "work", out).wait(BOUND_SECONDS) == 1
+    assert taken.empty()
+    assert server.pods == (), "it is not taken for the pod's order client either"
+
+
+def test_a_proof_for_requests_is_none_for_outputs(server: OrderServer) -> None:
+    server.expect_outputs(NAME, lambda _: pytest.fail("it was taken"))
+    with socket.create_connection(("127.0.0.1", server.port), BOUND_SECONDS) as peer:
+        nonce, file = protocol.new_nonce(), peer.makefile("rb")
+        peer.sendall(
+            protocol.written(version=protocol.VERSION, pod=NAME, attempt=1, nonce=nonce, role=protocol.OUTPUTS)
+        )
+        nonces = (nonce, protocol.text(protocol.read(file.readline()), "nonce"))
+        peer.sendall(protocol.written(proof=protocol.proof(KEY, protocol.POD, NAME, 1, nonces)))
+        assert file.readline() == b""
+
+
+def sent(data: bytes, *, end: bytes | None = None) -> socket.socket:
+    """A connection whose other end has sent a stream, and was closed after it; `end` in place of the true end."""
+    here, there = socket.socketpair()
+
+    def send() -> None:
+        with there, contextlib.suppress(OSError):  # the receiver may have closed it
+            pieces = outputs.Pieces(there)
+            pieces.write(data)
+            if end is None:
+                pieces.end()
+            else:
+                there.sendall(end)
+            there.shutdown(socket.SHUT_WR)
+            while there.recv(MIB):
+                pass
+
+    threading.Thread(target=send, daemon=True).start()
+    return here
+
+
+def packed(*entries: tuple[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, data in entries:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+ONE = packed(("root/a", b"a" * 1000))
+
+
+@pytest.mark.parametrize(
+    ("data", "end", "why"),
+    [
+        (ONE[:700], b"", "broke off|unexpected end|cut"),
+        (ONE, b"", "cut"),
+        (ONE, b"\0\0\0\0" + b"0" * 64 + b"\n", "its digest is another one"),
+        (ONE, b"\xff\xff\xff\xff", "a piece is too long"),
+        (b"no archive" * 100, None, "incomplete"),
+    ],
+)
+def test_a_stream_that_is_cut_or_changed_is_not_confirmed(
+    tmp_path: Path, data: bytes, end: bytes | None, why: str
+) -> None:
+    with sent(data, end=end) as connection, pytest.raises((EngineError, OSError), match=why):
+        receive(connection, tmp_path / "got", MIB)
+
+
+def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
+    hostile = packed(("root/../../evil", b"e"), ("/etc/evil", b"e"), ("root/./evil", b"e"), ("root/good", b"g"))
+    (tmp_path / "deep").mkdir()
+    with sent(hostile) as connection:
+        left_out = receive(connection, tmp_path / "deep" / "got", MIB)
+    assert len(left_out) == 3
+    assert read(tmp_path) == {"deep/got/good": b"g"}
+
+
+def test_more_than_is_allowed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sent(ONE) as connection, pytest.raises(LeftBehind, match="1,000 bytes, and 999"):
+        receive(connection, tmp_path / "got", 999)
+    monkeypatch.setattr(collection, "MAX_FILES", 1)
+    with sent(packed(("root/a", b""), ("root/b", b""))) as connection, pytest.raises(LeftBehind):
+        receive(connection, tmp_path / "got", 999)
+    with (
+        sent(ONE) as connection,
+        contextlib.closing(outputs.PieceReader(connection, 100)) as reader,
+        pytest.raises(outputs.PushError, match="more was sent"),
+    ):
+        reader.read()
+
+
+# -- several nodes ----------------------------------------------------------------------------------------------------
+
+
+def test_of_files_with_one_path_that_of_the_first_node_is_kept(tmp_path: Path) -> None:
+    parts = {
+        2: written(tmp_path / "2", a=b"2", same=b"s", own2=b"2", file__below=b"2", folder=b"2"),
+        0: written(tmp_path / "0", a=b"0", same=b"s", own0=b"0", file=b"0", folder__below=b"0"),
+        7: tmp_path / "nothing",
+    }
+    (parts[2] / "link").symlink_to("a")
+    (parts[0] / "link").symlink_to("a")
+    assert merge(parts, tmp_path / "all") == ["a of node 2", "file/below of node 2", "folder of node 2"]
+    kept = {"a": b"0", "same": b"s", "own0": b"0", "own2": b"2", "file": b"0", "folder/below": b"0", "link": b"0"}
+    assert read(tmp_path / "all") == kept
+
+
+def test_nothing_is_written_through_a_link_of_another_node(tmp_path: Path) -> None:
+    (tmp_path / "0" / "real").mkdir(parents=True)
+    (tmp_path / "0" / "way").symlink_to("real")
+    parts = {0: tmp_path / "0", 1: written(tmp_path / "1", way__a=b"1")}
+    assert merge(parts, tmp_path / "all") == ["way/a of node 1"]
+    assert not (tmp_path / "all" / "real").exists()
+
+
+def test_what_comes_home_again_replaces_what_is_there_and_keeps_the_rest(tmp_path: Path) -> None:
+    home = written(tmp_path / "home", a=b"old", b=b"old", file=b"old", folder__x=b"old")
+    outside = written(tmp_path / "outside", secret=b"s")
+    (home / "out").symlink_to(outside)
+    new = written(tmp_path / "new", a=b"new", file__below=b"new", folder=b"new", out__secret=b"new")
+    move_into(new, home)
+    assert read(home) == {"a": b"new", "b": b"old", "file/below": b"new", "folder": b"new", "out/secret": b"new"}
+    assert read(outside) == {"secret": b"s"}
+
+
+def test_outputs_count_as_home_once_all_are(tmp_path: Path) -> None:
+    new = written(tmp_path / "new", a=b"new")
+    bring_home(new, tmp_path, "d" * 64)
+    assert (tmp_path / OUTPUT_DIGEST).read_text() == "d" * 64
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "output", OUTPUT_DIGEST]
+
+
+# -- what is decided --------------------------------------------------------------------------------------------------
+
+
+class Control:
+    """Pods that take all requests; those to hold are counted."""
+
+    events = None
+    max_bytes = MIB
+
+    def __init__(self) -> None:
+        self.held: list[set[str]] = []
+
+    def call_all(self, requests: Sequence[tuple[Any, Request]], _seconds: float) -> Iterator[tuple[int, int]]:
+        assert all(request == Request.hold() for _, request in requests)
+        self.held.append({pod["metadata"]["name"] for pod, _ in requests})
+        return enumerate([pod_reuse.TAKEN] * len(requests))
+
+
+class Pods:
+    """A client of a cluster in which these pods run."""
+
+    def __init__(self, *nodes: int) -> None:
+        self.nodes = nodes
+
+    def find(self, _api: str, _kind: str, _selector: str) -> dict[str, Any]:
+        return {"items": [_running(node) for node in self.nodes]}
+
+
+def _running(node: int) -> dict[str, Any]:
+    meta = {"name": f"pod-{node}", "labels": {layout.ATTEMPT_LABEL: "1"},
+            "annotations": {"batch.kubernetes.io/job-completion-index": str(node)}}  # fmt: skip
+    state = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
+    return {"metadata": meta, "spec": {"containers": [{"name": "node"}]}, "status": state}
+
+
+def collected(
+    folder: Path, fetch: Callable[[str, Path, int], list[str]], nodes: Sequence[int], running: Sequence[int],
+    max_bytes: int = MIB, control: Control | None = None,
+) -> Collected:  # fmt: skip
+    """What comes of a collection from these nodes."""
+    made = OutputsCollection(
+        cast(Client, Pods(*running)), control or Control(),
+        lambda pod, into, most: fetch(pod["metadata"]["name"], into, most), "r-1", folder, max_bytes,
+    )  # fmt: skip
+    made._run({node: PodId(1, node) for node in nodes}, lambda: None)
+    return made._found
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "PAUSE_SECONDS", 0.0)
+
+
+def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    def fetch(name: str, into: Path, _most: int) -> list[str]:
+        tries.append(name)
+        assert not into.exists(), "what came before is removed"
+        written(into, a=b"a")
+        if len(tries) < collection.TRIES:
+            raise Unreachable("cut")
+        return []
+
+    found = collected(tmp_path, fetch, [0], [0])
+    assert (found.nodes, found.warnings, len(tries)) == ([0], [], collection.TRIES)
+    assert read(tmp_path / "output") == {"a": b"a"}
+    assert not (tmp_path / collection.FOLDER).exists()
+
+
+def test_nodes_that_are_lost_or_fail_are_named_and_the_others_come(tmp_path: Path) -> None:
+    def fetch(name: str, into: Path, _most: int) -> list[str]:
+        if name == "pod-2":
+            raise Unreachable("its node is away")
+        if name == "pod-3":
+            raise LeftBehind("too many")
+        written(into, **{name: b"x"})
+        return ["root/pipe: neither file, folder nor link"] if name == "pod-4" else []
+
+    found = collected(tmp_path, fetch, [0, 1, 2, 3, 4], [0, 2, 3, 4])
+    assert found.nodes == [0, 4]
+    assert sorted(read(tmp_path / "output")) == ["pod-0", "pod-4"]
+    assert [message.split(";")[0] for message in found.warnings] == [
+        "the outputs of node 1 are lost: the pod has ended",
+        "the outputs of node 2 are lost: its node is away",
+        "the outputs of node 3 are lost: too many",
+        "of the outputs of node 4 were left out: pipe: neither file, folder nor link",
+    ]
+    assert all(collection.KEEP in message for message in found.warnings[:3])
+
+
+def test_the_limit_counts_for_all_nodes_together(tmp_path: Path) -> None:
+    limits: list[int] = []
+
+    def fetch(name: str, into: Path, most: int) -> list[str]:
+        limits.append(most)
+        written(into, **{name: b"x" * 400})
+        return []
+
+    assert collected(tmp_path, fetch, [0, 1], [0, 1], max_bytes=1000).nodes == [0, 1]
+    assert limits == [1000, 600]
+
+
+def test_nothing_that_fails_is_raised(tmp_path: Path) -> None:
+    def fetch(_name: str, _into: Path, _most: int) -> list[str]:
+        raise KeyError("a defect")
+
+    found = collected(tmp_path, fetch, [0], [0])
+    assert found.nodes == []
+    assert "internal error: KeyError('a defect')" in found.warnings[0]
+    (tmp_path / "file").touch()
+    found = collected(tmp_path / "file", fetch, [0], [0])
+    assert found.warnings[0].startswith("the outputs could not be brought home: ")
+
+
+def test_pods_that_wait_for_their_turn_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "HOLD_SECONDS", 0.0)
+    control = Control()
+
+    def fetch(name: str, into: Path, _most: int) -> list[str]:
+        seen = len(control.held)
+        until(lambda: len(control.held) > seen + 1)
+        assert control.held[-1] == ({"pod-0", "pod-1"} if name == "pod-0" else {"pod-1"})
+        written(into, a=b"a")
+        return []
+
+    assert collected(tmp_path, fetch, [0, 1], [0, 1], control=control).nodes == [0, 1]
