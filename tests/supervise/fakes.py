@@ -188,6 +188,11 @@ class FakeBackend(Backend):
         """What each request to stage the data answers, in order; then it is there."""
         self.uploads: list[bool | EngineError] = []
         """What each request to upload the outputs answers, in order; then they are there."""
+        self.with_outputs: tuple[int, ...] = ()
+        """Nodes that keep outputs until they are collected."""
+        self.collections: list[bool | EngineError] = []
+        """What each request to collect them answers, in order; then that is over."""
+        self.collected: list[tuple[int, ...]] = []
         self.holds: list[bool | EngineError] = []
         """What is known of the holder at each question, in order; then this supervisor is it."""
         self.cleaned_up: list[Phase] = []
@@ -211,6 +216,16 @@ class FakeBackend(Backend):
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
         answer = self.uploads.pop(0) if self.uploads else True
+        if isinstance(answer, EngineError):
+            raise answer
+        return answer
+
+    def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
+        return self.with_outputs
+
+    def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
+        self.collected.append(tuple(nodes))
+        answer = self.collections.pop(0) if self.collections else True
         if isinstance(answer, EngineError):
             raise answer
         return answer

@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_ob
 from windlass.engines.kubernetes.pods.spec import pod_spec as find_pod_spec
 from windlass.engines.kubernetes.pods.spec import pod_templates
 from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
@@ -222,13 +223,45 @@ def test_results_go_into_a_folder_of_the_runs_own() -> None:
     mounts = {one["name"]: one for one in pod_spec(planned(kubernetes={"results": {"claim": "c"}}))["containers"][0][
         "volumeMounts"]}  # fmt: skip
     assert mounts["results"]["subPath"] == "windlass/digits-7f3k2"
-    assert any(note.code == "results-lost" for note in planned().notes)
+    assert lost(kubernetes={"results": {"claim": "c"}}) == {}
+
+
+def lost(**fields: Any) -> dict[str, str]:
+    """What the plan of a job says is deleted with the pods."""
+    return {note.code: note.message for note in planned(**fields).notes if note.code.endswith("-lost")}
+
+
+def test_outputs_come_home_up_to_a_bound_where_no_claim_keeps_them() -> None:
+    made = planned()
+    [step] = [step for step in made.steps if step.kind == "collect"]
+    assert "outputs of up to 1GiB home after the last attempt, to runs/digits-7f3k2/output" in step.summary
+    assert (step.request["max_bytes"], made.nodes.outputs_max) == (1 << 30, 1 << 30)
+    assert lost() == {"checkpoints-lost": "checkpoints are deleted with the pods: no results claim is set"}
+    assert planned(kubernetes={"outputs_max": "2GiB"}).nodes.outputs_max == 2 << 30
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kubernetes": {"outputs_max": 0}}, {"kubernetes": {"via": "pytorchjob"}}, {"launcher": "mpi", "nodes": 2}],
+)
+def test_outputs_that_stay_in_the_pods_are_named_beforehand(fields: dict[str, Any]) -> None:
+    made = planned(**fields)
+    assert (made.nodes.outputs_max, [step for step in made.steps if step.kind == "collect"]) == (0, [])
+    [(code, message)] = lost(**fields).items()
+    assert (code, message.startswith("outputs and checkpoints are deleted with the pods")) == ("results-lost", True)
+
+
+def test_a_claim_and_a_bound_exclude_each_other() -> None:
+    with pytest.raises(JobFileError, match="is given together with results"):
+        planned(kubernetes={"results": {"claim": "c"}, "outputs_max": "1GiB"})
 
 
 def test_checkpoints_in_a_store_need_no_claim() -> None:
     made = planned(checkpoint={"folder": "s3://bucket/saved/"})
     assert made.nodes.contract["WINDLASS_CHECKPOINT_DIR"] == "s3://bucket/saved/digits-7f3k2"
-    assert any(note.message.startswith("outputs are deleted") for note in made.notes)
+    assert not [note for note in made.notes if note.code.endswith("-lost")]
+    stays = planned(checkpoint={"folder": "s3://bucket/saved/"}, kubernetes={"outputs_max": 0})
+    assert any(note.message.startswith("outputs are deleted") for note in stays.notes)
     assert any("checkpoints below s3://bucket/saved/" in line for line in plan_lines(made, plain))
 
 

@@ -128,7 +128,7 @@ def is_due(status: Status, run_dir: Path) -> bool:
     return is_held and not is_home(run_dir, status.collected or {})
 
 
-def fetch(client: Client, status: Status, run_dir: Path, python: str, host: str, *, is_patient: bool) -> bool:
+def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patient: bool) -> bool:
     """Bring the outputs from the supervisor's pod to the folder of the run; returns False while another process does.
 
     `is_patient` waits for it. Raises UsageError where the pod does not have them any more, EngineError, OSError.
@@ -142,7 +142,7 @@ def fetch(client: Client, status: Status, run_dir: Path, python: str, host: str,
             work = run_dir / FOLDER
             shutil.rmtree(work, ignore_errors=True)
             expected = {"files": collected.files, "bytes": collected.bytes, "sha256": collected.digest}
-            files = PodFiles(client, [python, "-I", "-S"], f"windlass cp {status.id}:output .")
+            files = PodFiles(client, [_python(pod), "-I", "-S"], f"windlass cp {status.id}:output .")
             try:
                 path = f"{HOME}/runs/{status.id}/{OUTPUT}"
                 fetch_verified(files, pod, path, work, expected, Allowance(collected.bytes))
@@ -157,10 +157,11 @@ def fetch(client: Client, status: Status, run_dir: Path, python: str, host: str,
 def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
     """The pod that holds the outputs of a run. Raises UsageError where there is none."""
     pods = client.find("v1", "Pod", presence.selector(run_id))["items"]
-    for pod in pods:
+    for found in pods:  # in which there may be sidecars
+        notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
+        pod = {**found, "metadata": {**found["metadata"], "annotations": notes}}
         if container_state(pod)[0] == "running" and "deletionTimestamp" not in pod["metadata"]:
-            notes = {**(pod["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
-            return {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
+            return pod
     mark = _mark(client, run_id)
     if mark is not None:
         by = str((mark.get("data") or {}).get("by", "")) or "another machine"
@@ -169,6 +170,12 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
     raise UsageError(f"the outputs of {run_id} are no longer in the cluster: its supervisor's pod has ended",
                      f"it holds them for {HELD_SECONDS // 3600} h; for the next run: kubernetes: "
                      "{results: {size: 20GiB}}")  # fmt: skip
+
+
+def _python(pod: Mapping[str, Any]) -> str:
+    """The interpreter of the supervisor in its pod."""
+    [container] = [one for one in pod["spec"]["containers"] if one["name"] == labels.SUPERVISOR]
+    return str(container["command"][0])
 
 
 @contextlib.contextmanager

@@ -150,9 +150,8 @@ class ClusterSupervised:
         """
         run_dir = self._store.run_dir(status.id)
         if outputs.is_due(status, run_dir):
-            python = Plan.from_json(self._store.plan(status.id)).nodes.worker_python
             host = this_machine(os.environ).host
-            outputs.fetch(self.client(status.id), status, run_dir, python, host, is_patient=is_patient)
+            outputs.fetch(self.client(status.id), status, run_dir, host, is_patient=is_patient)
 
     def with_outputs(self, status: Status) -> Status:
         """The status, once the outputs of an ended run are here, if they can be fetched now; tried now and then."""

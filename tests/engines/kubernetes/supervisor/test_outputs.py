@@ -1,0 +1,191 @@
+"""A supervisor's pod holds outputs until a machine has them; the machine marks that, and finds them in one place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer, status
+from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, RUN, Scene, scene, server
+from tests.helpers.until import BOUND_SECONDS, until
+
+from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.pods.collection import bring_home
+from windlass.engines.kubernetes.supervisor import outputs
+from windlass.engines.kubernetes.workloads import tombstones
+from windlass.errors import UsageError
+from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, Warned, entries
+from windlass.runs.phase import Phase
+from windlass.supervise.recorder import Recorder
+
+__all__ = ["scene", "server"]
+
+DIGEST = "5f" * 32
+COLLECTED = OutputsCollected((0,), DIGEST, 1, 4)
+MARK = layout.mark_name(RUN, tombstones.FETCHED)
+
+
+def brought(run_dir: Path, digest: str = DIGEST) -> Path:
+    """Outputs in the folder of a run."""
+    source = run_dir.parent / "came"
+    source.mkdir(parents=True)
+    (source / "model").write_text("done")
+    run_dir.mkdir(exist_ok=True)
+    bring_home(source, run_dir, digest)
+    return run_dir
+
+
+# -- the pod ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
+    server.served.update(PLURALS.values())
+    server.anchor(RUN)
+    with closing(server.client(tmp_path)) as client:
+        yield client
+
+
+def holding(client: Client, run_dir: Path) -> threading.Thread:
+    thread = threading.Thread(target=outputs.hold, args=(client, RUN, run_dir), daemon=True)
+    thread.start()
+    return thread
+
+
+def is_watched(server: ObjectServer) -> bool:
+    return any("watch" in request.query for request in server.requests)
+
+
+def test_it_holds_them_until_they_are_fetched(server: ObjectServer, client: Client, tmp_path: Path) -> None:
+    thread = holding(client, brought(tmp_path / "run"))
+    until(lambda: is_watched(server))
+    assert thread.is_alive()
+    server.mark(RUN, tombstones.FETCHED)
+    thread.join(BOUND_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_it_does_not_hold_those_of_a_run_that_was_removed(server: ObjectServer, client: Client, tmp_path: Path) -> None:
+    server.remove("ConfigMap", RUN)
+    outputs.hold(client, RUN, brought(tmp_path / "run"))
+    assert not is_watched(server)
+
+
+def test_it_holds_nothing_where_nothing_was_collected(server: ObjectServer, client: Client, tmp_path: Path) -> None:
+    outputs.hold(client, RUN, tmp_path)
+    assert server.requests == []
+
+
+def test_it_does_not_hold_them_for_ever_nor_give_up_while_the_server_is_away(
+    server: ObjectServer, client: Client, tmp_path: Path
+) -> None:
+    run_dir, now, pauses = brought(tmp_path / "run"), [time.time()], list[float]()
+    server.fails = lambda request: status(503, "ServiceUnavailable") if request.plural == "configmaps" else None
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += outputs.HELD_SECONDS / 3
+
+    outputs.hold(client, RUN, run_dir, now=lambda: now[0], pause=pause)
+    assert len(pauses) == 3
+
+
+def test_a_pod_that_replaces_one_with_outputs_records_once_that_they_are_lost(scene: Scene, tmp_path: Path) -> None:
+    scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
+    scene.engine.status(RUN)
+    run_dir, writer = tmp_path / "pod", scene.store.writer(RUN)
+    assert writer is not None
+    with closing(writer):
+        for _ in range(2):
+            outputs.note_loss(Recorder(writer), run_dir, scene.client)
+        [warned] = entries(writer.events(), Warned)
+        assert warned.message.startswith(outputs.LOST)
+        assert writer.status.phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize("how", ["here", "fetched"])
+def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: Scene, tmp_path: Path, how: str) -> None:
+    scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
+    scene.engine.status(RUN)
+    run_dir, writer = tmp_path / "pods" / "run", scene.store.writer(RUN)
+    if how == "here":
+        brought(run_dir)
+    else:
+        scene.server.mark(RUN, tombstones.FETCHED)
+    assert writer is not None
+    with closing(writer):
+        outputs.note_loss(Recorder(writer), run_dir, scene.client)
+        assert not [*entries(writer.events(), Warned)]
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_outputs_is_not_asked_for_any(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 1), RunEnded(Phase.SUCCEEDED, exit_code=0))
+    assert scene.engine.status(RUN).output_dir == "/out"
+    assert not [request for request in scene.server.requests if request.plural == "pods"]
+
+
+def test_outputs_that_are_here_show_their_place_and_are_marked_for_the_pod(scene: Scene, tmp_path: Path) -> None:
+    scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
+    run_dir = brought(scene.store.run_dir(RUN))
+    seen = scene.engine.status(RUN)
+    assert seen.output_dir == str(run_dir / "output")
+    assert [one.output_dir for one in scene.store.statuses()] == [seen.output_dir]
+    copied = scene.engine.fetch(RUN, 0, "output/model", tmp_path / "model", lambda _: None)
+    assert (copied.files, (tmp_path / "model").read_text()) == (1, "done")
+    assert outputs.fetch(scene.client, seen, run_dir, "my-host", is_patient=True)
+    assert scene.client.get("v1", "ConfigMap", MARK)["data"] == {"by": "my-host"}
+
+
+def test_outputs_of_a_later_end_are_others(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.FAILED, exit_code=1))
+    seen = scene.engine.status(RUN)
+    run_dir = brought(scene.store.run_dir(RUN), "00" * 32)
+    assert outputs.is_due(seen, run_dir)
+    (run_dir / "output.sha256").write_text(DIGEST)
+    assert not outputs.is_due(seen, run_dir)
+
+
+def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them(scene: Scene, tmp_path: Path) -> None:
+    scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
+    assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
+    with pytest.raises(UsageError, match="no longer in the cluster: its supervisor's pod has ended"):
+        scene.engine.fetch(RUN, 0, "output", tmp_path / "got", lambda _: None)
+    scene.server.mark(RUN, tombstones.FETCHED, by="another-host")
+    with pytest.raises(UsageError, match="were fetched by another-host"):
+        scene.engine.fetch(RUN, 0, "/windlass/results/output/model", tmp_path / "got", lambda _: None)
+    assert not (tmp_path / "got").exists()
+
+
+def test_they_are_read_from_the_supervisors_container_of_the_pod_that_runs(scene: Scene) -> None:
+    running = {"containerStatuses": [{"name": "supervisor", "state": {"running": {}}}]}
+    ended = {"containerStatuses": [{"name": "supervisor", "state": {"terminated": {"exitCode": 0}}}]}
+    spec = {"containers": [{"name": "injected"}, {"name": "supervisor", "command": ["python3.13", "-I"]}]}
+    scene.server.put("Pod", "ended", OF_SUPERVISOR, status=ended, spec=spec)
+    scene.server.put("Pod", "runs", OF_SUPERVISOR, status=running, spec=spec)
+    found = outputs._pod(scene.client, RUN)
+    assert (found["metadata"]["name"], layout.container_of(found)) == ("runs", "supervisor")
+    assert outputs._python(found) == "python3.13"
+
+
+def test_one_process_fetches_at_a_time(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
+    seen, run_dir = scene.engine.status(RUN), scene.store.run_dir(RUN)
+    with outputs._locked(run_dir / "output.lock", is_patient=False) as is_held:
+        assert is_held
+        assert not outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
+    with pytest.raises(UsageError):
+        outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
+
+
+def test_a_resume_forgets_that_they_were_fetched(scene: Scene) -> None:
+    scene.server.mark(RUN, tombstones.FETCHED)
+    tombstones.forget(scene.client, RUN)
+    assert MARK not in scene.server.names("ConfigMap")
