@@ -124,7 +124,8 @@ def test_they_are_held_for_a_machine_that_comes_later_and_for_one_alone(
     second, third = (machines(cluster, inside, name) for name in ("second", "third"))
     shown = second.windlass("status", run_id, "--on", "bed")
     assert shown.returncode == 0, shown.stderr
-    assert files(second.home / "runs" / run_id / "output")["part/0.bin"] == BOTH["part/0.bin"]
+    came = files(second.home / "runs" / run_id / "output")
+    assert came.get("part/0.bin") == BOTH["part/0.bin"], second.windlass("events", run_id).stdout
     end_of(cluster, inside, run_id)  # once they are fetched
     second, third = third, second
     assert second.windlass("status", run_id, "--on", "bed").returncode == 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.helpers.until import until
 from tests.worker.pod_process import Pod
 
 from windlass.worker import output_size, outputs, pod_reuse
@@ -21,8 +23,29 @@ def test_a_pod_with_outputs_waits_after_a_success_until_it_is_released(tmp_path:
     pods.append(pod := Pod(tmp_path, "writes100", stay_seconds=0.0, outputs_max=KIB))
     pod.wait_for("[a] over")
     assert '"outputs": 100' in pod.text()
-    pod.process.terminate()  # as `leave` does to the first process of a container
+    pod.process.terminate()  # as the kubelet does: there is a grace period
+    assert pod.tell("hold") == pod_reuse.TAKEN
+    assert pod.process.poll() is None
+    (tmp_path / pod_reuse.RELEASED).touch()  # as `leave` does, which signals the first process of a container
+    pod.process.terminate()
     assert pod.wait() == 0
+
+
+def test_a_pod_that_is_deleted_takes_no_other_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(pod := Pod(tmp_path, "writes100", stay_seconds=0.0, outputs_max=KIB))
+    pod.wait_for("[a] over")
+    pod.process.terminate()
+    until(lambda: "SIGTERM" not in _pending(pod.process.pid))
+    assert pod.order(2, "ends") == pod_reuse.TAKEN
+    assert pod.wait() == 0
+    assert "[0] attempt 2" not in pod.text()
+
+
+def _pending(pid: int) -> set[str]:
+    """The signals that a process has not received yet."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    mask = int(fields["ShdPnd"], 16)
+    return {one.name for one in signal.Signals if mask & 1 << (one - 1)}
 
 
 @pytest.mark.parametrize(("how", "outputs_max"), [("ends", KIB), ("writes100", 0)])

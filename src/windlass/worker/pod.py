@@ -54,6 +54,10 @@ class Pod:
         self._is_signalled = False
         """Whether the node of the attempt was asked to end."""
         self._is_leaving = False
+        self._keeps_outputs = False
+        """Whether the pod waits until the supervisor has its outputs."""
+        self._is_deleted = False
+        """Whether the pod is being deleted, and uses its grace period to wait for that."""
 
     def run(self, nodes: str | None) -> int:
         """Run the attempt of the file `nodes`, or wait for one, and those that follow; gives the exit code."""
@@ -65,6 +69,8 @@ class Pod:
         else:
             self._node, code, stay_seconds = None, 0, FOR_EVER
         while stay_seconds and (path := pod_reuse.wait(self.base, stay_seconds, lambda: self._is_leaving)) is not None:
+            if self._is_deleted:
+                break
             code, stay_seconds = self._run_attempt(self._take_order(path))
         return code
 
@@ -79,7 +85,13 @@ class Pod:
         elif number != STACKS_SIGNAL:
             if self._node == 0:
                 raise SystemExit(128 + number)
-            self._is_leaving = self._is_leaving or not pod_reuse.clear_mark(self.base)
+            if pod_reuse.clear_mark(self.base):
+                return
+            # Where one pod of a Job was lost, the others are deleted: the supervisor may still take their outputs.
+            if self._keeps_outputs and not pod_reuse.is_released(self.base):
+                self._is_deleted = True
+            else:
+                self._is_leaving = True
 
     def _take_order(self, path: str) -> str:
         """Take the next attempt as ours; gives the file of its nodes."""
@@ -107,7 +119,10 @@ class Pod:
             return (128 - code if code < 0 else code), 0.0
         log.lines = lines
         goes_away = not pod_reuse.clear_mark(self.base) and self._is_signalled
-        stay_seconds = 0.0 if goes_away else _stay_seconds(spec, code)
+        self._keeps_outputs = not goes_away and _has_outputs(spec)
+        stay_seconds = spec.stay_seconds if code and not goes_away else 0.0
+        if self._keeps_outputs:
+            stay_seconds = max(stay_seconds, pod_reuse.OUTPUTS_SECONDS)
         if stay_seconds:
             log.put(ATTEMPT, b"over %s\n" % log.token.encode())
         if log.feed is not None:
@@ -147,12 +162,10 @@ class Pod:
             time.sleep(pod_reuse.PAUSE_SECONDS)
 
 
-def _stay_seconds(spec: NodeSpec, code: int) -> float:
-    """How long the pod waits after an attempt: for the next one, or until the supervisor has its outputs."""
-    seconds = spec.stay_seconds if code else 0.0
-    if spec.outputs_max and output_size.measure(spec.env["WINDLASS_OUTPUT_DIR"]).is_within(spec.outputs_max):
-        return max(seconds, pod_reuse.OUTPUTS_SECONDS)
-    return seconds
+def _has_outputs(spec: NodeSpec) -> bool:
+    """Whether the node has outputs that come home."""
+    most = spec.outputs_max
+    return bool(most) and output_size.measure(spec.env["WINDLASS_OUTPUT_DIR"]).is_within(most)
 
 
 def _is_running(pid: int, ticks: int) -> bool:

@@ -6,6 +6,7 @@
 | `stays` | the pod | it waits for the next attempt |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
+| `released` | the supervisor | the signal is its own, and ends the pod; another one may mean that its node goes |
 | `held` | the supervisor | until when the pod waits at least, in seconds of the machine's monotonic clock |
 
 A pod with outputs that come home waits too, also after a success, until the supervisor has them and ends it.
@@ -34,7 +35,7 @@ import time
 from binascii import a2b_base64
 from collections.abc import Callable, Sequence
 
-TOLD, STAYS, NEXT, HELD = "told", "stays", "next.json.gz", "held"
+TOLD, STAYS, NEXT, HELD, RELEASED = "told", "stays", "next.json.gz", "held", "released"
 FIRST_ENDED = "first-ended-"
 PAUSE_SECONDS = 0.02
 STILL_ENDING_SECONDS = 5.0
@@ -143,8 +144,15 @@ def leave(folder: str, pid: int = 1, patience_seconds: float = STILL_ENDING_SECO
     if not _comes_to_wait(folder, patience_seconds):
         return NOT_TAKEN
     _remove(os.path.join(folder, TOLD))
+    with open(os.path.join(folder, RELEASED), "w"):
+        pass
     os.kill(pid, signal.SIGTERM)
     return TAKEN
+
+
+def is_released(folder: str) -> bool:
+    """Whether the supervisor has ended the pod."""
+    return os.path.exists(os.path.join(folder, RELEASED))
 
 
 def _comes_to_wait(folder: str, seconds: float) -> bool:

@@ -44,7 +44,7 @@ from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsUpload
-from windlass.worker.protocol import NodeEnded, NodeSpec
+from windlass.worker.protocol import NodeEnded, NodeSpec, NodeStarted
 
 SENDERS: Final = 8
 """Objects that are created at once."""
@@ -249,17 +249,18 @@ class KubernetesBackend(Backend):
             return ()
         number = len(record.status.attempts)
         ends = {node: self._end_of(number, node) for node in self._members(record)}
-        nodes = tuple(node for node, end in ends.items() if end is not None and end.outputs)
+        nodes = tuple(node for node, end in ends.items() if isinstance(end, NodeEnded) and end.outputs)
         if nodes:  # else a lost node, too, may have had none
-            lost = [node for node, end in ends.items() if end is None]
+            lost = [node for node, end in ends.items() if isinstance(end, NodeStarted)]
             for message in lost_words(lost, "it has ended without reporting"):
                 record.note(Warned(message))
         return nodes
 
-    def _end_of(self, number: int, node: int) -> NodeEnded | None:
-        """How a node of an attempt has ended, as it reported; None where it has not."""
-        events = node_events.read(self._run_dir / f"attempt-{number}" / f"node-{node}.events")
-        return next((event for event in events if isinstance(event, NodeEnded)), None)
+    def _end_of(self, number: int, node: int) -> NodeStarted | NodeEnded | None:
+        """The end of a node of an attempt, as it reported; else its start, and None where it has not started."""
+        path = self._run_dir / f"attempt-{number}" / f"node-{node}.events"
+        found = [event for event in node_events.read(path) if isinstance(event, NodeStarted | NodeEnded)]
+        return found[-1] if found else None
 
     def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
         """See `Backend`."""

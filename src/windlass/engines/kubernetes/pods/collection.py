@@ -22,10 +22,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Unreachable
-from windlass.engines.kubernetes.pods import exec_stream, reuse
+from windlass.engines.kubernetes.pods import exec_stream
 from windlass.engines.kubernetes.pods.control import ConnectionControl, PodControl, Request
 from windlass.engines.kubernetes.pods.files import PodFiles, last_line, parsed
-from windlass.engines.kubernetes.pods.nodes import PodId
+from windlass.engines.kubernetes.pods.nodes import PodId, by_id, selector
+from windlass.engines.kubernetes.pods.status import container_state
 from windlass.errors import EngineError
 from windlass.runs.events import OutputsCollected, Warned
 from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
@@ -134,8 +135,12 @@ class OutputsCollection:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700, parents=True)
         nodes = sorted(ids)
-        pods = self._try(lambda: reuse.running(self._client, self._run_id, [ids[node] for node in nodes]))
-        left.update({nodes[place]: pod for place, pod in pods.items()})
+        pods = self._try(lambda: by_id(self._client.find("v1", "Pod", selector(self._run_id, ids.values()))["items"]))
+        # Also those that are being deleted: they wait for this in their grace period.
+        left.update({
+            node: pods[ids[node]] for node in nodes
+            if ids[node] in pods and container_state(pods[ids[node]])[0] == "running"
+        })  # fmt: skip
         found.warnings += lost_words([node for node in nodes if node not in left], "the pod has ended")
         parts, budget = dict[int, Path](), self._max_bytes
         for node, pod in sorted(left.items()):
@@ -149,6 +154,8 @@ class OutputsCollection:
                 budget -= measure(str(part)).bytes
                 found.warnings += left_out_words(node, left_out)
             del left[node]
+            if "deletionTimestamp" in pod["metadata"]:  # no other request ends these
+                list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
         if parts:
             merged = work / "merged"
             found.warnings += conflict_words(merge(parts, merged))
