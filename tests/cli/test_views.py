@@ -296,7 +296,7 @@ def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
     here = plan_local(Job(name="d", run="train.py"), tmp_path, tmp_path, "d-1")
     claim = planned(kubernetes={"results": {"size": "1GiB"}})
     wanted = [
-        (planned(), "results in the pods of digits-7f3k2, while they are there  ·"),
+        (planned(), "results in the pods of digits-7f3k2, until they come home  ·"),
         (claim, "results in claim digits-7f3k2: windlass/digits-7f3k2/output  ·"),
         (here, f"results in {here.output_dir}  ·"),
     ]
