@@ -5,6 +5,7 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
+TOOLKIT := tests/engines/sagemaker/twin/toolkit
 UV_VERSION := 0.13.8
 # A job of these tests must never land in the records of the person who runs them.
 TEST_HOME := $(CURDIR)/.cache/test-home
@@ -91,6 +92,10 @@ format: setup ## put the code into the one shape that lint accepts
 examples-env: setup ## install what examples 05 and 06 import into .cache/examples-env (half a minute, once)
 	@bash tools/examples-env.sh
 
+.PHONY: sagemaker-env
+sagemaker-env: setup ## install AWS's training toolkit, for a test, into .cache/sagemaker-env (half a minute, once)
+	@bash tools/sagemaker-env.sh
+
 .PHONY: docs
 docs: setup ## build the documentation into site/, refusing broken links
 	@$(BIN)/python tools/reference.py
@@ -123,6 +128,8 @@ lock: setup ## resolve the dependencies anew into requirements.lock
 	  --upgrade --group dev --extra all pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -c requirements.lock examples/requirements.in -o examples/requirements.lock
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade -c requirements.lock $(TOOLKIT)/requirements.in -o $(TOOLKIT)/requirements.lock
 
 .PHONY: clean
 clean: ## remove what the chores made, .venv too

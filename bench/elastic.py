@@ -26,7 +26,7 @@ from pathlib import Path
 
 from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, report, require_figures
 
-from windlass.engines.local import netns
+from windlass.engines import netns
 from windlass.worker import process
 
 SCRIPT = """

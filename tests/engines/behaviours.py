@@ -111,13 +111,20 @@ def _all_are_here(rank: Rank) -> None:
     _wait_for_files(rank, "here", int(rank.env["WORLD_SIZE"]))
 
 
+def _shared(rank: Rank) -> Path:
+    """A folder that all ranks of the run see, and no other run."""
+    folder = Path(rank.env.get("CASE_FOLDER") or rank.env["WINDLASS_OUTPUT_DIR"], rank.env["WINDLASS_RUN_ID"])
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _say_in_a_file(rank: Rank, word: str) -> None:
-    Path(rank.env["WINDLASS_OUTPUT_DIR"], f"{word}-{rank.attempt}-{rank.rank}").touch()
+    (_shared(rank) / f"{word}-{rank.attempt}-{rank.rank}").touch()
 
 
 def _wait_for_files(rank: Rank, word: str, count: int) -> None:
     """Wait until so many ranks of this attempt have said it."""
-    folder, give_up = Path(rank.env["WINDLASS_OUTPUT_DIR"]), time.monotonic() + 100
+    folder, give_up = _shared(rank), time.monotonic() + 100
     while len(list(folder.glob(f"{word}-{rank.attempt}-*"))) < count and time.monotonic() < give_up:
         rank.sleep(0.01)
 

@@ -45,6 +45,9 @@ class Can(enum.Enum):
     PROGRAMS = "programs besides Python"
     FILES = "files at the paths that they have on this machine"
     EVERY_LINE = "reader of logs while no command runs: what a kubelet rotates is gone"
+    SHELL = "variables of the shell in which the command was called"
+    BYTES = "log of bytes: the service keeps text"
+    STOPS_AT_ONCE = "stop without a grace period: the service has no such request"
     QUICK_START = "start within a second: its launcher imports torch first"
 
 

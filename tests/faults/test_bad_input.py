@@ -261,7 +261,7 @@ ROWS: dict[str, Row] = {
     "a target of another kind": Row(
         ("run", "--on", "lab"),
         files={"targets.yaml": "lab: {kind: sagemaker, region: us-east-1, role: training}\n"},
-        says=("lab", "sagemaker"),
+        says=("lab.storage", "missing"),
     ),
     "a cluster without a kubeconfig": Row(
         ("run", "--on", "lab"),

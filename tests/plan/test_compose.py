@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.engines.local import netns
+from windlass.engines import netns
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
 from windlass.plan.template import NodeTemplate
 from windlass.worker.protocol import LauncherSpec, NoticeSpec, ResumeSpec

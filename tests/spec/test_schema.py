@@ -88,7 +88,9 @@ def test_every_field_of_the_schemas_is_described() -> None:
     [
         ({}, True),
         ({"lab": {"kind": "kubernetes", "context": "lab"}}, True),
-        ({"aws": {"kind": "sagemaker", "region": "us-east-1", "role": "r"}}, True),
+        ({"aws": {"kind": "sagemaker", "region": "us-east-1", "role": "r", "storage": "s3://b/w"}}, True),
+        ({"aws": {"kind": "sagemaker", "region": "us-east-1", "role": "r"}}, False),
+        ({"here": {"kind": "sagemaker-local"}}, True),
         ({"local": {"kind": "local", "env": {"A": 1}}}, True),
         ({"local": {"kind": "kubernetes", "context": "lab"}}, False),
         ({"lab": {"kind": "kubernetes"}}, False),

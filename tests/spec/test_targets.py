@@ -10,12 +10,15 @@ from windlass.spec.targets import KubernetesTarget, LocalTarget, SageMakerTarget
 def test_each_kind_of_target_is_read_and_local_is_always_there() -> None:
     assert parse_targets("""\
 gpu-lab: {kind: kubernetes, context: lab, namespace: team-a}
-aws: {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/training}
+aws: {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/training, storage: s3://bucket/windlass}
 """) == {
         "local": LocalTarget(name="local"),
         "gpu-lab": KubernetesTarget(name="gpu-lab", context="lab", namespace="team-a"),
-        "aws": SageMakerTarget(name="aws", region="us-east-1", role="arn:aws:iam::123456789012:role/training"),
-    }
+        "aws": SageMakerTarget(
+            name="aws", region="us-east-1", role="arn:aws:iam::123456789012:role/training",
+            storage="s3://bucket/windlass",
+        ),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "# none yet\n", "{}"])
@@ -59,7 +62,7 @@ f: {region: us-east-1}
 g: {kind: local, env: {MY_TOKEN: hunter2}}
 """)
     assert [str(problem) for problem in caught.value.problems] == [
-        "targets.yaml:1: a.kind: expected local, kubernetes or sagemaker, found 'k8s' "
+        "targets.yaml:1: a.kind: expected local, kubernetes, sagemaker or sagemaker-local, found 'k8s' "
         "(write for example a: {kind: kubernetes})",
         "targets.yaml:2: b.contxt: not a field (did you mean context?)",
         "targets.yaml:3: c: expected a mapping, found 1 (write for example c: {kind: kubernetes})",

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.supervise.fakes import FileNode
 
-from windlass.engines.kubernetes.logs.tail import LogTail, last_line_at
 from windlass.runs.events import entry_of
 from windlass.runs.ledger import Ledger, fold_ledger
 from windlass.runs.node_events import RankSeen
@@ -16,6 +15,7 @@ from windlass.runs.store import RunWriter, Store
 from windlass.runs.time_accounting import Spent
 from windlass.supervise.adoption import observed_until
 from windlass.supervise.ingestion import EventIngestion, RunProgress
+from windlass.supervise.log_tail import LogTail, last_line_at
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import event_of
 

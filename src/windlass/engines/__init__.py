@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 ENGINES: Final = {
     "local": "windlass.engines.local.engine:LocalEngine",
     "kubernetes": "windlass.engines.kubernetes.engine:KubernetesEngine",
+    "sagemaker": "windlass.engines.sagemaker.engine:SageMakerEngine",
+    "sagemaker-local": "windlass.engines.sagemaker.engine:SageMakerLocalEngine",
     "fake": "windlass.engines.fake.engine:FakeEngine",
 }
 """The class of each engine of this package, imported when a target or a record first asks for it."""

@@ -54,7 +54,7 @@ def parse_targets(
     mapping, places = read_yaml(text, where, hint, may_be_empty=True)
     targets: dict[str, Target] = {"local": LocalTarget(name="local")}
     ranked = list(places.problems)
-    kinds = "local, kubernetes or sagemaker"
+    kinds = "local, kubernetes, sagemaker or sagemaker-local"
     for name, entry in mapping.items():
 
         def refused(field: str, message: str, hint: str, path: Path = (name,)) -> None:

@@ -461,6 +461,27 @@ class SageMakerOptions(Part):
 
     warm_pool: Duration | None = None
     """Seconds that machines are kept, and paid for, after the job, for the next one. Default: none are kept."""
+    spot: StrictBool = False
+    """Whether instances may be spot instances, which cost less and are taken back at any time. Default false."""
+    max_wait: Annotated[Duration, Field(gt=0)] | None = None
+    """Seconds that a job on spot instances may take with all its waiting for them. Default: a day more than it may
+    run."""
+    volume: Annotated[Size, Field(ge=1 << 30)] | None = None
+    """Disk of each instance, written as `100GiB`. Default: the target's."""
+
+    @field_validator("spot")
+    @classmethod
+    def _is_not_kept(cls, spot: bool, info: ValidationInfo) -> bool:
+        if spot and info.data.get("warm_pool") is not None:
+            raise refuse("cannot be used with warm_pool: SageMaker keeps no spot instances", "leave one out")
+        return spot
+
+    @field_validator("max_wait")
+    @classmethod
+    def _of_spot(cls, max_wait: float | None, info: ValidationInfo) -> float | None:
+        if max_wait is not None and not info.data.get("spot"):
+            raise refuse("is given, but the job does not wait for spot instances", "add spot: true")
+        return max_wait
 
 
 _Nodes = Annotated[int, Field(ge=1, le=100_000)]

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, StrictInt, field_validator
+from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
-from windlass.spec.names import Env, Label, Line, Location, Name, OnlyList, Word
+from windlass.spec.names import Env, Label, Line, Location, Name, OnlyList, Text, Word
 from windlass.spec.parts import DataClaim, Document, FileSystem, Workload, in_s3
+from windlass.spec.problems import refuse
+from windlass.spec.units import Size
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
@@ -109,13 +111,75 @@ class SageMakerTarget(Document):
     """AWS region, such as `us-east-1`."""
     role: Line
     """Role that the training job takes on: an ARN, or a name in this account."""
+    storage: Location
+    """Where code, checkpoints and models are kept, such as `s3://bucket/windlass/`; the role reads and writes it."""
+    image: Word | None = None
+    """Container image of jobs that name none, in ECR or a registry that the account reaches; it needs Python, and
+    nothing of ours. Default: none, and such a job is refused."""
+    instance: Line | None = None
+    """Instance type of jobs that name none, such as `ml.g5.xlarge`. Default: none, and such a job is refused."""
+    volume: Annotated[Size, Field(ge=1 << 30)] | None = None
+    """Disk of each instance, written as `100GiB`. Default 30 GiB."""
+    python: Line | None = None
+    """Interpreter inside the image for jobs that name none. Default `python3`."""
+    env: Env = Field(default_factory=dict)
+    """Environment variables for every job here; the job's own win. Default: none."""
+    subnets: Annotated[tuple[Line, ...], OnlyList] = ()
+    """Subnets of a VPC that instances are connected to, with `security_groups`. Default: none."""
+    security_groups: Annotated[tuple[Line, ...], OnlyList] = ()
+    """Security groups of the instances in the VPC. Default: none."""
+    network_isolation: StrictBool = False
+    """Whether containers reach nothing but each other. Default false."""
+    kms_key: Line | None = None
+    """Key by which disks of the instances and what they upload are encrypted. Default: the account's."""
+    encrypt_traffic: StrictBool = False
+    """Whether traffic between instances is encrypted, which slows collectives down. Default false."""
+    tags: Mapping[Line, Text] = Field(default_factory=dict)
+    """Tags of every training job. Default: Windlass's own alone."""
+    prices: Mapping[Line, Price] = Field(default_factory=dict)
+    """What an instance of a type costs an hour, such as `{ml.g5.xlarge: 1.408}`. Default: none, nothing is priced."""
+    currency: Currency = "USD"
+    """Currency of the prices, as its three letters. Default `USD`."""
+
+    @field_validator("storage")
+    @classmethod
+    def _is_in_s3(cls, storage: str) -> str | None:
+        return in_s3(storage, "SageMaker reads and writes")
+
+    @field_validator("security_groups")
+    @classmethod
+    def _with_subnets(cls, groups: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if bool(groups) is not bool(info.data.get("subnets")):
+            raise refuse("subnets and security_groups belong together", "give both, or none of them")
+        return groups
 
 
-Target = LocalTarget | KubernetesTarget | SageMakerTarget
+class SageMakerLocalTarget(Document):
+    """SageMaker's container contract on this machine: no account, and no Docker."""
 
-KINDS: Mapping[str, type[LocalTarget] | type[KubernetesTarget] | type[SageMakerTarget]] = {
+    kind: Literal["sagemaker-local"] = "sagemaker-local"
+    """What kind of target this is."""
+    name: Name
+    """What `--on` calls it."""
+    storage: Location | None = None
+    """Where code, checkpoints and models are kept: `s3://bucket/windlass/` or `file:///…`. Default: with the records of
+    runs on this machine."""
+    instance: Line = "ml.local"
+    """Instance type that hosts report of themselves for jobs that name none. Default `ml.local`."""
+    python: Line | None = None
+    """Interpreter of scripts whose job names none. Default: the active environment's."""
+    env: Env = Field(default_factory=dict)
+    """Environment variables for every job here; the job's own win. Default: none."""
+    network_isolation: StrictBool = False
+    """Whether hosts reach nothing but each other. Default false."""
+
+
+Target = LocalTarget | KubernetesTarget | SageMakerTarget | SageMakerLocalTarget
+
+KINDS: Mapping[str, type[LocalTarget] | type[KubernetesTarget] | type[SageMakerTarget] | type[SageMakerLocalTarget]] = {
     "local": LocalTarget,
     "kubernetes": KubernetesTarget,
     "sagemaker": SageMakerTarget,
+    "sagemaker-local": SageMakerLocalTarget,
 }
 """The class behind each `kind`."""

@@ -35,14 +35,14 @@ def main() -> int:
             words = fetched.stderr.decode(errors="replace").strip().splitlines()
             print("[w] the code could not be fetched: " + (words[-1] if words else "no reason given"), flush=True)
             return 1
-        digest = _digest(archive)
+        digest = digest_of(archive)
     else:
         digest = _joined(archive)
     if digest != os.environ["WINDLASS_CODE_DIGEST"]:
         print(f"[w] the code is damaged: its digest is {digest}", flush=True)
         return 1
     with tarfile.open(archive) as tar:
-        _unpack(tar)
+        unpack(tar, WORK)
     os.unlink(archive)
     os.chdir(os.path.join(WORK, "code"))
     program = os.path.join(WORK, "travel", "windlass", "worker", "pod.py")
@@ -63,7 +63,8 @@ def _joined(archive: str) -> str:
     return found.hexdigest()
 
 
-def _digest(path: str) -> str:
+def digest_of(path: str) -> str:
+    """SHA-256 of a file, in hex. Raises OSError."""
     found = hashlib.sha256()
     with open(path, "rb") as file:
         for data in iter(lambda: file.read(1 << 20), b""):
@@ -80,12 +81,12 @@ def _is_again() -> bool:
         return False
 
 
-def _unpack(tar: tarfile.TarFile) -> None:
-    """Extract all entries, which the digest has verified."""
+def unpack(tar: tarfile.TarFile, folder: str) -> None:
+    """Extract all entries, which the digest has verified. Raises OSError, tarfile.TarError."""
     if hasattr(tarfile, "data_filter"):
-        tar.extractall(WORK, filter="data")
+        tar.extractall(folder, filter="data")
     else:
-        tar.extractall(WORK)
+        tar.extractall(folder)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from windlass.worker.protocol import NetworkSpec
 # <linux/sched.h>, <sys/mount.h>
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 MS_BIND = 0x1000
 MS_REC = 0x4000
@@ -31,9 +33,9 @@ def enter(network: NetworkSpec, scratch: str) -> None:
     step that failed.
     """
     with open(network.namespace) as file:
-        _call("setns", ctypes.c_int(file.fileno()), ctypes.c_int(CLONE_NEWNET), what="enter the network namespace")
-    _call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="have a host name and mounts of its own")
-    _mount(None, "/", None, MS_REC | MS_SLAVE)  # from here on, no mount of ours is seen outside
+        call("setns", ctypes.c_int(file.fileno()), ctypes.c_int(CLONE_NEWNET), what="enter the network namespace")
+    call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="have a host name and mounts of its own")
+    mount(None, "/", None, MS_REC | MS_SLAVE)  # from here on, no mount of ours is seen outside
     socket.sethostname(network.host)
     _show_hosts(network.hosts, os.path.join(scratch, network.host + ".hosts"))
     _show_devices(os.path.join(scratch, network.host + ".sys"))
@@ -45,7 +47,7 @@ def join(pid: int) -> None:
     kinds = {"net": CLONE_NEWNET, "uts": CLONE_NEWUTS, "mnt": CLONE_NEWNS}
     files = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in kinds.items()]
     for file, kind in files:
-        _call("setns", ctypes.c_int(file), ctypes.c_int(kind), what=f"join process {pid}")
+        call("setns", ctypes.c_int(file), ctypes.c_int(kind), what=f"join process {pid}")
         os.close(file)
     os.chdir(here)  # with its mounts, the process was given their root
 
@@ -59,28 +61,29 @@ def _show_hosts(hosts: Mapping[str, str], path: str) -> None:
         file.write("\n".join(lines) + "\n")
     os.chmod(path, 0o644)
     if os.path.exists(HOSTS):
-        _mount(path, HOSTS, None, MS_BIND)
+        mount(path, HOSTS, None, MS_BIND)
 
 
 def _show_devices(folder: str) -> None:
     """`/sys/class/net` lists this network's devices; the rest of `/sys` (GPUs, cgroups) stays as it is."""
     os.makedirs(folder, exist_ok=True)
-    _mount("sysfs", folder, "sysfs", 0)
+    mount("sysfs", folder, "sysfs", 0)
     try:
         for name in SYS_FOLDERS:
-            _mount(os.path.join(folder, name), os.path.join("/sys", name), None, MS_BIND)
+            mount(os.path.join(folder, name), os.path.join("/sys", name), None, MS_BIND)
     finally:
-        _call("umount2", folder.encode(), ctypes.c_int(MNT_DETACH), what=f"unmount {folder}")
+        call("umount2", folder.encode(), ctypes.c_int(MNT_DETACH), what=f"unmount {folder}")
     os.rmdir(folder)
 
 
-def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+def mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    """A mount(2) in the namespace of this process. Raises OSError."""
     words = [None if word is None else word.encode() for word in (source, target, kind)]
-    _call("mount", *words, ctypes.c_ulong(flags), None, what=f"mount {source or target} on {target}")
+    call("mount", *words, ctypes.c_ulong(flags), None, what=f"mount {source or target} on {target}")
 
 
-def _call(function: str, *arguments: object, what: str) -> None:
-    """A call of the C library: `os.setns` and `os.unshare` came with Python 3.12, `mount` never did."""
+def call(function: str, *arguments: object, what: str) -> None:
+    """Call the C library, or raise OSError: `os.setns` and `os.unshare` came with Python 3.12, `mount` never did."""
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot {what}: {os.strerror(number)}")

@@ -144,7 +144,7 @@ class Node:
         self._drain_to_the_end()
         self._flush_progress()
         self._warn_if_nothing_saved()
-        failures = self._failures()
+        failures = self.failures()
         facts = self._facts() if failures else {}
         alone = tuple(rank.number for rank in self.ranks if os.path.exists(rank.base + ALONE))
         self.events.add(NodeEnded(time.time(), tuple(failures), self.ended_by, facts, alone, self._kept_outputs()))
@@ -545,7 +545,8 @@ class Node:
                 rank.is_ended_by_us()
                 process.send_group(rank.pid, signal.SIGKILL)
 
-    def _failures(self) -> list[RankFailure]:
+    def failures(self) -> list[RankFailure]:
+        """How its ranks have failed, those that have not succeeded."""
         known = {found.rank for found in self.own_failures}
         failed = [rank for rank in self.ranks if rank.outcome() != 0 and rank.number not in known]
         return [*self.own_failures, *map(self._failure, failed)]

@@ -18,6 +18,7 @@ from windlass.worker.node import Node
 from windlass.worker.pod_log import PodLog
 from windlass.worker.protocol import POD, STACKS_SIGNAL, NodeSpec
 from windlass.worker.rank_start import ColdStart, Start, WarmStart
+from windlass.worker.root_cause import first_cause
 
 if TYPE_CHECKING:
     from windlass.worker.fork_reset import ForkReset
@@ -27,6 +28,8 @@ NAME_SECONDS = 600.0
 NAME_PAUSE_SECONDS = 0.2
 LOG_SECONDS = 5.0
 QUOTED_BYTES = 64 << 10
+FAILURE_FILE = "WINDLASS_FAILURE_FILE"
+"""Variable: where the platform of this container reads why it has failed."""
 
 
 class Imports:
@@ -88,12 +91,27 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
             _wait_for_port(peer, spec.launch.port, log)
     [spec] = resume.add_resume_arguments([spec])  # each pod finds the checkpoint by itself
     how = imports.start(spec) if imports is not None else ColdStart()
-    code = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put).run()
+    node = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put)
+    code = node.run()
+    if code and (path := os.environ.get(FAILURE_FILE)):
+        _explain(path, node)
     with open(output, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - QUOTED_BYTES))
         log.put(POD, file.read())
     log.count()
     return code
+
+
+def _explain(path: str, node: Node) -> None:
+    """Write why the node has failed to the file that its platform shows to the user."""
+    found = first_cause(node.failures())
+    if found is None:
+        return
+    try:
+        with open(path, "w") as file:
+            file.write(f"rank {found['rank']}: {found['summary']}\n")
+    except OSError as error:
+        print(f"{path} cannot be written: {error}", file=sys.stderr, flush=True)
 
 
 def make_folders(env: Mapping[str, str]) -> None:

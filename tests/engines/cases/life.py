@@ -65,12 +65,14 @@ class Life(Case):
         assert run.text(ranks=[0]).endswith("saving\nsaved\n")
         assert run.status.exit_code == 4
 
+    @needs(Can.STOPS_AT_ONCE)
     def test_stop_now_leaves_out_the_grace(self, harness: Harness) -> None:
         run = harness.start("deaf", procs_per_node=2, grace=600).until_ready(2)
         harness.engine.stop(run.id, now=True)
         assert run.wait().phase is Phase.STOPPED
         assert run.exit_codes() == [-signal.SIGKILL] * 2
 
+    @needs(Can.STOPS_AT_ONCE)
     def test_stop_now_cuts_a_stop_short(self, harness: Harness) -> None:
         run = harness.start("deaf", procs_per_node=2, grace=600).until_ready(2)
         harness.engine.stop(run.id)

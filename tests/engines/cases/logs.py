@@ -41,10 +41,12 @@ class Logs(Case):
             assert b"".join(of_rank[rank]) == run.raw(rank)
 
     @differs(Aspect.OUTPUT)
+    @needs(Can.BYTES)
     def test_bytes_are_kept_as_they_were(self, harness: Harness) -> None:
         run = harness.finish("odd_bytes")
         assert run.raw() == b"\xff\xfe\x00 not UTF-8\n" + b"x" * 3_000_000 + b"\n\n\r\nno newline at the end"
 
+    @needs(Can.BYTES)
     def test_a_last_line_without_newline_is_a_line(self, harness: Harness) -> None:
         lines = harness.finish("odd_bytes").lines()
         assert [len(line.data) for line in lines] == [13, 3_000_000, 0, 1, 21]

@@ -30,7 +30,7 @@ OF_WINDLASS_ALONE = {
     "KUBEFLOW_TRAINER_SERVER_TOKEN",
 }
 DIFFERENT = {
-    "MASTER_ADDR": r"localhost|127\.0\.0\.1|10\.77\.0\.1",
+    "MASTER_ADDR": r"localhost|127\.0\.0\.1|10\.77\.0\.1|algo-1",
     "MASTER_PORT": r"\d{4,5}",
     "TORCHELASTIC_RUN_ID": r".+",
     "TORCHELASTIC_USE_AGENT_STORE": r"True|False",  # it keeps the store of rank 0 in its agent; ours is rank 0's own
@@ -92,7 +92,7 @@ class Placement(Case):
                 else:
                     assert ours[rank][name] == value, name
 
-    @needs(Can.PROCESSES)
+    @needs(Can.PROCESSES, Can.SHELL)
     def test_nothing_else_is_added_to_the_environment(
         self, harness: Harness, torchrun_environments: dict[int, dict[str, str]]
     ) -> None:

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
 from windlass.engines.kubernetes.api.login import AGAIN_SECONDS, Credentials, Login
 from windlass.engines.kubernetes.logs.follower import MAX_FOLLOWED, Connections, Follower, max_followed_now
-from windlass.engines.kubernetes.logs.tail import LogTail
+from windlass.supervise.log_tail import LogTail
 
 
 class Pods:

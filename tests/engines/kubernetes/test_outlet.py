@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.kubernetes.logs.tail import LogTail
+from windlass.supervise.log_tail import LogTail
 from windlass.worker.pod_log import PIECE_BYTES, PodLog
 
 

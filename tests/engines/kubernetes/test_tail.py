@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.engines.kubernetes.logs.tail import LogTail
 from windlass.runs import node_events
 from windlass.runs.logs import RunLogs
+from windlass.supervise.log_tail import LogTail
 from windlass.worker.pod_log import COUNT_BYTES, PIECE_BYTES, PodLog
 from windlass.worker.protocol import NODE_TAG
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.kubernetes.logs.tail import LogTail
+from windlass.supervise.log_tail import LogTail
 
 
 def line(number: int) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tests.helpers.until import until
 
-from windlass.engines.local import netns
+from windlass.engines import netns
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.facts import Facts, read_facts
 from windlass.engines.local.plan import plan

@@ -14,7 +14,6 @@ from windlass.engines.kubernetes.api.background import PAUSES
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.logs.feed import NodeFeed, NodeFiles, Readers
 from windlass.engines.kubernetes.logs.follower import Connections, Follower, raise_file_limit
-from windlass.engines.kubernetes.logs.tail import LogTail, last_line_at
 from windlass.engines.kubernetes.pods import reuse, spares
 from windlass.engines.kubernetes.pods.collection import HOLD_SECONDS
 from windlass.engines.kubernetes.pods.control import PodControl
@@ -31,6 +30,7 @@ from windlass.plan.plan import Plan
 from windlass.plan.price import num_spares
 from windlass.runs.node_events import RankSeen
 from windlass.supervise.backend import Attempt, Intent, Node
+from windlass.supervise.log_tail import LogTail, last_line_at
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
 
 WAKE_SECONDS_A_NODE: Final = 0.0003

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import itertools
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.api.lease import Lease, held_elsewhere, holder_of
 from windlass.engines.kubernetes.attempt import PodAttempt, attempt_facts
-from windlass.engines.kubernetes.facts import pack_code, planned_code
 from windlass.engines.kubernetes.mounts.planning import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.kubernetes.plan import PIECE_BYTES, attempt_objects, is_imported, numbered
 from windlass.engines.kubernetes.pods import reuse
@@ -33,6 +31,7 @@ from windlass.engines.kubernetes.transfers.manifests import filled
 from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.engines.kubernetes.workloads.job import keeps_others
+from windlass.engines.travel import planned_code
 from windlass.errors import EngineError
 from windlass.plan.compose import compose
 from windlass.plan.plan import Plan
@@ -308,10 +307,7 @@ class KubernetesBackend(Backend):
         if is_imported(self.plan):
             raise EngineError(f"the code of {self.plan.run_id} is no longer there",
                               "resume it on the machine that submitted it")  # fmt: skip
-        packed = planned_code(code["digest"]) or pack_code(Path(code["folder"]), os.environ)
-        if packed.digest != code["digest"]:
-            raise EngineError(f"the code in {code['folder']} has changed since the plan was made", "make it again")
-        return packed
+        return planned_code(code["digest"], Path(code["folder"]))
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 

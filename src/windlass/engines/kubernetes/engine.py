@@ -74,12 +74,11 @@ class KubernetesEngine(SupervisedEngine):
     def export(cls, plan: Plan, context: Context) -> Manifests:
         """See `Engine`."""
         from windlass.engines.kubernetes.export import manifests
-        from windlass.engines.kubernetes.facts import pack_code, planned_code
+        from windlass.engines.travel import planned_code
 
         plan.require_runnable()
         [sent] = plan.requests("code")
-        packed = planned_code(sent["digest"]) or pack_code(Path(sent["folder"]), context.environ)
-        return manifests(plan, packed.data, context.now())
+        return manifests(plan, planned_code(sent["digest"], Path(sent["folder"])).data, context.now())
 
     @classmethod
     def check(cls, target: KubernetesTarget, context: Context) -> Report:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.imports import script_imports
-from windlass.code.pack import Packed, pack
+from windlass.code.pack import Packed
+from windlass.engines import travel
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.api.connect import find_kubeconfig
 from windlass.engines.kubernetes.layout import SUPERVISOR_ACCOUNT
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 64 << 20
 """Code before it is compressed, where objects of the cluster carry it."""
-MAX_STORED_BYTES: Final = 512 << 20
-"""The same where the target names a store."""
-TRAVELLING: Final = ("__init__.py", "worker", "train", "s3")
-"""The parts of the package that are sent with a job, under its own name."""
 UNFIT: Final = ("unknown field", "cannot create resource")
 """The API server's errors on an object whose version lacks a field, or that the login may not create."""
 WORKLOAD_UNFIT: Final = "way-unfit"
@@ -125,7 +122,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     kubeconfig = find_kubeconfig(environ)
     with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
-        limit = MAX_BYTES if target.storage is None else MAX_STORED_BYTES
+        limit = MAX_BYTES if target.storage is None else travel.MAX_BYTES
         packing = pool.submit(_pack, code_dir, environ, limit) if found else None
         cluster, unreachable = _look(job, target, kubeconfig)
         code, problem = packing.result() if packing is not None else (None, None)
@@ -146,29 +143,9 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     )
 
 
-def pack_code(code_dir: Path, environ: Mapping[str, str], limit: int = MAX_STORED_BYTES) -> Packed:
-    """What travels with a job: its folder, of so many bytes at most, and what of this package its pods need. Raises
-    UsageError.
-    """
-    package = Path(__file__).parents[2]
-    ours = {f"travel/windlass/{name}": package / name for name in TRAVELLING}
-    packed = pack(code_dir, limit, environ, ours)
-    _last[:] = [packed]
-    return packed
-
-
-_last: list[Packed] = []
-"""What was packed last: a command that plans a run sends what it has planned."""
-
-
-def planned_code(digest: str) -> Packed | None:
-    """The archive with this digest, if it is the one that this process has packed last."""
-    return next((packed for packed in _last if packed.digest == digest), None)
-
-
 def _pack(code_dir: Path, environ: Mapping[str, str], limit: int) -> tuple[Packed | None, tuple[str, str] | None]:
     try:
-        return pack_code(code_dir, environ, limit), None
+        return travel.pack_code(code_dir, environ, limit), None
     except UsageError as error:
         return None, (error.message, error.hint)
 

@@ -6,9 +6,9 @@ import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from windlass.engines import copying
+from windlass.engines import travel
 from windlass.engines.base import Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import StoreError, UsageError
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.spec.targets import LocalTarget
     from windlass.worker.tarpipe import Received
-
-TRAVELLING: Final = ("__init__.py", "worker", "train", "s3")
-"""The parts of the package that are sent with a job to interpreters without it."""
 
 
 class LocalEngine(SupervisedEngine):
@@ -84,15 +81,17 @@ class LocalEngine(SupervisedEngine):
 
     def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
         """See `Engine`."""
+        from windlass.engines.copying import copy
         from windlass.engines.local import exec_copy
 
-        return copying.copy(exec_copy.result(self._folders(run_id), path), local, told, Path(path).name)
+        return copy(exec_copy.result(self._folders(run_id), path), local, told, Path(path).name)
 
     def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
         """See `Engine`."""
+        from windlass.engines.copying import copy
         from windlass.engines.local import exec_copy
 
-        return copying.copy(local, exec_copy.result(self._folders(run_id), path), told, local.resolve().name)
+        return copy(local, exec_copy.result(self._folders(run_id), path), told, local.resolve().name)
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
         """The folder of a run, and the environment with the folders of its results."""
@@ -114,11 +113,11 @@ class LocalEngine(SupervisedEngine):
         package = Path(__file__).parents[2]
         folder = self.store.home / "travel" / "windlass"
         try:
-            if folder.is_symlink() or not all((folder / part).exists() for part in TRAVELLING):
+            if folder.is_symlink() or not all((folder / part).exists() for part in travel.PARTS):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.parent.mkdir(mode=0o700, exist_ok=True)  # it is on the path from which ranks import
                 folder.mkdir(mode=0o700, exist_ok=True)
-                for part in TRAVELLING:
+                for part in travel.PARTS:
                     with contextlib.suppress(FileExistsError):
                         (folder / part).symlink_to(package / part)
         except OSError as error:

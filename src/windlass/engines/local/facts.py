@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.code.imports import script_imports
-from windlass.engines.local import netns
+from windlass.engines import netns
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job

@@ -7,7 +7,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from windlass.code.imports import ahead
-from windlass.engines.local import launchers, netns
+from windlass.engines import netns
+from windlass.engines.local import launchers
 from windlass.engines.local.facts import Facts
 from windlass.errors import PlanError, Problem
 from windlass.plan import arguments

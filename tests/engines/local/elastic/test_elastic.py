@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.helpers.until import passed, until
 
-from windlass.engines.local import netns
+from windlass.engines import netns
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.facts import read_facts
 from windlass.engines.local.plan import plan

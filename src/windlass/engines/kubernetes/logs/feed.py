@@ -18,11 +18,11 @@ from typing import Final, Protocol
 
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.logs.follower import POLLS_A_SECOND, PodLogReader, Pods
-from windlass.engines.kubernetes.logs.tail import Known, LogTail
 from windlass.engines.kubernetes.pods.nodes import has_ended
 from windlass.engines.kubernetes.pods.orders import EventSink
 from windlass.engines.kubernetes.pods.status import container_state, is_restarted
 from windlass.runs import node_events
+from windlass.supervise.log_tail import Known, LogTail
 from windlass.worker import event_feed
 from windlass.worker.order_protocol import ProtocolError
 from windlass.worker.protocol import NodeEnded

@@ -17,7 +17,6 @@ from windlass.engines.kubernetes.api import background
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.attempt import PodAttempt
 from windlass.engines.kubernetes.discovery import discovery
-from windlass.engines.kubernetes.logs.tail import LogTail
 from windlass.engines.kubernetes.pods.control import ExecControl
 from windlass.engines.kubernetes.pods.nodes import Pod, PodId, by_id, has_ended
 from windlass.engines.kubernetes.pods.spares import begun
@@ -25,6 +24,7 @@ from windlass.engines.kubernetes.pods.status import container_state
 from windlass.engines.kubernetes.workloads import OWNER_KINDS
 from windlass.errors import NoSuchRun
 from windlass.plan.plan import Plan, Step
+from windlass.supervise.log_tail import LogTail
 from windlass.worker.protocol import NodeSpec
 
 READERS: Final = 16

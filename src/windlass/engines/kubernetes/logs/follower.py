@@ -13,10 +13,10 @@ from typing import Final, Protocol
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.background import Backoff
 from windlass.engines.kubernetes.api.client import Client, Refused, Silent
-from windlass.engines.kubernetes.logs.tail import LogTail
 from windlass.engines.kubernetes.pods.nodes import Pod, has_ended
 from windlass.engines.kubernetes.pods.status import container_state, is_restarted
 from windlass.errors import EngineError
+from windlass.supervise.log_tail import LogTail
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at a pod that has not started, if no watch event arrives."""

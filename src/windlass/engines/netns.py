@@ -44,12 +44,18 @@ Request = Mapping[str, Any]
 # -- commands (pure) --------------------------------------------------------------------------------------------------
 
 
-def describe(run_id: str, home: str, num_nodes: int, rate: str | None) -> dict[str, Any]:
-    """The network of a run: its nodes with their addresses, and the commands that create and remove it."""
+def describe(
+    run_id: str, home: str, num_nodes: int, rate: str | None, host_names: Sequence[str] = ()
+) -> dict[str, Any]:  # fmt: skip
+    """The network of a run: its nodes with their addresses, and the commands that create and remove it.
+
+    `host_names`: of all nodes; `node-0` and so on by default.
+    """
+    names = host_names or [f"node-{node}" for node in range(num_nodes)]
     stem = f"wl-{run_id}-{hashlib.sha256(home.encode()).hexdigest()[:6]}"
     hub = f"{stem}-bridge"
     nodes = [
-        {"node": node, "host": f"node-{node}", "namespace": f"{stem}-node-{node}", "address": str(NETWORK[node + 1])}
+        {"node": node, "host": names[node], "namespace": f"{stem}-node-{node}", "address": str(NETWORK[node + 1])}
         for node in range(num_nodes)
     ]
     make = [f"ip netns add {hub}", f"ip -n {hub} link add br0 type bridge", f"ip -n {hub} link set br0 up"]

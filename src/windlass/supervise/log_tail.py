@@ -32,6 +32,7 @@ OVER: Final = b"over "
 READ_ALONE: Final = (f'{{"kind": "{LinesCounted.kind}"'.encode(), f'{{"kind": "{NodeStarted.kind}"'.encode())
 """Prefixes of the events that describe the log itself."""
 MAX_TIMELESS: Final = 20
+ROTATED: Final = "the kubelet rotated the log of the pod before a supervisor read it"
 BATCH_LINES: Final = 512
 BATCH_SECONDS: Final = 0.05
 """How long lines may gather before they are written, while more come."""
@@ -54,14 +55,15 @@ class LogTail:
 
     def __init__(
         self, folder: Path, node: int, ranks: Iterable[int], number: int = 1, first: int = 1, waited: bool = False, *,
-        has_output: bool = True, known: Known | None = None,
+        has_output: bool = True, known: Known | None = None, why_missing: str = ROTATED,
     ) -> None:  # fmt: skip
         """Cut the files back to the lengths in the cursor. Raises OSError.
 
         They are of attempt `number`; attempt `first` is the first that the pod has run, and for which it was made, or
         `waited` as a spare. Without `has_output`, the logs of ranks are hollow: they grow by what is printed, which
         shows that the ranks are alive, and take no space.
-        With `known` the log is read from there on only.
+        With `known` the log is read from there on only. `why_missing` ends the line that is written where lines are
+        missing.
         """
         self._folder = folder
         self._node = node
@@ -69,6 +71,7 @@ class LogTail:
         self._first = first
         self._waited = waited
         self._known = known
+        self._why_missing = why_missing
         self._cursor_path = folder / f"node-{node}.cursor"
         ranks = tuple(ranks)
         self._hollow = frozenset(() if has_output else map(str, ranks))
@@ -251,12 +254,12 @@ class LogTail:
     def _write_gap(self, batch: _Batch, moment: int, missing: Mapping[str, int]) -> None:
         for tag, num in missing.items():
             if tag in self._indexes:
-                text = f"[windlass] {num:,} lines of rank {tag} are missing here: {_WHY_MISSING}"
+                text = f"[windlass] {num:,} lines of rank {tag} are missing here: {self._why_missing}"
                 batch.add_line(tag, text.encode(), moment, self._folder)
         names = {NODE_TAG: "events", POD: "the pod's process"}
         parts = ", ".join(f"{names.get(tag) or f'rank {tag}'}: {num:,}" for tag, num in missing.items())
         total = sum(missing.values())
-        message = f"{total:,} lines are missing from the log of node {self._node} ({parts}): {_WHY_MISSING}"
+        message = f"{total:,} lines are missing from the log of node {self._node} ({parts}): {self._why_missing}"
         event = NodeWarning(moment / 1e9, message, {"node": self._node}, missing=missing).to_json()
         if self._token:
             event[node_events.TOKEN] = self._token
@@ -273,9 +276,6 @@ class LogTail:
         fresh = self._cursor_path.with_suffix(".fresh")
         fresh.write_text(json.dumps(known))
         fresh.replace(self._cursor_path)
-
-
-_WHY_MISSING: Final = "the kubelet rotated the log of the pod before a supervisor read it"
 
 
 class _Batch:

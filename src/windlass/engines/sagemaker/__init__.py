@@ -1,0 +1,1 @@
+"""Amazon SageMaker, and its container contract on this machine."""

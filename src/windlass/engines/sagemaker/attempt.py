@@ -1,0 +1,335 @@
+"""One attempt as a training job: its hosts are nodes, whose events are read from their log streams."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.sagemaker.service import (
+    COMPLETED,
+    ENDED,
+    FAILED,
+    STOPPED,
+    Description,
+    NotLoggedIn,
+    Refused,
+    Service,
+    Unavailable,
+)
+from windlass.runs.node_events import RankSeen, StageReached
+from windlass.runs.stop_request import read_stop_request
+from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
+from windlass.supervise.log_tail import LogTail
+from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, RankChanged, RankFailing, RankFailure
+
+STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
+MISSING: Final = "CloudWatch has not kept them"
+LOG_SECONDS: Final = 30.0
+"""How long the last lines of a job that has ended may take to arrive in its logs."""
+TIME_IS_OVER: Final = "MaxRuntimeExceeded"
+INTERRUPTED: Final = "Interrupted"
+STAGES: Final = {
+    "Pending": "queued", "Starting": "provisioning", "LaunchingMLInstances": "provisioning",
+    "PreparingTrainingStack": "provisioning", "Training": "starting",
+    "Downloading": "pulling", "DownloadingTrainingImage": "pulling",
+}  # fmt: skip
+"""Secondary statuses of a job, as phases of a run."""
+
+
+class HostNode(Node):
+    """One host of the training job."""
+
+    def __init__(self, number: int, place: int, ranks: tuple[int, ...], folder: Path, attempt: JobAttempt) -> None:
+        super().__init__(number, ranks, folder)
+        self.place = place
+        self._attempt = attempt
+        self._claim: Sequence[RankFailure] | None = None
+        """How its ranks have failed, by its log; believed once the job has ended."""
+
+    def news(self) -> Iterator[NodeEvent]:
+        """See `Node`."""
+        attempt = self._attempt
+        all_read = attempt.all_read
+        if attempt.is_alive and not attempt.is_seen_alive:
+            attempt.is_seen_alive = True
+            yield RankSeen(time.time())
+        for event in super().news():
+            if isinstance(event, RankFailing) or (isinstance(event, RankChanged) and event.exit_code):
+                attempt.has_failing_rank = True
+            yield event
+        if self.place == 0:
+            yield from attempt.reports()
+        if all_read and not self.ended:
+            yield from self._believe()
+
+    def take_end(self, failures: Sequence[RankFailure]) -> None:
+        """See `Node`. Any process of the host may have written it: the end of the job decides if it is believed."""
+        self._claim = failures
+
+    def _believe(self) -> Iterator[NodeEvent]:
+        status = self._attempt.status
+        if self._claim is not None and (self._claim or status != FAILED or self._attempt.has_other_claim(self)):
+            self.ended, self.failures = True, list(self._claim)
+        elif status == COMPLETED:
+            self.ended, self.failures = True, []
+            message = f"host {self.place + 1} has succeeded, as its job has, though its log lacks its end"
+            yield NodeWarning(time.time(), message)
+        elif status == STOPPED and self._attempt.was_stopped_by_user:
+            words = self.last_words()
+            self.ended = True
+            self.failures = [
+                RankFailure(rank, -signal.SIGTERM, time.time(), words, ended_by_us=True) for rank in self.ranks
+            ]
+
+    @property
+    def claims_failure(self) -> bool:
+        """Whether ranks of it have failed, by its log."""
+        return bool(self._claim)
+
+    @property
+    def exit_code(self) -> int:
+        """See `Node`."""
+        return -signal.SIGKILL
+
+    def lives(self) -> bool:
+        """See `Node`."""
+        return not self._attempt.all_read
+
+    def last_words(self) -> str:
+        """Why the job has ended, and what the process of the host has written of its own."""
+        return "\n".join(text for text in (super().last_words(), self._attempt.why_ended) if text)
+
+    def send(self, intent: Intent) -> None:
+        """Stop the job: SageMaker signals all of its hosts, or none.
+
+        Where a rank has failed, its host is about to end with its exit code, and SageMaker then ends the others. A job
+        that is stopped in between would be `Stopped`, and without a reason.
+        """
+        is_failing = self._attempt.has_failing_rank and not self._attempt.was_stopped_by_user
+        if (intent is Intent.STOP and not is_failing) or intent in (Intent.STOP_NOW, Intent.KILL):
+            self._attempt.stop()
+
+
+class JobAttempt(Attempt):
+    """All hosts of one training job. A thread asks the service for its state and its logs."""
+
+    nodes: tuple[HostNode, ...]
+
+    def __init__(
+        self, service: Service, name: str, number: int, specs: Sequence[NodeSpec], folder: Path,
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`name` is that of the training job."""
+        super().__init__(folder, ())
+        self._service = service
+        self.name = name
+        self._number = number
+        self._wake = wake
+        self.nodes = tuple(
+            HostNode(spec.node, place, tuple(rank.rank for rank in spec.ranks), folder, self)
+            for place, spec in enumerate(specs)
+        )
+        self._tails: dict[int, LogTail] = {}
+        self._tokens: dict[str, str] = {}
+        """By log stream, where its next page begins."""
+        self.description: Description = {}
+        self.all_read = False
+        """Whether the job has ended, and all of its logs are in the files."""
+        self.is_seen_alive = False
+        self.has_failing_rank = False
+        """Whether a rank has failed, by the log of its host."""
+        self.is_stopped_by_us = False
+        self.trouble: TargetUnavailable | None = None
+        """Why the service does not answer now."""
+        self._is_to_stop = False
+        self._ended_at: float | None = None
+        """Monotonic seconds; when the job was first seen to have ended."""
+        self._num_told = 0
+        """Transitions of the job that were reported."""
+        self._closed = threading.Event()
+        self._asked = threading.Event()
+        threading.Thread(target=self._run, name=f"training job {name}", daemon=True).start()
+
+    @property
+    def status(self) -> str:
+        """`InProgress`, `Completed`, …; empty before it is known."""
+        return str(self.description.get("TrainingJobStatus", ""))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its containers run."""
+        return self.description.get("SecondaryStatus") in ("Training", "Stopping", "Uploading")
+
+    @property
+    def why_ended(self) -> str:
+        """The reason that the service gives; empty where it has none."""
+        if self.status not in ENDED:
+            return ""
+        reason = str(self.description.get("FailureReason") or "")
+        return reason or f"the training job has ended as {self.status}"
+
+    @property
+    def ended_by_target(self) -> str | None:  # type: ignore[override]
+        """See `Attempt`: by the job's own time limit, or because its spot instances were taken back."""
+        second = self.description.get("SecondaryStatus")
+        if second == TIME_IS_OVER:
+            return "timeout"
+        return "preemption" if second == INTERRUPTED else None
+
+    @property
+    def was_stopped_by_user(self) -> bool:
+        """Whether a supervisor of the run has stopped the job."""
+        return self.is_stopped_by_us or read_stop_request(self.folder.parent) is not None
+
+    def has_other_claim(self, node: HostNode) -> bool:
+        """Whether the log of another host explains why the job has failed."""
+        return any(other.claims_failure for other in self.nodes if other is not node)
+
+    def reports(self) -> Iterator[NodeEvent]:
+        """What the service has reported of the job since the last call."""
+        transitions = self.description.get("SecondaryStatusTransitions") or []
+        for one in transitions[self._num_told :]:
+            self._num_told += 1
+            if (stage := STAGES.get(one["Status"])) is not None:
+                yield StageReached(_seconds(one["StartTime"]), stage)
+            elif one["Status"] == INTERRUPTED:
+                yield NodeWarning(time.time(), f"SageMaker: {one.get('StatusMessage') or 'interrupted'}")
+
+    def last_sign_of_life(self) -> float:
+        """See `Attempt`."""
+        written = [0.0]
+        for path in self.folder.glob("rank-*.log"):
+            with contextlib.suppress(OSError):
+                written.append(path.stat().st_mtime)
+        return max(written)
+
+    def stop(self) -> None:
+        """Have the job stopped, by the thread."""
+        self._is_to_stop = True
+        self._asked.set()
+
+    def close(self) -> None:
+        """See `Attempt`."""
+        self._closed.set()
+        self._asked.set()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed.is_set() and not self.all_read:
+            try:
+                self._turn()
+                self.trouble = None
+            except (Unavailable, Refused) as error:
+                self.trouble = unavailable(error, "the job goes on")
+            except OSError as error:  # a full disk: the logs are read again from the cursor
+                words = f"the logs cannot be written: {error.strerror or error}"
+                self.trouble = TargetUnavailable("NotObserved", words)
+                self._tokens.clear()
+            except Exception as error:  # a defect of ours must not end the thread: the run would never end
+                self.trouble = TargetUnavailable("NotObserved", f"{type(error).__name__}: {error}")
+                traceback.print_exc()
+                self._tokens.clear()
+            self._wake()
+            self._asked.wait(self._service.poll_seconds)
+            self._asked.clear()
+        self._wake()
+
+    def _turn(self) -> None:
+        if self._is_to_stop and not self.is_stopped_by_us and self.status not in ENDED:
+            self._stop_once()
+        self.description = self._service.describe(self.name)
+        is_over = self.status in ENDED
+        if is_over and self._ended_at is None:
+            self._ended_at = time.monotonic()
+        is_new = self._read_logs()
+        if is_over and not is_new and self._has_all_logs():
+            self.all_read = True
+
+    def _stop_once(self) -> None:
+        try:
+            self._service.stop(self.name)
+        except Refused as error:
+            if error.code != "ValidationException":  # that it has ended meanwhile
+                raise
+        self.is_stopped_by_us = True
+
+    def _has_all_logs(self) -> bool:
+        """Whether no more lines will come: each host's log has its end, or has had the time to get it."""
+        assert self._ended_at is not None
+        if all(self._has_end(node) for node in self.nodes):
+            return True
+        return self._service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS
+
+    def _has_end(self, node: HostNode) -> bool:
+        with contextlib.suppress(OSError):
+            return b'"kind": "end"' in node.path("events").read_bytes()
+        return False
+
+    def _read_logs(self) -> bool:
+        """Write what is new in the streams of the hosts; returns whether anything was."""
+        is_new = False
+        for stream in self._service.log_streams(self.name):
+            found = STREAM.fullmatch(stream)
+            place = int(found[1]) - 1 if found is not None else -1
+            if 0 <= place < len(self.nodes):
+                is_new = self._read(stream, place) or is_new
+        return is_new
+
+    def _read(self, stream: str, place: int) -> bool:
+        """Read a stream to its present end."""
+        tail = self._tail(place)
+        is_new = False
+        while not self._closed.is_set():
+            token = self._tokens.get(stream)
+            since = 0 if token is not None else _milliseconds(tail.begin())
+            page = self._service.read_log(stream, since=since, token=token)
+            for at, text in page.lines:
+                tail.put(_stamped(at, text))
+            is_new = tail.flush() or is_new or bool(page.lines and token is not None)
+            self._tokens[stream] = page.token
+            if page.token == token or not page.lines:
+                return is_new
+        return is_new
+
+    def _tail(self, place: int) -> LogTail:
+        if place not in self._tails:
+            node = self.nodes[place]
+            self._tails[place] = LogTail(
+                self.folder, node.number, node.ranks, self._number, self._number, why_missing=MISSING
+            )
+        return self._tails[place]
+
+
+def unavailable(error: Unavailable | Refused, more: str = "") -> TargetUnavailable:
+    """The condition of a run whose service cannot be used now."""
+    kind = "LoginFailed" if isinstance(error, NotLoggedIn) else "ServiceUnavailable"
+    return TargetUnavailable(kind, "; ".join(part for part in (error.message, more) if part), error.hint)
+
+
+def _stamped(at: int, text: str) -> bytes:
+    """A line as `LogTail` takes it: its time, and the text."""
+    stamp = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{stamp}.{at % 1000:03d}Z {text}".encode()
+
+
+def _seconds(moment: Any) -> float:
+    """A time of the service in Unix seconds: boto3 gives it as a datetime."""
+    return float(moment.timestamp() if isinstance(moment, datetime) else moment)
+
+
+def _milliseconds(stamp: str | None) -> int:
+    """When the last line was written that was read, in Unix milliseconds; 0 for none."""
+    if stamp is None:
+        return 0
+    with contextlib.suppress(ValueError):
+        return int(datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() * 1000)
+    return 0

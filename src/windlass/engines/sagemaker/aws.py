@@ -1,0 +1,155 @@
+"""SageMaker and CloudWatch Logs of AWS, by boto3, with the credentials that its own tools find."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+
+from windlass.engines.sagemaker.service import (
+    VALIDATION,
+    Description,
+    LogPage,
+    NotLoggedIn,
+    Refused,
+    Request,
+    Service,
+    Unavailable,
+)
+
+T = TypeVar("T")
+
+GROUP: Final = "/aws/sagemaker/TrainingJobs"
+STREAMS_SECONDS: Final = 10.0
+"""Between two lists of the log streams of a job: a host has one more where SageMaker starts it again."""
+RETRIES: Final = Config(retries={"mode": "adaptive", "max_attempts": 4}, connect_timeout=10, read_timeout=30)
+PASSING: Final = (
+    "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException", "InternalFailure",
+    "InternalServerException", "ServiceUnavailable", "ServiceUnavailableException",
+)  # fmt: skip
+LOGIN: Final = (
+    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClientException",
+    "InvalidSignatureException", "SignatureDoesNotMatch", "AuthFailure",
+)  # fmt: skip
+NO_LOGIN: Final = (
+    NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError, SSOError,
+    ProfileNotFound,
+)  # fmt: skip
+LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
+
+
+class Aws(Service):
+    """Training jobs of one account in one region."""
+
+    poll_seconds = 2.0
+    logs_are_prompt = False
+
+    def __init__(self, region: str) -> None:
+        """Raises NotLoggedIn for a profile that is not there."""
+        session = _answered(lambda: boto3.session.Session(region_name=region))
+        self._training = session.client("sagemaker", config=RETRIES)
+        self._logs = session.client("logs", config=RETRIES)
+        self._streams: dict[str, tuple[float, list[str]]] = {}
+        """By job: when its streams were listed, in monotonic seconds, and their names."""
+
+    def create(self, request: Request) -> None:
+        """See `Service`."""
+        _answered(lambda: self._training.create_training_job(**request))
+
+    def describe(self, name: str) -> Description:
+        """See `Service`."""
+        found: Description = _answered(lambda: self._training.describe_training_job(TrainingJobName=name))
+        return found
+
+    def stop(self, name: str) -> None:
+        """See `Service`."""
+        _answered(lambda: self._training.stop_training_job(TrainingJobName=name))
+
+    def delete(self, name: str) -> None:
+        """See `Service`."""
+
+    def log_streams(self, name: str) -> list[str]:
+        """See `Service`; the list may be `STREAMS_SECONDS` old."""
+        at, known = self._streams.get(name, (float("-inf"), []))
+        if known and time.monotonic() - at < STREAMS_SECONDS:
+            return known
+        pages = self._logs.get_paginator("describe_log_streams")
+        try:
+            found = _answered(
+                lambda: [
+                    str(one["logStreamName"])
+                    for page in pages.paginate(logGroupName=GROUP, logStreamNamePrefix=f"{name}/")
+                    for one in page["logStreams"]
+                ]
+            )
+        except Refused as error:
+            if error.code != "ResourceNotFoundException":  # no job of the account has logged anything yet
+                raise
+            found = []
+        self._streams[name] = (time.monotonic(), found)
+        return found
+
+    def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
+        """See `Service`."""
+        which: Mapping[str, Any] = {"startTime": since} if token is None else {"nextToken": token}
+        page = _answered(
+            lambda: self._logs.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **which)
+        )
+        lines = [(int(one["timestamp"]), str(one["message"])) for one in page["events"]]
+        return LogPage(lines, str(page["nextForwardToken"]))
+
+    def close(self) -> None:
+        """See `Service`."""
+        self._training.close()
+        self._logs.close()
+
+
+@functools.cache
+def account(region: str) -> str:
+    """The number of the account of these credentials. Raises Refused, Unavailable."""
+    client = boto3.session.Session(region_name=region).client("sts", config=RETRIES)
+    return str(_answered(lambda: client.get_caller_identity()["Account"]))
+
+
+def role_arn(role: str, region: str) -> str:
+    """The ARN of a role that may be named by its name in this account. Raises Refused, Unavailable."""
+    return role if role.startswith("arn:") else f"arn:aws:iam::{account(region)}:role/{role}"
+
+
+def _answered(call: Callable[[], T]) -> T:
+    """What a call gives; its errors as ours."""
+    try:
+        return call()
+    except ClientError as error:
+        raise _ours(error) from error
+    except NO_LOGIN as error:
+        raise NotLoggedIn(f"there are no credentials for AWS: {error}", LOGIN_HINT) from error
+    except ParamValidationError as error:
+        raise Refused(VALIDATION, f"boto3 refuses the request: {error}", "upgrade boto3") from error
+    except BotoCoreError as error:
+        raise Unavailable(f"AWS does not answer: {error}", "is there a network, and is the region right?") from error
+
+
+def _ours(error: ClientError) -> Refused | Unavailable:
+    code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
+    what = f"{error.operation_name}: {message} ({code})"
+    if code in LOGIN:
+        return NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT)
+    if code in PASSING or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+        return Unavailable(f"AWS cannot answer now: {what}")
+    return Refused(code, what)

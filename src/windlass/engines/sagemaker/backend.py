@@ -1,0 +1,224 @@
+"""Backend of SageMaker: one training job for each attempt. Every step may be repeated: what exists is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.sagemaker import layout, objects
+from windlass.engines.sagemaker.attempt import JobAttempt, unavailable
+from windlass.engines.sagemaker.connect import connect
+from windlass.engines.sagemaker.request import numbered
+from windlass.engines.sagemaker.service import ENDED, IN_USE, Refused, Service, Unavailable
+from windlass.engines.travel import planned_code
+from windlass.errors import EngineError, WindlassError
+from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.plan import Plan
+from windlass.runs.events import Warned
+from windlass.supervise.backend import Backend, TargetUnavailable
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import pack
+
+STARTED: Final = "started"
+"""File in the folder of an attempt whose training job was created."""
+
+
+class SageMakerBackend(Backend):
+    """Training jobs of one run."""
+
+    outlives_supervisor = True
+    uploads_outputs = True
+
+    def __init__(self, plan: Plan, run_dir: Path) -> None:
+        """Raises EngineError, UsageError."""
+        self._plan = plan
+        self._run_dir = run_dir
+        self._home = run_dir.parent.parent
+        [self._where] = plan.requests("service")
+        [self._body] = plan.requests("training-job")
+        [self._model] = plan.requests("model")
+        self.service: Service = connect(self._where, os.environ)
+        self._attempt: JobAttempt | None = None
+        self._fetching: _Fetching | None = None
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self.service.close()
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
+    def send_code(self) -> None:
+        """Store the code, unless the store has it. Raises EngineError, UsageError."""
+        [code] = self._plan.requests("code")
+        if not objects.is_there(code["address"], layout.ARCHIVE, code["bytes"], self._home):
+            packed = planned_code(code["digest"], Path(code["folder"]))
+            objects.put(code["address"], {layout.ARCHIVE: packed.data}, self._home)
+
+    def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
+        """See `Backend`."""
+        try:
+            self._create(record, number, members, clock.time())
+        except Unavailable as error:
+            raise unavailable(error) from error
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / STARTED).touch()
+        return self.adopt(folder, number, members, clock)
+
+    def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
+        """See `Backend`."""
+        name, specs = layout.job_name(self._plan.run_id, number), compose(self._plan.nodes, members)
+        self._attempt = JobAttempt(self.service, name, number, specs, folder, clock.wake)
+        return self._attempt
+
+    def is_started(self, folder: Path) -> bool:
+        """See `Backend`. A supervisor may have been killed after the job was created."""
+        if (folder / STARTED).exists():
+            return True
+        number = int(folder.name.rpartition("-")[2])
+        try:
+            self.service.describe(layout.job_name(self._plan.run_id, number))
+        except EngineError:
+            return False  # creating it again shows
+        return True
+
+    def _create(self, record: Recorder, number: int, members: Sequence[int], now: float) -> None:
+        """Create the training job of an attempt, unless it is there. Raises EngineError."""
+        limit, left = self._plan.policy["timeout_seconds"], None
+        if limit is not None:
+            left = limit - record.status.limited_seconds(now)
+        body = numbered(self._body, self._plan.run_id, number, left)
+        hosts = tuple(layout.host(place) for place in range(len(members)))
+        channel = next(one for one in body["InputDataConfig"] if one["ChannelName"] == layout.OWN)
+        address = channel["DataSource"]["S3DataSource"]["S3Uri"]
+        port, agents = self._ports(address)
+        facts = AttemptFacts(
+            number=number,
+            folder=f"{layout.WORK}/attempt",
+            rendezvous=Rendezvous(hosts[0], port, agents, hosts),
+            since=record.status.created_at,
+            continuation=record.history.continuation(record.status),
+        )
+        specs = compose(self._plan.nodes, members, facts)
+        self.send_code()
+        objects.put(address, objects.starters(pack(number, dict(enumerate(specs)))), self._home)
+        try:
+            self.service.create(body)
+        except Refused as error:
+            if error.code != IN_USE:
+                raise
+            self._require_ours(body["TrainingJobName"])
+
+    def _require_ours(self, name: str) -> None:
+        """Raise EngineError for a training job of this name that is not of this run."""
+        there = self.service.describe(name)
+        if there.get("Environment", {}).get(layout.RUN_VARIABLE) != self._plan.run_id:
+            raise EngineError(f"training job {name} exists already, and is not of this run", "run again")
+
+    def _ports(self, address: str) -> tuple[int, int]:
+        """Where the ranks of the attempt with this address meet, and torchrun's agents: hosts here share ports."""
+        if self._where["kind"] == "sagemaker":
+            return layout.ports(address)
+        with _free_port() as one, _free_port() as other:
+            return one, other
+
+    def trouble(self) -> TargetUnavailable | None:
+        """See `Backend`."""
+        return self._attempt.trouble if self._attempt is not None else None
+
+    def lives(self) -> bool:
+        """See `Backend`."""
+        try:
+            return bool(self.live_jobs())
+        except EngineError:
+            return True
+
+    def live_jobs(self, num_attempts: int | None = None) -> list[str]:
+        """Training jobs of the run that have not ended. Raises EngineError."""
+        folders = self._run_dir.glob("attempt-*")
+        found = []
+        for number in sorted(int(folder.name.rpartition("-")[2]) for folder in folders):
+            name = layout.job_name(self._plan.run_id, number)
+            with contextlib.suppress(Refused):
+                if self.service.describe(name)["TrainingJobStatus"] not in ENDED:
+                    found.append(name)
+        return found
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def upload(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`: the service has stored the model; this brings it to the run's folder."""
+        if self._fetching is None:
+            name = layout.job_name(self._plan.run_id, len(record.status.attempts))
+            address, into = f"{self._model['source']}/{name}/output/", Path(self._model["path"])
+            self._fetching = _Fetching(lambda: objects.fetch_model(address, into, self._home), clock.wake)
+        return self._fetching.is_done(record)
+
+    def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
+        """See `Backend`: no training job of an ended run may go on."""
+        try:
+            self.end_jobs()
+        except EngineError as error:
+            record.note(Warned(f"training jobs may go on: {error.message}; {self.removal_hint}"))
+
+    def end_jobs(self) -> list[str]:
+        """Stop the training jobs of the run that have not ended; gives their names. Raises EngineError."""
+        live = self.live_jobs()
+        for name in live:
+            with contextlib.suppress(Refused):
+                self.service.stop(name)
+        return live
+
+    def remove(self) -> None:
+        """See `Backend`. Training jobs that have ended stay in SageMaker's own list, which cannot be changed."""
+        self.end_jobs()
+        for folder in self._run_dir.glob("attempt-*"):
+            with contextlib.suppress(EngineError):
+                self.service.delete(layout.job_name(self._plan.run_id, int(folder.name.rpartition("-")[2])))
+
+    @property
+    def removal_hint(self) -> str:  # type: ignore[override]
+        """See `Backend`."""
+        if self._where["kind"] != "sagemaker":
+            return f"windlass stop {self._plan.run_id}"
+        name = layout.job_name(self._plan.run_id, 1)
+        return f"to end them: aws sagemaker stop-training-job --training-job-name {name}"
+
+
+class _Fetching:
+    """Brings the model home in a thread: the supervisor does not wait for it."""
+
+    def __init__(self, fetch: Callable[[], tuple[int, int]], wake: Callable[[], None]) -> None:
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(fetch, wake), name="model", daemon=True)
+        self._thread.start()
+
+    def _run(self, fetch: Callable[[], tuple[int, int]], wake: Callable[[], None]) -> None:
+        try:
+            fetch()
+        except Exception as error:
+            self._error = error
+        wake()
+
+    def is_done(self, record: Recorder) -> bool:
+        """Whether it is over; a model that cannot be read is still in the store, and costs the run nothing."""
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            error = self._error
+            words = error.message if isinstance(error, WindlassError) else str(error)
+            record.note(Warned(f"the model was not brought home: {words}"))
+        return True
+
+
+@contextlib.contextmanager
+def _free_port() -> Iterator[int]:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        yield found.getsockname()[1]

@@ -1,0 +1,29 @@
+"""Connects to the service that a plan names: AWS, or the twin on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from windlass.engines.sagemaker.service import Service
+from windlass.errors import MissingPart
+
+
+def connect(where: Mapping[str, Any], environ: Mapping[str, str]) -> Service:
+    """The service of a plan's step `service`. Raises MissingPart, EngineError."""
+    if where["kind"] == "sagemaker-local":
+        from windlass.engines.sagemaker.twin.service import Twin
+
+        return Twin(Path(where["home"]), environ)
+    require_boto3()
+    from windlass.engines.sagemaker.aws import Aws
+
+    return Aws(where["region"])
+
+
+def require_boto3() -> None:
+    """Raise MissingPart where the extra `aws` is not installed."""
+    if find_spec("boto3") is None:
+        raise MissingPart("targets of kind sagemaker need boto3", "pip install 'windlass[aws]'")

@@ -1,0 +1,87 @@
+"""Engines of SageMaker, and of its hosts on this machine: their runs are supervised by a process of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from windlass.engines.supervised import SupervisedEngine
+from windlass.errors import UsageError
+from windlass.plan.plan import Plan
+from windlass.runs.store import RunWriter
+
+if TYPE_CHECKING:
+    from windlass.diagnose.observations import Observations
+    from windlass.engines.sagemaker.backend import SageMakerBackend
+    from windlass.runs.context import Context
+    from windlass.spec.job import Job
+    from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
+    from windlass.worker.tarpipe import Received
+
+
+class SageMakerEngine(SupervisedEngine):
+    """Runs on SageMaker."""
+
+    kind: ClassVar[str] = "sagemaker"
+    is_remote: ClassVar[bool] = True
+    _supervisor = ("-I", str(Path(__file__).with_name("__main__.py")))
+
+    @classmethod
+    def make_plan(
+        cls, job: Job, target: SageMakerTarget | SageMakerLocalTarget, run_id: str, base: Path, context: Context
+    ) -> Plan:  # fmt: skip
+        """See `Engine`."""
+        from windlass.engines.sagemaker.facts import read_facts
+        from windlass.engines.sagemaker.plan import plan
+
+        facts = read_facts(job, target, base=base, home=context.home, environ=context.environ)
+        return plan(job, target, facts, run_id)
+
+    def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
+        """See `Engine`: of the model, which was brought home; of hosts nothing can be read."""
+        from windlass.engines.copying import copy
+
+        first, _, rest = path.partition("/")
+        output = self.store.run_dir(run_id) / "output"
+        if first != "output":
+            raise UsageError(f"{path} is not among what {run_id} has brought home", f"windlass cp {run_id}:output .")
+        if not output.exists():
+            raise UsageError(f"{run_id} has brought no model home", f"windlass status {run_id}")
+        return copy(output / rest if rest else output, local, told, Path(path).name)
+
+    def observe(self, run_id: str) -> Observations:
+        """All that can be seen of a run. Raises NoSuchRun."""
+        from windlass.engines.sagemaker.observe import observe
+
+        return observe(self.store, self.status(run_id))
+
+    @classmethod
+    def instance_type(cls, plan: Any) -> str | None:
+        """See `Engine`."""
+        for step in plan.get("steps", ()):
+            if step["kind"] == "training-job":
+                return str(step["request"]["ResourceConfig"]["InstanceType"])
+        return None
+
+    def _backend(self, plan: Plan, run_dir: Path) -> SageMakerBackend:
+        from windlass.engines.sagemaker.backend import SageMakerBackend  # a list of runs needs none
+
+        return SageMakerBackend(plan, run_dir)
+
+    def _prepare(self, plan: Plan, writer: RunWriter) -> None:
+        """Send the code from here, where it is: errors are then the command's."""
+        with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
+            backend.send_code()
+
+    def _end_leftovers(self, run_id: str, *, now: bool) -> None:
+        with contextlib.closing(self._backend_of(run_id)) as backend:
+            assert hasattr(backend, "end_jobs")
+            backend.end_jobs()
+
+
+class SageMakerLocalEngine(SageMakerEngine):
+    """Runs in SageMaker's hosts on this machine."""
+
+    kind: ClassVar[str] = "sagemaker-local"

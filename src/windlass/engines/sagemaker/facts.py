@@ -1,0 +1,107 @@
+"""Reads the facts that a plan for SageMaker, or for its hosts on this machine, depends on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windlass.code.imports import script_imports
+from windlass.engines import travel
+from windlass.engines.sagemaker.connect import require_boto3
+from windlass.errors import EngineError, UsageError
+from windlass.runs.machine import user_name
+
+if TYPE_CHECKING:
+    from windlass.code.pack import Packed
+    from windlass.spec.job import Job
+    from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
+
+    Target = SageMakerTarget | SageMakerLocalTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The world as a plan sees it."""
+
+    home: str
+    """The folder of the records."""
+    code_dir: str
+    code_dir_found: bool
+    script_found: bool
+    code: Packed | None
+    """What travels; None where there is no folder."""
+    code_problem: tuple[str, str] | None
+    """Why it cannot be packed, and what to do."""
+    script_imports: tuple[str, ...]
+    user: str
+    python: str = ""
+    """The script's interpreter on this machine, absolute; empty where hosts are elsewhere."""
+    num_cpus: int = 1
+    """Cores of this machine that this process may use."""
+    role: str = ""
+    """The ARN of the role that the target names; empty where hosts are here, or AWS did not answer."""
+    role_problem: tuple[str, str] | None = None
+    """Why the ARN is not known, and what to do."""
+
+
+def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
+    """What a plan for `job` on `target` depends on. Raises MissingPart without boto3."""
+    role, problem_of_role = _role(target)
+    code_dir = (base / job.code).absolute()
+    found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
+    code, problem = _pack(code_dir, environ) if found else (None, None)
+    return Facts(
+        home=str(home),
+        code_dir=str(code_dir),
+        code_dir_found=found,
+        script_found=job.script_kind != "script"
+        or job.script_argv[0].startswith("/")
+        or (code_dir / job.script_argv[0]).is_file(),
+        code=code,
+        code_problem=problem,
+        script_imports=script_imports(job, code_dir) if found else (),
+        user=user_name(),
+        python=str(_python(job.python or target.python, base, environ)),
+        num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        role=role,
+        role_problem=problem_of_role,
+    )
+
+
+def _role(target: Target) -> tuple[str, tuple[str, str] | None]:
+    """The ARN of a target's role, which AWS is asked for only where the target gives a name; or why it is not known."""
+    if target.kind == "sagemaker-local":
+        return "", None
+    require_boto3()
+    if target.role.startswith("arn:"):
+        return target.role, None
+    from windlass.engines.sagemaker.aws import role_arn
+
+    try:
+        return role_arn(target.role, target.region), None
+    except EngineError as error:
+        return "", (error.message, error.hint)
+
+
+def _python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
+    """The interpreter that is named, else the active environment's, else the one that runs Windlass."""
+    if asked and "/" in asked:
+        return (base / os.path.expanduser(asked)).absolute()  # noqa: PTH111 - Path's own raises
+    if asked:
+        return Path(shutil.which(asked, path=environ.get("PATH")) or asked).absolute()
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if prefix := environ.get(variable):
+            return Path(prefix) / "bin" / "python"
+    return Path(sys.executable)
+
+
+def _pack(code_dir: Path, environ: Mapping[str, str]) -> tuple[Packed | None, tuple[str, str] | None]:
+    try:
+        return travel.pack_code(code_dir, environ), None
+    except UsageError as error:
+        return None, (error.message, error.hint)

@@ -1,0 +1,82 @@
+"""What the engine asks of SageMaker and CloudWatch Logs: a few calls, with the names and the shapes of their API.
+
+Two services answer them: AWS, and a twin on this machine (`twin/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from windlass.errors import EngineError
+
+Request = Mapping[str, Any]
+"""The body of CreateTrainingJob."""
+Description = Mapping[str, Any]
+"""The answer of DescribeTrainingJob. Times are Unix seconds."""
+
+IN_PROGRESS, STOPPING = "InProgress", "Stopping"
+COMPLETED, FAILED, STOPPED = "Completed", "Failed", "Stopped"
+ENDED: Final = frozenset({COMPLETED, FAILED, STOPPED})
+"""Values of `TrainingJobStatus` that no other follows."""
+
+IN_USE, VALIDATION, LIMIT = "ResourceInUse", "ValidationException", "ResourceLimitExceeded"
+"""Codes of errors: a name that is taken, a request that is wrong or names no job, a quota."""
+
+
+class Refused(EngineError):
+    """The service has refused a request."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
+        """As the API has it: `ValidationException`."""
+
+
+class Unavailable(EngineError):
+    """The service did not answer, or limits the rate of requests: the same may be requested again."""
+
+
+class NotLoggedIn(Unavailable):
+    """There are no credentials, or they have expired: after another login the same may be requested again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Some lines of a log stream."""
+
+    lines: Sequence[tuple[int, str]]
+    """When each was written, in Unix milliseconds, and its text without a newline; in the order of the stream."""
+    token: str
+    """For what follows; the same as before where nothing new was there."""
+
+
+class Service(Protocol):
+    """Training jobs and their logs. Methods raise Refused and Unavailable."""
+
+    poll_seconds: float
+    """Between two looks at a job."""
+    logs_are_prompt: bool
+    """Whether the logs of a job that has ended are complete."""
+
+    def create(self, request: Request) -> None:
+        """CreateTrainingJob. Raises Refused with `IN_USE` where there is a job of that name."""
+
+    def describe(self, name: str) -> Description:
+        """DescribeTrainingJob. Raises Refused with `VALIDATION` where there is none."""
+
+    def stop(self, name: str) -> None:
+        """StopTrainingJob. Raises Refused with `VALIDATION` where the job has ended."""
+
+    def delete(self, name: str) -> None:
+        """Remove what the service keeps of an ended job, where it can: SageMaker keeps its jobs."""
+
+    def log_streams(self, name: str) -> list[str]:
+        """The names of the log streams of a job, one for each start of each host: `NAME/algo-1-1732400000`."""
+
+    def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
+        """A page of a stream: from its first line at or after `since` (Unix milliseconds), or from `token` on."""
+
+    def close(self) -> None:
+        """Release connections."""

@@ -1,0 +1,1 @@
+"""SageMaker's container contract on this machine, without Docker and without an account, made by processes."""

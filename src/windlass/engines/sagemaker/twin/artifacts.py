@@ -1,0 +1,152 @@
+"""Uploads what a job has written to /opt/ml/model and /opt/ml/output/data, of all hosts together.
+
+Files of two hosts with the same name clash; the one of the first host is taken, and the other is left out by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.sagemaker.service import Request
+from windlass.engines.sagemaker.twin.layout import ML, is_plain
+from windlass.engines.sagemaker.twin.transfer import Transfers, below, folder_address, listed, parse
+from windlass.storage.address import Address
+from windlass.storage.folder import Folder
+from windlass.storage.place import system_errors
+from windlass.worker.tarpipe import leads_out
+
+MODEL, DATA = "model", "output/data"
+"""Below /opt/ml."""
+GZIP_LEVEL: Final = 1
+"""Weights hardly get smaller, and each higher level takes longer."""
+MAX_FAILURE: Final = 1024
+"""Characters of /opt/ml/output/failure that a description has."""
+MAX_FAILURE_BYTES: Final = 4 * MAX_FAILURE
+
+
+class Artifacts:
+    """Of one job, once its hosts have ended: nothing changes their folders any more."""
+
+    def __init__(self, request: Request, hosts: Sequence[Path], transfers: Transfers, scratch: Path) -> None:
+        """`hosts`: their folders; `scratch`: a folder that is made for archives, and removed."""
+        self._hosts, self._transfers, self._scratch = hosts, transfers, scratch
+        output = request["OutputDataConfig"]
+        self._is_packed = output.get("CompressionType", "GZIP") != "NONE"
+        self._destination = below(parse(output["S3OutputPath"]), f"{request['TrainingJobName']}/output")
+        self._base = f"{output['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
+        self.left_out: list[str] = []
+        """What could not be uploaded, each with the reason."""
+
+    @property
+    def model_uri(self) -> str:
+        """Where the model is."""
+        return f"{self._base}/model.tar.gz" if self._is_packed else f"{self._base}/model/"
+
+    async def upload(self) -> None:
+        """Upload all of it. Raises StorageError."""
+        if not self._is_packed:
+            await self._upload_files(MODEL, "model")
+            await self._upload_files(DATA, "data")
+            return
+        with system_errors(str(self._scratch)):
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.mkdir()
+            await asyncio.to_thread(self._pack, MODEL, self._scratch / "model.tar.gz")
+            if any(any(folder.iterdir()) for folder in self._folders(DATA)):
+                await asyncio.to_thread(self._pack, DATA, self._scratch / "output.tar.gz")
+            packed = Folder(folder_address(self._scratch))
+            done = await self._transfers.copy(packed, await listed(packed), self._destination)
+            self.left_out += [f"{one.name}: {one.why}" for one in done.refused]
+            shutil.rmtree(self._scratch)
+
+    async def _upload_files(self, name: str, to: str) -> None:
+        known: set[str] = set()
+        for folder in self._folders(name):
+            place = Folder(folder_address(folder))
+            files = await listed(place)
+            self.left_out += [
+                f"{name}/{one}: another host has a file of that name" for one in sorted(known & set(files))
+            ]
+            new = {one: entry for one, entry in files.items() if one not in known}
+            known |= set(files)
+            if new:
+                done = await self._transfers.copy(place, new, self._below(to))
+                self.left_out += [f"{name}/{one.name}: {one.why}" for one in done.refused]
+
+    def _below(self, name: str) -> Address:
+        return below(self._destination, name)
+
+    def _folders(self, name: str) -> list[Path]:
+        """The folders of that name of all hosts; one that the container has replaced by a link is left out."""
+        found = []
+        for host in self._hosts:
+            if is_plain(host / ML, name):
+                found.append(host / ML / name)
+            else:
+                self.left_out.append(f"{name} of {host.name}: it is no folder any more")
+        return found
+
+    def _pack(self, name: str, path: Path) -> None:
+        """Write an archive. Raises OSError."""
+        known: set[str] = set()
+        with tarfile.open(path, "w:gz", compresslevel=GZIP_LEVEL, format=tarfile.PAX_FORMAT) as tar:
+            for folder in self._folders(name):
+                for below_folder in _walk(folder):
+                    self._add(tar, folder, below_folder, f"{name}/{below_folder}", known)
+
+    def _add(self, tar: tarfile.TarFile, folder: Path, name: str, shown: str, known: set[str]) -> None:
+        tar.inodes = {}  # type: ignore[attr-defined]  # a file with two names is packed twice, and never as a link
+        info = tar.gettarinfo(folder / name, name)
+        if why := _problem(info, name):
+            self.left_out.append(f"{shown}: {why}")
+            return
+        if name in known:
+            if not info.isdir():
+                self.left_out.append(f"{shown}: another host has a file of that name")
+            return
+        known.add(name)
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        if info.isreg():
+            with open(folder / name, "rb") as file:
+                tar.addfile(info, file)
+        else:
+            tar.addfile(info)
+
+
+def failure(host: Path) -> str:
+    """The first 1,024 characters of what a host has written to /opt/ml/output/failure."""
+    if not is_plain(host / ML, "output"):
+        return ""
+    try:
+        descriptor = os.open(host / ML / "output/failure", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(MAX_FAILURE_BYTES).decode(errors="replace").strip()[:MAX_FAILURE]
+
+
+def _problem(info: tarfile.TarInfo | None, name: str) -> str:
+    """Why a file cannot be a member of an archive; empty where it can."""
+    if info is None or not (info.isreg() or info.isdir() or info.issym()):
+        return "it is neither file, folder nor link"
+    if info.issym() and leads_out(name.count("/"), info.linkname):
+        return "it is a link that leads out"
+    return ""
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    """The names of all that is below a folder, a folder before what is in it."""
+    for at, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            yield os.path.relpath(os.path.join(at, name), folder)  # noqa: PTH118 - as os.walk gives it

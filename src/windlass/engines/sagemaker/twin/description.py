@@ -1,0 +1,90 @@
+"""The description of a job as it changes: its states with their times, in the shape of DescribeTrainingJob."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from windlass.engines.sagemaker.service import COMPLETED, FAILED, IN_PROGRESS, STOPPED, STOPPING
+from windlass.engines.sagemaker.twin.job import JobFolder
+
+STARTING, DOWNLOADING, TRAINING, UPLOADING = "Starting", "Downloading", "Training", "Uploading"
+INTERRUPTED, RESTARTING = "Interrupted", "Restarting"
+RUNTIME_EXCEEDED, WAIT_EXCEEDED = "MaxRuntimeExceeded", "MaxWaitTimeExceeded"
+MESSAGES: Final = {
+    STARTING: "Starting the training job",
+    RESTARTING: "Restarting the training job after an interruption",
+    DOWNLOADING: "Downloading input data",
+    TRAINING: "Training in progress",
+    INTERRUPTED: "The spot capacity was taken back",
+    STOPPING: "Stopping the training job",
+    UPLOADING: "Uploading generated training model",
+    COMPLETED: "Training job completed",
+    STOPPED: "Training job stopped",
+    RUNTIME_EXCEEDED: "Training job runtime exceeded MaxRuntimeInSeconds",
+    WAIT_EXCEEDED: "Training job exceeded MaxWaitTimeInSeconds",
+}
+"""Of the steps, by `SecondaryStatus`."""
+
+
+class StateRecorder:
+    """Writes the state of a job. Only who has its lock has one."""
+
+    def __init__(self, job: JobFolder, clock: Callable[[], float]) -> None:
+        """`clock` gives Unix seconds. Raises OSError."""
+        self._job, self._clock = job, clock
+        self._state = job.state()
+        self._trained = float(self._state.get("TrainingTimeInSeconds", 0))
+        self._since: float | None = None
+        """Since when this start trains."""
+
+    def begin(self, hosts: dict[str, Any]) -> None:
+        """The first state; `hosts`: how they are isolated, and what they are called."""
+        created = self._job.settings().created
+        self._state = {
+            "TrainingJobStatus": IN_PROGRESS, "SecondaryStatusTransitions": [], "CreationTime": created,
+            "WindlassHosts": hosts,
+        }  # fmt: skip
+        self.step(STARTING)
+
+    def step(self, secondary: str, status: str = "", message: str = "", **fields: Any) -> None:
+        """Go to another state. Raises OSError."""
+        now = self._clock()
+        transitions = self._state["SecondaryStatusTransitions"]
+        if transitions:
+            transitions[-1]["EndTime"] = now
+        said = message or MESSAGES[secondary]
+        transitions.append({"Status": secondary, "StartTime": now, "StatusMessage": said})
+        self._state |= {"SecondaryStatus": secondary, "LastModifiedTime": now, **fields}
+        if status:
+            self._state["TrainingJobStatus"] = status
+        self._job.write_state(self._state)
+
+    def train(self) -> None:
+        """The containers start."""
+        self._since = self._clock()
+        self._state.setdefault("TrainingStartTime", self._since)
+        self.step(TRAINING)
+
+    def end_training(self) -> None:
+        """The containers have ended; the next step writes it down."""
+        if self._since is not None:
+            self._trained += self._clock() - self._since
+            self._since = None
+            seconds = math.ceil(self._trained)
+            self._state |= {"TrainingEndTime": self._clock(), "TrainingTimeInSeconds": seconds,
+                            "BillableTimeInSeconds": seconds}  # fmt: skip
+
+    def fail(self, reason: str, **fields: Any) -> None:
+        """The job has failed. Raises OSError."""
+        self.end_training()
+        self.step(FAILED, FAILED, reason, FailureReason=reason, **fields)
+
+    def trained_seconds(self) -> float:
+        """How long all starts together have trained."""
+        return self._trained + (0.0 if self._since is None else self._clock() - self._since)
+
+    def waited_seconds(self) -> float:
+        """Since the creation of the job."""
+        return self._clock() - float(self._state["CreationTime"])

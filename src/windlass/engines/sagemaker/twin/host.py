@@ -1,0 +1,297 @@
+"""`python -m windlass.engines.sagemaker.twin.host`: one host, which runs the container and writes its log stream.
+
+It reads a `HostSpec` as JSON from its standard input, so that no credential is on a command line or a disk. SIGTERM is
+forwarded to the container's first process; SIGUSR1 ends all of the host by SIGKILL. All of it ends with the manager.
+How the container ended is in `REPORT`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.sagemaker.twin.logs import LogWriter
+from windlass.storage.files import write_whole
+from windlass.worker import process
+from windlass.worker.netns import (
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    MS_BIND,
+    MS_REC,
+    MS_SLAVE,
+    call,
+    enter,
+    mount,
+)
+from windlass.worker.protocol import NetworkSpec
+
+REPORT: Final = "report.json"
+"""In the folder of a host: `{"exit": 0}`, or `{"error": "..."}` where the container could not be started."""
+KILL: Final = signal.SIGUSR1
+HANDLER_SECONDS: Final = 5.0
+"""How long a program may take from its start until it handles SIGTERM; one that never does gets it then."""
+LOOK_SECONDS: Final = 0.02
+NOT_FOUND, NOT_RUNNABLE = 127, 126
+"""Exit codes of a container whose entry point cannot be executed, as shells have them."""
+OPT: Final = Path("/opt")
+READ_BYTES: Final = 1 << 16
+PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """What a host is to run."""
+
+    name: str
+    """`algo-1`."""
+    folder: str
+    """Of the host, with its `opt/ml`."""
+    log: str
+    """File of its log stream."""
+    command: list[str]
+    environment: dict[str, str]
+    is_isolated: bool
+    """Whether it has namespaces of its own."""
+    hosts: dict[str, str]
+    """The address of each host of the job by its name."""
+    network: str = ""
+    """Path of the network namespace; empty for that of this machine."""
+
+
+class Host:
+    """This process, once it has read what it is to run."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        self._spec = spec
+        self._pid = 0
+        self._pending = 0
+        """The last signal that was not passed on yet; 0 for none."""
+        self._pending_since = 0.0
+        """When it came, in monotonic seconds."""
+
+    def run(self) -> dict[str, Any]:
+        """Run the container to its end; returns the report. Raises OSError where it cannot be started."""
+        for number in (signal.SIGTERM, KILL):
+            signal.signal(number, self._forward)
+        process.adopt_orphans()
+        log = LogWriter(Path(self._spec.log), time.time)
+        if self._spec.is_isolated:
+            self._isolate()
+        output, error = self._start()
+        self._pump(output, log)
+        code = self._wait(output, log)
+        log.close()
+        said = os.read(error, 4096).decode(errors="replace")
+        return {"error": said} if said else {"exit": code}
+
+    def _forward(self, number: int, _frame: object) -> None:
+        self._pending, self._pending_since = number, time.monotonic()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Pass the pending signal on, once the container can take it.
+
+        The kernel keeps a signal from the first process of a process table that has no handler for it: a stop while
+        an interpreter starts would be lost, and the container would run until it is killed.
+        """
+        if not self._pending or not self._pid:
+            return
+        is_late = time.monotonic() - self._pending_since > HANDLER_SECONDS
+        if self._pending == KILL or is_late or _has_handler(1 if self._spec.is_isolated else self._pid, self._pending):
+            process.send(self._pid, signal.SIGKILL if self._pending == KILL else self._pending)
+            self._pending = 0
+
+    # -- namespaces ---------------------------------------------------------------------------------------------------
+
+    def _isolate(self) -> None:
+        """Have host name, mounts and process table of its own; the last for children. Raises OSError."""
+        spec = self._spec
+        if spec.network:
+            enter(NetworkSpec(spec.network, spec.name, spec.hosts), spec.folder)
+            call("unshare", ctypes.c_int(CLONE_NEWPID), what="have a process table of its own")
+        else:
+            unshare()
+            socket.sethostname(spec.name)
+            self._show_hosts()
+        show_ml(Path(spec.folder))
+
+    def _show_hosts(self) -> None:
+        """The hosts of the job, and what this machine knows by name: its network is shared."""
+        known = Path("/etc/hosts")
+        if not known.exists():
+            return
+        own = [f"{address} {name}" for name, address in self._spec.hosts.items()]
+        path = Path(self._spec.folder) / "etc-hosts"
+        path.write_text("\n".join([*own, known.read_text(errors="replace")]))
+        path.chmod(0o644)
+        mount(str(path), str(known), None, MS_BIND)
+
+    # -- the container ------------------------------------------------------------------------------------------------
+
+    def _start(self) -> tuple[int, int]:
+        """Fork the first process of the container; returns where its output and an error of its start are read."""
+        output, its_output = os.pipe()
+        error, its_error = os.pipe()
+        here, alive = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(alive)
+            self._become_container(here, its_output, its_error)
+        for one in (its_output, its_error, here):
+            os.close(one)
+        return output, error
+
+    def _become_container(self, here: int, output: int, error: int) -> None:
+        """Runs in the child, and does not return."""
+        spec = self._spec
+        try:
+            for number in (signal.SIGTERM, KILL, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            call("prctl", ctypes.c_int(PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL), what="end with its host")
+            if select.select([here], [], [], 0)[0]:  # the host died before that
+                os._exit(1)
+            if spec.is_isolated:
+                mount("proc", "/proc", "proc", 0)
+            os.chdir("/opt/ml/code" if spec.is_isolated else f"{spec.folder}/opt/ml/code")
+            for at, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+                os.dup2(descriptor, at)
+        except BaseException as problem:
+            os.write(error, str(problem).encode())
+            os._exit(1)
+        try:
+            os.execvpe(spec.command[0], spec.command, spec.environment)
+        except (OSError, ValueError) as problem:
+            os.write(1, f"exec: {spec.command[0]}: {getattr(problem, 'strerror', None) or problem}\n".encode())
+            os._exit(NOT_FOUND if isinstance(problem, FileNotFoundError) else NOT_RUNNABLE)
+
+    def _pump(self, output: int, log: LogWriter) -> None:
+        """Write the output to the log until the first process has ended, or nothing can write to it any more."""
+        ended = os.pidfd_open(self._pid)
+        try:
+            while True:
+                self._pass_on()
+                ready = select.select([output, ended], [], [], LOOK_SECONDS if self._pending else None)[0]
+                if output in ready:
+                    data = os.read(output, READ_BYTES)
+                    if not data:
+                        return
+                    log.feed(data)
+                elif ended in ready:
+                    return
+        finally:
+            os.close(ended)
+
+    def _wait(self, output: int, log: LogWriter) -> int:
+        """Collect the first process, end what it has left, and log what is still in the pipe; returns its exit code."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        self._pid = 0
+        process.end_descendants()
+        os.set_blocking(output, False)
+        try:
+            while data := os.read(output, READ_BYTES):
+                log.feed(data)
+        except BlockingIOError:  # a process that cannot be ended still holds it
+            pass
+        return code if code >= 0 else 128 - code
+
+
+def _has_handler(pid: int, number: int) -> bool:
+    """Whether a process handles a signal, by its status in the process table that this one sees."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return True
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
+
+
+def unshare() -> None:
+    """Have namespaces for host name, mounts, and the processes of children; in one for users where this is not root.
+
+    Raises OSError.
+    """
+    user, group = os.geteuid(), os.getegid()
+    kinds = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWPID | (CLONE_NEWUSER if user else 0)
+    call("unshare", ctypes.c_int(kinds), what="have namespaces of its own")
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    mount(None, "/", None, MS_REC | MS_SLAVE)
+
+
+def show_ml(folder: Path) -> None:
+    """Mount `opt/ml` of a host's folder at /opt/ml, beside what else this machine has in /opt. Raises OSError."""
+    target = OPT / "ml"
+    source = os.open(folder / "opt/ml", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # it may be below /opt itself
+    if not target.is_dir():
+        others = os.open(OPT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        mount("tmpfs", str(OPT), "tmpfs", 0)
+        target.mkdir()
+        for one in Path(f"/proc/self/fd/{others}").iterdir():
+            _show(one, OPT / one.name)
+        os.close(others)
+    mount(f"/proc/self/fd/{source}", str(target), None, MS_BIND)
+    os.close(source)
+
+
+def _show(one: Path, at: Path) -> None:
+    if one.is_symlink():
+        at.symlink_to(one.readlink())
+        return
+    if one.is_dir():
+        at.mkdir()
+    else:
+        at.touch()
+    mount(str(one), str(at), None, MS_BIND | MS_REC)
+
+
+def _probe(folder: Path) -> None:
+    """Raises OSError where this machine does not allow what `is_isolated` needs."""
+    unshare()
+    socket.sethostname("algo-1")
+    show_ml(folder)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            mount("proc", "/proc", "proc", 0)
+        except OSError as error:
+            sys.stderr.write(str(error))
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError("cannot mount /proc")
+
+
+def main(arguments: list[str]) -> int:
+    """Run what is asked for by standard input, or probe with a folder that has `opt/ml`."""
+    if arguments:
+        try:
+            _probe(Path(arguments[0]))
+        except OSError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+        return 0
+    spec = HostSpec(**json.load(sys.stdin))
+    try:
+        report = Host(spec).run()
+    except OSError as error:
+        report = {"error": str(error)}
+    write_whole(Path(spec.folder) / REPORT, json.dumps(report).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,166 @@
+"""Starts the hosts of one start of a job, signals them, and reads how they ended. The hosts are `host.py`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from windlass.engines import netns
+from windlass.engines.sagemaker.service import Request
+from windlass.engines.sagemaker.twin import layout
+from windlass.engines.sagemaker.twin.host import KILL, REPORT, HostSpec
+from windlass.engines.sagemaker.twin.job import NAMESPACES, JobFolder
+from windlass.worker import process
+from windlass.worker.process import Birth
+
+BASE_DIR: Final = "SAGEMAKER_BASE_DIR"
+"""Variable of the toolkit: its folder in place of /opt/ml. Without namespaces it also marks the processes of a host."""
+
+END_SECONDS: Final = 10.0
+"""In which processes must have ended after SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """What the hosts of a job are called, and how they reach each other."""
+
+    names: tuple[str, ...]
+    """In `resourceconfig.json`: `algo-1`, or addresses where names cannot be resolved."""
+    addresses: Mapping[str, str]
+    """Address of each `algo-1` by its name."""
+    interface: str
+    namespaces: tuple[str, ...] = ()
+    """Paths of their network namespaces; none where they share the network of this machine."""
+
+
+def shared_network(count: int, isolation: str) -> HostNames:
+    """Of hosts that share the network of this machine, each with a loopback address of its own."""
+    addresses = {f"algo-{at + 1}": f"127.0.0.{at + 2}" for at in range(count)}
+    names = addresses.keys() if isolation == NAMESPACES else addresses.values()
+    return HostNames(tuple(names), addresses, "lo")
+
+
+def isolated_network(job: JobFolder, count: int) -> netns.Request:
+    """The network of a job whose hosts reach nothing but each other."""
+    names = [f"algo-{at + 1}" for at in range(count)]
+    return netns.describe(job.name, str(job.path.resolve()), count, None, names)
+
+
+def isolated_names(network: netns.Request) -> HostNames:
+    """Of hosts in such a network."""
+    addresses = {node["host"]: node["address"] for node in network["nodes"]}
+    paths = tuple(one.namespace for one in netns.node_specs(network))
+    return HostNames(tuple(addresses), addresses, netns.INTERFACE, paths)
+
+
+@dataclass
+class RunningHost:
+    """One host of a start."""
+
+    name: str
+    folder: Path
+    popen: subprocess.Popen[bytes]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of it has ended."""
+        return self.popen.poll() is not None
+
+    def terminate(self) -> None:
+        """SIGTERM to the container's first process."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it; what it has written is logged."""
+        self._send(KILL)
+
+    def outcome(self) -> tuple[int, str]:
+        """Exit code of the container, once it has ended; and what kept it from running, or from ending by itself."""
+        try:
+            report = json.loads((self.folder / REPORT).read_bytes())
+        except (OSError, ValueError):
+            return self.popen.returncode, "the process of the host was killed"
+        return report.get("exit", 1), report.get("error", "")
+
+    def _send(self, number: int) -> None:
+        if not self.has_ended:
+            self.popen.send_signal(number)
+
+
+class HostStarter:
+    """Starts hosts of one job."""
+
+    def __init__(self, job: JobFolder, request: Request, names: HostNames, environ: Mapping[str, str]) -> None:
+        self._job, self._request, self._names = job, request, names
+        self._settings = job.settings()
+        self._environment = layout.environment(request, job.arn, self._settings.python, environ)
+
+    def make(self, start: int) -> list[Path]:
+        """Make the folders of all hosts. Raises OSError."""
+        folders = [self._job.host(start, name) for name in self._names.addresses]
+        for folder, name in zip(folders, self._names.names, strict=True):
+            layout.make_host(folder, self._request, name, self._names.names, self._names.interface)
+        return folders
+
+    def start(self, folders: Sequence[Path], second: int) -> list[RunningHost]:
+        """Start the containers; `second` is part of the names of their log streams. Raises OSError.
+
+        To be called by the main thread: the hosts end with the thread that started them.
+        """
+        return [self._start(number, folder, second) for number, folder in enumerate(folders)]
+
+    def _start(self, number: int, folder: Path, second: int) -> RunningHost:
+        is_isolated = self._settings.isolation == NAMESPACES
+        base = {} if is_isolated else {BASE_DIR: str(folder.resolve() / layout.ML)}
+        spec = HostSpec(
+            folder.name, str(folder), str(self._job.logs / f"{folder.name}-{second}"), layout.command(self._request),
+            {**self._environment, **base}, is_isolated, dict(self._names.addresses),
+            self._names.namespaces[number] if self._names.namespaces else "",
+        )  # fmt: skip
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "windlass.engines.sagemaker.twin.host"], stdin=subprocess.PIPE, cwd="/",
+            preexec_fn=Birth(),
+        )  # fmt: skip
+        assert popen.stdin is not None
+        popen.stdin.write(json.dumps(asdict(spec)).encode())
+        popen.stdin.close()
+        return RunningHost(folder.name, folder, popen)
+
+
+def end_leftovers(job: JobFolder) -> bool:
+    """SIGKILL the processes of hosts whose manager was killed, and wait for their end; whether none is left.
+
+    Then their network is removed.
+    """
+    folders = [str(one.resolve() / layout.ML) for one in (job.path / "starts").glob("*/*")]
+    until = time.monotonic() + END_SECONDS
+    while found := [line.pid for line in process.every() if line.state != "Z" and _is_of(line.pid, folders)]:
+        if time.monotonic() > until:
+            return False
+        for pid in found:
+            process.send(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    request = job.request()
+    if not request.get("EnableNetworkIsolation"):
+        return True
+    return not netns.remove(isolated_network(job, request["ResourceConfig"]["InstanceCount"]))
+
+
+def _is_of(pid: int, folders: Sequence[str]) -> bool:
+    """Whether a process has one of these folders as /opt/ml: mounted there, or by its environment."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    except OSError:
+        return False
+    # The fourth column is the folder below the root of its file system, the fifth where it is mounted.
+    roots = [columns[3].replace("\\040", " ") for columns in mounts if columns[4] == "/opt/ml"]
+    is_mounted = any(folder.endswith(root) for folder in folders for root in roots)
+    return is_mounted or any(f"{BASE_DIR}={folder}".encode() in variables for folder in folders)

@@ -1,0 +1,83 @@
+"""What a host finds below /opt/ml, and the environment of its container."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.sagemaker.service import Request
+from windlass.engines.sagemaker.twin.request import checkpoint_path
+
+FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code", "checkpoints")
+GROUP: Final = "homogeneousCluster"
+"""Name that SageMaker gives the only group of a job whose instances are all of one type."""
+ML: Final = Path("opt/ml")
+"""Below the folder of a host."""
+
+
+def make_host(folder: Path, request: Request, host: str, hosts: Sequence[str], interface: str) -> None:
+    """Make /opt/ml of one host below its folder, without data. Raises OSError."""
+    ml = folder / ML
+    for name in FOLDERS:
+        (ml / name).mkdir(parents=True, exist_ok=True)
+    if (checkpoints := checkpoint_path(request)) is not None:
+        (ml / checkpoints).mkdir(parents=True, exist_ok=True)
+    for name, value in {
+        "hyperparameters": request.get("HyperParameters", {}),
+        "inputdataconfig": {one["ChannelName"]: _channel(one, request) for one in request.get("InputDataConfig", ())},
+        "resourceconfig": _resources(request, host, hosts, interface),
+    }.items():
+        (ml / "input/config" / f"{name}.json").write_text(json.dumps(value))
+
+
+def environment(request: Request, arn: str, python: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Of the container: a clean one, the variables of the request, and those of AWS, which stand for the role."""
+    return {
+        "PATH": os.pathsep.join([os.path.dirname(python), environ.get("PATH", os.defpath)]),  # noqa: PTH120 - a string
+        "HOME": environ.get("HOME", "/root"),
+        "LANG": "C.UTF-8",
+        **{name: value for name, value in environ.items() if name.startswith("AWS_")},
+        "TRAINING_JOB_NAME": request["TrainingJobName"],
+        "TRAINING_JOB_ARN": arn,
+        **request.get("Environment", {}),
+    }
+
+
+def command(request: Request) -> list[str]:
+    """Entry point of the container and its arguments."""
+    algorithm = request["AlgorithmSpecification"]
+    return [*algorithm.get("ContainerEntrypoint", ["train"]), *algorithm.get("ContainerArguments", [])]
+
+
+def is_plain(root: Path, name: str) -> bool:
+    """Whether all that leads to a folder below the root is folders, and no link: a container may have made one."""
+    parts = name.split("/")
+    paths = [root.joinpath(*parts[: at + 1]) for at in range(len(parts))]
+    return all(path.is_dir() and not path.is_symlink() for path in paths)
+
+
+def _channel(channel: Mapping[str, Any], request: Request) -> dict[str, str]:
+    algorithm = request["AlgorithmSpecification"]
+    source = channel["DataSource"]["S3DataSource"]
+    given = {"ContentType": channel["ContentType"]} if channel.get("ContentType") else {}
+    return {
+        **given,
+        "TrainingInputMode": channel.get("InputMode", algorithm.get("TrainingInputMode", "File")),
+        "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+        "RecordWrapperType": "None",
+    }
+
+
+def _resources(request: Request, host: str, hosts: Sequence[str], interface: str) -> dict[str, Any]:
+    kind = request["ResourceConfig"]["InstanceType"]
+    return {
+        "current_host": host,
+        "current_instance_type": kind,
+        "current_group_name": GROUP,
+        "hosts": list(hosts),
+        "instance_groups": [{"instance_group_name": GROUP, "instance_type": kind, "hosts": list(hosts)}],
+        "network_interface_name": interface,
+    }

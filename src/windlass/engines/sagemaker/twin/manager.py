@@ -1,0 +1,275 @@
+"""The manager of a job: a process that takes it from its creation to its end, over all its starts.
+
+Whatever ends it ends its hosts too; the next command that reads the job then finds the lock free, and fails the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from windlass.engines import netns
+from windlass.engines.sagemaker.service import COMPLETED, STOPPED, STOPPING
+from windlass.engines.sagemaker.twin.artifacts import Artifacts, failure
+from windlass.engines.sagemaker.twin.description import (
+    DOWNLOADING,
+    INTERRUPTED,
+    RESTARTING,
+    RUNTIME_EXCEEDED,
+    UPLOADING,
+    WAIT_EXCEEDED,
+    StateRecorder,
+)
+from windlass.engines.sagemaker.twin.hosts import (
+    END_SECONDS,
+    HostStarter,
+    RunningHost,
+    isolated_names,
+    isolated_network,
+    shared_network,
+)
+from windlass.engines.sagemaker.twin.job import INTERRUPT, STOP, JobFolder
+from windlass.engines.sagemaker.twin.request import checkpoint_path, runtime_seconds, wait_seconds
+from windlass.engines.sagemaker.twin.transfer import CheckpointUploads, Transfers, fetch_channels, parse
+from windlass.errors import WindlassError
+
+LOOK_SECONDS: Final = 0.05
+UPLOAD_SECONDS: Final = 1.0
+"""Between two looks for checkpoints that have changed."""
+FAILURE_GRACE_SECONDS: Final = 5.0
+"""Between SIGTERM and SIGKILL for the other hosts of a job that has failed, at most."""
+KILL_SECONDS: Final = END_SECONDS
+"""In which a host must have ended after SIGKILL."""
+FAILED_HOST = "host failed"
+"""An ending beside those that are a `SecondaryStatus`."""
+Result = TypeVar("Result")
+
+
+class Ended(Exception):
+    """The job has to end now; the argument is the `SecondaryStatus` of its end, or `INTERRUPTED`."""
+
+
+class Manager:
+    """Of one job. To be used by the main thread of a process, which has the lock."""
+
+    def __init__(self, job: JobFolder, environ: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
+        self._job, self._clock = job, clock
+        self._request, self._settings = job.request(), job.settings()
+        self._recorder = StateRecorder(job, clock)
+        count = self._request["ResourceConfig"]["InstanceCount"]
+        is_isolated = self._request.get("EnableNetworkIsolation", False)
+        self._network = isolated_network(job, count) if is_isolated else None
+        shared = shared_network(count, self._settings.isolation)
+        self._names = shared if self._network is None else isolated_names(self._network)
+        self._starter = HostStarter(job, self._request, self._names, environ)
+        state = job.path / "transfers"
+        state.mkdir(exist_ok=True)
+        self._transfers = Transfers(state)
+        self._left_out: list[str] = []
+        self._second = 0
+        """Of the newest log streams."""
+        self._failed: RunningHost | None = None
+        """The first host that failed."""
+
+    def run(self) -> None:
+        """Take the job to its end. Raises OSError where its state cannot be written."""
+        self._recorder.begin(
+            {
+                "isolation": self._settings.isolation,
+                "why": self._settings.why,
+                "network": "of this machine" if self._network is None else "isolated",
+                "names": list(self._names.names),
+            }
+        )
+        try:
+            asyncio.run(self._run())
+        except Ended as ended:  # before its first container
+            self._recorder.step(ended.args[0], STOPPED)
+        except WindlassError as error:
+            self._recorder.fail(f"ClientError: {error.message}")
+        except Exception as error:
+            traceback.print_exc()
+            self._recorder.fail(f"InternalServerError: {type(error).__name__}: {error}")
+
+    # -- from start to start ------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            ending, folders = await self._run_starts()
+        finally:
+            if self._network is not None:
+                netns.remove(self._network)
+        await self._finish(ending, folders)
+
+    async def _run_starts(self) -> tuple[str, list[Path]]:
+        """Run the containers until no further start follows; returns why they were ended, and the last folders."""
+        if self._network is not None:
+            netns.make(self._network, self._job.path)
+        start = 1
+        while True:
+            folders = self._starter.make(start)
+            uploads = self._checkpoint_uploads(folders)
+            self._recorder.step(DOWNLOADING)
+            await self._or_end(self._download(folders, uploads))
+            ending = await self._train(folders, uploads)
+            if ending != INTERRUPTED:
+                return ending, folders
+            self._recorder.step(INTERRUPTED)
+            self._job.unmark(INTERRUPT)
+            shutil.rmtree(self._job.path / "starts" / str(start))
+            self._recorder.step(RESTARTING)
+            start += 1
+
+    def _checkpoint_uploads(self, folders: Sequence[Path]) -> list[CheckpointUploads]:
+        path = checkpoint_path(self._request)
+        if path is None:
+            return []
+        to = parse(self._request["CheckpointConfig"]["S3Uri"])
+        return [CheckpointUploads(self._transfers, folder, str(path), to) for folder in folders]
+
+    async def _download(self, folders: list[Path], uploads: Sequence[CheckpointUploads]) -> None:
+        try:
+            await fetch_channels(self._transfers, self._request, folders)
+            for one in uploads:
+                await one.fetch()
+        except WindlassError as error:
+            raise type(error)(f"Data download failed: {error.message}", error.hint) from error
+
+    # -- why to end ---------------------------------------------------------------------------------------------------
+
+    def _ending(self) -> str:
+        """Why the job has to end now; empty where it has not."""
+        wait = wait_seconds(self._request)
+        if self._job.is_marked(STOP):
+            return STOPPED
+        if self._recorder.trained_seconds() > runtime_seconds(self._request):
+            return RUNTIME_EXCEEDED
+        if wait is not None and self._recorder.waited_seconds() > wait:
+            return WAIT_EXCEEDED
+        return ""
+
+    async def _or_end(self, work: Awaitable[Result]) -> Result:
+        """The result of some work, which is given up where the job has to end. Raises Ended."""
+        task = asyncio.ensure_future(work)
+        while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+            if ending := self._ending():
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                raise Ended(ending)
+        return task.result()
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    async def _train(self, folders: Sequence[Path], uploads: Sequence[CheckpointUploads]) -> str:
+        """Run the containers to their end; returns why they were ended, empty where they were not."""
+        self._second = max(int(self._clock()), self._second + 1)
+        self._recorder.train()
+        hosts = self._starter.start(folders, self._second)
+        have_ended = asyncio.Event()
+        uploading = asyncio.create_task(self._upload_continuously(uploads, have_ended))
+        try:
+            ending = await self._until_ended(hosts)
+        finally:
+            have_ended.set()
+            await uploading  # rather than cancelled: the last upload must not meet the threads of one that was given up
+        self._recorder.end_training()
+        try:
+            for one in uploads:
+                self._left_out += await one.push()
+        except WindlassError as error:
+            raise type(error)(f"Checkpoint upload failed: {error.message}", error.hint) from error
+        return ending
+
+    async def _until_ended(self, hosts: Sequence[RunningHost]) -> str:
+        ending = ""
+        while not all(host.has_ended for host in hosts):
+            if ending := self._host_failed(hosts) or self._interrupted() or self._ending():
+                await self._end(hosts, ending)
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        return ending or self._host_failed(hosts)
+
+    def _host_failed(self, hosts: Sequence[RunningHost]) -> str:
+        self._failed = next((host for host in hosts if host.has_ended and host.outcome() != (0, "")), None)
+        return FAILED_HOST if self._failed is not None else ""
+
+    def _interrupted(self) -> str:
+        return INTERRUPTED if self._job.is_marked(INTERRUPT) else ""
+
+    async def _end(self, hosts: Sequence[RunningHost], ending: str) -> None:
+        grace = self._settings.grace_seconds
+        if ending == FAILED_HOST:
+            grace = min(grace, FAILURE_GRACE_SECONDS)
+        elif ending != INTERRUPTED:
+            self._recorder.step(STOPPING, STOPPING)
+        for signal_to, seconds in ((RunningHost.terminate, grace), (RunningHost.kill, KILL_SECONDS)):
+            for host in hosts:
+                signal_to(host)
+            until = time.monotonic() + seconds
+            while not all(host.has_ended for host in hosts) and time.monotonic() < until:
+                await asyncio.sleep(LOOK_SECONDS)
+        for host in hosts:
+            host.popen.kill()
+            host.popen.wait()
+
+    async def _upload_continuously(self, uploads: Sequence[CheckpointUploads], have_ended: asyncio.Event) -> None:
+        """Upload checkpoints as they are written. What fails is repeated, at the latest when the containers have ended:
+        then a failure is one of the job.
+        """
+        while uploads and not have_ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(have_ended.wait(), UPLOAD_SECONDS)
+                return
+            for one in uploads:
+                try:
+                    await one.push()
+                except WindlassError as error:
+                    print(f"checkpoints: {error}", file=sys.stderr, flush=True)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def _finish(self, ending: str, folders: Sequence[Path]) -> None:
+        """Upload what the containers have left, and go to the last state."""
+        self._recorder.step(UPLOADING)
+        artifacts = Artifacts(self._request, folders, self._transfers, self._job.path / "upload")
+        reason = "" if self._failed is None else _failure_reason(self._failed)
+        try:
+            await artifacts.upload()
+        except WindlassError as error:
+            if not reason:
+                raise type(error)(f"Artifact upload failed: {error.message}", error.hint) from error
+            self._left_out.append(f"model: {error.message}")
+        fields: dict[str, Any] = {
+            "ModelArtifacts": {"S3ModelArtifacts": artifacts.model_uri},
+            "WindlassLeftOut": [*self._left_out, *artifacts.left_out],
+        }
+        if reason:
+            self._recorder.fail(reason, **fields)
+        elif ending:
+            self._recorder.step(ending, STOPPED, **fields)
+        else:
+            self._recorder.step(COMPLETED, COMPLETED, **fields)
+        shutil.rmtree(self._job.path / "starts", ignore_errors=True)  # what is to be kept is uploaded
+
+
+def _failure_reason(host: RunningHost) -> str:
+    code, error = host.outcome()
+    if error:
+        return f"InternalServerError: {host.name}: {error}"
+    return f"AlgorithmError: {failure(host.folder)}, exit code: {code}"
+
+
+def main(folder: str, lock: str) -> int:
+    """Manage the job of a folder. The descriptor of its lock was inherited: it is free when this process has ended."""
+    os.set_inheritable(int(lock), False)
+    Manager(JobFolder(Path(folder)), os.environ).run()
+    return 0

@@ -1,0 +1,262 @@
+"""SageMaker on this machine: training jobs whose hosts are processes, by the contract that containers have there.
+
+What a job needs of the machine is in `job.py`; what differs from SageMaker is in decision 0069.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines import netns
+from windlass.engines.sagemaker.service import (
+    ENDED,
+    IN_USE,
+    STOPPING,
+    VALIDATION,
+    Description,
+    LogPage,
+    Refused,
+    Request,
+    Service,
+)
+from windlass.engines.sagemaker.twin import logs
+from windlass.engines.sagemaker.twin.description import TRAINING, StateRecorder
+from windlass.engines.sagemaker.twin.hosts import end_leftovers
+from windlass.engines.sagemaker.twin.job import (
+    FOLDERS,
+    INTERRUPT,
+    NAME,
+    NAMESPACES,
+    STOP,
+    JobFolder,
+    Settings,
+    system_errors,
+)
+from windlass.engines.sagemaker.twin.request import check
+
+FOLDER: Final = "sagemaker-local"
+"""Of all jobs, in the folder of this user's records."""
+GRACE_SECONDS: Final = 120.0
+"""Between SIGTERM and SIGKILL, as SageMaker has it."""
+NOT_RETURNED: Final = frozenset(("Tags",))
+"""Fields of the request that a description has not."""
+PROBE_SECONDS: Final = 30.0
+
+
+class Twin(Service):
+    """Training jobs on this machine. A job goes on when the process that created it has ended."""
+
+    poll_seconds = 0.1
+    logs_are_prompt = True
+
+    def __init__(
+        self, home: Path, environ: Mapping[str, str], *, grace_seconds: float = GRACE_SECONDS, isolation: str = "",
+        python: str = sys.executable, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """Jobs are kept below `home`. Of `environ`, containers get PATH, HOME and what begins with `AWS_`: it stands
+        for the role. `isolation` is `namespaces` or `folders`; by default what this machine allows. The folder of the
+        interpreter `python` is the first of the container's PATH.
+        """
+        self._root = home / FOLDER
+        self._environ = dict(environ)
+        self._grace_seconds = grace_seconds
+        self._isolation = isolation
+        self._why = "it was requested" if isolation else ""
+        self._python = python
+        self._clock = clock
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def create(self, request: Request) -> None:
+        """See `Service`. Raises EngineError where the folder of jobs cannot be written."""
+        check(request)
+        try:
+            body: dict[str, Any] = json.loads(json.dumps(request))
+        except (TypeError, ValueError) as error:
+            raise Refused(VALIDATION, f"the request is no JSON: {error}") from error
+        self._find_isolation()
+        if body.get("EnableNetworkIsolation"):
+            self._require_networks()
+        settings = Settings(self._isolation, self._why, self._grace_seconds, self._python, self._clock())
+        job = JobFolder(self._root / body["TrainingJobName"])
+        with system_errors(str(self._root)):
+            if job.path.exists():
+                raise _in_use(job.name)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = self._make(job, body, settings)
+            try:
+                self._start_manager(job, lock)
+            finally:
+                os.close(lock)
+
+    def describe(self, name: str) -> Description:
+        """See `Service`. Beside the fields of SageMaker, it has `WindlassHosts`, and what was not uploaded."""
+        job = self._job(name)
+        with system_errors(str(job.path)):
+            state = self._state(job)
+            if state.get("TrainingJobStatus") not in ENDED and job.is_marked(STOP):
+                state |= {"TrainingJobStatus": STOPPING}
+            request = {field: value for field, value in job.request().items() if field not in NOT_RETURNED}
+            created = job.settings().created
+        return {
+            **request, "TrainingJobArn": job.arn, "TrainingJobStatus": "InProgress", "SecondaryStatus": "Starting",
+            "SecondaryStatusTransitions": [], "CreationTime": created, "LastModifiedTime": created, **state,
+        }  # fmt: skip
+
+    def stop(self, name: str) -> None:
+        """See `Service`."""
+        self._require_running(name)
+        with system_errors(name):
+            self._job(name).mark(STOP)
+
+    def interrupt(self, name: str) -> None:
+        """Take the hosts of a job on spot capacity away, as SageMaker may at any time; they are started again.
+
+        Raises Refused with `VALIDATION` for other jobs, and where none of its containers runs.
+        """
+        found = self._require_running(name)
+        if not found.get("EnableManagedSpotTraining"):
+            raise Refused(VALIDATION, f"{name} is not on spot capacity", "set EnableManagedSpotTraining")
+        if found["SecondaryStatus"] != TRAINING:
+            raise Refused(VALIDATION, f"{name} is in status {found['SecondaryStatus']}", "wait until it is Training")
+        with system_errors(name):
+            self._job(name).mark(INTERRUPT)
+
+    def delete(self, name: str) -> None:
+        """See `Service`. Raises Refused with `VALIDATION` for a job that has not ended."""
+        status = self.describe(name)["TrainingJobStatus"]
+        if status not in ENDED:
+            raise Refused(VALIDATION, f"the training job {name} is in status {status}", "stop it first")
+        job = self._job(name)
+        with system_errors(name):
+            lock = job.lock(waits=True)  # the manager may be removing the folders of its hosts
+            try:
+                gone = self._root / f".gone-{secrets.token_hex(8)}"
+                job.path.rename(gone)  # at once: half a job is none
+                shutil.rmtree(gone)
+            finally:
+                if lock is not None:
+                    os.close(lock)
+
+    def close(self) -> None:
+        """See `Service`: there is nothing to release."""
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def log_streams(self, name: str) -> list[str]:
+        """See `Service`."""
+        job = self._job(name)
+        with system_errors(str(job.logs)):
+            return logs.streams(job.logs, job.name)
+
+    def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
+        """See `Service`. A token is a number of bytes. Raises Refused with `VALIDATION` for an unknown stream."""
+        found = logs.STREAM.fullmatch(stream)
+        if found is None:
+            raise Refused(VALIDATION, f"{stream[:200]!r} is no log stream", "they are called NAME/algo-1-SECONDS")
+        job = self._job(found["job"])
+        with system_errors(stream):
+            try:
+                return logs.read_page(job.logs / found["file"], since, token)
+            except FileNotFoundError:
+                raise Refused(VALIDATION, f"there is no log stream {stream}") from None
+
+    # -- a job --------------------------------------------------------------------------------------------------------
+
+    def _job(self, name: str) -> JobFolder:
+        """Raises Refused where there is no such job."""
+        job = JobFolder(self._root / name) if NAME.fullmatch(name) else None
+        if job is None or not job.exists():
+            raise Refused(VALIDATION, f"Requested resource not found: there is no training job {name[:80]!r}")
+        return job
+
+    def _require_running(self, name: str) -> Description:
+        found = self.describe(name)
+        if (status := found["TrainingJobStatus"]) in ENDED:
+            raise Refused(VALIDATION, f"The request was rejected because the training job is in status {status}")
+        return found
+
+    def _state(self, job: JobFolder) -> dict[str, Any]:
+        """The state of a job; one whose manager has been killed is failed first."""
+        state = job.state()
+        if state.get("TrainingJobStatus") in ENDED or (lock := job.lock()) is None:
+            return state
+        try:
+            recorder = StateRecorder(job, self._clock)
+            state = job.state()  # it may have ended meanwhile
+            if state.get("TrainingJobStatus") not in ENDED:
+                left = "" if end_leftovers(job) else "; some processes of its hosts could not be ended"
+                if not state:
+                    recorder.begin({})
+                recorder.fail(f"InternalServerError: the process that managed the job was killed{left}")
+            return job.state()
+        finally:
+            os.close(lock)
+
+    def _make(self, job: JobFolder, body: dict[str, Any], settings: Settings) -> int:
+        """Make the folder of a job, whole under its name or not at all; returns the descriptor of its lock.
+
+        Raises Refused, OSError.
+        """
+        made = JobFolder(self._root / f".new-{secrets.token_hex(8)}")
+        try:
+            made.make(body, settings)
+            lock = made.lock()
+            assert lock is not None  # no other process knows the folder
+            try:
+                made.path.rename(job.path)
+            except OSError as error:
+                os.close(lock)
+                if job.path.exists():
+                    raise _in_use(job.name) from error
+                raise
+        except BaseException:
+            shutil.rmtree(made.path, ignore_errors=True)
+            raise
+        return lock
+
+    def _start_manager(self, job: JobFolder, lock: int) -> None:
+        """A process of its own session, so that neither a closed terminal nor Ctrl-C reaches it. Raises OSError."""
+        command = [sys.executable, "-m", "windlass.engines.sagemaker.twin", str(job.path), str(lock)]
+        with (job.path / "manager.log").open("ab") as log:
+            popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
+                pass_fds=[lock], env=self._environ,
+            )  # fmt: skip
+        popen.returncode = 0  # it outlives this process, which does not wait for it
+
+    def _require_networks(self) -> None:
+        """Raises Refused where hosts cannot have a network of their own."""
+        path = netns.search_path(self._environ.get("PATH"))
+        if self._isolation == NAMESPACES and os.geteuid() == 0 and shutil.which("ip", path=path) is not None:
+            return
+        raise Refused(VALIDATION, "EnableNetworkIsolation: networks of their own for hosts need root and iproute2 here",
+                      "use sudo, or leave it out")  # fmt: skip
+
+    def _find_isolation(self) -> None:
+        """Find out whether this machine allows namespaces."""
+        if self._isolation:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "opt/ml").mkdir(parents=True)
+            command = [sys.executable, "-m", "windlass.engines.sagemaker.twin.host", folder]
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=PROBE_SECONDS,
+                env=self._environ, check=False,
+            )  # fmt: skip
+        self._isolation, self._why = (NAMESPACES, "") if done.returncode == 0 else (FOLDERS, done.stderr.strip()[-500:])
+
+
+def _in_use(name: str) -> Refused:
+    return Refused(IN_USE, f"Training job names must be unique, and there is already a training job {name}",
+                   "choose another name, or delete that job")  # fmt: skip

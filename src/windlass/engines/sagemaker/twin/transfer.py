@@ -1,0 +1,241 @@
+"""Copies of a job between its hosts and stores, by `windlass.storage`: channels, checkpoints, and what is uploaded.
+
+Unlike `windlass data copy`, they leave no manifest at their destination: a script would take it for a part of its data.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.sagemaker.service import Request
+from windlass.engines.sagemaker.twin.layout import ML, is_plain
+from windlass.errors import StorageError
+from windlass.storage.address import Address
+from windlass.storage.copy import Copy
+from windlass.storage.digest import Parts
+from windlass.storage.folder import Folder
+from windlass.storage.journal import Journal
+from windlass.storage.names import OWN
+from windlass.storage.opening import open_place
+from windlass.storage.place import Buffer, Entry, PartialFile, Place, system_errors
+from windlass.storage.progress import Copied
+
+SHARDED: Final = "ShardedByS3Key"
+
+
+class _Selected(Place):
+    """Some files of a place, which may have other names."""
+
+    def __init__(self, place: Place, files: Mapping[str, Entry]) -> None:
+        """`files`: name → the entry as the place lists it."""
+        self.address = place.address
+        self._place, self._files = place, files
+
+    async def entries(self) -> AsyncIterator[list[Entry]]:
+        yield [Entry(name, one.size, one.version, one.problem) for name, one in self._files.items()]
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        return self._place.pieces(self._files[entry.name], start, length)
+
+    async def expected(self, entry: Entry) -> str:
+        return await self._place.expected(self._files[entry.name])
+
+    async def read_own(self, name: str) -> bytes | None:
+        is_renamed = any(name != one.name for name, one in self._files.items())
+        return None if is_renamed else await self._place.read_own(name)
+
+    def put(self, name: str, data: Buffer) -> str:
+        raise NotImplementedError
+
+    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
+        raise NotImplementedError
+
+    async def write_own(self, name: str, data: bytes) -> None:
+        raise NotImplementedError
+
+
+class _Store(Place):
+    """A store that gets no manifest."""
+
+    def __init__(self, place: Place) -> None:
+        self.address = place.address
+        self._place = place
+
+    def entries(self) -> AsyncIterator[list[Entry]]:
+        return self._place.entries()
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        return self._place.pieces(entry, start, length)
+
+    def put(self, name: str, data: Buffer) -> str:
+        return self._place.put(name, data)
+
+    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
+        return await self._place.begin(entry, parts, source)
+
+    async def settle(self) -> None:
+        await self._place.settle()
+
+    async def read_own(self, name: str) -> bytes | None:
+        return None
+
+    async def write_own(self, name: str, data: bytes) -> None:
+        return
+
+
+class _BareFolder(Folder):
+    """A folder that gets no manifest."""
+
+    async def read_own(self, name: str) -> bytes | None:
+        return None
+
+    async def write_own(self, name: str, data: bytes) -> None:
+        return
+
+
+class Transfers:
+    """Copies of one job. `state` is a folder of it for what is known of unfinished uploads."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+
+    def open(self, address: Address) -> Place:
+        """The place of an address. Raises StorageError, MissingPart."""
+        return Folder(address) if address.is_folder else open_place(address, self._state)
+
+    async def copy(self, source: Place, files: Mapping[str, Entry], destination: Address) -> Copied:
+        """Copy these files of a place, each verified. Raises StorageError where nothing more can be copied."""
+        with system_errors(str(destination)), tempfile.TemporaryDirectory(dir=self._state) as folder:
+            with Journal(Path(folder) / "journal.jsonl") as journal:
+                into = _BareFolder(destination) if destination.is_folder else _Store(self.open(destination))
+                done = await Copy(_Selected(source, files), into, journal).run()
+            if destination.is_folder:
+                shutil.rmtree(Path(destination.path) / OWN, ignore_errors=True)
+        return done
+
+    async def fetch(self, uri: str, folder: Path, *, shard: tuple[int, int] = (0, 1)) -> None:
+        """Fetch what begins with an S3Uri: the files of one shard, `(number, count)`, into a folder.
+
+        Raises StorageError, also where there is nothing.
+        """
+        place, files = await self._matching(uri)
+        number, count = shard
+        part = {name: files[name] for at, name in enumerate(sorted(files)) if at % count == number}
+        if not files:
+            raise StorageError(f"there is nothing at {uri}")
+        if part:
+            refuse_none(await self.copy(place, part, folder_address(folder)))
+
+    async def duplicate(self, folder: Path, to: Path) -> None:
+        """Copy all of a folder of this machine to another one. Raises StorageError."""
+        place = Folder(folder_address(folder))
+        refuse_none(await self.copy(place, await listed(place), folder_address(to)))
+
+    async def _matching(self, uri: str) -> tuple[Place, dict[str, Entry]]:
+        """The place of the files of a URI, and the files by their names in a channel.
+
+        An S3Uri is the beginning of keys and not a folder: `s3://b/train` has `train/a`, and also `train-1.csv`.
+        """
+        address = parse(uri)
+        if address.is_folder:
+            path = Path(address.path)
+            if path.is_file():
+                holder = Folder(folder_address(path.parent))
+                return holder, {path.name: Entry(path.name, path.stat().st_size, holder.version_of(path.name))}
+            place = self.open(address)
+            return place, await listed(place)
+        if not address.path or uri.endswith("/"):
+            place = self.open(address)
+            return place, await listed(place)
+        above, _, start = address.path.rpartition("/")
+        place = self.open(Address(address.kind, address.bucket, above))
+        found = [one for one in (await listed(place)).values() if one.name.startswith(start)]
+        return place, {one.name.removeprefix(f"{start}/"): one for one in found}
+
+
+class CheckpointUploads:
+    """Uploads what has changed of the checkpoints of one host."""
+
+    def __init__(self, transfers: Transfers, host: Path, path: str, destination: Address) -> None:
+        """`path`: of the folder below /opt/ml."""
+        self._transfers, self._host, self._path, self._destination = transfers, host, path, destination
+        self._folder = Folder(folder_address(self.folder))
+        self._sent: dict[str, str] = {}
+        """Version of each file that the store has."""
+
+    @property
+    def folder(self) -> Path:
+        """That of the checkpoints."""
+        return self._host / ML / self._path
+
+    async def fetch(self) -> None:
+        """Fetch what the store has. Raises StorageError."""
+        if not self._destination.is_folder or Path(self._destination.path).exists():
+            place = self._transfers.open(self._destination)
+            if files := await listed(place):
+                refuse_none(await self._transfers.copy(place, files, folder_address(self.folder)))
+        self._sent = {name: one.version for name, one in (await listed(self._folder)).items()}
+
+    async def push(self) -> list[str]:
+        """Upload what has changed; returns what was left out, each with the reason. Raises StorageError."""
+        if not is_plain(self._host / ML, self._path):
+            return [f"{self._path} of {self._host.name}: it is no folder any more"]
+        files = await listed(self._folder)
+        changed = {name: one for name, one in files.items() if self._sent.get(name) != one.version}
+        if not changed:
+            return []
+        done = await self._transfers.copy(self._folder, changed, self._destination)
+        self._sent.update((name, one.source) for name, one in done.manifest.files.items())
+        return [f"{one.name}: {one.why}" for one in done.refused]
+
+
+async def fetch_channels(transfers: Transfers, request: Request, hosts: list[Path]) -> None:
+    """Fetch the channels of a job into the folders of its hosts. Raises StorageError.
+
+    What all hosts get is fetched once, and copied on this machine.
+    """
+    for channel in request.get("InputDataConfig", ()):
+        source = channel["DataSource"]["S3DataSource"]
+        folders = [host / ML / "input/data" / channel["ChannelName"] for host in hosts]
+        for folder in folders:
+            folder.mkdir()
+        if source.get("S3DataDistributionType") == SHARDED:
+            for number, folder in enumerate(folders):
+                await transfers.fetch(source["S3Uri"], folder, shard=(number, len(folders)))
+        else:
+            await transfers.fetch(source["S3Uri"], folders[0])
+            for folder in folders[1:]:
+                await transfers.duplicate(folders[0], folder)
+
+
+def parse(uri: str) -> Address:
+    """Address of an S3Uri, which may be a `file://` one."""
+    scheme, _, rest = uri.partition("://")
+    return folder_address(Path(rest).resolve()) if scheme == "file" else Address.parse(uri, Path("/"))
+
+
+def folder_address(path: Path) -> Address:
+    """Address of a folder of this machine."""
+    return Address("folder", "", str(path))
+
+
+def below(address: Address, name: str) -> Address:
+    """Address of what is below another."""
+    return Address(address.kind, address.bucket, address.key(name))
+
+
+async def listed(place: Place) -> dict[str, Entry]:
+    """All files of a place by name. Raises StorageError."""
+    return {one.name: one async for batch in place.entries() for one in batch}
+
+
+def refuse_none(done: Copied) -> None:
+    """Raises StorageError where a file was left out."""
+    if done.refused:
+        first = done.refused[0]
+        more = f" (and {len(done.refused) - 1} more)" if len(done.refused) > 1 else ""
+        raise StorageError(f"{first.name}: {first.why}{more}")

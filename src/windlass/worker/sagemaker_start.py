@@ -1,0 +1,185 @@
+"""Starts the node of a host of SageMaker: unpacks the code, sets the variables of its toolkit, becomes `pod.py`.
+
+The first process of the container. It lies in a channel, beside `boot.py` and the specs of the attempt's nodes: the
+standard library of any Python from 3.9 on, and nothing of ours but that. What it reads is documented in "How Amazon
+SageMaker AI provides training information"; the variables are those of the SageMaker training toolkit.
+"""
+
+import signal
+import sys
+
+if __name__ == "__main__":  # before all else: the first process of a container ignores what it has no handler for
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+import gzip
+import json
+import os
+import re
+import tarfile
+import traceback
+from typing import Any, NoReturn
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from windlass.worker import boot
+else:
+    sys.path.insert(0, HERE)
+    import boot
+
+OPT = "/opt/ml"
+BASE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+"""`/opt/ml`, unless the host has no mounts of its own."""
+OWN_CHANNELS = ("windlass", "windlass-code")
+DEVICE = re.compile(r"nvidia\d+")
+TYPE = re.compile(r"ml\.([a-z0-9-]+)\.(\d+)xlarge")
+EFA_FROM = {
+    "g4dn": 8, "g5": 8, "g6": 8, "g6e": 8, "p3dn": 24, "p4d": 24, "p4de": 24, "p5": 4, "p5e": 48, "p5en": 48,
+    "p6-b200": 48, "p6-b300": 48, "trn1": 32, "trn1n": 32, "trn2": 48,
+}  # fmt: skip
+"""Families of instances with EFA: their smallest size that has it, in units of `xlarge`."""
+RDMA = ("p4", "p5", "p6", "trn")
+"""Beginnings of families whose devices are reached by EFA directly."""
+
+
+def main() -> NoReturn:
+    """Become the process that runs this host's node. Exits with 1 where it cannot, and says why."""
+    try:
+        _start()
+    except Exception as error:
+        _fail(f"{type(error).__name__}: {error}")
+
+
+def _start() -> NoReturn:
+    resources, inputs = _config("resourceconfig"), _config("inputdataconfig")
+    hosts = sorted(resources["hosts"], key=_number)
+    archive = os.path.join(BASE, "input", "data", "windlass-code", "code.tar.gz")
+    digest = boot.digest_of(archive)
+    if digest != os.environ["WINDLASS_CODE_DIGEST"]:
+        _fail(f"the code is damaged: its digest is {digest}")
+    work = os.path.join(BASE, "windlass")
+    os.makedirs(work, exist_ok=True)
+    with tarfile.open(archive) as tar:
+        boot.unpack(tar, work)
+    nodes = os.path.join(work, "nodes.json.gz")
+    _place_nodes(os.path.join(HERE, "nodes.json.gz"), nodes, hosts)
+    env = {**variables(resources, _config("hyperparameters"), inputs, hosts), **network(resources), **os.environ}
+    env["JOB_COMPLETION_INDEX"] = str(hosts.index(resources["current_host"]))
+    env["WINDLASS_FAILURE_FILE"] = os.path.join(BASE, "output", "failure")
+    os.chdir(os.path.join(work, "code"))
+    program = os.path.join(work, "travel", "windlass", "worker", "pod.py")
+    argv = [sys.executable, "-I", "-S", program, os.path.join(work, "attempt"), nodes]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until pod.py handles it
+    os.execve(sys.executable, argv, env)
+
+
+def _place_nodes(source: str, target: str, hosts: list[str]) -> None:
+    """Write the specs of the nodes with this host's folders, and with the names by which the hosts are known here."""
+    with gzip.open(source, "rt") as file:
+        text = file.read()
+    if BASE != OPT:
+        text = re.sub(re.escape(OPT) + r"(?=[/\"])", lambda _: json.dumps(BASE)[1:-1], text)
+    names = {f"algo-{number}": host for number, host in enumerate(hosts, 1)}
+    if any(name != host for name, host in names.items()):
+        text = re.sub(r"\balgo-\d+\b", lambda found: names.get(found[0], found[0]), text)
+    with gzip.open(target, "wt") as file:
+        file.write(text)
+
+
+def variables(
+    resources: dict[str, Any], hyperparameters: dict[str, str], inputs: dict[str, Any], hosts: list[str]
+) -> dict[str, str]:  # fmt: skip
+    """What scripts for SageMaker find in their environment, as the toolkit and the drivers of the SDK set it."""
+    current, kind = resources["current_host"], resources.get("current_instance_type", "")
+    groups = resources.get("instance_groups") or []
+    channels = {name: one for name, one in inputs.items() if name not in OWN_CHANNELS}
+    paths = {name: os.path.join(BASE, "input", "data", name) for name in channels}
+    values = {name: _value(text) for name, text in hyperparameters.items()}
+    found: dict[str, Any] = {
+        "channel_input_dirs": paths, "channels": sorted(channels), "current_host": current,
+        "current_instance_type": kind, "current_instance_group": resources.get("current_group_name", ""),
+        "current_instance_group_hosts": hosts, "hosts": hosts, "hps": values, "input_config_dir": _path("input/config"),
+        "input_data_config": channels, "input_data_dir": _path("input/data"), "input_dir": _path("input"),
+        "instance_groups": [one.get("instance_group_name", "") for one in groups], "is_hetero": len(groups) > 1,
+        "log_level": 20, "model_dir": _path("model"), "network_interface_name": _interface(resources),
+        "num_cpus": os.cpu_count() or 1, "num_gpus": _num_gpus(), "num_neurons": 0,
+        "output_data_dir": _path("output/data"), "output_dir": _path("output"),
+        "output_failure": _path("output/failure"), "output_intermediate_dir": _path("output/intermediate"),
+        "resource_config": resources,
+        "host_count": len(hosts), "current_host_rank": hosts.index(current), "master_addr": hosts[0],
+        "master_port": 7777, "source_dir": os.path.join(BASE, "windlass", "code"),
+    }  # fmt: skip
+    env = {f"SM_{name.upper()}": _text(value) for name, value in found.items() if name != "channel_input_dirs"}
+    env["SM_TRAINING_ENV"] = json.dumps({**found, "hyperparameters": values}, sort_keys=True)
+    env.update({f"SM_CHANNEL_{name.upper()}": path for name, path in paths.items()})
+    env.update({f"SM_HP_{name.upper()}": _text(value) for name, value in values.items()})
+    return env
+
+
+def network(resources: dict[str, Any]) -> dict[str, str]:
+    """Which interface collectives use, and EFA where the instance type has it."""
+    interface = _interface(resources)
+    env = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+    found = TYPE.fullmatch(resources.get("current_instance_type", ""))
+    family, size = (found[1], int(found[2])) if found else ("", 0)
+    if family in EFA_FROM and size >= EFA_FROM[family]:
+        env.update({"FI_PROVIDER": "efa", "RDMAV_FORK_SAFE": "1"})
+        if family.startswith(RDMA):
+            env["FI_EFA_USE_DEVICE_RDMA"] = "1"
+    return env
+
+
+def _interface(resources: dict[str, Any]) -> str:
+    return str(resources.get("network_interface_name") or "eth0")
+
+
+def _num_gpus() -> int:
+    return sum(1 for name in os.listdir("/dev") if DEVICE.fullmatch(name))
+
+
+def _number(host: str) -> list[Any]:
+    """By number, so that algo-10 comes after algo-9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", host)]
+
+
+def _config(name: str) -> dict[str, Any]:
+    """A file of the configuration; empty where the job has none of it."""
+    try:
+        with open(_path(f"input/config/{name}.json")) as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
+def _path(name: str) -> str:
+    return os.path.join(BASE, *name.split("/"))
+
+
+def _value(text: Any) -> Any:
+    """A hyperparameter as the toolkit reads it: JSON where it is any."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError):
+        return text
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _fail(message: str) -> NoReturn:
+    """Say why in the log and in the file that SageMaker shows, and exit."""
+    print("[w] this host cannot start: " + message, flush=True)
+    if not os.environ.get("WINDLASS_CODE_DIGEST"):
+        traceback.print_exc()
+    try:
+        with open(_path("output/failure"), "w") as file:
+            file.write(message)
+    except OSError:
+        pass
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

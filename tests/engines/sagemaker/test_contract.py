@@ -1,0 +1,57 @@
+"""The contract, on SageMaker: in its hosts on this machine, and through an emulated control plane. A way is a class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.engines.contract import Contract
+from tests.engines.harness import Aspect, Can, Harness, Way
+from tests.engines.sagemaker.planning import BUCKET, plan_emulated, plan_here
+from tests.fakeaws.control_plane import ControlPlane
+from tests.servers.s3 import s3_server
+
+from windlass.engines.sagemaker.engine import SageMakerEngine, SageMakerLocalEngine
+
+CAN = frozenset(Can) - {
+    Can.FILES, Can.QUICK_START, Can.INTERPRETERS, Can.STOPS_AT_ONCE, Can.SHELL, Can.BYTES,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+class TestHere(Contract):
+    way = Way(
+        "sagemaker-local",
+        SageMakerLocalEngine,
+        plan_here,
+        CAN,
+        differs_in=frozenset(Aspect) - {Aspect.OBJECTS},
+    )
+
+
+@pytest.mark.slow
+class TestEmulated(Contract):
+    way = Way(
+        "sagemaker, emulated",
+        SageMakerEngine,
+        plan_emulated,
+        CAN,
+        differs_in=frozenset({Aspect.ENDS, Aspect.OBJECTS}),
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def harness(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        """Runs whose supervisors reach an emulated control plane, and a real S3 server."""
+        folder = tmp_path_factory.mktemp("aws")
+        with s3_server(folder / "s3") as server, pytest.MonkeyPatch.context() as patch:
+            server.client().create_bucket(Bucket=BUCKET)
+            plane = ControlPlane(folder, {**os.environ, **server.environ()})
+            plane.start()
+            for name, value in {**server.environ(), **plane.environ}.items():
+                patch.setenv(name, value)
+            harness = Harness(cls.way, tmp_path_factory.mktemp("home"))
+            yield harness
+            harness.close()
+            plane.stop()

@@ -1,0 +1,122 @@
+"""The plan for SageMaker is pure: its request stands in it whole, and what cannot be is refused in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.sagemaker.planning import FACTS, planned, problems, request
+
+from windlass.engines.sagemaker.instances import num_gpus
+from windlass.engines.sagemaker.request import numbered
+from windlass.errors import JobFileError
+from windlass.plan.plan import Plan
+
+GOLDEN = Path(__file__).with_name("golden")
+VPC = {"subnets": ["subnet-1"], "security_groups": ["sg-1"], "kms_key": "alias/training", "encrypt_traffic": True}
+CASES: dict[str, dict[str, Any]] = {
+    "efa": {"nodes": 2, "procs_per_node": "auto", "resources": {"instance": "ml.p4d.24xlarge"}, "timeout": "2h"},
+    "spot": {"sagemaker": {"spot": True, "max_wait": "6h"}, "timeout": "2h", "restarts": 3},
+    "warm-pool": {"sagemaker": {"warm_pool": "10min", "volume": "100GiB"}},
+    "vpc": {"target": VPC},
+    "fast-file": {
+        "data": [
+            {"name": "coco", "source": "s3://bucket/coco/", "via": "mount"},
+            {"name": "digits", "source": "s3://bucket/digits/"},
+            {"name": "text", "source": "s3://bucket/text/", "via": "stream"},
+        ],
+        "progress": r"step (?P<step>\d+)/(\d+) loss (?P<loss>[\d.]+)",
+    },
+}
+
+
+def blockers(made: Plan) -> dict[str, str]:
+    return {note.code: note.message for note in made.notes if note.blocks}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_request_is_that_of_the_golden_file_and_botocore_accepts_it(name: str) -> None:
+    made = planned(**CASES[name])
+    assert not blockers(made)
+    assert problems(request(made)) == ""
+    path = GOLDEN / f"{name}.json"
+    assert request(made) == json.loads(path.read_text())
+
+
+def test_the_same_inputs_give_the_same_plan_byte_for_byte() -> None:
+    assert planned(nodes=2).to_text() == planned(nodes=2).to_text()
+    assert Plan.from_json(json.loads(planned(nodes=2).to_text())) == planned(nodes=2)
+
+
+def test_a_rank_is_started_for_each_gpu_of_the_type() -> None:
+    assert planned(**CASES["efa"]).world_size == 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus"),
+    [("ml.g5.xlarge", 1), ("ml.g5.48xlarge", 8), ("ml.p4d.24xlarge", 8), ("ml.m5.xlarge", 0), ("ml.p9.xlarge", None)],
+)
+def test_gpus_of_instance_types(kind: str, gpus: int | None) -> None:
+    assert num_gpus(kind) == gpus
+
+
+def test_each_metric_captures_its_own_group_alone() -> None:
+    [step, loss] = request(planned(**CASES["fast-file"]))["AlgorithmSpecification"]["MetricDefinitions"]
+    line = "[3] step 7/90 loss 0.25"
+    found = {one["Name"]: re.search(one["Regex"], line) for one in (step, loss)}
+    assert {name: match and match.groups() for name, match in found.items()} == {"step": ("7",), "loss": ("0.25",)}
+
+
+@pytest.mark.parametrize("pattern", [r"[(]a\)(?P<step>\d+)", r"(?:x|(y))(?P<step>\d+)", r"[]()](?P<step>\d+)"])
+def test_brackets_that_capture_nothing_are_left_as_they_are(pattern: str) -> None:
+    [metric] = request(planned(progress=pattern))["AlgorithmSpecification"]["MetricDefinitions"]
+    assert re.compile(metric["Regex"]).groups == 1
+
+
+def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
+    first = request(planned(**CASES["spot"]))
+    third = numbered(first, "digits-7f3k2", 3, 600.0)
+    assert problems(third) == ""
+    assert third["TrainingJobName"] == "digits-7f3k2-3"
+    assert third["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"].endswith("/digits-7f3k2/attempt-3/")
+    assert third["StoppingCondition"] == {"MaxRuntimeInSeconds": 600, "MaxWaitTimeInSeconds": 600 + 4 * 3600}
+    assert {"Key": "windlass:attempt", "Value": "3"} in third["Tags"]
+    assert third["CheckpointConfig"] == first["CheckpointConfig"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"facts": replace(FACTS, role="", role_problem=("no credentials", "log in"))}, "role-unknown"),
+        ({"target": {"image": None}}, "image-missing"),
+        ({"target": {"instance": None}}, "instance-missing"),
+        ({"resources": {"instance": "g5.xlarge"}}, "instance-unknown"),
+        ({"launcher": "mpi"}, "mpi"),
+        ({"secrets": ["token"]}, "secrets"),
+        ({"volumes": [{"claim": "c", "path": "/c"}]}, "volumes"),
+        ({"outputs": "s3://bucket/out/"}, "outputs"),
+        ({"python": ".venv/bin/python"}, "python-relative"),
+        ({"data": [{"name": "d", "source": "data"}]}, "data-remote"),
+        ({"data": [{"name": "d", "source": "gs://bucket/d"}]}, "data-unknown"),
+        ({"data": [{"name": "windlass", "source": "s3://bucket/d"}]}, "data-name"),
+        ({"data": [{"name": f"d{n}", "source": "s3://bucket/d"} for n in range(19)]}, "data-many"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
+    assert code in blockers(planned(**fields))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"spot": True, "warm_pool": "10min"}, "cannot be used with warm_pool"),
+        ({"max_wait": "2h"}, "add spot: true"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobFileError, match=says):
+        planned(sagemaker=options)

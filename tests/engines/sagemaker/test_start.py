@@ -1,0 +1,100 @@
+"""The start program of a host: which node it becomes, and which variables scripts for SageMaker find."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import windlass.worker
+
+PROGRAM = Path(windlass.worker.__file__).with_name("sagemaker_start.py")
+RESOURCES: dict[str, Any] = {
+    "current_host": "algo-10", "hosts": [f"algo-{n}" for n in (10, 1, 2)], "current_instance_type": "ml.p4d.24xlarge",
+    "current_group_name": "homogeneousCluster", "network_interface_name": "eth1",
+    "instance_groups": [{"instance_group_name": "homogeneousCluster", "instance_type": "ml.p4d.24xlarge"}],
+}  # fmt: skip
+BOTH = {
+    f"SM_{name}"
+    for name in (
+        "CHANNELS", "CURRENT_HOST", "CURRENT_INSTANCE_TYPE", "HOSTS", "HPS", "INPUT_DIR", "INPUT_CONFIG_DIR",
+        "INPUT_DATA_CONFIG", "LOG_LEVEL", "MODEL_DIR", "NETWORK_INTERFACE_NAME", "NUM_CPUS", "NUM_GPUS", "NUM_NEURONS",
+        "OUTPUT_DIR", "OUTPUT_DATA_DIR", "RESOURCE_CONFIG", "TRAINING_ENV",
+    )
+}  # fmt: skip
+"""What the toolkit and the drivers of the SDK both set."""
+HOSTS = ["algo-1", "algo-2", "algo-10"]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program as it lies in its channel of a host without mounts of its own."""
+    channel = tmp_path / "ml" / "input" / "data" / "windlass"
+    channel.mkdir(parents=True)
+    for name in ("sagemaker_start.py", "boot.py"):
+        (channel / name).write_bytes(PROGRAM.with_name(name).read_bytes())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location("sagemaker_start", channel / "sagemaker_start.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.delitem(sys.modules, "boot")
+    return module
+
+
+def test_hosts_are_numbered_as_people_count(start: ModuleType) -> None:
+    assert sorted(RESOURCES["hosts"], key=start._number) == HOSTS
+
+
+def test_scripts_find_the_variables_of_the_toolkit(start: ModuleType) -> None:
+    inputs = {"digits": {"TrainingInputMode": "File"}, "windlass": {}, "windlass-code": {}}
+    found = start.variables(RESOURCES, {"lr": "0.1", "name": "a b", "layers": "[1, 2]"}, inputs, HOSTS)
+    base = start.BASE
+    expected = {
+        "SM_HOSTS": '["algo-1", "algo-2", "algo-10"]', "SM_CURRENT_HOST": "algo-10", "SM_CHANNELS": '["digits"]',
+        "SM_CHANNEL_DIGITS": f"{base}/input/data/digits", "SM_MODEL_DIR": f"{base}/model", "SM_HP_LR": "0.1",
+        "SM_HP_NAME": "a b", "SM_HPS": '{"layers": [1, 2], "lr": 0.1, "name": "a b"}', "SM_HOST_COUNT": "3",
+        "SM_CURRENT_HOST_RANK": "2", "SM_MASTER_ADDR": "algo-1", "SM_NETWORK_INTERFACE_NAME": "eth1",
+        "SM_OUTPUT_DATA_DIR": f"{base}/output/data", "SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge",
+    }  # fmt: skip
+    assert {name: found.get(name) for name in expected} == expected
+    assert found.keys() >= BOTH
+    assert all(isinstance(value, str) for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables"),
+    [
+        ("ml.p4d.24xlarge", {"FI_PROVIDER", "RDMAV_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA"}),
+        ("ml.g5.48xlarge", {"FI_PROVIDER", "RDMAV_FORK_SAFE"}),
+        ("ml.g5.xlarge", set()),
+        ("ml.m5.xlarge", set()),
+        ("ml.local", set()),
+    ],
+)
+def test_efa_is_used_where_the_type_has_it(start: ModuleType, kind: str, variables: set[str]) -> None:
+    found = start.network({**RESOURCES, "current_instance_type": kind})
+    assert found.keys() - {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} == variables
+    assert found["NCCL_SOCKET_IFNAME"] == "eth1"
+
+
+def test_specs_get_the_folders_and_names_of_the_host(start: ModuleType, tmp_path: Path) -> None:
+    source, target = tmp_path / "nodes", tmp_path / "placed"
+    spec = {
+        "env": {"MASTER_ADDR": "algo-1", "OUT": "/opt/ml/model"},
+        "cwd": "/opt/ml/windlass/code",
+        "keep": "/opt/mlx",
+    }
+    source.write_bytes(gzip.compress(json.dumps(spec).encode()))
+    start._place_nodes(str(source), str(target), ["127.0.0.2", "127.0.0.3"])
+    assert json.loads(gzip.decompress(target.read_bytes())) == {
+        "env": {"MASTER_ADDR": "127.0.0.2", "OUT": f"{start.BASE}/model"}, "cwd": f"{start.BASE}/windlass/code",
+        "keep": "/opt/mlx",
+    }  # fmt: skip

@@ -1,0 +1,139 @@
+"""Channels, checkpoints and artifacts of the twin: what gets into containers, and what is uploaded of them."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from tests.engines.sagemaker.twin.jobs import ML, ended, output, request, says, steps
+from tests.helpers.until import until
+
+from windlass.engines.sagemaker.twin.service import Twin
+
+
+def channel(name: str, uri: str, **source: str) -> dict[str, Any]:
+    return {"ChannelName": name, "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri, **source}}}
+
+
+def write(folder: Path, *names: str) -> str:
+    """Files whose content is their name; returns the URI of their folder."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return f"file://{folder}"
+
+
+LISTS = f"cd {ML}/input/data; find . -type f | sort; cat {ML}/input/config/inputdataconfig.json"
+
+
+def test_each_host_gets_all_of_a_channel_or_its_shard(twin: Twin, home: Path) -> None:
+    names = ["a", "b/c", "b/d", "e"]
+    uri = write(home / "data", *names)
+    channels = [channel("all", uri), channel("part", uri, S3DataDistributionType="ShardedByS3Key"),
+                channel("one", f"{uri}/b/c")]  # fmt: skip
+    twin.create(request(home, "data", LISTS, count=2, InputDataConfig=channels))
+    assert ended(twin, "data")["TrainingJobStatus"] == "Completed"
+    shards = []
+    for host in ("algo-1", "algo-2"):
+        *files, config = output(twin, "data", host)
+        assert [one for one in files if "/all/" in one] == [f"./all/{name}" for name in names]
+        assert [one for one in files if "/one/" in one] == ["./one/c"]
+        shards.append([one.removeprefix("./part/") for one in files if "/part/" in one])
+        assert '"part": {"TrainingInputMode": "File", "S3DistributionType": "ShardedByS3Key"' in config
+    assert shards == [["a", "b/d"], ["b/c", "e"]]
+
+
+def test_a_channel_without_data_fails_the_job_before_a_container_starts(home: Path) -> None:
+    twin = Twin(home, os.environ)
+    twin.create(request(home, "empty", "echo up", InputDataConfig=[channel("training", f"file://{home}/none")]))
+    found = ended(twin, "empty")
+    assert found["FailureReason"].startswith("ClientError: Data download failed: ")
+    assert str(home / "none") in found["FailureReason"]
+    assert "Training" not in steps(found)
+    assert twin.log_streams("empty") == []
+
+
+def test_checkpoints_are_there_at_the_start_and_uploaded_while_the_container_runs(twin: Twin, home: Path) -> None:
+    uri = write(home / "saved", "step-1")
+    script = (
+        f"cd {ML}/ck; ls; echo two > step-2; while [ ! -e {home}/go ]; do sleep 0.05; done; echo 3 > step-2; rm step-1"
+    )
+    twin.create(request(home, "ck", script, CheckpointConfig={"S3Uri": uri, "LocalPath": "/opt/ml/ck"}))
+    says(twin, "ck", "step-1")
+    until(lambda: (home / "saved/step-2").exists())
+    (home / "go").touch()
+    assert ended(twin, "ck")["TrainingJobStatus"] == "Completed"
+    assert {one.name: one.read_text() for one in (home / "saved").iterdir()} == {"step-1": "step-1", "step-2": "3\n"}
+
+
+def test_an_interrupted_job_on_spot_capacity_starts_again_from_its_checkpoints(twin: Twin, home: Path) -> None:
+    script = f"""trap 'echo saved > {ML}/checkpoints/step; exit 0' TERM
+                 if [ -e {ML}/checkpoints/step ]; then ls {ML}/model; echo resumed; exit 0; fi
+                 touch {ML}/model/of-the-first-start; echo up; while :; do sleep 0.05; done"""
+    twin.create(request(
+        home, "spot", script, EnableManagedSpotTraining=True, CheckpointConfig={"S3Uri": f"file://{home}/saved"},
+        StoppingCondition={"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 3600},
+    ))  # fmt: skip
+    says(twin, "spot", "up")
+    twin.interrupt("spot")
+    found = ended(twin, "spot")
+    assert found["TrainingJobStatus"] == "Completed"
+    assert steps(found) == ["Starting", "Downloading", "Training", "Interrupted", "Restarting", "Downloading",
+                            "Training", "Uploading", "Completed"]  # fmt: skip
+    first, second = twin.log_streams("spot")
+    assert [[text for _, text in twin.read_log(one).lines] for one in (first, second)] == [["up"], ["resumed"]]
+
+
+def test_models_of_all_hosts_are_one_and_nothing_outside_gets_in(twin: Twin, home: Path) -> None:
+    (home / "secret").mkdir()
+    (home / "secret/key").write_text("secret")
+    config = f"{ML}/input/config/resourceconfig.json"
+    script = f"""cd {ML}/model; me=$(grep -o '"current_host": "[^"]*"' {config} | cut -d '"' -f 4)
+                 echo $me | tee same of-$me; ln -s of-$me link-$me; ln of-$me hard-$me
+                 ln -s {home}/secret out-$me; mkfifo pipe-$me
+                 rmdir {ML}/output/data; ln -s {home}/secret {ML}/output/data"""
+    twin.create(request(home, "model", script, count=2))
+    found = ended(twin, "model")
+    assert found["TrainingJobStatus"] == "Completed", (found, output(twin, "model"))
+    one, two = twin.describe("model")["WindlassHosts"]["names"]
+    with tarfile.open(home / "store/model/output/model.tar.gz") as tar:
+        regular = {member.name for member in tar if member.isreg()}
+        assert regular == {"same", f"of-{one}", f"of-{two}", f"hard-{one}", f"hard-{two}"}
+        assert {member.name: member.linkname for member in tar if not member.isreg()} == {
+            f"link-{one}": f"of-{one}", f"link-{two}": f"of-{two}"
+        }  # fmt: skip
+        same = tar.extractfile("same")
+        assert same is not None
+        assert same.read().decode() == f"{one}\n"
+    assert sorted(found["WindlassLeftOut"]) == sorted([
+        *(f"model/out-{name}: it is a link that leads out" for name in (one, two)),
+        *(f"model/pipe-{name}: it is neither file, folder nor link" for name in (one, two)),
+        "model/same: another host has a file of that name",
+        *(f"output/data of {name}: it is no folder any more" for name in ("algo-1", "algo-2")),
+    ])  # fmt: skip
+    assert {one.name for one in (home / "store/model/output").iterdir()} == {"model.tar.gz"}
+
+
+def test_without_compression_files_are_uploaded_one_by_one(home: Path) -> None:
+    twin = Twin(home, os.environ)
+    script = f"""mkdir {ML}/model/a; echo 1 > {ML}/model/a/w; ln -s /etc/hostname {ML}/model/out
+                 echo 2 > {ML}/output/data/log"""
+    config = {"S3OutputPath": f"file://{home}/store", "CompressionType": "NONE"}
+    twin.create(request(home, "plain", script, OutputDataConfig=config))
+    found = ended(twin, "plain")
+    assert found["ModelArtifacts"]["S3ModelArtifacts"] == f"file://{home}/store/plain/output/model/"
+    folder = home / "store/plain/output"
+    assert sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()) == [
+        "data/log",
+        "model/a/w",
+    ]
+    assert found["WindlassLeftOut"] == ["model/out: it is a link to a place outside of the folder"]
+
+
+def test_an_output_that_cannot_be_written_fails_the_job(home: Path) -> None:
+    twin = Twin(home, os.environ)
+    (home / "store").write_text("a file")
+    twin.create(request(home, "full", f"echo w > {ML}/model/w"))
+    assert ended(twin, "full")["FailureReason"].startswith("ClientError: Artifact upload failed: ")
