@@ -176,8 +176,12 @@ class SageMakerBackend(Backend):
         return live
 
     def remove(self) -> None:
-        """See `Backend`. Training jobs that have ended stay in SageMaker's own list, which cannot be changed."""
+        """See `Backend`: with what the run has in the store, but for the code, which other runs may have too.
+
+        Training jobs that have ended stay in SageMaker's own list, which cannot be changed.
+        """
         self.end_jobs()
+        objects.remove(self._model["source"].removesuffix("/output"), self._home)
         for folder in self._run_dir.glob("attempt-*"):
             with contextlib.suppress(EngineError):
                 self.service.delete(layout.job_name(self._plan.run_id, int(folder.name.rpartition("-")[2])))

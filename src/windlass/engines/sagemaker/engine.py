@@ -39,17 +39,24 @@ class SageMakerEngine(SupervisedEngine):
         facts = read_facts(job, target, base=base, home=context.home, environ=context.environ)
         return plan(job, target, facts, run_id)
 
+    def checkpoint_dir(self, run_id: str) -> str:
+        """See `Engine`: where SageMaker keeps what hosts have in their folder of checkpoints."""
+        [body] = Plan.from_json(self.store.plan(run_id)).requests("training-job")
+        if "CheckpointConfig" not in body:
+            return super().checkpoint_dir(run_id)
+        return str(body["CheckpointConfig"]["S3Uri"]).removeprefix("file://")
+
     def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
-        """See `Engine`: of the model, which was brought home; of hosts nothing can be read."""
+        """See `Engine`: of the model, which was brought home, and of checkpoints; of hosts nothing can be read."""
         from windlass.engines.copying import copy
 
         first, _, rest = path.partition("/")
-        output = self.store.run_dir(run_id) / "output"
-        if first != "output":
+        folders = {"output": str(self.store.run_dir(run_id) / "output"), "checkpoints": self.checkpoint_dir(run_id)}
+        if first not in folders:
             raise UsageError(f"{path} is not among what {run_id} has brought home", f"windlass cp {run_id}:output .")
-        if not output.exists():
-            raise UsageError(f"{run_id} has brought no model home", f"windlass status {run_id}")
-        return copy(output / rest if rest else output, local, told, Path(path).name)
+        if not Path(folders[first]).exists():
+            raise UsageError(f"{run_id} has brought no {first} home", f"windlass status {run_id}")
+        return copy(Path(folders[first], rest), local, told, Path(path).name)
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
@@ -85,3 +92,4 @@ class SageMakerLocalEngine(SageMakerEngine):
     """Runs in SageMaker's hosts on this machine."""
 
     kind: ClassVar[str] = "sagemaker-local"
+    is_remote: ClassVar[bool] = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any, Final
 import windlass.worker
 from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, StorageError, WindlassError
+from windlass.s3 import objects as s3
+from windlass.s3.bucket import Bucket
+from windlass.s3.errors import StoreError
 from windlass.storage.address import Address
 from windlass.storage.opening import open_place
 from windlass.storage.place import Entry, Place
@@ -62,6 +66,21 @@ def fetch_model(address: str, into: Path, home: Path) -> tuple[int, int]:
         raise EngineError(f"the model in {address} cannot be read: {words}", HINT) from error
     finally:
         archive.unlink(missing_ok=True)
+
+
+def remove(address: str, home: Path) -> None:
+    """Remove all that is below an address. Raises EngineError."""
+    found = Address.parse(address, home)
+    if found.is_folder:
+        shutil.rmtree(found.path, ignore_errors=True)
+        return
+    bucket = Bucket(found.bucket)
+    try:
+        for one in list(s3.listed(bucket, f"{found.path}/")):
+            if isinstance(one, s3.Object):
+                s3.remove(bucket, one.key)
+    except StoreError as error:
+        raise EngineError(f"{address} cannot be removed: {error}", HINT) from error
 
 
 def _unpack(archive: Path, into: Path) -> tuple[int, int]:
