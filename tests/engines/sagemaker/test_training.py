@@ -1,0 +1,82 @@
+"""Real training in SageMaker's hosts on this machine: the weights of a run here, also through a stop in mid-run."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.harness import Can, Harness, Run, Way
+from tests.engines.local.planning import plan_local
+from tests.engines.sagemaker.planning import plan_here
+
+from windlass.engines.local.engine import LocalEngine
+from windlass.engines.sagemaker.engine import SageMakerLocalEngine
+from windlass.runs.phase import Phase
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
+HERE = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can))
+SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
+SLOW = """
+import os, runpy, sys, time
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+if os.environ["WINDLASS_ATTEMPT"] == "1":
+    register_optimizer_step_post_hook(lambda *_: time.sleep(0.1))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@contextmanager
+def opened(way: Way, home: Path) -> Iterator[Harness]:
+    harness = Harness(way, home)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def digest(run: Run, name: str) -> str:
+    """SHA-256 of a file that the run has brought home."""
+    return hashlib.sha256((Path(run.status.output_dir) / name).read_bytes()).hexdigest()
+
+
+def succeeded(run: Run) -> Run:
+    status = run.wait()
+    assert status.phase is Phase.SUCCEEDED, f"{status}\n{run.text()}"
+    return run
+
+
+def test_digits_end_with_the_weights_of_this_machine(tmp_path: Path) -> None:
+    with opened(LOCAL, tmp_path / "local") as local, opened(HERE, tmp_path / "here") as here:
+        words = ("train.py", "--epochs", "3")
+        base = EXAMPLES / "01-digits"
+        expected = digest(succeeded(local.start(*words, base=base, **SHAPE)), "model.pt")
+        assert digest(succeeded(here.start(*words, base=base, **SHAPE)), "model.pt") == expected
+
+
+def test_a_run_that_was_stopped_goes_on_from_the_checkpoints_in_the_store(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    shutil.copytree(EXAMPLES / "08-resumable-digits", code)
+    (code / "slow.py").write_text(SLOW)
+    fields: dict[str, Any] = {"checkpoint": {"every": "20 steps"}, "grace": 60, "base": code, **SHAPE}
+    words = ("slow.py", "train.py", "--epochs", "10")
+    with opened(LOCAL, tmp_path / "local") as local, opened(HERE, tmp_path / "here") as here:
+        expected = digest(succeeded(local.start(*words[1:], **fields)), "model.safetensors")
+        run = here.start(*words, **fields)
+        run.until(lambda run: [one for one in run.events if one.kind == "checkpoint"])
+        here.engine.stop(run.id)
+        assert run.wait().phase is Phase.STOPPED, run.text()
+        here.engine.resume(run.id)
+        succeeded(run)
+        restored = [one for one in run.events if one.kind == "checkpoint" and one.data["action"] == "restored"]
+        assert restored, "the second attempt has begun from nothing"
+        assert digest(run, "model.safetensors") == expected
