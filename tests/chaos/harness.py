@@ -306,7 +306,10 @@ class Play:
             while time.monotonic() < give_up and not self._look() and not (once and disk.num_failed):
                 passed(0.02)
             num_failed = disk.num_failed
-        vanished = tuple(path.name for path in found if not (path / "manifest.json").exists())
+        # Where the ranks have saved newer ones by now, older ones are removed in their turn.
+        is_past = step_of(self._committed()[0]) > step_of(found[0]) if found and self._committed() else False
+        gone = tuple(path.name for path in found if not (path / "manifest.json").exists())
+        vanished = () if is_past else gone
         expected = (step_of(found[0]) if found else 0) if held else None
         said = f"{len(held)} ranks, {os.strerror(number)} × {num_failed}"
         self.struck.append(Struck(strike, attempt, said, vanished=vanished, expected_step=expected))
