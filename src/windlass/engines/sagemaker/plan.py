@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.code.imports import ahead
 from windlass.engines.sagemaker import instances, layout
 from windlass.engines.sagemaker.facts import Facts
-from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, is_channel, training_job
+from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel, training_job
 from windlass.plan import arguments
 from windlass.plan.compose import contract, known_at_start
 from windlass.plan.launch import torchrun
@@ -143,7 +143,7 @@ def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> 
         run_id=shape.run_id,
         max_restarts=job.restarts.max,
         output_dir=layout.MODEL,
-        checkpoint_dir=job.checkpoint.place(shape.run_id, layout.CHECKPOINTS),
+        checkpoint_dir=checkpoint_folder(shape.storage, shape.run_id, job),
         data={data.name: _data_path(data, facts) for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,

@@ -89,7 +89,7 @@ def training_job(shape: Shape, job: Job) -> Request:
         "Tags": list(_tags(shape, job)),
         "ProfilerConfig": {"DisableProfiler": True},
     }
-    if job.checkpoint.folder is None:
+    if checkpoint_folder(shape.storage, shape.run_id, job) == layout.CHECKPOINTS:
         body["CheckpointConfig"] = {"S3Uri": f"{folder}/checkpoints", "LocalPath": layout.CHECKPOINTS}
     if shape.subnets:
         body["VpcConfig"] = {"Subnets": list(shape.subnets), "SecurityGroupIds": list(shape.security_groups)}
@@ -118,6 +118,17 @@ def numbered(body: Request, run_id: str, attempt: int, seconds_left: float | Non
         **body, "TrainingJobName": layout.job_name(run_id, attempt), "InputDataConfig": channels, "Tags": tags,
         "StoppingCondition": stopping,
     }  # fmt: skip
+
+
+def checkpoint_folder(storage: str, run_id: str, job: Job) -> str:
+    """Where ranks save: in a folder that SageMaker keeps in step with the store, and from several hosts in the store.
+
+    Hosts share no folder, and a checkpoint of all ranks is written to one.
+    """
+    default = layout.CHECKPOINTS
+    if job.nodes.max > 1 and job.checkpoint.find is None:
+        default = f"{layout.run_folder(storage, run_id)}/checkpoints".removeprefix("file://")
+    return job.checkpoint.place(run_id, default)
 
 
 def _channels(shape: Shape, job: Job) -> Iterator[dict[str, Any]]:
