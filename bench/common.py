@@ -36,7 +36,7 @@ class Cost:
 
 
 def measure(command: Sequence[str | Path], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Cost:
-    """Run a command to its end, its output thrown away. Raises CalledProcessError if it fails.
+    """Run a command to its end, its output thrown away. Raises RuntimeError with its errors if it fails.
 
     It may keep its byte code, as an installed program does, also where the environment says otherwise.
     """
@@ -46,7 +46,7 @@ def measure(command: Sequence[str | Path], *, cwd: Path = ROOT, env: Mapping[str
     answer = subprocess.run(spawn, cwd=cwd, env={**environ, **(env or {})}, capture_output=True, text=True, check=True)
     code, wall, cpu, peak = answer.stdout.split()
     if int(code):
-        raise subprocess.CalledProcessError(int(code), words)
+        raise RuntimeError(f"{words} ended with {code}: {answer.stderr}")
     return Cost(float(wall), float(cpu), float(peak))
 
 

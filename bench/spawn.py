@@ -1,6 +1,7 @@
 """Runs a command and prints what it took, from a process so small that its own size does not show in the command's.
 
-Between fork and exec a child is as large as its parent, and the kernel's peak remembers that.
+Between fork and exec a child is as large as its parent, and the kernel's peak remembers that. The command's stderr is
+this program's.
 """
 
 import os
@@ -11,7 +12,7 @@ import time
 def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     started = time.perf_counter()
-    actions = [(os.POSIX_SPAWN_DUP2, null, descriptor) for descriptor in (0, 1, 2)]
+    actions = [(os.POSIX_SPAWN_DUP2, null, descriptor) for descriptor in (0, 1)]
     pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=actions)
     _, status, usage = os.wait4(pid, 0)
     wall = time.perf_counter() - started
