@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from windlass.errors import EngineError
+from windlass.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from windlass.code.pack import Packed
+    from windlass.spec.job import Job
 
 PARTS: Final = ("__init__.py", "worker", "train", "s3")
 """The parts of the package, under its own name. They need the standard library alone."""
@@ -29,6 +30,22 @@ def pack_code(code_dir: Path, environ: Mapping[str, str], limit: int = MAX_BYTES
     packed = pack(code_dir, limit, environ, {f"travel/windlass/{name}": package / name for name in PARTS})
     _last[:] = [packed]
     return packed
+
+
+def try_to_pack(
+    code_dir: Path, environ: Mapping[str, str], limit: int = MAX_BYTES
+) -> tuple[Packed | None, tuple[str, str] | None]:
+    """What travels with a job; or why it cannot be packed, and what to do."""
+    try:
+        return pack_code(code_dir, environ, limit), None
+    except UsageError as error:
+        return None, (error.message, error.hint)
+
+
+def has_script(job: Job, code_dir: Path) -> bool:
+    """Whether a job's script is in its folder; an absolute path is one in the image, which is taken to be there."""
+    script = job.script_argv[0]
+    return job.script_kind != "script" or script.startswith("/") or (code_dir / script).is_file()
 
 
 def planned_code(digest: str, folder: Path) -> Packed:

@@ -22,7 +22,6 @@ from windlass.engines.kubernetes.provisioning.node_pools import labels_made
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.transfers.planning import wanted_claim
 from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, runtimes
-from windlass.errors import UsageError
 from windlass.runs.machine import user_name
 
 if TYPE_CHECKING:
@@ -123,16 +122,13 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     kubeconfig = find_kubeconfig(environ)
     with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
         limit = MAX_BYTES if target.storage is None else travel.MAX_BYTES
-        packing = pool.submit(_pack, code_dir, environ, limit) if found else None
+        packing = pool.submit(travel.try_to_pack, code_dir, environ, limit) if found else None
         cluster, unreachable = _look(job, target, kubeconfig)
         code, problem = packing.result() if packing is not None else (None, None)
     return Facts(
         code_dir=str(code_dir),
         code_dir_found=found,
-        # An absolute path is one in the image, which cannot be read from here.
-        script_found=job.script_kind != "script"
-        or job.script_argv[0].startswith("/")
-        or (code_dir / job.script_argv[0]).is_file(),
+        script_found=travel.has_script(job, code_dir),
         code=code,
         code_problem=problem,
         cluster=cluster,
@@ -141,13 +137,6 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
         user=user_name(),
         script_imports=script_imports(job, code_dir) if found else (),
     )
-
-
-def _pack(code_dir: Path, environ: Mapping[str, str], limit: int) -> tuple[Packed | None, tuple[str, str] | None]:
-    try:
-        return travel.pack_code(code_dir, environ, limit), None
-    except UsageError as error:
-        return None, (error.message, error.hint)
 
 
 def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster | None, str]:

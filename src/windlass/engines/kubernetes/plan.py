@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.code.imports import ahead
 from windlass.code.pack import Packed
 from windlass.engines.kubernetes import expiry, layout, manifests
 from windlass.engines.kubernetes.facts import Facts
@@ -26,11 +24,11 @@ from windlass.engines.kubernetes.workloads.runtime_findings import runtime_notes
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
 from windlass.plan import arguments
-from windlass.plan.compose import contract, known_at_start
 from windlass.plan.launch import torchrun
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.price import price
+from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
 from windlass.worker.protocol import LauncherSpec
@@ -44,6 +42,7 @@ PYTHON: Final = "python3"
 PIECE_BYTES: Final = 1_000_000
 """An object may hold 1 MiB."""
 MAX_PIECES: Final = 8
+FOLDERS: Final = Folders(layout.CODE, layout.TRAVEL)
 _FOLDERS: Final = {"WINDLASS_OUTPUT_DIR": layout.OUTPUT, "WINDLASS_CHECKPOINT_DIR": layout.CHECKPOINTS}
 
 
@@ -270,56 +269,32 @@ def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
 
 def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_nodes: int) -> NodeTemplate:
     """What all attempts have in common."""
-    promised = contract(
+    procs = shape.procs_per_node
+    nodes = remote_nodes(
+        job,
+        FOLDERS,
         run_id=shape.run_id,
-        max_restarts=job.restarts.max,
+        python=shape.python,
+        num_nodes=num_nodes,
+        procs_per_node=procs,
         output_dir=layout.OUTPUT,
         checkpoint_dir=job.checkpoint.place(shape.run_id, layout.CHECKPOINTS),
         data={data.name: planning.data_path(data, shape) for data in job.data},
-        checkpoint_every=job.checkpoint.every,
-        checkpoint_keep=job.checkpoint.keep,
-    )
-    defaults = _defaults(job, shape.procs_per_node)
-    common = {**promised, **defaults, **target.env, **job.env}
-    is_program = job.script_kind == "program"
-    program = [job.script_argv[0]] if is_program else [shape.python, f"{layout.TRAVEL}/windlass/worker/rank.py"]
-    return NodeTemplate(
-        run_id=shape.run_id,
-        num_nodes=num_nodes,
-        procs_per_node=shape.procs_per_node,
-        script=posixpath.join(layout.CODE, job.script_argv[0]),
-        worker_python=shape.python,
-        cwd=layout.CODE,
-        argv=(*program, *arguments.script_arguments(job, common)),
-        contract=promised,
-        defaults=defaults,
         target_env=target.env,
-        job_env=job.env,
+        imports=facts.script_imports,
         grace_seconds=job.grace,
-        known_at_start=known_at_start(is_python=not is_program, taken=set(common)),
-        progress=job.progress,
-        warm=tuple(ahead(job, facts.script_imports)),
+        threads=int(job.resources.cpus) // procs if job.resources.cpus is not None else None,
+    )
+    return nodes.replace(
         # Of a supervisor in the cluster, pods that fail early also wait until it has started and read their logs.
-        outputs_max=shape.outputs_max,
         stay_seconds=reuse.SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
-        resume=arguments.resume_spec(job, common, layout.CODE),
+        outputs_max=shape.outputs_max,
         launchers=_launchers(shape, job, num_nodes),
     )
 
 
-def _defaults(job: Job, procs: int) -> dict[str, str]:
-    """What ranks get on top of what the image and the cluster set, unless the user sets it."""
-    env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": layout.TRAVEL}
-    if job.resources.cpus is not None:  # ranks must not fight for the cores of their pod
-        env["OMP_NUM_THREADS"] = str(max(1, int(job.resources.cpus) // procs))
-    if job.resources.gpus:
-        env |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    return env
-
-
 def _launchers(shape: Shape, job: Job, num_nodes: int) -> tuple[LauncherSpec, ...]:
-    proxy = (shape.python, "-I", "-S", f"{layout.TRAVEL}/windlass/worker/rank_proxy.py")
-    procs = shape.procs_per_node
+    proxy, procs = FOLDERS.proxy(shape.python), shape.procs_per_node
     if job.launcher == "mpi":
         return mpijob.launchers(num_nodes, procs, proxy)
     if num_nodes > 1 and job.launcher == "torchrun":

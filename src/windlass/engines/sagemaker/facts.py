@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from windlass.code.imports import script_imports
 from windlass.engines import travel
 from windlass.engines.sagemaker.connect import require_boto3
-from windlass.errors import EngineError, UsageError
+from windlass.errors import EngineError
 from windlass.runs.machine import user_name
 
 if TYPE_CHECKING:
@@ -54,14 +54,12 @@ def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Map
     role, problem_of_role = _role(target)
     code_dir = (base / job.code).absolute()
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
-    code, problem = _pack(code_dir, environ) if found else (None, None)
+    code, problem = travel.try_to_pack(code_dir, environ) if found else (None, None)
     return Facts(
         home=str(home),
         code_dir=str(code_dir),
         code_dir_found=found,
-        script_found=job.script_kind != "script"
-        or job.script_argv[0].startswith("/")
-        or (code_dir / job.script_argv[0]).is_file(),
+        script_found=travel.has_script(job, code_dir),
         code=code,
         code_problem=problem,
         script_imports=script_imports(job, code_dir) if found else (),
@@ -98,10 +96,3 @@ def _python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
         if prefix := environ.get(variable):
             return Path(prefix) / "bin" / "python"
     return Path(sys.executable)
-
-
-def _pack(code_dir: Path, environ: Mapping[str, str]) -> tuple[Packed | None, tuple[str, str] | None]:
-    try:
-        return travel.pack_code(code_dir, environ), None
-    except UsageError as error:
-        return None, (error.message, error.hint)

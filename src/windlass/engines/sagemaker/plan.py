@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.code.imports import ahead
 from windlass.engines.sagemaker import instances, layout
 from windlass.engines.sagemaker.facts import Facts
 from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel, training_job
 from windlass.plan import arguments
-from windlass.plan.compose import contract, known_at_start
 from windlass.plan.launch import torchrun
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.price import price
+from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
 from windlass.spec.targets import SageMakerTarget
@@ -36,6 +34,7 @@ STOP_SECONDS: Final = 120
 """From SIGTERM to SIGKILL, which no request can change."""
 MAX_CHANNELS: Final = 18
 """Data sets beside our own two channels."""
+FOLDERS: Final = Folders(layout.CODE, layout.TRAVEL)
 _FOLDERS: Final = {"WINDLASS_CHECKPOINT_DIR": "", "WINDLASS_OUTPUT_DIR": ""}
 
 
@@ -139,57 +138,31 @@ def _summary(body: Any) -> str:
 
 def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> NodeTemplate:
     """What all attempts have in common."""
-    promised = contract(
+    is_here = not isinstance(target, SageMakerTarget)
+    nodes = remote_nodes(
+        job,
+        FOLDERS,
         run_id=shape.run_id,
-        max_restarts=job.restarts.max,
+        python=shape.python,
+        num_nodes=job.nodes.max,
+        procs_per_node=procs,
         output_dir=layout.MODEL,
         checkpoint_dir=checkpoint_folder(shape.storage, shape.run_id, job),
         data={data.name: _data_path(data, facts) for data in job.data},
-        checkpoint_every=job.checkpoint.every,
-        checkpoint_keep=job.checkpoint.keep,
-    )
-    defaults = _defaults(job, target, facts, procs)
-    common = {**promised, **defaults, **target.env, **job.env}
-    is_program = job.script_kind == "program"
-    program = [job.script_argv[0]] if is_program else [shape.python, f"{layout.TRAVEL}/windlass/worker/rank.py"]
-    return NodeTemplate(
-        run_id=shape.run_id,
-        num_nodes=job.nodes.max,
-        procs_per_node=procs,
-        script=posixpath.join(layout.CODE, job.script_argv[0]),
-        worker_python=shape.python,
-        cwd=layout.CODE,
-        argv=(*program, *arguments.script_arguments(job, common)),
-        contract=promised,
-        defaults=defaults,
         target_env=target.env,
-        job_env=job.env,
+        imports=facts.script_imports,
         grace_seconds=min(job.grace, STOP_SECONDS),
-        known_at_start=known_at_start(is_python=not is_program, taken=set(common)),
-        progress=job.progress,
-        warm=tuple(ahead(job, facts.script_imports)),
-        resume=arguments.resume_spec(job, common, layout.CODE),
-        launchers=_launchers(shape, job, procs),
+        threads=facts.num_cpus // (procs * job.nodes.max) if is_here else None,  # its hosts share this machine's cores
     )
-
-
-def _defaults(job: Job, target: Target, facts: Facts, procs: int) -> dict[str, str]:
-    """What ranks get on top of what the image and the host set, unless the user sets it."""
-    env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": layout.TRAVEL}
-    if not isinstance(target, SageMakerTarget):  # its hosts share the cores of this machine
-        env["OMP_NUM_THREADS"] = str(max(1, facts.num_cpus // (procs * job.nodes.max)))
-    if job.resources.gpus:
-        env |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    return env
+    return nodes.replace(launchers=_launchers(shape, job, procs))
 
 
 def _launchers(shape: Shape, job: Job, procs: int) -> tuple[LauncherSpec, ...]:
     if job.nodes.max == 1 or job.launcher != "torchrun":
         return ()
-    proxy = (shape.python, "-I", "-S", f"{layout.TRAVEL}/windlass/worker/rank_proxy.py")
     return (
         torchrun(
-            python=shape.python, proxy=proxy, run_id=shape.run_id, procs_per_node=procs,
+            python=shape.python, proxy=FOLDERS.proxy(shape.python), run_id=shape.run_id, procs_per_node=procs,
             grace_seconds=min(job.grace, STOP_SECONDS),
         ),
     )  # fmt: skip

@@ -123,7 +123,7 @@ def _mark(client: Client, run_id: str) -> Mapping[str, Any] | None:
 
 
 def is_due(status: Status, run_dir: Path) -> bool:
-    """Whether the outputs of a run are to be fetched from its cluster."""
+    """Whether a machine has to fetch the outputs of a run from its cluster."""
     is_held = status.supervisor == CLUSTER and status.phase.is_terminal and status.collected is not None
     return is_held and not is_home(run_dir, status.collected or {})
 

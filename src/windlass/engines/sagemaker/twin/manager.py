@@ -258,7 +258,7 @@ class Manager:
             self._recorder.step(ending, STOPPED, **fields)
         else:
             self._recorder.step(COMPLETED, COMPLETED, **fields)
-        shutil.rmtree(self._job.path / "starts", ignore_errors=True)  # what is to be kept is uploaded
+        shutil.rmtree(self._job.path / "starts", ignore_errors=True)  # the artifacts have all that is kept
 
 
 def _failure_reason(host: RunningHost) -> str:
