@@ -77,6 +77,15 @@ def require_home(machine: Machine, run_id: str, said: str) -> None:
     assert not any("lost" in message for message in warned), warned
 
 
+def require_run_brings_home(machine: Machine) -> str:
+    """Follow a run to its end; returns its id."""
+    job(machine, "succeeds", 3.0)
+    run_id, code, said = run(machine)
+    assert code == 0, said
+    require_home(machine, run_id, said)
+    return run_id
+
+
 def require_copied(machine: Machine, run_id: str, name: str) -> None:
     done = machine.windlass("cp", f"{run_id}:output", name)
     assert done.returncode == 0, done.stderr
@@ -91,10 +100,7 @@ def test_the_outputs_of_a_run_that_is_followed_are_here_at_its_end(
     cluster: Cluster, inside: str, machines: Machines
 ) -> None:
     machine = machines(cluster, inside, "first")
-    job(machine, "succeeds", 3.0)
-    run_id, code, said = run(machine)
-    assert code == 0, said
-    require_home(machine, run_id, said)
+    run_id = require_run_brings_home(machine)
     end_of(cluster, inside, run_id)  # its supervisor does not hold what is fetched
     settled(cluster, inside, run_id)
     assert {pod["status"]["phase"] for pod in pods(cluster, inside, run_id)} == {"Succeeded"}
@@ -139,10 +145,7 @@ def test_a_supervisor_on_the_users_machine_brings_them_there(
     cluster: Cluster, namespace: str, machines: Machines
 ) -> None:
     machine = machines(cluster, namespace, "first")
-    job(machine, "succeeds", 3.0)
-    run_id, code, said = run(machine)
-    assert code == 0, said
-    require_home(machine, run_id, said)
+    run_id = require_run_brings_home(machine)
     settled(cluster, namespace, run_id)
     delete_pods(cluster, namespace, run_id)
     require_copied(machine, run_id, "got")

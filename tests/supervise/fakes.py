@@ -323,3 +323,13 @@ class FakeRun:
 
     def kinds(self, *wanted: str) -> list[str]:
         return [event.kind for event in self.store.events("r-1") if not wanted or event.kind in wanted]
+
+
+def ends_with(code: int) -> Callable[[FakeAttempt], None]:
+    """The only node of an attempt begins, and ends with this exit code."""
+
+    def script(attempt: FakeAttempt) -> None:
+        attempt.nodes[0].begin()
+        attempt.nodes[0].end(code)
+
+    return script

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.supervise.fakes import START, FakeAttempt, FakeRun
+from tests.supervise.fakes import START, FakeRun, ends_with
 
 from windlass.errors import EngineError
 from windlass.runs.events import entry_of
@@ -25,14 +25,6 @@ def run(make_run: Callable[..., FakeRun]) -> FakeRun:
     run = make_run()
     run.backend.uploads_outputs = True
     return run
-
-
-def ends_with(code: int) -> Callable[[FakeAttempt], None]:
-    def script(attempt: FakeAttempt) -> None:
-        attempt.nodes[0].begin()
-        attempt.nodes[0].end(code)
-
-    return script
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
