@@ -4,8 +4,8 @@
 
 The peer is kubectl with the manifests that Windlass makes, ready in a file: it neither packs code, nor asks what the
 cluster has, nor has the objects tried before any is made, nor keeps the run. It applies on the server's side, for the
-other way stores each object once more in an annotation, which has no room for the code. The cluster is a test bed of this machine,
-so this needs root. In the first part pods find no machine: nothing but the submission is at work.
+other way stores each object once more in an annotation, which has no room for the code. The cluster is a test bed of
+this machine, so this needs root. In the first part pods find no machine: nothing but the submission is at work.
 
 The third part submits a TrainJob and has the Kubeflow SDK as its peer, which says by a script what the job is. Its
 runtime is in the cluster beforehand; Windlass brings the run's own.
