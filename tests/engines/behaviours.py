@@ -285,6 +285,24 @@ def wait_for(rank: Rank, name: str) -> None:
         rank.sleep(0.02)
 
 
+def work_until(rank: Rank, name: str) -> None:
+    """Works until there is such a file in the folder that all ranks share."""
+    rank.print("ready")
+    while not (_shared(rank) / name).exists():
+        rank.sleep(0.02)
+    rank.print("done")
+
+
+def interrupted_once(rank: Rank, name: str) -> None:
+    """Works until its machine is taken away, and is done at its second start."""
+    first = _shared(rank) / name
+    if not first.exists():
+        first.touch()
+        rank.print("ready")
+        rank.sleep(600)
+    rank.print("done")
+
+
 def report(rank: Rank, steps: str) -> None:
     total = int(steps)
     for step in range(1, total + 1):

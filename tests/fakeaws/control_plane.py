@@ -1,4 +1,4 @@
-"""An emulated control plane of SageMaker, CloudWatch Logs and STS, over HTTP for boto3. Not AWS.
+"""An emulated control plane of SageMaker, its logs, and what an account says of itself, over HTTP for boto3. Not AWS.
 
 Requests and answers are checked by botocore's own model of each service. Training jobs run in the hosts of
 `sagemaker-local`; what the cloud adds to them (capacity, quotas, throttling, logs that lag, logins that expire) is
@@ -21,14 +21,23 @@ from urllib.parse import parse_qs
 
 from botocore.session import Session
 from botocore.validate import ParamValidator
+from tests.fakeaws.account import Account, NotThere, of_form, to_xml
 
 from windlass.engines.sagemaker.service import Refused
-from windlass.engines.sagemaker.twin.service import Twin
+from windlass.engines.sagemaker.twin.service import FOLDER, Twin
 
 ACCOUNT: Final = "123456789012"
 REGION: Final = "us-east-1"
 GROUP: Final = "/aws/sagemaker/TrainingJobs"
-ENDPOINTS: Final = ("AWS_ENDPOINT_URL_SAGEMAKER", "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_STS")
+ENDPOINTS: Final = (
+    "AWS_ENDPOINT_URL_SAGEMAKER", "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_IAM",
+    "AWS_ENDPOINT_URL_SERVICE_QUOTAS", "AWS_ENDPOINT_URL_ECR",
+)  # fmt: skip
+SERVICES: Final = {
+    "SageMaker": "sagemaker", "Logs_20140328": "logs", "ServiceQuotasV20190624": "service-quotas",
+    "AmazonEC2ContainerRegistry_V20150921": "ecr",
+}  # fmt: skip
+"""By the first part of the header that names an operation."""
 CAPACITY: Final = (
     "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type."
 )
@@ -48,6 +57,8 @@ class ControlPlane:
 
     def __init__(self, home: Path, environ: Mapping[str, str], **twin: Any) -> None:
         """Jobs are kept below `home`; containers get what `environ` says of S3."""
+        self._home = home
+        self.account = Account(ACCOUNT)
         self.twin = Twin(home, environ, **twin)
         self.calls: Counter[str] = Counter()
         """By operation."""
@@ -56,11 +67,14 @@ class ControlPlane:
         self.is_login_expired = False
         self.has_logs = True
         """Whether what hosts have written has arrived in the logs; else no line that is new has."""
-        self.without_capacity: dict[str, dict[str, Any]] = {}
-        """Jobs for which there was no capacity, by name."""
-        self.has_capacity = True
+        self.never_started: dict[str, dict[str, Any]] = {}
+        """Jobs that have failed before any container was started, by name."""
+        self.fails_with = ""
+        """The `FailureReason` with which jobs fail before a container is started; empty where they do not."""
         self.on_call: Callable[[str], object] = lambda operation: None
         """Called with each operation before it is carried out."""
+        self.on_answer: Callable[[str], object] = lambda operation: None
+        """Called with each operation before it is answered."""
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
 
@@ -88,6 +102,10 @@ class ControlPlane:
         """Answer the next calls of an operation with an error."""
         self.errors.setdefault(operation, deque()).extend(AwsError(code, message, status) for _ in range(times))
 
+    def jobs(self) -> list[str]:
+        """The names of all training jobs."""
+        return sorted([*self.never_started, *(path.name for path in (self._home / FOLDER).glob("[!.]*"))])
+
     def answer(self, service: str, operation: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a call. Raises AwsError."""
         self.calls[operation] += 1
@@ -96,7 +114,7 @@ class ControlPlane:
             raise AwsError("ExpiredTokenException", "The security token included in the request is expired")
         if self.errors.get(operation):
             raise self.errors[operation].popleft()
-        carry_out = getattr(self, f"_{operation}", None)
+        carry_out = getattr(self, f"_{operation}", None) or getattr(self.account, f"_{operation}", None)
         if carry_out is None:
             raise AwsError("UnknownOperationException", operation)
         if wrong := _problems(service, operation, "input_shape", body):
@@ -105,10 +123,13 @@ class ControlPlane:
             found: dict[str, Any] = carry_out(body)
         except Refused as error:
             raise AwsError(error.code, error.message) from error
+        except NotThere as error:
+            raise AwsError(*error.args) from error
         shape = _operation(service, operation).output_shape
         found = {name: value for name, value in found.items() if shape is not None and name in shape.members}
         wrong = _problems(service, operation, "output_shape", _timed(found))
         assert not wrong, wrong
+        self.on_answer(operation)
         return found
 
     # -- SageMaker ----------------------------------------------------------------------------------------------------
@@ -116,14 +137,16 @@ class ControlPlane:
     def _CreateTrainingJob(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["TrainingJobName"]
         arn = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/{name}"
-        if self.has_capacity:
+        if name in self.never_started:
+            raise AwsError("ResourceInUse", f"training job {name} exists")
+        if not self.fails_with:
             self.twin.create(body)
         else:
             now = time.time()
-            steps = [("Starting", "Preparing the instances for training"), ("Failed", CAPACITY)]
-            self.without_capacity[name] = {
+            steps = [("Starting", "Preparing the instances for training"), ("Failed", self.fails_with)]
+            self.never_started[name] = {
                 **body, "TrainingJobArn": arn, "TrainingJobStatus": "Failed", "SecondaryStatus": "Failed",
-                "FailureReason": CAPACITY, "CreationTime": now, "LastModifiedTime": now, "TrainingEndTime": now,
+                "FailureReason": self.fails_with, "CreationTime": now, "LastModifiedTime": now, "TrainingEndTime": now,
                 "SecondaryStatusTransitions": [
                     {"Status": status, "StartTime": now, "StatusMessage": text} for status, text in steps
                 ],
@@ -132,7 +155,7 @@ class ControlPlane:
 
     def _DescribeTrainingJob(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["TrainingJobName"]
-        found = dict(self.without_capacity.get(name) or self.twin.describe(name))
+        found = dict(self.never_started.get(name) or self.twin.describe(name))
         path = f"{found['OutputDataConfig']['S3OutputPath']}/{name}/output/model.tar.gz"
         arn = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/{name}"
         # The model of the service requires the artifacts, also where there are none yet.
@@ -147,7 +170,7 @@ class ControlPlane:
     def _DescribeLogStreams(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._require_group(body)
         name, _, _ = body.get("logStreamNamePrefix", "").partition("/")
-        if name in self.without_capacity:
+        if name in self.never_started:
             return {"logStreams": []}
         return {"logStreams": [{"logStreamName": one} for one in self.twin.log_streams(name)]}
 
@@ -185,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         target = self.headers.get("X-Amz-Target", "")
         try:
             if target:
-                service = "sagemaker" if target.startswith("SageMaker.") else "logs"
+                service = SERVICES[target.partition(".")[0]]
                 body = json.loads(data or b"{}")
                 found = self.plane.answer(service, target.rpartition(".")[2], body)
                 self._send(200, JSON, json.dumps(found).encode())
@@ -201,9 +224,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _queried(self, form: Mapping[str, list[str]]) -> bytes:
         operation = form["Action"][0]
-        found = self.plane.answer("sts", operation, {})
-        fields = "".join(f"<{name}>{value}</{name}>" for name, value in found.items())
-        return f"<{operation}Response><{operation}Result>{fields}</{operation}Result></{operation}Response>".encode()
+        service = "sts" if operation == "GetCallerIdentity" else "iam"
+        xml = to_xml(self.plane.answer(service, operation, of_form(form)))
+        return f"<{operation}Response><{operation}Result>{xml}</{operation}Result></{operation}Response>".encode()
 
     def _send(self, status: int, kind: str, data: bytes) -> None:
         self.send_response(status)
@@ -230,4 +253,6 @@ def _timed(value: Any, name: str = "") -> Any:
         return {key: _timed(one, key) for key, one in value.items()}
     if isinstance(value, list):
         return [_timed(one) for one in value]
+    if name == "CreateDate":
+        return datetime.fromisoformat(value)
     return datetime.fromtimestamp(value, UTC) if name.endswith("Time") and isinstance(value, float) else value

@@ -33,7 +33,7 @@ def cost(
         raise engine.unsupported("cost")
     ledger = fold_ledger(store.events(run_id), context.now(), num_spares(plan.get("engine", ""), plan.get("job", {})))
     found = cost_of(ledger, plan.get("price") or _price_now(plan, context))
-    return CostReport(status.id, status.phase, ledger, found), plan
+    return CostReport(status.id, status.phase, ledger, found, engine.billed(run_id, found)), plan
 
 
 def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | None:

@@ -50,6 +50,8 @@ def how_to_price(plan: Mapping[str, Any]) -> list[str]:
     from windlass.engines import engine_class
 
     target = plan.get("target", DEFAULT)
+    if not engine_class(plan.get("engine", DEFAULT)).has_prices:
+        return [f"{target} is this machine, and has no price"]
     if target == DEFAULT:  # it always exists, and need not be in the file
         return [
             f"{target} has no price. Set what a node costs an hour in targets.yaml:",
@@ -68,14 +70,14 @@ def cost_lines(report: CostReport, paint: Paint, plan: Mapping[str, Any]) -> lis
     so_far = "" if report.phase.is_terminal else " so far"
     head = f"{paint(report.id, bold=True)}  {phase_word(report.phase, paint)}  "
     if cost is None:
-        return [f"{head}{duration(ledger.wall_seconds)}{so_far}", *how_to_price(plan)]
+        return [f"{head}{duration(ledger.wall_seconds)}{so_far}", *_billed(report), *how_to_price(plan)]
     total = money(cost.total, cost.currency)
     rows = [
         spent_row(spent, [duration(ledger.seconds[spent]), money(amount, cost.currency, cost.total).rjust(len(total))],
                   amount / (cost.total or 1.0), paint)
         for spent, amount in cost.spent.items()
     ]  # fmt: skip
-    lines = [f"{head}{total}{so_far}", *(f"  {row}" for row in table(rows))]
+    lines = [f"{head}{total}{so_far}", *(f"  {row}" for row in table(rows)), *_billed(report)]
     if cost.wasted:
         share = f"{money(cost.wasted, cost.currency, cost.total)} ({cost.wasted / cost.total:.0%})"
         lines.append(paint(f"  {share} was spent on time that was redone, hung or idle", "yellow"))
@@ -86,3 +88,14 @@ def cost_lines(report: CostReport, paint: Paint, plan: Mapping[str, Any]) -> lis
     if spares := num_spares(plan.get("engine", ""), plan.get("job", {})):
         per_hour += f"; {count(spares, 'spare')} counted as {'a node' if spares == 1 else 'nodes'}"
     return [*lines, paint(per_hour, dim=True)]
+
+
+def _billed(report: CostReport) -> list[str]:
+    """What the target reports to bill."""
+    billed, cost = report.billed, report.cost
+    if billed is None:
+        return []
+    amount = "" if billed.cost is None or cost is None else f", {money(billed.cost, cost.currency)}"
+    saved = 1 - billed.node_seconds / billed.used_node_seconds
+    spot = f"; spot capacity saves {saved:.0%}" if saved > 0 else ""
+    return [f"  the target bills {duration(billed.node_seconds)} of instances{amount}{spot}"]

@@ -67,7 +67,7 @@ def init(
 @click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path())
 @click.option("--on", default="local", metavar="TARGET", help="Target to check for.", show_default=True)
 @click.option("--network", is_flag=True, help="Test the network of the cluster too, with two temporary pods.")
-@click.option("--role", is_flag=True, help="Print the RBAC role with exactly the rights that runs need.")
+@click.option("--role", is_flag=True, help="Print exactly the rights that runs need: an RBAC role, or policies of IAM.")
 @options.output
 def check(job: str | None, on: str, network: bool, role: bool, form: str) -> int:
     """Check a job file and report all its problems at once; with --on, check the cluster too.

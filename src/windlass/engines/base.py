@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windlass.engines.checks import Check, ObjectChange
     from windlass.plan.plan import Note, Plan
     from windlass.runs.context import Context
+    from windlass.runs.ledger import Billed, Cost
     from windlass.spec.job import Job
     from windlass.storage.progress import Progress
     from windlass.worker.tarpipe import Received
@@ -149,6 +150,8 @@ class Engine:
     """The pydantic model of its targets in targets.yaml, for kinds that Windlass itself does not know."""
     is_remote: ClassVar[bool] = False
     """Whether the folders of its runs are out of reach of this machine's file system."""
+    has_prices: ClassVar[bool] = True
+    """Whether its targets name what a node costs an hour."""
     final_phases: ClassVar[frozenset[Phase]] = TERMINAL
     """Phases of runs that a stop need not wait for."""
 
@@ -316,6 +319,10 @@ class Engine:
     def left_running(self, run_id: str) -> list[str]:
         """What still runs of a run that has ended by its record. Raises EngineError."""
         return []
+
+    def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
+        """What the target itself reports to bill for a run, priced as `cost` is; None where it reports nothing."""
+        return None
 
     def only_copy(self, run_id: str) -> str:
         """What a resume needs and `delete` would remove at the target; empty where there is nothing."""

@@ -72,6 +72,18 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Billed:
+    """What a target itself reports to bill for a run, as far as it has."""
+
+    node_seconds: float
+    """Of all nodes together."""
+    used_node_seconds: float
+    """How long nodes were used; more than is billed where spot capacity is cheaper."""
+    cost: float | None
+    """Of the billed seconds, by the target's price; null without one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restart:
     """One attempt that followed another, and what was lost between them."""
 

@@ -13,7 +13,7 @@ from windlass.importers.source import Left
 from windlass.plan.plan import Note, Plan
 from windlass.runs.data import DataDifference
 from windlass.runs.events import EMPTY, CheckpointChanged, Entry
-from windlass.runs.ledger import Cost, Ledger, Restart
+from windlass.runs.ledger import Billed, Cost, Ledger, Restart
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 
@@ -105,6 +105,8 @@ class CostReport:
     ledger: Ledger
     cost: Cost | None
     """Null where the target has no price."""
+    billed: Billed | None = None
+    """Null where the target reports nothing of that."""
 
 
 class FileSize(Entry):

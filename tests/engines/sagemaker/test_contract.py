@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 from tests.engines.contract import Contract
 from tests.engines.harness import Aspect, Can, Harness, Way
-from tests.engines.sagemaker.planning import BUCKET, plan_emulated, plan_here
-from tests.fakeaws.control_plane import ControlPlane
-from tests.servers.s3 import s3_server
+from tests.engines.sagemaker.emulated import emulated
+from tests.engines.sagemaker.planning import plan_emulated, plan_here
 
 from windlass.engines.sagemaker.engine import SageMakerEngine, SageMakerLocalEngine
 
@@ -44,14 +42,5 @@ class TestEmulated(Contract):
     @classmethod
     def harness(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         """Runs whose supervisors reach an emulated control plane, and a real S3 server."""
-        folder = tmp_path_factory.mktemp("aws")
-        with s3_server(folder / "s3") as server, pytest.MonkeyPatch.context() as patch:
-            server.client().create_bucket(Bucket=BUCKET)
-            plane = ControlPlane(folder, {**os.environ, **server.environ()})
-            plane.start()
-            for name, value in {**server.environ(), **plane.environ}.items():
-                patch.setenv(name, value)
-            harness = Harness(cls.way, tmp_path_factory.mktemp("home"))
+        with emulated(cls.way, tmp_path_factory.mktemp("aws")) as (harness, _):
             yield harness
-            harness.close()
-            plane.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import threading
@@ -26,10 +27,13 @@ from windlass.engines.sagemaker.service import (
 )
 from windlass.runs.node_events import RankSeen, StageReached
 from windlass.runs.stop_request import read_stop_request
+from windlass.storage.files import write_whole
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
 from windlass.supervise.log_tail import LogTail
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, RankChanged, RankFailing, RankFailure
 
+DESCRIPTION: Final = "training-job.json"
+"""File in the folder of an attempt: what the service last reported of its job."""
 STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
 MISSING: Final = "CloudWatch has not kept them"
 LOG_SECONDS: Final = 30.0
@@ -42,6 +46,9 @@ STAGES: Final = {
     "Downloading": "pulling", "DownloadingTrainingImage": "pulling",
 }  # fmt: skip
 """Secondary statuses of a job, as phases of a run."""
+
+CONTAINERS: Final = ("Training", "Interrupted", "Stopping", "Uploading")
+"""Secondary statuses of a job whose containers have been started."""
 
 
 class HostNode(Node):
@@ -246,13 +253,19 @@ class JobAttempt(Attempt):
     def _turn(self) -> None:
         if self._is_to_stop and not self.is_stopped_by_us and self.status not in ENDED:
             self._stop_once()
-        self.description = self._service.describe(self.name)
+        self._keep(self._service.describe(self.name))
         is_over = self.status in ENDED
         if is_over and self._ended_at is None:
             self._ended_at = time.monotonic()
         is_new = self._read_logs()
         if is_over and not is_new and self._has_all_logs():
             self.all_read = True
+
+    def _keep(self, description: Description) -> None:
+        """Take what the service reports of the job, and write it for `why` and `cost`: a login may expire."""
+        if description != self.description:
+            write_description(self.folder, description)
+        self.description = description
 
     def _stop_once(self) -> None:
         try:
@@ -265,6 +278,9 @@ class JobAttempt(Attempt):
     def _has_all_logs(self) -> bool:
         """Whether no more lines will come: each host's log has its end, or has had the time to get it."""
         assert self._ended_at is not None
+        transitions = self.description.get("SecondaryStatusTransitions") or []
+        if all(one["Status"] not in CONTAINERS for one in transitions):
+            return True  # nothing has ever written any
         if all(self._has_end(node) for node in self.nodes):
             return True
         return self._service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS
@@ -307,6 +323,21 @@ class JobAttempt(Attempt):
                 self.folder, node.number, node.ranks, self._number, self._number, why_missing=MISSING
             )
         return self._tails[place]
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Write what the service reports of the job of an attempt into its folder. Raises OSError."""
+    kept = {name: value for name, value in description.items() if name != "ResponseMetadata"}
+    write_whole(folder / DESCRIPTION, json.dumps(kept, default=_seconds).encode())
+
+
+def read_description(folder: Path) -> Description:
+    """What the service last reported of the job of an attempt; empty where it was never reached."""
+    try:
+        found: Description = json.loads((folder / DESCRIPTION).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def unavailable(error: Unavailable | Refused, more: str = "") -> TargetUnavailable:

@@ -61,7 +61,7 @@ class Aws(Service):
 
     def __init__(self, region: str) -> None:
         """Raises NotLoggedIn for a profile that is not there."""
-        session = _answered(lambda: boto3.session.Session(region_name=region))
+        session = answered(lambda: boto3.session.Session(region_name=region))
         self._training = session.client("sagemaker", config=RETRIES)
         self._logs = session.client("logs", config=RETRIES)
         self._streams: dict[str, tuple[float, list[str]]] = {}
@@ -69,16 +69,16 @@ class Aws(Service):
 
     def create(self, request: Request) -> None:
         """See `Service`."""
-        _answered(lambda: self._training.create_training_job(**request))
+        answered(lambda: self._training.create_training_job(**request))
 
     def describe(self, name: str) -> Description:
         """See `Service`."""
-        found: Description = _answered(lambda: self._training.describe_training_job(TrainingJobName=name))
+        found: Description = answered(lambda: self._training.describe_training_job(TrainingJobName=name))
         return found
 
     def stop(self, name: str) -> None:
         """See `Service`."""
-        _answered(lambda: self._training.stop_training_job(TrainingJobName=name))
+        answered(lambda: self._training.stop_training_job(TrainingJobName=name))
 
     def delete(self, name: str) -> None:
         """See `Service`."""
@@ -90,7 +90,7 @@ class Aws(Service):
             return known
         pages = self._logs.get_paginator("describe_log_streams")
         try:
-            found = _answered(
+            found = answered(
                 lambda: [
                     str(one["logStreamName"])
                     for page in pages.paginate(logGroupName=GROUP, logStreamNamePrefix=f"{name}/")
@@ -107,7 +107,7 @@ class Aws(Service):
     def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
         """See `Service`."""
         which: Mapping[str, Any] = {"startTime": since} if token is None else {"nextToken": token}
-        page = _answered(
+        page = answered(
             lambda: self._logs.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **which)
         )
         lines = [(int(one["timestamp"]), str(one["message"])) for one in page["events"]]
@@ -123,7 +123,7 @@ class Aws(Service):
 def account(region: str) -> str:
     """The number of the account of these credentials. Raises Refused, Unavailable."""
     client = boto3.session.Session(region_name=region).client("sts", config=RETRIES)
-    return str(_answered(lambda: client.get_caller_identity()["Account"]))
+    return str(answered(lambda: client.get_caller_identity()["Account"]))
 
 
 def role_arn(role: str, region: str) -> str:
@@ -131,7 +131,7 @@ def role_arn(role: str, region: str) -> str:
     return role if role.startswith("arn:") else f"arn:aws:iam::{account(region)}:role/{role}"
 
 
-def _answered(call: Callable[[], T]) -> T:
+def answered(call: Callable[[], T]) -> T:
     """What a call gives; its errors as ours."""
     try:
         return call()

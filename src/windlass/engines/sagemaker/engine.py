@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
+from windlass.engines.base import Engine, Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.sagemaker.backend import SageMakerBackend
     from windlass.runs.context import Context
+    from windlass.runs.ledger import Billed, Cost
     from windlass.spec.job import Job
     from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
     from windlass.worker.tarpipe import Received
@@ -39,6 +41,35 @@ class SageMakerEngine(SupervisedEngine):
         facts = read_facts(job, target, base=base, home=context.home, environ=context.environ)
         return plan(job, target, facts, run_id)
 
+    @classmethod
+    def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> Report:
+        """See `Engine`."""
+        from windlass.engines.sagemaker.connect import require_boto3
+        from windlass.engines.sagemaker.preflight.checks import checks
+
+        require_boto3()
+        from windlass.engines.sagemaker.preflight.account import Account
+
+        assert target.kind == "sagemaker"
+        return Report(checks(target, Account(target.region)), {"target": target.name, "region": target.region})
+
+    @classmethod
+    def role(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> list[dict[str, Any]]:
+        """See `Engine`: the role's trust policy, its policy, and that of the login that submits runs."""
+        from windlass.engines.sagemaker.connect import require_boto3
+        from windlass.engines.sagemaker.preflight import policies
+
+        assert target.kind == "sagemaker"
+        require_boto3()
+        from windlass.engines.sagemaker.aws import account, role_arn
+
+        number, role = account(target.region), role_arn(target.role, target.region)
+        return [
+            {"trust policy of": role, **policies.trust()},
+            {"policy of": role, **policies.of_role(target, number)},
+            {"policy of": "the login that submits runs", **policies.of_user(target, number, role)},
+        ]
+
     def checkpoint_dir(self, run_id: str) -> str:
         """See `Engine`: where SageMaker keeps what hosts have in their folder of checkpoints."""
         [body] = Plan.from_json(self.store.plan(run_id)).requests("training-job")
@@ -58,11 +89,36 @@ class SageMakerEngine(SupervisedEngine):
             raise UsageError(f"{run_id} has brought no {first} home", f"windlass status {run_id}")
         return copy(Path(folders[first], rest), local, told, Path(path).name)
 
+    def exec(
+        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
+        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
+    ) -> int:  # fmt: skip
+        """See `Engine`: refused."""
+        raise UsageError(
+            "SageMaker lets no command into a container that runs",
+            f"windlass logs {run_id} -f shows what it prints; windlass why {run_id} what it is seen to do",
+        )
+
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
         from windlass.engines.sagemaker.observe import observe
 
         return observe(self.store, self.status(run_id))
+
+    def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
+        """See `Engine`: of all attempts that SageMaker has reported on."""
+        from windlass.engines.sagemaker.attempt import read_description
+        from windlass.runs.ledger import Billed
+
+        billed, used = 0.0, 0.0
+        for folder in self.store.run_dir(run_id).glob("attempt-*"):
+            description = read_description(folder)
+            count = description.get("ResourceConfig", {}).get("InstanceCount", 1)
+            billed += count * description.get("BillableTimeInSeconds", 0)
+            used += count * description.get("TrainingTimeInSeconds", 0)
+        if not used:
+            return None
+        return Billed(billed, used, None if cost is None else billed / 3600 * cost.per_node_hour)
 
     @classmethod
     def instance_type(cls, plan: Any) -> str | None:
@@ -93,3 +149,9 @@ class SageMakerLocalEngine(SageMakerEngine):
 
     kind: ClassVar[str] = "sagemaker-local"
     is_remote: ClassVar[bool] = False
+    role = Engine.role
+    has_prices: ClassVar[bool] = False
+
+    def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
+        """See `Engine`: this machine bills nothing."""
+        return None

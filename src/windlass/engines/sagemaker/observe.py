@@ -1,10 +1,19 @@
-"""Collects observations of a run on SageMaker, for `why`: the record and the logs."""
+"""Collects observations of a run on SageMaker, for `why`: the record, the logs, and its newest training job."""
 
 from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
 
 from windlass.diagnose import observe as diagnose
 from windlass.diagnose.observations import Observations
 from windlass.engines.sagemaker import layout
+from windlass.engines.sagemaker.attempt import read_description
+from windlass.engines.sagemaker.connect import connect
+from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
+from windlass.engines.sagemaker.service import ENDED
+from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -14,4 +23,25 @@ def observe(store: Store, status: Status) -> Observations:
     """What is known of a run."""
     plan = Plan.from_json(store.plan(status.id))
     [code] = plan.requests("code")
-    return diagnose.observe(store, status, moved=(layout.CODE, code["folder"]))
+    job = job_seen(store, plan, status)
+    seen = diagnose.observe(store, status, moved=(layout.CODE, code["folder"]))
+    away = f"the training job: {job.unreachable}"
+    image = job.request["AlgorithmSpecification"]["TrainingImage"]
+    return replace(seen, rules=rules_on(job), not_seen=(away,) if job.unreachable else (), image=image)
+
+
+def job_seen(store: Store, plan: Plan, status: Status) -> JobSeen:
+    """The training job of the newest attempt: as it was last recorded, and while it goes on as it is now."""
+    [body], [where] = plan.requests("training-job"), plan.requests("service")
+    seen = JobSeen(body, plan.target, where.get("region", "this machine"))
+    if not status.attempts:
+        return seen
+    number = status.attempts[-1].number
+    seen = replace(seen, description=read_description(store.run_dir(status.id) / f"attempt-{number}"))
+    if status.phase.is_terminal or seen.description.get("TrainingJobStatus") in ENDED:
+        return seen
+    try:
+        with contextlib.closing(connect(where, os.environ)) as service:
+            return replace(seen, description=service.describe(layout.job_name(status.id, number)))
+    except EngineError as error:
+        return replace(seen, unreachable=error.message)

@@ -1,0 +1,191 @@
+"""The rules that SageMaker contributes to a diagnosis: what it refused, and why it has ended a training job.
+
+The wording is that of the service, read in reports of its users: role `aws/sagemaker-python-sdk#35` and
+`astronomer/docs#1695`, quota `data-science-on-aws#200`, capacity `DIAGNijmegen/rse-grand-challenge#2631`, image
+`aws/sagemaker-python-sdk#1968` and `aws/sagemaker-spark-container#158`, data `aws/amazon-sagemaker-examples#2489`,
+`#4384`. What is not in the table is quoted as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from windlass.diagnose.observations import Observations, Rule
+from windlass.diagnose.verdict import Advice, Verdict
+from windlass.engines.sagemaker.service import FAILED, STOPPED
+from windlass.runs.phase import Phase
+
+_QUOTA: Final = r"service limit (?:'([^']+)'|for (\S+)) is ([\d.]+ \w+), with current utilization of ([\d.]+)"
+MESSAGES: Final = (
+    # -- what CreateTrainingJob refuses, and what a job that was created ends with --
+    (_QUOTA, Advice("quota-exceeded", "the account's quota {1}{2} is {3}, and {4} of it is in use",
+                    "ask for more at Service Quotas (windlass check --on {target} shows the present figures), take "
+                    "another instance type, or wait for other jobs to end")),
+    (r"ResourceLimitExceeded", Advice("quota-exceeded", "a quota of the account is used up",
+                                      "ask for more at Service Quotas, or take another instance type")),
+    (r"(?i)training plan .*(?:expired|ended|not (?:in )?active|scheduled|reserved capacit|no longer)",
+     Advice("training-plan-not-active", "the training plan has no capacity for this job now",
+            "see its start and end: aws sagemaker list-training-plans; it needs to be Active, and to have {instance}")),
+    (r"CapacityError|InsufficientInstanceCapacity|Unable to provision requested ML compute capacity",
+     Advice("no-capacity", "AWS has no capacity for {count} × {instance} in {region} now",
+            "windlass resume {run} asks again; restarts: {{max: 5, on: [node-loss]}} does so by itself; or take "
+            "another instance type, region, or a training plan")),
+    (r"(?i)(?:could not assume|unable to assume the) role '?(arn:[^\s'.]+)|perform: sts:AssumeRole on the role",
+     Advice("role-not-assumed", "SageMaker may not act as role {role}",
+            "let the role's trust policy name the service sagemaker.amazonaws.com; windlass check --on {target}")),
+    (r"User: (\S+) is not authorized to perform: iam:PassRole",
+     Advice("rights-missing", "{1} may not give SageMaker the role {role}",
+            "have iam:PassRole on that role granted; windlass check --on {target} --role prints the policy")),
+    (r"User: (\S+) is not authorized to perform: (\S+)",
+     Advice("rights-missing", "{1} may not call {2}",
+            "have it granted; windlass check --on {target} --role prints the policy")),
+    (r"(?i)cannot find (?:the requested image|repository)|image .*(?:does not exist|not found)(?!.*permission)",
+     Advice("image-not-found", "there is no image {image}", "correct image: in the job or in target {target}")),
+    (r"(?i)access denied for repository|does not grant ecr:",
+     Advice("image-auth", "the repository of {image} does not let SageMaker pull",
+            "grant ecr:BatchGetImage and ecr:GetDownloadUrlForLayer to the role, and in the repository's own policy "
+            "where it is of another account")),
+    (r"(?i)cannot pull algorithm container|image does not exist or its permissions are incorrect",
+     Advice("image-pull-failed", "SageMaker cannot pull image {image}: it is not there, or the role may not read it",
+            "windlass check --on {target} tells which")),
+    (r"No S3 objects found under S3 URL \"?([^\s\"]+)",
+     Advice("data-missing", "there is nothing at {1}, or the role may not list it",
+            "windlass data ls {1}; the role needs s3:ListBucket and s3:GetObject there")),
+    (r"(?i)(?:data download failed|artifact upload failed|checkpoint upload failed)"
+     r".*?(?:no space left|insufficient disk|disk.*full|not enough (?:disk )?space)",
+     Advice("disk-full", "the volume of the hosts is full", "set volume: in the target or under sagemaker:")),
+    (r"(?i)data download failed.*?(?:AccessDenied|access denied|403|forbidden|permission)",
+     Advice("s3-denied", "role {role} may not read what the job needs from S3",
+            "grant s3:ListBucket and s3:GetObject (and kms:Decrypt); windlass check --on {target} --role prints the "
+            "policy")),
+    (r"(?i)(?:artifact|checkpoint) upload failed.*?(?:AccessDenied|access denied|403|forbidden|permission)",
+     Advice("s3-denied", "role {role} may not write to {storage}",
+            "grant s3:PutObject (and kms:GenerateDataKey); windlass check --on {target} --role prints the policy")),
+    (r"(?i)data download failed:?\s*(.*)",
+     Advice("data-missing", "SageMaker could not bring the data to the hosts: {1}",
+            "windlass data ls ADDRESS shows what can be read of it")),
+    (r"(?i)(?:artifact|checkpoint) upload failed:?\s*(.*)",
+     Advice("outputs-not-uploaded", "SageMaker could not store what the job has made: {1}",
+            "see that {storage} is there, and that the role may write to it")),
+    (r"InternalServerError:?\s*(.*)",
+     Advice("sagemaker-internal", "SageMaker had an error of its own: {1}",
+            "windlass resume {run} starts it again; restarts: {{max: 3, on: [node-loss]}} does so by itself")),
+)  # fmt: skip
+"""Patterns of a message, the first that fits counts; `{1}` and on are its groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """The training job of the newest attempt, as the service last described it."""
+
+    request: Mapping[str, Any]
+    """The body of CreateTrainingJob."""
+    target: str
+    region: str
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """Empty where it was not created, or the service was never reached."""
+    unreachable: str = ""
+    """Why the service did not answer now."""
+
+    def words(self, run: str) -> dict[str, Any]:
+        """What advice is filled in with."""
+        resources, algorithm = self.request["ResourceConfig"], self.request["AlgorithmSpecification"]
+        return {
+            "run": run, "target": self.target, "region": self.region, "role": self.request["RoleArn"],
+            "image": algorithm["TrainingImage"], "instance": resources["InstanceType"],
+            "count": str(resources["InstanceCount"]), "storage": self.request["OutputDataConfig"]["S3OutputPath"],
+        }  # fmt: skip
+
+
+def rules_on(job: JobSeen) -> tuple[Rule, ...]:
+    """All of them, on the training job of the newest attempt; of equal scores the earlier rule wins."""
+    return tuple(partial(rule, job) for rule in (refused, failed, out_of_memory, interrupted, time_is_over, stopped))
+
+
+def refused(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """The service has not created the job."""
+    message = str(case.cause.get("summary") or "")
+    if case.failed and not job.description and message.startswith("could not start: "):
+        yield from _explained(job, case, message.removeprefix("could not start: "), 106)
+
+
+def failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """The service has ended the job, for a reason of its own."""
+    reason = str(job.description.get("FailureReason") or "")
+    if job.description.get("TrainingJobStatus") != FAILED or reason.startswith("AlgorithmError"):
+        return  # the worker has the first cause
+    yield from _explained(job, case, reason, 105)
+
+
+def out_of_memory(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """A container that was killed: its host is lost, and its log says nothing."""
+    reason = str(job.description.get("FailureReason") or "")
+    if "node_lost" in case.cause and re.search(r"AlgorithmError:.*exit code: 137", reason, re.DOTALL):
+        yield Verdict(
+            "host-killed", "a host of the training job was killed, and all of its ranks with it", None, (reason,),
+            "most often for lack of memory: take a larger instance type, a smaller batch, or fewer DataLoader workers",
+            103,
+        )  # fmt: skip
+
+
+def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """Spot instances were taken back, and the job was not started again."""
+    if case.status.phase is Phase.SUCCEEDED or job.description.get("SecondaryStatus") != "Interrupted":
+        return
+    yield Verdict(
+        "spot-interrupted", "AWS has taken the spot instances back", None, _transitions(job),
+        f"windlass resume {case.status.id} goes on from the newest checkpoint; sagemaker: {{max_wait: …}} lets "
+        "SageMaker wait for capacity", 106,
+    )  # fmt: skip
+
+
+def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """The job's own limits."""
+    second, limits = job.description.get("SecondaryStatus"), job.request["StoppingCondition"]
+    if second == "MaxWaitTimeExceeded":
+        yield Verdict(
+            "spot-wait-over", "no spot capacity for the whole run came within max_wait", None,
+            (f"MaxWaitTimeInSeconds: {limits.get('MaxWaitTimeInSeconds')}", *_transitions(job)),
+            f"windlass resume {case.status.id} goes on from the newest checkpoint; set sagemaker: {{max_wait: …}} "
+            "higher, or spot: false", 107,
+        )  # fmt: skip
+    elif second == "MaxRuntimeExceeded" and not case.plan.get("policy", {}).get("timeout_seconds"):
+        seconds = job.description.get("StoppingCondition", limits).get("MaxRuntimeInSeconds")
+        yield Verdict(
+            "timeout", f"the training job reached the {seconds} s that SageMaker gives it without timeout:", None,
+            (f"MaxRuntimeInSeconds: {seconds}",), f"set timeout:; windlass resume {case.status.id} goes on", 107,
+        )  # fmt: skip
+
+
+def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """The job was stopped by something else than Windlass."""
+    is_stopped = job.description.get("TrainingJobStatus") == STOPPED
+    if is_stopped and job.description.get("SecondaryStatus") == STOPPED and "node_lost" in case.cause:
+        yield Verdict(
+            "stopped-outside", "the training job was stopped from outside: in the console, by the API, or by a policy",
+            None, _transitions(job),
+            f"see which user called StopTrainingJob in CloudTrail; windlass resume {case.status.id} goes on", 105,
+        )  # fmt: skip
+
+
+def _explained(job: JobSeen, case: Observations, message: str, score: float) -> Iterator[Verdict]:
+    words = job.words(case.status.id)
+    for pattern, advice in MESSAGES:
+        if found := re.search(pattern, message, re.DOTALL):
+            yield advice.verdict((message,), *found.groups(), score=score, **words)
+            return
+    yield Verdict(
+        "sagemaker-refused" if not job.description else "sagemaker-failed",
+        f"SageMaker {'refuses' if not job.description else 'has ended'} the training job: {message}", None, (message,),
+        "change what it names; windlass plan shows the request", score,
+    )  # fmt: skip
+
+
+def _transitions(job: JobSeen) -> tuple[str, ...]:
+    """The last steps of the job, as the service tells them."""
+    steps = job.description.get("SecondaryStatusTransitions") or []
+    return tuple(f"{one['Status']}: {one.get('StatusMessage', '')}".rstrip(": ") for one in steps[-4:])

@@ -1,0 +1,259 @@
+"""Faults of runs on SageMaker, through an emulated control plane: what the run becomes, and what `why` says of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.harness import Can, Harness, Run, Way
+from tests.engines.sagemaker.emulated import emulated
+from tests.engines.sagemaker.planning import plan_emulated
+from tests.fakeaws.control_plane import CAPACITY, ControlPlane
+from tests.helpers.until import until
+
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.verdict import Verdict
+from windlass.engines.sagemaker import layout
+from windlass.engines.sagemaker.engine import SageMakerEngine
+from windlass.runs.phase import Phase
+
+WAY = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
+CREATE = "CreateTrainingJob"
+QUOTA = (
+    "The account-level service limit 'ml.m5.xlarge for training job usage' is 0 Instances, with current utilization "
+    "of 0 Instances and a request delta of 1 Instances."
+)
+NO_ROLE = "Could not assume role arn:aws:iam::123456789012:role/training. Please ensure that the role exists"
+UNTIL_TERM = "sleep", "600"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, ControlPlane]]:
+    with emulated(WAY, tmp_path_factory.mktemp("aws")) as made:
+        yield made
+
+
+@pytest.fixture
+def harness(world: tuple[Harness, ControlPlane]) -> Harness:
+    return world[0]
+
+
+@pytest.fixture
+def plane(world: tuple[Harness, ControlPlane]) -> Iterator[ControlPlane]:
+    plane = world[1]
+    plane.calls.clear()
+    yield plane
+    plane.fails_with, plane.is_login_expired, plane.has_logs = "", False, True
+    plane.errors.clear()
+    plane.on_call = plane.on_answer = lambda operation: None
+
+
+def why(run: Run) -> Verdict:
+    return diagnose(run.harness.engine.observe(run.id)).verdict
+
+
+def warnings(run: Run) -> list[str]:
+    return [str(event.data["message"]) for event in run.events if event.kind == "warning"]
+
+
+def mark(run: Run, name: str) -> None:
+    """Make a file in the folder that the ranks of a run share with the test."""
+    (run.harness.home / "cases" / run.id / name).touch()
+
+
+# -- what SageMaker refuses, or cannot do -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "verdict"),
+    [
+        ("ResourceLimitExceeded", QUOTA, "quota-exceeded"),
+        ("ValidationException", NO_ROLE, "role-not-assumed"),
+        ("ValidationException", "Cannot find repository: train in registry ID: 123456789012.", "image-not-found"),
+        ("AccessDeniedException", "User: arn:aws:iam::1:user/ada is not authorized to perform: iam:PassRole on "
+         "resource: training", "rights-missing"),
+        ("ValidationException", "Training plan arn:aws:p is not Active.", "training-plan-not-active"),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_refused_fails_at_once(
+    harness: Harness, plane: ControlPlane, code: str, message: str, verdict: str
+) -> None:
+    plane.refuse(CREATE, code, message)
+    run = harness.start("leave", "0")
+    assert run.wait().phase is Phase.FAILED
+    found = why(run)
+    assert (found.code, message in found.evidence[0]) == (verdict, True), found
+    assert plane.calls[CREATE] == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        (CAPACITY, "no-capacity"),
+        ("ClientError: Cannot pull algorithm container. Either the image does not exist or its permissions are "
+         "incorrect.", "image-pull-failed"),
+        ("ClientError: Data download failed:Unable to download object s3://b/x (AccessDenied: Access Denied)",
+         "s3-denied"),
+        ("ClientError: Data download failed: write /opt/ml/input/data/x: no space left on device", "disk-full"),
+        ("InternalServerError: We encountered an internal error. Please try again.", "sagemaker-internal"),
+    ],
+)  # fmt: skip
+def test_a_job_that_fails_before_it_trains(
+    harness: Harness, plane: ControlPlane, reason: str, verdict: str
+) -> None:  # fmt: skip
+    plane.fails_with = reason
+    run = harness.start("leave", "0")
+    assert run.wait().phase in (Phase.FAILED, Phase.LOST)
+    found = why(run)
+    assert (found.code, found.evidence[0]) == (verdict, reason), found
+
+
+def test_a_job_without_capacity_is_asked_for_again(harness: Harness, plane: ControlPlane) -> None:
+    plane.fails_with = CAPACITY
+
+    def give(operation: str) -> None:
+        if operation == CREATE and plane.calls[CREATE] == 2:
+            plane.fails_with = ""
+
+    plane.on_call = give
+    run = harness.start("leave", "0", restarts={"max": 3, "on": ["node-loss"]})
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert [one.reason for one in run.status.attempts] == ["node-loss", None]
+
+
+def test_data_that_is_not_there(harness: Harness, plane: ControlPlane) -> None:
+    data = [{"name": "train", "source": "s3://no-such-bucket-of-ours/train/"}]
+    run = harness.start("leave", "0", data=data)
+    assert run.wait().phase in (Phase.FAILED, Phase.LOST)
+    assert why(run).code in ("data-missing", "s3-denied"), why(run)
+
+
+# -- while it trains --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_rank_that_fails_is_the_cause(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start("one_raises", "1", nodes=2)
+    status = run.wait()
+    assert (status.phase, status.root_cause and status.root_cause.rank) == (Phase.FAILED, 1), run.text()
+    assert why(run).rank == 1
+    name = layout.job_name(run.id, 1)
+    assert plane.twin.describe(name)["FailureReason"].startswith("AlgorithmError")
+
+
+def test_the_time_limit(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start(*UNTIL_TERM, timeout="4s")
+    assert run.wait().phase is Phase.FAILED
+    assert why(run).code in ("timeout", "never-started", "never-printed")
+
+
+def test_a_host_that_is_killed(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start(*UNTIL_TERM, nodes=2).until_ready(2)
+    for pid in _containers(run, "algo-2"):
+        os.kill(pid, signal.SIGKILL)
+    assert run.wait().phase in (Phase.FAILED, Phase.LOST)
+    assert why(run).code in ("host-killed", "node-killed"), why(run)
+
+
+def test_a_job_that_another_stops_is_said_to_be(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start(*UNTIL_TERM).until_ready()
+    plane.twin.stop(layout.job_name(run.id, 1))
+    assert run.wait().phase.is_terminal
+    assert why(run).code in ("stopped-outside", "stopped", "signal"), why(run)
+
+
+def test_a_stop_lets_ranks_save(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start("last_words", "0").until_ready()
+    harness.engine.stop(run.id)
+    assert run.wait().phase is Phase.STOPPED
+    assert why(run).code == "stopped"
+
+
+def test_spot_instances_that_are_taken_back(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start("interrupted_once", "spot", sagemaker={"spot": True}).until_ready()
+    plane.twin.interrupt(layout.job_name(run.id, 1))
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert [one.number for one in run.status.attempts] == [1]
+    assert any("Interrupted" in one or "taken back" in one for one in warnings(run)), warnings(run)
+    assert run.text().splitlines().count("done") == 1
+
+
+# -- a service that does not answer -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["DescribeTrainingJob", "GetLogEvents", "DescribeLogStreams"])
+def test_throttled_calls_lose_nothing(harness: Harness, plane: ControlPlane, operation: str) -> None:
+    plane.refuse(operation, "ThrottlingException", "Rate exceeded", times=9)
+    run = harness.start("lines", "50", "1")
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    texts = [line.text for line in run.lines(ranks=[0])]
+    assert len(texts) == len(set(texts)) >= 50
+
+
+def test_a_login_that_expires_in_mid_run(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start("work_until", "login").until_ready()
+    plane.is_login_expired = True
+    seen = plane.calls["DescribeTrainingJob"]
+    until(lambda: plane.calls["DescribeTrainingJob"] > seen + 1)
+    mark(run, "login")
+    plane.is_login_expired = False
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+
+
+@pytest.mark.parametrize("moment", ["mid-run", "end"])
+def test_a_control_plane_that_is_gone_for_a_while(harness: Harness, plane: ControlPlane, moment: str) -> None:
+    run = harness.start("work_until", moment).until_ready()
+    plane.stop()
+    try:
+        if moment == "end":
+            mark(run, moment)
+            name = layout.job_name(run.id, 1)
+            until(lambda: plane.twin.describe(name)["TrainingJobStatus"] == "Completed")
+    finally:
+        plane.start()
+    mark(run, moment)
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+
+
+# -- a job is created once --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_supervisor_that_is_killed_while_it_creates_the_job(
+    harness: Harness, plane: ControlPlane, moment: str
+) -> None:  # fmt: skip
+    killed: list[int] = []
+
+    def kill(operation: str) -> None:
+        if operation == CREATE and not killed:
+            [run] = [path for path in (harness.home / "runs").iterdir() if path.name not in known]
+            killed.append(int((run / "supervisor.pid").read_text().split()[0]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    known = {path.name for path in (harness.home / "runs").iterdir()} if (harness.home / "runs").exists() else set()
+    if moment == "before":
+        plane.on_call = kill
+    else:
+        plane.on_answer = kill
+    run = harness.start("leave", "0")
+    until(lambda: killed)
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert [name for name in plane.jobs() if name.startswith(f"{run.id}-")] == [layout.job_name(run.id, 1)]
+
+
+def _containers(run: Run, host: str) -> list[int]:
+    """Processes of a host of the run, by the environment of its ranks."""
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environ: Any = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"SM_CURRENT_HOST={host}".encode() in environ and f"WINDLASS_RUN={run.id}".encode() in environ:
+            found.append(int(entry.parent.name))
+    return found

@@ -1,0 +1,85 @@
+"""The command is killed at ten points of a submit, through an emulated control plane: one training job, or none and no
+run that waits for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.engines.harness import Can, Harness, Way
+from tests.engines.sagemaker.emulated import emulated
+from tests.engines.sagemaker.planning import BUCKET, ROLE, plan_emulated
+from tests.fakeaws.control_plane import REGION, ControlPlane
+
+from windlass.engines.sagemaker.engine import SageMakerEngine
+from windlass.runs.phase import Phase
+
+WAY = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
+WINDLASS = Path(sys.executable).with_name("windlass")
+SEED, POINTS = 20_261_124, 10
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, ControlPlane, Path]]:
+    folder = tmp_path_factory.mktemp("kills")
+    with emulated(WAY, folder) as (harness, plane):
+        target = {
+            "kind": "sagemaker", "region": REGION, "role": ROLE, "storage": f"s3://{BUCKET}/kills",
+            "image": "images/train:1", "instance": "ml.m5.xlarge", "python": sys.executable,
+        }  # fmt: skip
+        (folder / "job").mkdir()
+        (folder / "job" / "targets.yaml").write_text(json.dumps({"aws": target}))
+        (folder / "job" / "train.py").write_text("print('trained')\n")
+        yield harness, plane, folder / "job"
+
+
+def submit(harness: Harness, folder: Path) -> subprocess.Popen[bytes]:
+    environ = {**os.environ, "WINDLASS_HOME": str(harness.home)}
+    words = [str(WINDLASS), "run", "train.py", "--on", "aws", "--detach", "-q"]
+    return subprocess.Popen(words, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_command_that_is_killed_at_any_moment_makes_one_job_or_none(
+    world: tuple[Harness, ControlPlane, Path],
+) -> None:
+    harness, plane, folder = world
+    began = time.monotonic()
+    done = submit(harness, folder)
+    assert done.wait() == 0, done.communicate()
+    seconds = time.monotonic() - began
+    [whole] = harness.store.statuses()
+    assert harness.engine.wait(whole.id, 120).phase is Phase.SUCCEEDED
+    chosen = random.Random(SEED)
+    for point in range(POINTS):
+        known = {one.id for one in harness.store.statuses()}
+        jobs = set(plane.jobs())
+        command = submit(harness, folder)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # Where the command is by then differs from run to run; what must hold does not.
+            command.wait(seconds * (point + chosen.random()) / POINTS)
+        command.send_signal(signal.SIGKILL)
+        command.communicate()
+        new = [one.id for one in harness.store.statuses() if one.id not in known]
+        assert len(new) <= 1
+        for run_id in new:  # the next command goes on with what the record has
+            phase = harness.engine.wait(run_id, 120).phase
+            assert phase.is_terminal, (point, phase)
+            created = sorted(set(plane.jobs()) - jobs)
+            if phase is Phase.SUCCEEDED:
+                assert created == [f"{run_id}-1"], point
+            else:  # it was killed before its supervisor was there, and the record says so
+                assert (phase, created) == (Phase.LOST, []), (point, harness.store.events(run_id))
+        if not new:
+            assert set(plane.jobs()) == jobs, point

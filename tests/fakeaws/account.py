@@ -1,0 +1,120 @@
+"""What an emulated account says of itself: roles, rights, quotas, images. Not AWS."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+
+class NotThere(Exception):
+    """Nothing of that name; the arguments are the code and the message of the error."""
+
+
+class Account:
+    """Its contents are what a test says. Policies are evaluated: actions and resources with `*`, and conditions of
+    kind StringEquals; what no statement allows is denied.
+    """
+
+    def __init__(self, number: str) -> None:
+        self.number = number
+        self.roles: dict[str, Mapping[str, Any]] = {}
+        """The trust policy of each role, by its name."""
+        self.policies: dict[str, Mapping[str, Any]] = {}
+        """Of a user or a role, by its ARN."""
+        self.quotas: dict[str, float] = {}
+        """Applied ones, by name."""
+        self.default_quotas: dict[str, float] = {}
+        self.images: set[str] = set()
+        """`REPOSITORY:TAG`."""
+
+    def _GetRole(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        name = body["RoleName"]
+        if name not in self.roles:
+            raise NotThere("NoSuchEntity", f"The role with name {name} cannot be found.")
+        document = quote(json.dumps(self.roles[name]))
+        role = {
+            "Path": "/", "RoleName": name, "RoleId": "AROA1234567890123456", "Arn": self.arn(f"role/{name}"),
+            "CreateDate": "2026-01-01T00:00:00Z", "AssumeRolePolicyDocument": document,
+        }  # fmt: skip
+        return {"Role": role}
+
+    def _SimulatePrincipalPolicy(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        policy = self.policies.get(body["PolicySourceArn"], {"Statement": []})
+        context = {one["ContextKeyName"]: one["ContextKeyValues"] for one in body.get("ContextEntries", [])}
+        results = [
+            {"EvalActionName": action, "EvalResourceName": resource,
+             "EvalDecision": "allowed" if _allows(policy, action, resource, context) else "implicitDeny"}
+            for action in body["ActionNames"] for resource in body["ResourceArns"]
+        ]  # fmt: skip
+        return {"EvaluationResults": results, "IsTruncated": False}
+
+    def _ListServiceQuotas(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"Quotas": [{"QuotaName": name, "Value": value} for name, value in self.quotas.items()]}
+
+    def _ListAWSDefaultServiceQuotas(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"Quotas": [{"QuotaName": name, "Value": value} for name, value in self.default_quotas.items()]}
+
+    def _DescribeImages(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        repository, tag = body["repositoryName"], body["imageIds"][0]["imageTag"]
+        if f"{repository}:{tag}" not in self.images:
+            raise NotThere("ImageNotFoundException", f"The image with tag {tag} does not exist in {repository}")
+        return {"imageDetails": [{"repositoryName": repository, "imageTags": [tag]}]}
+
+    def arn(self, what: str) -> str:
+        return f"arn:aws:iam::{self.number}:{what}"
+
+
+def _allows(policy: Mapping[str, Any], action: str, resource: str, context: Mapping[str, list[str]]) -> bool:
+    for one in policy["Statement"]:
+        wanted = one.get("Condition", {}).get("StringEquals", {})
+        if (
+            any(fnmatch.fnmatchcase(action, pattern) for pattern in one["Action"])
+            and any(fnmatch.fnmatchcase(resource, pattern) for pattern in one["Resource"])
+            and all(context.get(key) == [value] for key, value in wanted.items())
+        ):
+            return True
+    return False
+
+
+def of_form(form: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The body of a call by the query protocol: `A.member.1.B=c` is `{"A": [{"B": "c"}]}`."""
+    body: dict[str, Any] = {}
+    for name, [value] in sorted(form.items(), key=lambda one: [part.zfill(6) for part in one[0].split(".")]):
+        if name not in ("Action", "Version"):
+            _put(body, name.replace(".member", "").split("."), value)
+    return body
+
+
+def _put(into: Any, path: list[str], value: str) -> None:
+    name, *rest = path
+    if isinstance(into, list):
+        if not rest:
+            into.append(value)
+            return
+        while len(into) < int(name):
+            into.append([] if rest[0].isdigit() else {})
+        _put(into[int(name) - 1], rest, value)
+    elif not rest:
+        into[name] = value
+    else:
+        _put(into.setdefault(name, [] if rest[0].isdigit() else {}), rest, value)
+
+
+def to_xml(value: Any) -> str:
+    """An answer of the query protocol."""
+    return "".join(_elements(value))
+
+
+def _elements(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield f"<{name}>{to_xml(one)}</{name}>"
+    elif isinstance(value, list):
+        for one in value:
+            yield f"<member>{to_xml(one)}</member>"
+    else:
+        yield str(value).lower() if isinstance(value, bool) else escape(str(value))
