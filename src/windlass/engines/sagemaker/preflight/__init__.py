@@ -1,0 +1,1 @@
+"""What is checked of an account before a run, and the rights that runs need."""

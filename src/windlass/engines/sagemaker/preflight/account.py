@@ -1,0 +1,99 @@
+"""What AWS says of an account before a run, by boto3: identity, role, rights, quotas, image, bucket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, Final
+from urllib.parse import unquote
+
+import boto3
+
+from windlass.engines.sagemaker.aws import RETRIES, answered
+from windlass.engines.sagemaker.service import Refused
+
+MOST_ACTIONS: Final = 100
+NO_BUCKET: Final = ("404", "NoSuchBucket")
+
+
+class Account:
+    """One account, seen from a region. Methods raise Refused, Unavailable."""
+
+    def __init__(self, region: str) -> None:
+        self._session = answered(lambda: boto3.session.Session(region_name=region))
+
+    def identity(self) -> tuple[str, str]:
+        """The number of the account, and the ARN of the login."""
+        found = answered(lambda: self._client("sts").get_caller_identity())
+        return str(found["Account"]), str(found["Arn"])
+
+    def role(self, name: str) -> tuple[str, Mapping[str, Any]]:
+        """The ARN of a role, and its trust policy; `name` may be an ARN."""
+        short = name.rpartition("/")[2]
+        found = answered(lambda: self._client("iam").get_role(RoleName=short)["Role"])
+        document = found.get("AssumeRolePolicyDocument") or {}
+        return str(found["Arn"]), json.loads(unquote(document)) if isinstance(document, str) else document
+
+    def denied(self, principal: str, requests: Iterable[tuple[str, str]], context: Mapping[str, str]) -> list[str]:
+        """What a user or role may not do, as `ACTION on RESOURCE`. `context` are the keys of conditions."""
+        return list(self._denied(principal, sorted(requests, key=lambda one: one[1]), context))
+
+    def _denied(
+        self, principal: str, requests: Iterable[tuple[str, str]], context: Mapping[str, str]
+    ) -> Iterator[str]:  # fmt: skip
+        entries = [
+            {"ContextKeyName": name, "ContextKeyValues": [value], "ContextKeyType": "string"}
+            for name, value in context.items()
+        ]
+        client = self._client("iam")
+        for resource, group in groupby(requests, key=lambda one: one[1]):
+            asked = [action for action, _ in group][:MOST_ACTIONS]
+            found = answered(
+                lambda asked=asked, resource=resource: client.simulate_principal_policy(  # type: ignore[misc]
+                    PolicySourceArn=principal, ActionNames=asked, ResourceArns=[resource.replace("*", "windlass")],
+                    ContextEntries=entries,
+                )
+            )  # fmt: skip
+            for one in found["EvaluationResults"]:
+                if one["EvalDecision"] != "allowed":
+                    yield f"{one['EvalActionName']} on {resource}"
+
+    def quotas(self) -> dict[str, float]:
+        """The quotas of SageMaker by name: those of the account, else the defaults of AWS."""
+        client = self._client("service-quotas")
+        found: dict[str, float] = {}
+        for operation in ("list_aws_default_service_quotas", "list_service_quotas"):
+            pages = client.get_paginator(operation)
+            for one in answered(
+                lambda pages=pages: [  # type: ignore[misc]
+                    quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]
+                ]
+            ):
+                found[str(one["QuotaName"])] = float(one.get("Value", 0.0))
+        return found
+
+    def has_image(self, account: str, region: str, repository: str, which: Mapping[str, str]) -> bool:
+        """Whether a repository of ECR has an image; `which` is its tag or its digest."""
+        client = self._client("ecr", region)
+        try:
+            answered(lambda: client.describe_images(registryId=account, repositoryName=repository, imageIds=[which]))
+        except Refused as error:
+            if error.code in ("ImageNotFoundException", "RepositoryNotFoundException"):
+                return False
+            raise
+        return True
+
+    def bucket_region(self, bucket: str) -> str:
+        """The region of a bucket; empty where there is none."""
+        try:
+            found = answered(lambda: self._client("s3").head_bucket(Bucket=bucket))
+        except Refused as error:
+            if error.code in NO_BUCKET:
+                return ""
+            raise
+        headers = found["ResponseMetadata"]["HTTPHeaders"]
+        return str(found.get("BucketRegion") or headers.get("x-amz-bucket-region") or "us-east-1")
+
+    def _client(self, service: str, region: str | None = None) -> Any:
+        return self._session.client(service, region_name=region, config=RETRIES)

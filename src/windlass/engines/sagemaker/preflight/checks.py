@@ -1,0 +1,164 @@
+"""Checks of an account before a run: each is a finding with its fix. Nothing is started, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.checks import Check, Level
+from windlass.engines.sagemaker.preflight import policies
+from windlass.engines.sagemaker.service import Refused
+from windlass.errors import EngineError
+
+if TYPE_CHECKING:
+    from windlass.engines.sagemaker.preflight.account import Account
+    from windlass.spec.targets import SageMakerTarget
+
+SHOWN: Final = 4
+Result = tuple[Level, str, str]
+"""Level, finding and fix of a check."""
+
+
+def checks(target: SageMakerTarget, account: Account) -> Iterator[Check]:
+    """All checks, made one after the other; without a login there is nothing more to ask."""
+    try:
+        number, login = account.identity()
+    except EngineError as error:
+        yield Check("login", "fail", error.message, error.hint)
+        return
+    yield Check("login", "ok", f"{login} in account {number}")
+    looks: tuple[tuple[str, Callable[[], Result]], ...] = (
+        ("role", lambda: _role(target, account)),
+        ("rights of the role", lambda: _rights_of_role(target, account, number)),
+        ("rights of the login", lambda: _rights_of_login(target, account, number, login)),
+        ("storage", lambda: _bucket(target, account)),
+        ("image", lambda: _image(target, account)),
+        *((name, look) for name, look in _quotas(target, account)),
+    )
+    for name, look in looks:
+        try:
+            yield Check(name, *look())
+        except Refused as error:
+            yield Check(name, "warn", f"not known: {error.message}", "have this login allowed to ask, or try a run")
+        except EngineError as error:
+            yield Check(name, "warn", f"not known: {error.message}", error.hint)
+
+
+def _role(target: SageMakerTarget, account: Account) -> Result:
+    try:
+        arn, trusted = account.role(target.role)
+    except Refused as error:
+        if error.code != "NoSuchEntity":
+            raise
+        return "fail", f"there is no role {target.role}", f"correct role: in target {target.name}, or create it"
+    if _trusts(trusted):
+        return "ok", f"{arn} may be taken on by SageMaker", ""
+    return ("fail", f"{arn} does not trust SageMaker",
+            f"add {policies.SERVICE} to its trust policy: windlass check --on {target.name} --role")  # fmt: skip
+
+
+def _trusts(document: Mapping[str, Any]) -> bool:
+    for one in _listed(document.get("Statement")):
+        services = (
+            _listed((one.get("Principal") or {}).get("Service")) if isinstance(one.get("Principal"), dict) else []
+        )
+        actions = _listed(one.get("Action"))
+        if one.get("Effect") == "Allow" and policies.SERVICE in services and "sts:AssumeRole" in actions:
+            return True
+    return False
+
+
+def _rights_of_role(target: SageMakerTarget, account: Account, number: str) -> Result:
+    arn, _ = account.role(target.role)
+    wanted = policies.requests(policies.of_role(target, number))
+    return _rights(target, account.denied(arn, wanted, {"cloudwatch:namespace": policies.NAMESPACE}))
+
+
+def _rights_of_login(target: SageMakerTarget, account: Account, number: str, login: str) -> Result:
+    principal = login
+    if ":assumed-role/" in login:
+        principal, _ = account.role(login.split("/")[1])
+    elif login.endswith(":root"):
+        return "warn", "the login is the account's root user, which may do all", "use a role or a user instead"
+    role, _ = account.role(target.role)
+    wanted = policies.requests(policies.of_user(target, number, role))
+    return _rights(target, account.denied(principal, wanted, {"iam:PassedToService": policies.SERVICE}))
+
+
+def _rights(target: SageMakerTarget, denied: list[str]) -> Result:
+    if not denied:
+        return "ok", "all that runs need", ""
+    more = f" and {len(denied) - SHOWN} more" if len(denied) > SHOWN else ""
+    return ("fail", f"missing: {', '.join(denied[:SHOWN])}{more}",
+            f"windlass check --on {target.name} --role prints the policy that grants them")  # fmt: skip
+
+
+def _bucket(target: SageMakerTarget, account: Account) -> Result:
+    bucket = target.storage.removeprefix("s3://").partition("/")[0]
+    region = account.bucket_region(bucket)
+    if not region:
+        return "fail", f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket} --region {target.region}"
+    if region != target.region:
+        return ("fail", f"{bucket} is in {region}, and training jobs are in {target.region}",
+                "name a bucket of the same region in storage:")  # fmt: skip
+    return "ok", f"{bucket} is in {region}", ""
+
+
+def _image(target: SageMakerTarget, account: Account) -> Result:
+    if target.image is None:
+        return "warn", "the target names no image: each job has to", f"set image: in target {target.name}"
+    found = policies.IMAGE.fullmatch(target.image)
+    if found is None:
+        level: Level = "ok" if target.subnets else "fail"
+        return (level, f"{target.image} is not in ECR: SageMaker pulls it only from inside a VPC",
+                "" if target.subnets else "copy it into ECR, or set subnets: and security_groups:")  # fmt: skip
+    if found["region"] != target.region:
+        return ("fail", f"{target.image} is in {found['region']}, and SageMaker pulls from {target.region}",
+                "copy it into a repository of that region")  # fmt: skip
+    which = {"imageDigest": found["digest"]} if found["digest"] else {"imageTag": found["tag"] or "latest"}
+    if account.has_image(found["account"], found["region"], found["name"], which):
+        return "ok", f"{target.image} is there", ""
+    return "fail", f"there is no image {target.image}", "correct image:, or push it"
+
+
+def _quotas(target: SageMakerTarget, account: Account) -> Iterator[tuple[str, Callable[[], Result]]]:
+    """The quota of the instance type: on demand, and for what a job may ask for besides."""
+    if target.instance is None:
+        yield "instance type", lambda: ("warn", "the target names none: each job has to", "set instance:")
+        return
+    found: dict[str, float] = {}
+
+    def value(use: str) -> float | None:
+        if not found:
+            found.update(account.quotas())
+        return found.get(f"{target.instance} for {use}")
+
+    def usual() -> Result:
+        number = value("training job usage")
+        if number is None:
+            return ("fail", f"{target.region} offers no {target.instance} for training",
+                    "take another instance type or region")  # fmt: skip
+        return _enough(number, target, "fail")
+
+    yield "quota", usual
+    for name, use in (
+        ("quota of spot", "spot training job usage"),
+        ("quota of warm pools", "training warm pool usage"),
+    ):
+
+        def special(use: str = use) -> Result:
+            number = value(use)
+            return ("warn", "none for this type", "") if number is None else _enough(number, target, "warn")
+
+        yield name, special
+
+
+def _enough(number: float, target: SageMakerTarget, otherwise: Level) -> Result:
+    if number > 0:
+        return "ok", f"{number:g} × {target.instance} at once", ""
+    fix = "ask for more: Service Quotas, Amazon SageMaker, in the console"
+    return otherwise, f"0 × {target.instance}: no job may use it", fix
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]

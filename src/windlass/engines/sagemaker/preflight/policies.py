@@ -1,0 +1,105 @@
+"""The policies with exactly the rights that runs on SageMaker need: of the user's login, and of the role. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import SageMakerTarget
+
+SERVICE: Final = "sagemaker.amazonaws.com"
+GROUP: Final = "log-group:/aws/sagemaker/TrainingJobs"
+NAMESPACE: Final = "/aws/sagemaker/TrainingJobs"
+IMAGE: Final = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[^:@]+)"
+    r"(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
+)
+"""An image in ECR."""
+Statement = Mapping[str, Any]
+
+
+def partition(region: str) -> str:
+    """The part of AWS that a region is in, as its ARNs begin."""
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def trust() -> dict[str, Any]:
+    """The trust policy of the role."""
+    allow = {"Effect": "Allow", "Principal": {"Service": SERVICE}, "Action": "sts:AssumeRole"}
+    return {"Version": "2012-10-17", "Statement": [allow]}
+
+
+def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
+    """What the login needs that submits runs and looks at them; `role` is the ARN of the target's role."""
+    aws = f"arn:{partition(target.region)}"
+    jobs = f"{aws}:sagemaker:{target.region}:{account}:training-job/*"
+    return _policy(
+        _allow("Jobs", ["CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", "AddTags"], jobs, "sagemaker"),
+        _allow("ListOfJobs", ["ListTrainingJobs"], "*", "sagemaker"),
+        {**_allow("Role", ["PassRole"], role, "iam"), "Condition": {"StringEquals": {"iam:PassedToService": SERVICE}}},
+        _allow("Logs", ["DescribeLogStreams", "GetLogEvents"],
+               f"{aws}:logs:{target.region}:{account}:{GROUP}:*", "logs"),
+        *_store(target, aws, can_delete=True),
+    )  # fmt: skip
+
+
+def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
+    """What the role needs, which training jobs have."""
+    aws, there = f"arn:{partition(target.region)}", f"{target.region}:{account}"
+    statements = [
+        *_store(target, aws, can_delete=True),
+        _allow("Logs", ["CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents"],
+               f"{aws}:logs:{there}:{GROUP}:*", "logs"),
+        {**_allow("Metrics", ["PutMetricData"], "*", "cloudwatch"),
+         "Condition": {"StringEquals": {"cloudwatch:namespace": NAMESPACE}}},
+    ]  # fmt: skip
+    if target.image and (image := IMAGE.fullmatch(target.image)):
+        repository = f"{aws}:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
+        pull = ["BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"]
+        statements += [_allow("Image", pull, repository, "ecr"),
+                       _allow("RegistryLogin", ["GetAuthorizationToken"], "*", "ecr")]  # fmt: skip
+    if target.kms_key:
+        key = target.kms_key if target.kms_key.startswith("arn:") else f"{aws}:kms:{there}:key/{target.kms_key}"
+        statements.append(_allow("Key", ["CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKey"], key, "kms"))
+    if target.subnets:
+        statements += _network(target, f"{aws}:ec2:{there}")
+    return _policy(*statements)
+
+
+def requests(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each action of a policy with its resource, as a simulation is asked for them."""
+    for statement in policy["Statement"]:
+        for action in statement["Action"]:
+            for resource in statement["Resource"]:
+                yield action, resource
+
+
+def _network(target: SageMakerTarget, ec2: str) -> Iterator[dict[str, Any]]:
+    """The rights by which SageMaker connects instances to a VPC; those that describe can name nothing."""
+    places = [f"{ec2}:network-interface/*", *(f"{ec2}:subnet/{one}" for one in target.subnets),
+              *(f"{ec2}:security-group/{one}" for one in target.security_groups)]  # fmt: skip
+    made = ["CreateNetworkInterface", "CreateNetworkInterfacePermission", "DeleteNetworkInterface",
+            "DeleteNetworkInterfacePermission"]  # fmt: skip
+    seen = ["DescribeDhcpOptions", "DescribeNetworkInterfaces", "DescribeSecurityGroups", "DescribeSubnets",
+            "DescribeVpcs"]  # fmt: skip
+    yield {**_allow("Interfaces", made, "", "ec2"), "Resource": places}
+    yield _allow("Network", seen, "*", "ec2")
+
+
+def _store(target: SageMakerTarget, aws: str, *, can_delete: bool) -> Iterator[dict[str, Any]]:
+    bucket, _, prefix = target.storage.removeprefix("s3://").strip("/").partition("/")
+    own = f"{aws}:s3:::{bucket}"
+    actions = ["GetObject", "PutObject", "AbortMultipartUpload", *(["DeleteObject"] if can_delete else [])]
+    yield _allow("Bucket", ["ListBucket"], own, "s3")
+    yield _allow("Objects", actions, f"{own}/{prefix}/*" if prefix else f"{own}/*", "s3")
+
+
+def _allow(name: str, actions: list[str], resource: str, service: str) -> dict[str, Any]:
+    named = [f"{service}:{action}" for action in actions]
+    return {"Sid": name, "Effect": "Allow", "Action": named, "Resource": [resource]}
+
+
+def _policy(*statements: Statement) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Statement": list(statements)}
