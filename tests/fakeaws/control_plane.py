@@ -69,6 +69,8 @@ class ControlPlane:
         """Whether what hosts have written has arrived in the logs; else no line that is new has."""
         self.never_started: dict[str, dict[str, Any]] = {}
         """Jobs that have failed before any container was started, by name."""
+        self.tags: dict[str, list[dict[str, str]]] = {}
+        """Of each training job, which its description lacks."""
         self.fails_with = ""
         """The `FailureReason` with which jobs fail before a container is started; empty where they do not."""
         self.on_call: Callable[[str], object] = lambda operation: None
@@ -137,6 +139,7 @@ class ControlPlane:
     def _CreateTrainingJob(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["TrainingJobName"]
         arn = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/{name}"
+        self.tags.setdefault(name, body.get("Tags", []))
         if name in self.never_started:
             raise AwsError("ResourceInUse", f"training job {name} exists")
         if not self.fails_with:
@@ -164,6 +167,18 @@ class ControlPlane:
     def _StopTrainingJob(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self.twin.stop(body["TrainingJobName"])
         return {}
+
+    def _Search(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        [wanted] = body["SearchExpression"]["Filters"]
+        tag, found = wanted["Name"].removeprefix("Tags."), []
+        for name in self.jobs():
+            job = self._DescribeTrainingJob({"TrainingJobName": name})
+            tags = {one["Key"]: one["Value"] for one in self.tags.get(name, [])}
+            if tag in tags and wanted.get("Value", tags[tag]) == tags[tag]:
+                shape = _operation("sagemaker", "Search").output_shape.members["Results"].member.members["TrainingJob"]
+                kept = {field: value for field, value in job.items() if field in shape.members}
+                found.append({"TrainingJob": {**kept, "Tags": self.tags[name]}})
+        return {"Results": found}
 
     # -- CloudWatch Logs ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,10 @@ ENGINES: Final = {
     "fake": "windlass.engines.fake.engine:FakeEngine",
 }
 """The class of each engine of this package, imported when a target or a record first asks for it."""
-TARGETS: Final = {"kubernetes": "windlass.engines.kubernetes.target:ClusterRuns"}
+TARGETS: Final = {
+    "kubernetes": "windlass.engines.kubernetes.target:ClusterRuns",
+    "sagemaker": "windlass.engines.sagemaker.target:AccountRuns",
+}
 """The class of the runs on a target, whichever machine started them, where it is another: a list of these runs imports
 nothing of what plans and supervises them."""
 GROUP: Final = "windlass.engines"

@@ -100,7 +100,7 @@ def test_policies_name_what_can_be_named() -> None:
         actions = {action for statement in open_ended for action in statement["Action"]}
         # None of these can be given for a single resource; metrics have a condition instead.
         assert actions <= {
-            "sagemaker:ListTrainingJobs", "ecr:GetAuthorizationToken", "cloudwatch:PutMetricData",
+            "sagemaker:Search", "ecr:GetAuthorizationToken", "cloudwatch:PutMetricData",
             "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSecurityGroups",
             "ec2:DescribeSubnets", "ec2:DescribeVpcs",
         }  # fmt: skip

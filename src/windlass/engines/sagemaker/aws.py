@@ -83,6 +83,19 @@ class Aws(Service):
     def delete(self, name: str) -> None:
         """See `Service`."""
 
+    def tagged(self, tag: str, value: str | None = None) -> list[Description]:
+        """The training jobs of the account that have a tag, newest first; as the index has them, seconds behind.
+
+        Raises Refused, Unavailable.
+        """
+        name: dict[str, str] = {"Name": f"Tags.{tag}"}
+        wanted = {**name, "Operator": "Exists"} if value is None else {**name, "Operator": "Equals", "Value": value}
+        pages = self._training.get_paginator("search").paginate(
+            Resource="TrainingJob", SearchExpression={"Filters": [wanted]}, SortBy="CreationTime",
+            SortOrder="Descending",
+        )  # fmt: skip
+        return answered(lambda: [one["TrainingJob"] for page in pages for one in page["Results"]])
+
     def log_streams(self, name: str) -> list[str]:
         """See `Service`; the list may be `STREAMS_SECONDS` old."""
         at, known = self._streams.get(name, (float("-inf"), []))

@@ -38,6 +38,18 @@ def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
         raise EngineError(f"{address} cannot be written: {error.message}", error.hint or HINT) from error
 
 
+def get(address: str, name: str, home: Path) -> bytes:
+    """A small file below an address. Raises EngineError."""
+    place = _place(address, home)
+    entry = next((one for one in _entries(place) if one.name == name), None)
+    if entry is None:
+        raise EngineError(f"{name} is not in {address}", HINT)
+    try:
+        return b"".join(place.pieces(entry, 0, entry.size))
+    except StorageError as error:
+        raise EngineError(f"{address} cannot be read: {error.message}", error.hint or HINT) from error
+
+
 def starters(nodes: bytes) -> dict[str, bytes]:
     """The files of the channel that starts an attempt, whose packed node specs are `nodes`."""
     folder = Path(windlass.worker.__file__).parent

@@ -37,7 +37,7 @@ def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
     jobs = f"{aws}:sagemaker:{target.region}:{account}:training-job/*"
     return _policy(
         _allow("Jobs", ["CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", "AddTags"], jobs, "sagemaker"),
-        _allow("ListOfJobs", ["ListTrainingJobs"], "*", "sagemaker"),
+        _allow("ListOfJobs", ["Search"], "*", "sagemaker"),
         {**_allow("Role", ["PassRole"], role, "iam"), "Condition": {"StringEquals": {"iam:PassedToService": SERVICE}}},
         _allow("Logs", ["DescribeLogStreams", "GetLogEvents"],
                f"{aws}:logs:{target.region}:{account}:{GROUP}:*", "logs"),

@@ -1,0 +1,229 @@
+"""The runs in an account, by the tags of their training jobs: those of other machines have no record here.
+
+SageMaker's `Search` gives jobs with their tags and states at once, and needs one right; a list of jobs has no tags. Its
+index is some seconds behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from windlass.engines.base import Engine, RunState
+from windlass.engines.sagemaker import layout
+from windlass.engines.sagemaker.connect import require_boto3
+from windlass.engines.sagemaker.engine import SageMakerEngine
+from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, STOPPED, STOPPING, Description
+from windlass.errors import EngineError, NoSuchRun
+from windlass.runs.context import Context, here
+from windlass.runs.events import Event
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+if TYPE_CHECKING:
+    from windlass.engines.sagemaker.aws import Aws
+    from windlass.spec.targets import SageMakerTarget
+
+POLL_SECONDS: Final = 2.0
+ENDS: Final = {COMPLETED: Phase.SUCCEEDED, FAILED: Phase.FAILED, STOPPED: Phase.STOPPED, STOPPING: Phase.STOPPING}
+PHASES: Final = {
+    "Pending": Phase.QUEUED, "Starting": Phase.PROVISIONING, "LaunchingMLInstances": Phase.PROVISIONING,
+    "PreparingTrainingStack": Phase.PROVISIONING, "Downloading": Phase.PULLING,
+    "DownloadingTrainingImage": Phase.PULLING, "Training": Phase.TRAINING, "Interrupted": Phase.RESTARTING,
+    "Restarting": Phase.RESTARTING, "Uploading": Phase.UPLOADING,
+}  # fmt: skip
+"""By secondary status, of jobs that go on; `training` where containers run: their logs are not read."""
+LIMITS: Final = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
+
+
+class Seen(NamedTuple):
+    """A run, as far as its newest training job shows it."""
+
+    id: str
+    job: Description
+    tags: Mapping[str, str]
+    created_at: float
+    """When its first job was created, in Unix seconds."""
+
+    @property
+    def name(self) -> str:
+        """Of its newest training job."""
+        return str(self.job["TrainingJobName"])
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is. Whether a supervisor restarts it is not known here."""
+        second = str(self.job.get("SecondaryStatus", ""))
+        if second in LIMITS:
+            return Phase.FAILED
+        return ENDS.get(str(self.job["TrainingJobStatus"])) or PHASES.get(second, Phase.STARTING)
+
+    def state(self, target: str) -> RunState:
+        """The run on this target, as a run without a record."""
+        changed = _seconds(self.job.get("LastModifiedTime"), self.created_at)
+        status = Status(
+            id=self.id, name=self.tags.get(layout.JOB_TAG, ""), target=target, phase=self.phase,
+            created_at=self.created_at, phase_since=changed, output_dir="",
+            ended_at=changed if self.phase.is_terminal else None, user=self.tags.get(layout.USER_TAG, ""),
+            cause={"summary": reason} if (reason := self.job.get("FailureReason")) else None,
+        )  # fmt: skip
+        return RunState(status, time.time(), is_recorded=False)
+
+
+def runs(jobs: Sequence[Description]) -> list[Seen]:
+    """The runs whose training jobs these are, newest first; jobs without our tags are left out."""
+    found: dict[str, Seen] = {}
+    for job in sorted(jobs, key=lambda one: _seconds(one.get("CreationTime"), 0.0)):
+        tags = {str(one["Key"]): str(one["Value"]) for one in job.get("Tags") or ()}
+        run_id = tags.get(layout.RUN_TAG)
+        if run_id is None or not str(job["TrainingJobName"]).startswith(f"{run_id}-"):
+            continue
+        first = found.get(run_id)
+        created = first.created_at if first is not None else _seconds(job.get("CreationTime"), 0.0)
+        found[run_id] = Seen(run_id, job, tags, created)
+    return sorted(found.values(), key=lambda one: (-one.created_at, one.id))
+
+
+class AccountRuns(Engine):
+    """Runs of one target. A run with a record on this machine is found together with the engine of the record."""
+
+    kind: ClassVar[str] = "sagemaker"
+    is_remote: ClassVar[bool] = True
+
+    def __init__(self, store: Store, target: SageMakerTarget, context: Context) -> None:
+        super().__init__(store)
+        self._target, self._context = target, context
+
+    @classmethod
+    def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> Engine:
+        """See `Engine`."""
+        return cls(store, target, context or here())
+
+    @contextlib.contextmanager
+    def _service(self) -> Iterator[Aws]:
+        require_boto3()
+        from windlass.engines.sagemaker.aws import Aws
+
+        with contextlib.closing(Aws(self._target.region)) as service:
+            yield service
+
+    # -- all runs -----------------------------------------------------------------------------------------------------
+
+    def list(self, *, is_everywhere: bool = False) -> list[RunState]:
+        """See `Engine`; an account has no namespaces."""
+        with self._service() as service:
+            seen = runs(service.tagged(layout.RUN_TAG))
+        return [self._state_of(one) for one in seen]
+
+    def _state_of(self, seen: Seen) -> RunState:
+        """With the recorded status, which has more, where this machine has a record."""
+        try:
+            self.store.status(seen.id)
+        except NoSuchRun:
+            return seen.state(self._target.name)
+        return RunState(SageMakerEngine(self.store).status(seen.id), self._context.now())
+
+    def find(self, run: str | None) -> tuple[Engine, str]:
+        """See `Engine`. Raises EngineError too."""
+        where = self._target.name
+        hint = f"windlass ps --on {where} lists them"
+        if run == "":  # from a script whose variable is not set
+            raise NoSuchRun("the id that was given is empty", hint)
+        with self._service() as service:
+            every = [one.id for one in runs(service.tagged(layout.RUN_TAG))]
+        ids = [run] if run in every else [one for one in every if one.startswith(run or "")]
+        if not ids:
+            raise NoSuchRun(f"no run on {where} has the id '{run}'" if run else f"there is no run on {where}", hint)
+        if run and len(ids) > 1:
+            words = f"several runs on {where} begin with '{run}': {', '.join(ids[:5])}"
+            raise NoSuchRun(words, "give more letters of the id")
+        try:
+            self.store.status(str(ids[0]))
+        except NoSuchRun:
+            return self, str(ids[0])
+        return SageMakerEngine(self.store), str(ids[0])
+
+    # -- one run without a record -------------------------------------------------------------------------------------
+
+    def status(self, run_id: str) -> Status:
+        """See `Engine`. Raises EngineError too."""
+        return self._seen(run_id).state(self._target.name).status
+
+    def state(self, run_id: str, now: float) -> RunState:
+        """See `Engine`."""
+        return self._seen(run_id).state(self._target.name)
+
+    def _seen(self, run_id: str) -> Seen:
+        """As the index has it, with the present state of its newest job."""
+        with self._service() as service:
+            found = next((one for one in runs(service.tagged(layout.RUN_TAG, run_id)) if one.id == run_id), None)
+            if found is None:
+                raise NoSuchRun(f"no run on {self._target.name} has the id '{run_id}'",
+                                f"windlass ps --on {self._target.name} lists them")  # fmt: skip
+            return found._replace(job=service.describe(found.name))
+
+    def plan_of(self, run_id: str) -> dict[str, Any]:
+        """See `Engine`."""
+        return {}
+
+    def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
+        """See `Engine`."""
+        raise self.unsupported("events")
+
+    @contextlib.contextmanager
+    def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
+        """See `Engine`: of its newest job, in a temporary folder. Raises EngineError."""
+        import tempfile
+
+        from windlass.engines.sagemaker import objects
+        from windlass.engines.sagemaker.attempt import JobAttempt
+        from windlass.worker.protocol import unpack
+
+        job = self._seen(run_id).job
+        channel = next(one for one in job["InputDataConfig"] if one["ChannelName"] == layout.OWN)
+        address = str(channel["DataSource"]["S3DataSource"]["S3Uri"])
+        try:
+            number, specs = unpack(objects.get(address, layout.NODES, self._context.home))
+        except ValueError as error:
+            raise EngineError(f"{address}{layout.NODES} cannot be read: {error}", objects.HINT) from error
+        with tempfile.TemporaryDirectory(prefix="windlass-logs-") as name, self._service() as service:
+            folder = Path(name, f"attempt-{number}")
+            folder.mkdir()
+            by_place = [specs[place] for place in sorted(specs)]
+            turned = threading.Event()
+            attempt = JobAttempt(service, str(job["TrainingJobName"]), number, by_place, folder, turned.set)
+            with contextlib.closing(attempt):
+                turned.wait()  # by then all lines are here that have arrived
+                if attempt.trouble is not None:
+                    raise EngineError(attempt.trouble.message, attempt.trouble.hint)
+                yield Path(name), (lambda: attempt.all_read) if follow else None
+
+    def grace_seconds(self, run_id: str) -> float:
+        """See `Engine`: what SageMaker gives every job."""
+        return 120.0
+
+    def stop(self, run_id: str, *, now: bool = False) -> None:
+        """See `Engine`: its newest job; a supervisor on another machine then ends the run, as stopped from outside."""
+        seen = self._seen(run_id)
+        if seen.job["TrainingJobStatus"] not in (*ENDED, STOPPING):
+            with self._service() as service:
+                service.stop(seen.name)
+
+    def exec(
+        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
+        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
+    ) -> int:  # fmt: skip
+        """See `Engine`: refused."""
+        return SageMakerEngine(self.store).exec(run_id, node, rank, command, stdin, stdout, stderr)
+
+
+def _seconds(moment: Any, otherwise: float) -> float:
+    """A time of the service in Unix seconds; `otherwise` where there is none."""
+    if moment is None:
+        return otherwise
+    return float(moment.timestamp() if hasattr(moment, "timestamp") else moment)

@@ -1,0 +1,95 @@
+"""Runs of other machines, by the tags of their training jobs: the list is pure, the rest on an emulated service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.harness import Can, Harness, Way
+from tests.engines.sagemaker.emulated import emulated
+from tests.engines.sagemaker.planning import FIELDS, plan_emulated
+from tests.fakeaws.control_plane import ControlPlane
+
+from windlass.engines.sagemaker import layout
+from windlass.engines.sagemaker.engine import SageMakerEngine
+from windlass.engines.sagemaker.target import AccountRuns, runs
+from windlass.errors import NoSuchRun, UsageError
+from windlass.runs.context import here
+from windlass.runs.logs import RunLogs
+from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+from windlass.spec.targets import SageMakerTarget
+
+WAY = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
+
+
+def job(name: str, run_id: str, created: float, status: str = "InProgress", second: str = "Training") -> dict[str, Any]:
+    tags = {layout.RUN_TAG: run_id, layout.JOB_TAG: "digits", layout.USER_TAG: "ada"}
+    return {
+        "TrainingJobName": name, "TrainingJobStatus": status, "SecondaryStatus": second, "CreationTime": created,
+        "LastModifiedTime": created + 5, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+    }  # fmt: skip
+
+
+def test_a_run_is_its_newest_job_and_began_with_its_first() -> None:
+    found = runs([job("a-1", "a", 10, "Failed", "Failed"), job("a-2", "a", 20), job("b-1", "b", 15)])
+    assert [(one.id, one.name, one.phase, one.created_at) for one in found] == [
+        ("b", "b-1", Phase.TRAINING, 15),
+        ("a", "a-2", Phase.TRAINING, 10),
+    ]
+    status = found[1].state("aws").status
+    assert (status.name, status.user, status.target, status.ended_at) == ("digits", "ada", "aws", None)
+
+
+def test_jobs_of_others_are_left_out() -> None:
+    untagged = {**job("c-1", "c", 1), "Tags": [{"Key": "team", "Value": "vision"}]}
+    assert runs([untagged, job("another", "a", 1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "second", "phase"),
+    [
+        ("InProgress", "Starting", Phase.PROVISIONING),
+        ("InProgress", "Downloading", Phase.PULLING),
+        ("InProgress", "Interrupted", Phase.RESTARTING),
+        ("InProgress", "Uploading", Phase.UPLOADING),
+        ("Stopping", "Stopping", Phase.STOPPING),
+        ("Stopped", "Stopped", Phase.STOPPED),
+        ("Stopped", "MaxRuntimeExceeded", Phase.FAILED),
+        ("Completed", "Completed", Phase.SUCCEEDED),
+    ],
+)
+def test_the_phase_of_a_run(status: str, second: str, phase: Phase) -> None:
+    [found] = runs([job("a-1", "a", 1, status, second)])
+    assert found.phase is phase
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[tuple[Harness, ControlPlane]]:
+    with emulated(WAY, tmp_path) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, ControlPlane], tmp_path: Path) -> None:
+    harness, _ = world
+    run = harness.start("sleep", "600", nodes=2).until_ready(2)
+    with Store(tmp_path / "other") as store:
+        other = AccountRuns.connect(store, SageMakerTarget(**FIELDS), here())
+        [state] = other.list()
+        assert (state.status.id, state.status.phase, state.is_recorded) == (run.id, Phase.TRAINING, False)
+        engine, run_id = other.find(run.id[:-1])
+        assert (engine, run_id) == (other, run.id)
+        with engine.logs(run_id) as (folder, follow):
+            assert follow is None
+            lines = [(line.rank, line.text) for line in RunLogs(folder).read()]
+        assert sorted(lines) == [(0, "ready"), (1, "ready")]
+        with pytest.raises(NoSuchRun, match="no run on aws has the id 'none'"):
+            other.find("none")
+        with pytest.raises(UsageError, match="no command into a container"):
+            other.exec(run_id, 0, None, ["ls"], None, None, None)  # type: ignore[arg-type]
+        engine.stop(run_id)
+        assert engine.wait(run_id, 120).phase is Phase.STOPPED
+    assert run.wait().phase.is_terminal
