@@ -94,7 +94,7 @@ def _place_nodes(source: str, target: str, hosts: list[str]) -> None:
 def script(nodes: str, place: str) -> list[str]:
     """The script that the ranks of a node run, and its arguments, by the specs of the nodes."""
     with gzip.open(nodes, "rt") as file:
-        words = json.load(file)["nodes"][place]["ranks"][0]["argv"]
+        words: list[str] = json.load(file)["nodes"][place]["ranks"][0]["argv"]
     words = words[2:] if len(words) > 2 and words[1].endswith("/windlass/worker/rank.py") else words
     return words[1:] if words[0] == "-m" else words
 

@@ -62,7 +62,8 @@ def test_scripts_find_the_variables_of_the_toolkit(start: ModuleType) -> None:
     expected = {
         "SM_HOSTS": '["algo-1", "algo-2", "algo-10"]', "SM_CURRENT_HOST": "algo-10", "SM_CHANNELS": '["digits"]',
         "SM_CHANNEL_DIGITS": f"{base}/input/data/digits", "SM_MODEL_DIR": f"{base}/model", "SM_HP_LR": "0.1",
-        "SM_HP_NAME": "a b", "SM_HP_LAYER_SIZES": "[1, 2]", "SM_HPS": '{"layer-sizes": [1, 2], "lr": 0.1, "name": "a b"}',
+        "SM_HP_NAME": "a b", "SM_HP_LAYER_SIZES": "[1, 2]",
+        "SM_HPS": '{"layer-sizes": [1, 2], "lr": 0.1, "name": "a b"}',
         "SM_HOST_COUNT": "3",
         "SM_CURRENT_HOST_RANK": "2", "SM_MASTER_ADDR": "algo-1", "SM_NETWORK_INTERFACE_NAME": "eth1",
         "SM_USER_ENTRY_POINT": "train.py", "SM_USER_ARGS": '["-v"]', "SM_MODULE_NAME": "train",
