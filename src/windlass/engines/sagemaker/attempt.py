@@ -265,6 +265,8 @@ class JobAttempt(Attempt):
     def _has_all_logs(self) -> bool:
         """Whether no more lines will come: each host's log has its end, or has had the time to get it."""
         assert self._ended_at is not None
+        if "TrainingStartTime" not in self.description:  # no container has run
+            return True
         if all(self._has_end(node) for node in self.nodes):
             return True
         return self._service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS

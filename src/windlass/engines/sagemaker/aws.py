@@ -61,11 +61,15 @@ class Aws(Service):
 
     def __init__(self, region: str) -> None:
         """Raises NotLoggedIn for a profile that is not there."""
-        session = _answered(lambda: boto3.session.Session(region_name=region))
-        self._training = session.client("sagemaker", config=RETRIES)
-        self._logs = session.client("logs", config=RETRIES)
+        self._session = _answered(lambda: boto3.session.Session(region_name=region))
+        self._training = self._session.client("sagemaker", config=RETRIES)
         self._streams: dict[str, tuple[float, list[str]]] = {}
         """By job: when its streams were listed, in monotonic seconds, and their names."""
+
+    @functools.cached_property
+    def _logs(self) -> Any:
+        """Not before a job is there that has logs: a client takes time to make."""
+        return self._session.client("logs", config=RETRIES)
 
     def create(self, request: Request) -> None:
         """See `Service`."""
@@ -116,7 +120,8 @@ class Aws(Service):
     def close(self) -> None:
         """See `Service`."""
         self._training.close()
-        self._logs.close()
+        if "_logs" in vars(self):
+            self._logs.close()
 
 
 @functools.cache
