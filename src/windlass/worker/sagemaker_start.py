@@ -71,6 +71,7 @@ def _start() -> NoReturn:
     env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources), **os.environ}
     env["JOB_COMPLETION_INDEX"] = place
     env["WINDLASS_FAILURE_FILE"] = os.path.join(BASE, "output", "failure")
+    env["WINDLASS_PRELOAD"] = "1"
     os.chdir(os.path.join(work, "code"))
     program = os.path.join(work, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(work, "attempt"), nodes]
