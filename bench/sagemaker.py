@@ -50,6 +50,7 @@ from tools import size
 WINDLASS, SDK = "windlass run", "ModelTrainer.train"
 TOOLKIT, TOOLKIT_OF_PYTORCH = "train alone", "train of the PyTorch images"
 PACKAGE = "sagemaker-train==1.27.0"
+PEER_ENV = "bench-sagemaker-env"
 BUCKET = "training"
 ROLE = "arn:aws:iam::123456789012:role/training"
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1"
@@ -115,7 +116,7 @@ class Bench:
 
     def by_sdk(self) -> dict[str, float]:
         """See the module; its environment is made by the first call."""
-        return self._submitted([peers(PACKAGE, env="bench-sagemaker-env") / "python", "by_sdk.py"])
+        return self._submitted([peers(PACKAGE, env=PEER_ENV) / "python", "by_sdk.py"])
 
     def _submitted(self, command: list[str | Path]) -> dict[str, float]:
         self._accepted.clear()
@@ -251,14 +252,12 @@ def report_lines(bench: Bench, runs: int, *, smoke: bool) -> None:
 
 def print_sizes() -> None:
     """What each takes on the disk, without byte code."""
-    rows, base = [], 0.0
-    for name, package in ((SDK, PACKAGE), (WINDLASS, f"{ROOT}[aws]")):
-        with tempfile.TemporaryDirectory(prefix="windlass-bench-") as folder:
-            size.install(Path(folder), package)
-            found = size.measure(Path(folder))
-        total = sum(found.values()) / 1e6
-        base = base or total
-        rows.append((name, f"{total:.1f}", f"{total / base:.3f}", len(found)))
+    with tempfile.TemporaryDirectory(prefix="windlass-bench-") as folder:
+        size.install(Path(folder), f"{ROOT}[aws]")
+        # Versions of the SDK's libraries are not those of our lock.
+        found = {SDK: size.measure(peers(PACKAGE, env=PEER_ENV).parent), WINDLASS: size.measure(Path(folder))}
+    totals = {name: sum(one.values()) / 1e6 for name, one in found.items()}
+    rows = [(name, f"{mb:.1f}", f"{mb / totals[SDK]:.3f}", len(found[name])) for name, mb in totals.items()]
     table("installed, each in an environment of its own", ["", "MB", "÷", "packages"], rows)
 
 
