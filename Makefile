@@ -93,7 +93,7 @@ examples-env: setup ## install what examples 05 and 06 import into .cache/exampl
 	@bash tools/examples-env.sh
 
 .PHONY: sagemaker-env
-sagemaker-env: setup ## install AWS's training toolkit, for a test, into .cache/sagemaker-env (half a minute, once)
+sagemaker-env: setup ## install AWS's toolkit and drivers, for tests, into .cache/sagemaker-env (half a minute, once)
 	@bash tools/sagemaker-env.sh
 
 .PHONY: docs
@@ -130,6 +130,8 @@ lock: setup ## resolve the dependencies anew into requirements.lock
 	  --upgrade -c requirements.lock examples/requirements.in -o examples/requirements.lock
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -c requirements.lock $(TOOLKIT)/requirements.in -o $(TOOLKIT)/requirements.lock
+	@$(BIN)/uv pip compile -q --no-deps --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade $(TOOLKIT)/bare.in -o $(TOOLKIT)/bare.lock
 
 .PHONY: clean
 clean: ## remove what the chores made, .venv too

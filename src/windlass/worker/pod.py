@@ -34,6 +34,8 @@ TOKEN_BYTES = 8
 DELIVERY_SECONDS = 1.0
 """How long a pod that ends waits until its last events are sent; else the supervisor reads them from its log."""
 FOR_EVER = float("inf")
+PRELOAD = "WINDLASS_PRELOAD"
+"""Variable: several ranks are forks of this process in its only attempt too."""
 TOLD_BYTES = 1 << 20
 
 
@@ -207,7 +209,8 @@ def _begin(folder: str, nodes: str, log: PodLog) -> int:
     client = _start_order_client(folder, spec.attempt, log)
     if is_spare:
         log.line("a spare: waits for the place of a pod that is lost")
-    if spec.warm and spec.launch is None and (spec.stay_seconds or is_spare):
+    shares_imports = PRELOAD in os.environ and len(spec.ranks) > 1
+    if spec.warm and spec.launch is None and (spec.stay_seconds or is_spare or shares_imports):
         _execute(folder, nodes, log, client, spec)
     return Pod(folder, log, client, None).run(None if is_spare else nodes)
 

@@ -31,6 +31,8 @@ OPT = "/opt/ml"
 BASE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 """`/opt/ml`, unless the host has no mounts of its own."""
 OWN_CHANNELS = ("windlass", "windlass-code")
+OPTION = re.compile(r"--?[A-Za-z]")
+"""How an option begins; a negative number is none."""
 DEVICE = re.compile(r"nvidia\d+")
 TYPE = re.compile(r"ml\.([a-z0-9-]+)\.(\d+)xlarge")
 EFA_FROM = {
@@ -63,9 +65,13 @@ def _start() -> NoReturn:
         boot.unpack(tar, work)
     nodes = os.path.join(work, "nodes.json.gz")
     _place_nodes(os.path.join(HERE, "nodes.json.gz"), nodes, hosts)
-    env = {**variables(resources, _config("hyperparameters"), inputs, hosts), **network(resources), **os.environ}
-    env["JOB_COMPLETION_INDEX"] = str(hosts.index(resources["current_host"]))
+    place = str(hosts.index(resources["current_host"]))
+    words = script(nodes, place)
+    hyperparameters = {**arguments(words[1:]), **_config("hyperparameters")}
+    env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources), **os.environ}
+    env["JOB_COMPLETION_INDEX"] = place
     env["WINDLASS_FAILURE_FILE"] = os.path.join(BASE, "output", "failure")
+    env["WINDLASS_PRELOAD"] = "1"
     os.chdir(os.path.join(work, "code"))
     program = os.path.join(work, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(work, "attempt"), nodes]
@@ -86,15 +92,45 @@ def _place_nodes(source: str, target: str, hosts: list[str]) -> None:
         file.write(text)
 
 
+def script(nodes: str, place: str) -> list[str]:
+    """The script that the ranks of a node run, and its arguments, by the specs of the nodes."""
+    with gzip.open(nodes, "rt") as file:
+        words: list[str] = json.load(file)["nodes"][place]["ranks"][0]["argv"]
+    words = words[2:] if len(words) > 2 and words[1].endswith("/windlass/worker/rank.py") else words
+    return words[1:] if words[0] == "-m" else words
+
+
+def arguments(words: list[str]) -> dict[str, str]:
+    """The arguments of a script as hyperparameters: the toolkit and the drivers give each of these as `--NAME VALUE`.
+
+    An option without a value is true. What belongs to no option is no hyperparameter.
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if OPTION.match(word):
+            name, is_whole, value = word.lstrip("-").partition("=")
+            found[name] = value if is_whole else "true"
+            name = "" if is_whole else name
+        elif name:
+            found[name], name = word, ""
+    return found
+
+
 def variables(
-    resources: dict[str, Any], hyperparameters: dict[str, str], inputs: dict[str, Any], hosts: list[str]
+    resources: dict[str, Any], hyperparameters: dict[str, str], inputs: dict[str, Any], hosts: list[str],
+    words: list[str],
 ) -> dict[str, str]:  # fmt: skip
-    """What scripts for SageMaker find in their environment, as the toolkit and the drivers of the SDK set it."""
+    """What scripts for SageMaker find in their environment, as the toolkit and the drivers of the SDK set it.
+
+    `words` are the script and its arguments.
+    """
     current, kind = resources["current_host"], resources.get("current_instance_type", "")
     groups = resources.get("instance_groups") or []
     channels = {name: one for name, one in inputs.items() if name not in OWN_CHANNELS}
     paths = {name: os.path.join(BASE, "input", "data", name) for name in channels}
     values = {name: _value(text) for name, text in hyperparameters.items()}
+    source = os.path.join(BASE, "windlass", "code")
     found: dict[str, Any] = {
         "channel_input_dirs": paths, "channels": sorted(channels), "current_host": current,
         "current_instance_type": kind, "current_instance_group": resources.get("current_group_name", ""),
@@ -107,12 +143,19 @@ def variables(
         "output_failure": _path("output/failure"), "output_intermediate_dir": _path("output/intermediate"),
         "resource_config": resources,
         "host_count": len(hosts), "current_host_rank": hosts.index(current), "master_addr": hosts[0],
-        "master_port": 7777, "source_dir": os.path.join(BASE, "windlass", "code"),
+        "master_port": 7777, "source_dir": source, "entry_script": words[0],
+        "module_dir": source, "module_name": os.path.splitext(os.path.basename(words[0]))[0],
+        "user_entry_point": words[0], "user_args": words[1:],
+        "instance_groups_dict": {one.get("instance_group_name", ""): one for one in groups},
     }  # fmt: skip
     env = {f"SM_{name.upper()}": _text(value) for name, value in found.items() if name != "channel_input_dirs"}
-    env["SM_TRAINING_ENV"] = json.dumps({**found, "hyperparameters": values}, sort_keys=True)
+    env["SM_TRAINING_ENV"] = json.dumps(
+        {**found, "hyperparameters": values, "job_name": os.environ.get("TRAINING_JOB_NAME", "")}, sort_keys=True
+    )
     env.update({f"SM_CHANNEL_{name.upper()}": path for name, path in paths.items()})
-    env.update({f"SM_HP_{name.upper()}": _text(value) for name, value in values.items()})
+    for name, value in values.items():
+        env[f"SM_HP_{name.upper()}"] = _text(value)
+        env[f"SM_HP_{name.upper().replace('-', '_')}"] = _text(value)  # a shell can read only this one
     return env
 
 

@@ -55,18 +55,52 @@ def test_hosts_are_numbered_as_people_count(start: ModuleType) -> None:
 
 def test_scripts_find_the_variables_of_the_toolkit(start: ModuleType) -> None:
     inputs = {"digits": {"TrainingInputMode": "File"}, "windlass": {}, "windlass-code": {}}
-    found = start.variables(RESOURCES, {"lr": "0.1", "name": "a b", "layers": "[1, 2]"}, inputs, HOSTS)
+    found = start.variables(
+        RESOURCES, {"lr": "0.1", "name": "a b", "layer-sizes": "[1, 2]"}, inputs, HOSTS, ["train.py", "-v"]
+    )
     base = start.BASE
     expected = {
         "SM_HOSTS": '["algo-1", "algo-2", "algo-10"]', "SM_CURRENT_HOST": "algo-10", "SM_CHANNELS": '["digits"]',
         "SM_CHANNEL_DIGITS": f"{base}/input/data/digits", "SM_MODEL_DIR": f"{base}/model", "SM_HP_LR": "0.1",
-        "SM_HP_NAME": "a b", "SM_HPS": '{"layers": [1, 2], "lr": 0.1, "name": "a b"}', "SM_HOST_COUNT": "3",
+        "SM_HP_NAME": "a b", "SM_HP_LAYER_SIZES": "[1, 2]",
+        "SM_HPS": '{"layer-sizes": [1, 2], "lr": 0.1, "name": "a b"}',
+        "SM_HOST_COUNT": "3",
         "SM_CURRENT_HOST_RANK": "2", "SM_MASTER_ADDR": "algo-1", "SM_NETWORK_INTERFACE_NAME": "eth1",
+        "SM_USER_ENTRY_POINT": "train.py", "SM_USER_ARGS": '["-v"]', "SM_MODULE_NAME": "train",
         "SM_OUTPUT_DATA_DIR": f"{base}/output/data", "SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge",
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     assert found.keys() >= BOTH
     assert all(isinstance(value, str) for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--lr 0.1 --layers=[1] -n -3", {"lr": "0.1", "layers": "[1]", "n": "-3"}),
+        ("data.csv --resume --name a=b rest", {"resume": "true", "name": "a=b"}),
+        ("--empty= --last", {"empty": "", "last": "true"}),
+        ("", {}),
+    ],
+)
+def test_arguments_of_the_script_are_its_hyperparameters(start: ModuleType, words: str, found: dict[str, str]) -> None:
+    assert start.arguments(words.split()) == found
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["python3", "/opt/ml/windlass/travel/windlass/worker/rank.py", "train.py", "--lr", "1"], "train.py --lr 1"),
+        (["python3", "/opt/ml/windlass/travel/windlass/worker/rank.py", "-m", "pkg.train", "-v"], "pkg.train -v"),
+        (["./train", "--lr", "1"], "./train --lr 1"),
+    ],
+)
+def test_the_script_is_read_from_the_specs_of_the_nodes(
+    start: ModuleType, tmp_path: Path, argv: list[str], words: str
+) -> None:
+    nodes = tmp_path / "nodes"
+    nodes.write_bytes(gzip.compress(json.dumps({"nodes": {"1": {"ranks": [{"argv": argv}]}}}).encode()))
+    assert start.script(str(nodes), "1") == words.split()
 
 
 @pytest.mark.parametrize(

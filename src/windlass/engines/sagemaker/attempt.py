@@ -30,7 +30,16 @@ from windlass.runs.stop_request import read_stop_request
 from windlass.storage.files import write_whole
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
 from windlass.supervise.log_tail import LogTail
-from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, RankChanged, RankFailing, RankFailure
+from windlass.worker.protocol import (
+    NodeEvent,
+    NodeSpec,
+    NodeStarted,
+    NodeWarning,
+    PreemptionNotice,
+    RankChanged,
+    RankFailing,
+    RankFailure,
+)
 
 DESCRIPTION: Final = "training-job.json"
 """File in the folder of an attempt: what the service last reported of its job."""
@@ -46,9 +55,6 @@ STAGES: Final = {
     "Downloading": "pulling", "DownloadingTrainingImage": "pulling",
 }  # fmt: skip
 """Secondary statuses of a job, as phases of a run."""
-
-CONTAINERS: Final = ("Training", "Interrupted", "Stopping", "Uploading")
-"""Secondary statuses of a job whose containers have been started."""
 
 
 class HostNode(Node):
@@ -69,6 +75,10 @@ class HostNode(Node):
             attempt.is_seen_alive = True
             yield RankSeen(time.time())
         for event in super().news():
+            if isinstance(event, PreemptionNotice) and event.source == "sigterm":
+                continue  # SageMaker has ended the host, and its own report says why
+            if isinstance(event, NodeStarted):  # also a second time, where spot instances were taken back
+                self._claim, attempt.has_failing_rank = None, False
             if isinstance(event, RankFailing) or (isinstance(event, RankChanged) and event.exit_code):
                 attempt.has_failing_rank = True
             yield event
@@ -208,7 +218,9 @@ class JobAttempt(Attempt):
             if (stage := STAGES.get(one["Status"])) is not None:
                 yield StageReached(_seconds(one["StartTime"]), stage)
             elif one["Status"] == INTERRUPTED:
-                yield NodeWarning(time.time(), f"SageMaker: {one.get('StatusMessage') or 'interrupted'}")
+                words = f" ({one['StatusMessage']})" if one.get("StatusMessage") else ""
+                message = f"SageMaker has taken the spot instances back{words}, and starts the job again"
+                yield NodeWarning(_seconds(one["StartTime"]), message)
 
     def last_sign_of_life(self) -> float:
         """See `Attempt`."""
@@ -278,9 +290,8 @@ class JobAttempt(Attempt):
     def _has_all_logs(self) -> bool:
         """Whether no more lines will come: each host's log has its end, or has had the time to get it."""
         assert self._ended_at is not None
-        transitions = self.description.get("SecondaryStatusTransitions") or []
-        if all(one["Status"] not in CONTAINERS for one in transitions):
-            return True  # nothing has ever written any
+        if "TrainingStartTime" not in self.description:  # no container has run
+            return True
         if all(self._has_end(node) for node in self.nodes):
             return True
         return self._service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS

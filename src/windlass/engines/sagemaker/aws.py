@@ -1,4 +1,4 @@
-"""SageMaker and CloudWatch Logs of AWS, by boto3, with the credentials that its own tools find."""
+"""SageMaker and CloudWatch Logs of AWS, by botocore, with the credentials that its own tools find."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -20,6 +19,7 @@ from botocore.exceptions import (
     SSOError,
     TokenRetrievalError,
 )
+from botocore.session import Session
 
 from windlass.engines.sagemaker.service import (
     VALIDATION,
@@ -61,11 +61,19 @@ class Aws(Service):
 
     def __init__(self, region: str) -> None:
         """Raises NotLoggedIn for a profile that is not there."""
-        session = answered(lambda: boto3.session.Session(region_name=region))
-        self._training = session.client("sagemaker", config=RETRIES)
-        self._logs = session.client("logs", config=RETRIES)
+        self._session, self._region = Session(), region
+        self._training = self._client("sagemaker")
         self._streams: dict[str, tuple[float, list[str]]] = {}
         """By job: when its streams were listed, in monotonic seconds, and their names."""
+
+    @functools.cached_property
+    def _logs(self) -> Any:
+        """Not before a job is there that has logs: a client takes time to make."""
+        return self._client("logs")
+
+    def _client(self, service: str) -> Any:
+        """Of botocore: boto3 imports and reads what S3 and its own objects need first."""
+        return answered(lambda: self._session.create_client(service, region_name=self._region, config=RETRIES))
 
     def create(self, request: Request) -> None:
         """See `Service`."""
@@ -129,13 +137,14 @@ class Aws(Service):
     def close(self) -> None:
         """See `Service`."""
         self._training.close()
-        self._logs.close()
+        if "_logs" in vars(self):
+            self._logs.close()
 
 
 @functools.cache
 def account(region: str) -> str:
     """The number of the account of these credentials. Raises Refused, Unavailable."""
-    client = boto3.session.Session(region_name=region).client("sts", config=RETRIES)
+    client = answered(lambda: Session().create_client("sts", region_name=region, config=RETRIES))
     return str(answered(lambda: client.get_caller_identity()["Account"]))
 
 

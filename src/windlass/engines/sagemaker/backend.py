@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import threading
@@ -36,20 +37,25 @@ class SageMakerBackend(Backend):
     uploads_outputs = True
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
-        """Raises EngineError, UsageError."""
+        """Connects to the service where it is first used: the command that sends the code does not need it."""
         self._plan = plan
         self._run_dir = run_dir
         self._home = run_dir.parent.parent
         [self._where] = plan.requests("service")
         [self._body] = plan.requests("training-job")
         [self._model] = plan.requests("model")
-        self.service: Service = connect(self._where, os.environ)
         self._attempt: JobAttempt | None = None
         self._fetching: _Fetching | None = None
 
+    @functools.cached_property
+    def service(self) -> Service:
+        """Raises EngineError, UsageError."""
+        return connect(self._where, os.environ)
+
     def close(self) -> None:
         """See `Backend`."""
-        self.service.close()
+        if "service" in vars(self):
+            self.service.close()
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -74,6 +80,8 @@ class SageMakerBackend(Backend):
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
         """See `Backend`."""
         name, specs = layout.job_name(self._plan.run_id, number), compose(self._plan.nodes, members)
+        with contextlib.suppress(OSError):  # a supervisor that was killed may have created the job alone
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._attempt = JobAttempt(self.service, name, number, specs, folder, clock.wake)
         return self._attempt
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,17 +26,29 @@ MODEL: Final = "model.tar.gz"
 
 def is_there(address: str, name: str, size: int, home: Path) -> bool:
     """Whether the store has a file of this size. Raises EngineError."""
-    return any(one.name == name and one.size == size for one in _entries(_place(address, home)))
+    found = Address.parse(address, home)
+    if found.kind != "s3":
+        return any(one.name == name and one.size == size for one in _entries(_place(address, home)))
+    with _said(f"{address} cannot be read"):
+        listed = s3.listed(Bucket(found.bucket), found.key(name))
+        return any(isinstance(one, s3.Object) and (one.key, one.size) == (found.key(name), size) for one in listed)
 
 
 def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
-    """Write small files below an address. Raises EngineError."""
-    place = _place(address, home)
-    try:
+    """Write small files below an address. Raises EngineError.
+
+    S3 is written by the standard library: it is done before the libraries of `windlass.storage` are imported.
+    """
+    found = Address.parse(address, home)
+    with _said(f"{address} cannot be written"):
+        if found.kind != "s3":
+            place = _place(address, home)
+            for name, data in files.items():
+                place.put(name, data)
+            return
+        bucket = Bucket(found.bucket)
         for name, data in files.items():
-            place.put(name, data)
-    except StorageError as error:
-        raise EngineError(f"{address} cannot be written: {error.message}", error.hint or HINT) from error
+            s3.write(bucket, found.key(name), [data])
 
 
 def get(address: str, name: str, home: Path) -> bytes:
@@ -86,13 +99,22 @@ def remove(address: str, home: Path) -> None:
     if found.is_folder:
         shutil.rmtree(found.path, ignore_errors=True)
         return
-    bucket = Bucket(found.bucket)
-    try:
+    with _said(f"{address} cannot be removed"):
+        bucket = Bucket(found.bucket)
         for one in list(s3.listed(bucket, f"{found.path}/")):
             if isinstance(one, s3.Object):
                 s3.remove(bucket, one.key)
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Errors of a store as ours."""
+    try:
+        yield
     except StoreError as error:
-        raise EngineError(f"{address} cannot be removed: {error}", HINT) from error
+        raise EngineError(f"{what}: {error.strerror or error}", HINT) from error
+    except StorageError as error:
+        raise EngineError(f"{what}: {error.message}", error.hint or HINT) from error
 
 
 def _unpack(archive: Path, into: Path) -> tuple[int, int]:

@@ -1,110 +1,172 @@
-"""AWS's own training toolkit, unchanged, runs in hosts of the twin as in containers of SageMaker."""
+"""What AWS runs in containers of SageMaker, unchanged, runs in hosts of the twin; a script made for it runs as our job.
+
+The toolkit, the drivers of the SDK's third version and our worker run the same script, and it finds the same in each.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import textwrap
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.engines.sagemaker.twin.conftest import GRACE_SECONDS
-from tests.engines.sagemaker.twin.jobs import ROLE, ended, output
-
-from windlass.engines.sagemaker.twin.service import Twin
+from tests.engines.sagemaker.twin.truth import (
+    HYPERPARAMETERS,
+    PATIENCE_SECONDS,
+    Home,
+    Ranks,
+    by_drivers,
+    by_toolkit,
+    run_twin,
+    run_worker,
+)
 
 ROOT = Path(__file__).parents[4]
 ENVIRONMENT = ROOT / ".cache/sagemaker-env"
-GROUP = "homogeneousCluster"
-PATIENCE_SECONDS = 600.0
-"""Each host imports torch and the toolkit: 40 s of two busy cores."""
-DOCUMENTED = {
-    "SM_CHANNELS", "SM_CHANNEL_CODE", "SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_TYPE", "SM_HOSTS", "SM_HPS", "SM_HP_LR",
-    "SM_INPUT_DIR", "SM_INPUT_CONFIG_DIR", "SM_INPUT_DATA_CONFIG", "SM_LOG_LEVEL", "SM_MODEL_DIR",
-    "SM_NETWORK_INTERFACE_NAME", "SM_NUM_CPUS", "SM_NUM_GPUS", "SM_OUTPUT_DIR", "SM_OUTPUT_DATA_DIR",
-    "SM_RESOURCE_CONFIG", "SM_TRAINING_ENV",
+TOOLKIT, DRIVERS, WORKER = "toolkit", "drivers", "worker"
+PROCS = {TOOLKIT: 1, DRIVERS: 2, WORKER: 2}
+"""Ranks of a host. The toolkit starts one for each GPU, and one where there is none."""
+OWN = {
+    # Channels by which the SDKs send code and drivers; ours have other names, and scripts do not see them.
+    "SM_CHANNEL_CODE", "SM_CHANNEL_SM_DRIVERS",
+    # What the launchers of AWS are told by its SDKs.
+    "SM_DISTRIBUTED_CONFIG", "SM_DISTRIBUTED_DRIVER_DIR", "SM_DISTRIBUTION_INSTANCE_GROUPS", "SM_FRAMEWORK_MODULE",
+    "SM_FRAMEWORK_PARAMS",
+    # Of the images of AWS.
+    "SM_DLC_TORCH_VERSION",
 }  # fmt: skip
-SCRIPT = textwrap.dedent(
-    """
-    import json, os, sys
-    import torch, torch.distributed as dist
-    if os.environ["SM_HP_FAIL"] == "yes":
-        raise ValueError("the script has failed")
-    dist.init_process_group("gloo")
-    total = torch.tensor([dist.get_rank() + 1.0])
-    dist.all_reduce(total)
-    found = {name: value for name, value in os.environ.items() if name.startswith("SM_")}
-    with open(os.environ["SM_MODEL_DIR"] + "/rank-%d.json" % dist.get_rank(), "w") as file:
-        json.dump({"sum": total.item(), "size": dist.get_world_size(), "variables": found}, file)
-    dist.destroy_process_group()
-    """
-)
+"""Variables that are not to be found under our worker."""
+PLACES = {"SM_MODULE_DIR", "SM_SOURCE_DIR"}
+"""Where the code is: ours is unpacked from an archive, and not in its channel."""
+TRAINING_ENV = {
+    "channel_input_dirs", "current_host", "current_instance_type", "hosts", "hyperparameters", "input_config_dir",
+    "input_dir", "log_level", "model_dir", "network_interface_name", "num_cpus", "num_gpus", "output_data_dir",
+    "resource_config", "job_name",
+}  # fmt: skip
+"""What the toolkit and the drivers both have in SM_TRAINING_ENV."""
+Ran = Callable[[str, int], Ranks]
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.timeout(1200),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: AWS's code is at /opt/ml"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def toolkit() -> Path:
+def environment() -> Path:
     subprocess.run(["bash", str(ROOT / "tools/sagemaker-env.sh")], check=True, timeout=PATIENCE_SECONDS)
     return ENVIRONMENT
 
 
-def job(home: Path, name: str, count: int, *, fail: str = "no") -> dict[str, object]:
-    """A job as the SDK of SageMaker makes it for PyTorch: values of hyperparameters are JSON."""
-    (home / "code").mkdir()
-    (home / "code/train.py").write_text(SCRIPT)
-    hyperparameters = {
-        "sagemaker_program": "train.py", "sagemaker_submit_directory": "/opt/ml/input/data/code",
-        "sagemaker_torch_distributed_enabled": True, "sagemaker_distribution_instance_groups": [GROUP],
-        "sagemaker_instance_type": "ml.c5.xlarge", "lr": 0.1, "fail": fail,
-    }  # fmt: skip
-    source = {"S3DataType": "S3Prefix", "S3Uri": f"file://{home}/code"}
-    return {
-        "TrainingJobName": name,
-        "RoleArn": ROLE,
-        "AlgorithmSpecification": {"TrainingImage": "pytorch-training", "TrainingInputMode": "File"},
-        "HyperParameters": {key: json.dumps(value) for key, value in hyperparameters.items()},
-        "Environment": {
-            "SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main", "GLOO_SOCKET_IFNAME": "lo",
-        },
-        "InputDataConfig": [{"ChannelName": "code", "DataSource": {"S3DataSource": source}}],
-        "OutputDataConfig": {"S3OutputPath": f"file://{home}/store", "CompressionType": "NONE"},
-        "ResourceConfig": {"InstanceType": "ml.c5.xlarge", "InstanceCount": count, "VolumeSizeInGB": 1},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
-    }  # fmt: skip
+@pytest.fixture(scope="module")
+def ran(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """What the ranks of a script have found that was run in a way on so many hosts; once for each."""
+
+    @cache
+    def run(way: str, hosts: int) -> Ranks:
+        home = Home(tmp_path_factory.mktemp(f"{way}-{hosts}"))
+        if way == WORKER:
+            return run_worker(home, hosts, PROCS[way])
+        if way == TOOLKIT:
+            request = by_toolkit(home, environment, hosts)
+        else:
+            request = by_drivers(home, environment, hosts, distributed={"process_count_per_node": PROCS[way]})
+        found, written = run_twin(home, environment, request)
+        assert found["TrainingJobStatus"] == "Completed", (found, written)
+        return home.model(request["TrainingJobName"])
+
+    return run
 
 
-def twin_of(home: Path, toolkit: Path) -> Twin:
-    if os.geteuid():
-        pytest.skip("needs root")  # the code is at /opt/ml, as the hyperparameters say
-    return Twin(home, os.environ, grace_seconds=GRACE_SECONDS, python=str(toolkit / "bin/python"))
+each_way = pytest.mark.parametrize("way", [TOOLKIT, DRIVERS, WORKER])
+each_size = pytest.mark.parametrize("hosts", [1, 2])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_toolkit_gives_a_script_its_ranks_and_variables(home: Path, toolkit: Path, count: int) -> None:
-    twin = twin_of(home, toolkit)
-    twin.create(job(home, "aws", count))
-    found = ended(twin, "aws", PATIENCE_SECONDS)
-    assert found["TrainingJobStatus"] == "Completed", (found, output(twin, "aws"))
-    ranks = [json.loads((home / f"store/aws/output/model/rank-{rank}.json").read_text()) for rank in range(count)]
-    assert [(one["sum"], one["size"]) for one in ranks] == [(count * (count + 1) / 2, count)] * count
-    hosts = [f"algo-{at + 1}" for at in range(count)]
-    for rank, one in enumerate(ranks):
-        variables = one["variables"]
-        assert set(variables) >= DOCUMENTED
-        assert json.loads(variables["SM_HOSTS"]) == hosts
-        assert variables["SM_CURRENT_HOST"] == hosts[rank]
-        assert (variables["SM_MODEL_DIR"], variables["SM_CHANNEL_CODE"]) == ("/opt/ml/model", "/opt/ml/input/data/code")
-        assert variables["SM_HP_LR"] == "0.1"
+@each_way
+@each_size
+def test_ranks_are_numbered_from_host_to_host_and_reach_each_other(ran: Ran, way: str, hosts: int) -> None:
+    procs, found = PROCS[way], ran(way, hosts)
+    size = procs * hosts
+    assert [(one["rank"], one["host"], one["local_rank"], one["size"]) for one in found] == [
+        (rank, f"algo-{rank // procs + 1}", rank % procs, size) for rank in range(size)
+    ]
+    assert {one["sum"] for one in found} == {size * (size + 1) / 2}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_error_of_a_script_is_the_failure_reason_of_the_job(home: Path, toolkit: Path) -> None:
-    twin = twin_of(home, toolkit)
-    twin.create(job(home, "error", 1, fail="yes"))
-    found = ended(twin, "error", PATIENCE_SECONDS)
+@each_way
+@each_size
+def test_a_script_finds_its_hyperparameters_data_and_hosts(ran: Ran, way: str, hosts: int) -> None:
+    expected = {name.replace("-", "_"): value for name, value in HYPERPARAMETERS.items()}
+    for one in ran(way, hosts):
+        assert one["args"] == {**expected, "fail": "", "train": "/opt/ml/input/data/train"}
+        assert one["hps"] == HYPERPARAMETERS
+        assert one["hosts"] == [f"algo-{at + 1}" for at in range(hosts)]
+        assert (one["data"], one["gpus"], one["socket"]) == ("1,2\n", 0, "lo")
+        assert one["variables"]["SM_MODEL_DIR"] == "/opt/ml/model"
+
+
+@pytest.mark.parametrize("way", [TOOLKIT, DRIVERS])
+@each_size
+def test_our_worker_sets_the_same_variables(ran: Ran, way: str, hosts: int) -> None:
+    for host in range(hosts):
+        theirs = ran(way, hosts)[host * PROCS[way]]["variables"]
+        ours = ran(WORKER, hosts)[host * PROCS[WORKER]]["variables"]
+        assert theirs["SM_CURRENT_HOST"] == ours["SM_CURRENT_HOST"]
+        assert theirs.keys() - ours.keys() <= OWN
+        different = {
+            name for name in theirs.keys() & ours.keys() if _comparable(theirs, name) != _comparable(ours, name)
+        }
+        assert different <= PLACES, {name: (theirs[name], ours[name]) for name in different}
+
+
+@pytest.mark.parametrize("way", [TOOLKIT, DRIVERS])
+def test_the_error_of_a_script_is_the_failure_reason_of_the_job(tmp_path: Path, environment: Path, way: str) -> None:
+    home = Home(tmp_path)
+    request = (by_toolkit if way == TOOLKIT else by_drivers)(home, environment, 1, fail="on request")
+    found, written = run_twin(home, environment, request)
     assert found["TrainingJobStatus"] == "Failed"
     assert found["FailureReason"].startswith("AlgorithmError: ")
-    assert "the script has failed" in found["FailureReason"], found["FailureReason"]
+    # The drivers report the command; what the script has written is in the log alone.
+    reason = "the script has failed: on request" if way == TOOLKIT else "CalledProcessError"
+    assert reason in found["FailureReason"], found["FailureReason"]
+    assert any("the script has failed: on request" in line for line in written)
+
+
+def test_the_driver_of_plain_scripts_runs_on_every_host(tmp_path: Path, environment: Path) -> None:
+    home = Home(tmp_path)
+    request = by_drivers(home, environment, 2)
+    found, written = run_twin(home, environment, request)
+    assert found["TrainingJobStatus"] == "Completed", (found, written)
+    ranks = {one["host"]: one for one in home.model("drivers")}
+    assert ranks.keys() == {"algo-1", "algo-2"}
+    assert [ranks[host]["variables"]["SM_CURRENT_HOST_RANK"] for host in sorted(ranks)] == ["0", "1"]
+    assert all(one["hps"] == HYPERPARAMETERS for one in ranks.values())
+
+
+def _comparable(variables: dict[str, str], name: str) -> Any:
+    """The value of a variable without what each way has of its own."""
+    try:
+        value = json.loads(variables[name])
+    except ValueError:
+        return variables[name]
+    channels = {"code", "sm_drivers"}
+    if name == "SM_CHANNELS":
+        return sorted(set(value) - channels)
+    if name == "SM_INPUT_DATA_CONFIG":
+        return _without(value, channels)
+    if name == "SM_USER_ARGS":  # the toolkit sorts them
+        return sorted(zip(value[::2], value[1::2], strict=True))
+    if name == "SM_TRAINING_ENV":
+        found = {key: value[key] for key in TRAINING_ENV}
+        return {
+            **found, "channel_input_dirs": _without(found["channel_input_dirs"], channels), "job_name": None,
+        }  # fmt: skip
+    return value
+
+
+def _without(value: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: one for name, one in value.items() if name not in names}

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import unquote
 
-import boto3
+from botocore.session import Session
 
 from windlass.engines.sagemaker.aws import RETRIES, answered
 from windlass.engines.sagemaker.service import Refused
@@ -21,7 +21,7 @@ class Account:
     """One account, seen from a region. Methods raise Refused, Unavailable."""
 
     def __init__(self, region: str) -> None:
-        self._session = answered(lambda: boto3.session.Session(region_name=region))
+        self._session, self._region = Session(), region
 
     def identity(self) -> tuple[str, str]:
         """The number of the account, and the ARN of the login."""
@@ -96,4 +96,5 @@ class Account:
         return str(found.get("BucketRegion") or headers.get("x-amz-bucket-region") or "us-east-1")
 
     def _client(self, service: str, region: str | None = None) -> Any:
-        return self._session.client(service, region_name=region, config=RETRIES)
+        where = region or self._region
+        return answered(lambda: self._session.create_client(service, region_name=where, config=RETRIES))
