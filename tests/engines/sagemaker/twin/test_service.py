@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.sagemaker.twin.jobs import ML, ended, kill, manager_pid, output, request, says, steps
+from tests.helpers.until import until
 
 from windlass.engines.sagemaker.service import IN_USE, VALIDATION, Refused
 from windlass.engines.sagemaker.twin.service import Twin
@@ -177,6 +178,7 @@ def test_the_request_is_kept_from_other_users(home: Path) -> None:
     twin = Twin(home, os.environ, isolation="folders")
     twin.create(request(home, "private", "true", Environment={"TOKEN": "secret"}))
     ended(twin, "private")
+    until(lambda: not (home / "sagemaker-local/private/starts").exists())  # which the manager removes at last
     assert (home / "sagemaker-local/private").stat().st_mode & 0o077 == 0
     holders = [
         one.name
