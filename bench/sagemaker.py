@@ -43,7 +43,7 @@ from common import (
     start,
     table,
 )
-from tests.fakeaws.control_plane import ControlPlane
+from tests.fakeaws.control_plane import CAPACITY, ControlPlane
 from tests.servers.s3 import s3_server
 from tools import size
 
