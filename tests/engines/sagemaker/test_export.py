@@ -15,7 +15,6 @@ from typing import Any
 import boto3
 import jsonschema
 import pytest
-import yaml
 from tests.engines.sagemaker.planning import BUCKET, CODE, ROLE, planned, problems
 from tests.engines.sagemaker.planning import request as body_of
 from tests.engines.sagemaker.test_plan import CASES
@@ -29,6 +28,7 @@ from windlass.engines.sagemaker.export import manifests, request
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.context import here
+from windlass.spec.yamltext import read_documents
 
 SCHEMA = json.loads(Path(__file__).with_name("ack_training_job.schema.json").read_text())
 TARGETS = f"""
@@ -123,7 +123,8 @@ def test_the_command_prints_both_and_writes_the_files_once(machine: Machine) -> 
     assert again.returncode == 2
     assert "up is there already" in again.stderr
     shown = machine.windlass(*words, "-o", "manifest")
-    jsonschema.validate(yaml.safe_load(shown.stdout), SCHEMA)
+    [document], _ = read_documents(shown.stdout, "manifest.yaml")
+    jsonschema.validate(document, SCHEMA)
     assert "--files FOLDER" in shown.stderr
 
 
