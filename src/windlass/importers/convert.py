@@ -15,6 +15,8 @@ from windlass.importers.field_hints import Hint, hints
 from windlass.importers.jobset import job, jobset
 from windlass.importers.kubeflow import mpijob, pytorchjob
 from windlass.importers.sagemaker import is_training_job, sagemaker
+from windlass.importers.sagemaker_code import is_script, script
+from windlass.importers.sagemaker_sdk import estimator
 from windlass.importers.sagemaker_target import report_missing, target_text
 from windlass.importers.sky import sky
 from windlass.importers.source import Left, Source
@@ -70,7 +72,9 @@ def import_text(text: str, where: str, *, form: Format = "kubernetes", name: str
     """
     draft = Draft()
     read: Reader
-    if form == "kubernetes" and len(sources := split(text, where)) == 1 and is_training_job(sources[0].value):
+    if form == "kubernetes" and is_script(where):
+        shown, read, found = "script of SageMaker's SDK", estimator, Documents(script(text, where))
+    elif form == "kubernetes" and len(sources := split(text, where)) == 1 and is_training_job(sources[0].value):
         shown, read, found = "training job of SageMaker", sagemaker, Documents(sources[0])
     elif form == "kubernetes":
         found = manifests(text, where)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from pydantic import ValidationError
-
+from windlass.errors import JobFileError
 from windlass.importers.draft import Draft
 from windlass.importers.source import View
 from windlass.spec.targets import SageMakerTarget
@@ -102,7 +101,7 @@ def _put_all(draft: Draft, fields: dict[str, Any], view: View) -> bool:
     known = {"name": NAME, "region": "us-east-1", "role": "role", "storage": "s3://bucket/"}
     try:
         SageMakerTarget.model_validate({**known, **draft.target, **fields})
-    except ValidationError:
+    except JobFileError:
         view.leave(f"{' and '.join(fields)} of the target: no legal value", "write it in targets.yaml by hand")
         return False
     draft.target |= fields
