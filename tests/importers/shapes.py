@@ -9,7 +9,7 @@ from windlass.importers.convert import Format, Imported, import_text
 
 FOLDER = Path(__file__).parent / "manifests"
 FILES = sorted(FOLDER.glob("*.*"))
-MANIFESTS = [path for path in FILES if path.stem not in ("sky", "torchx")]
+MANIFESTS = [path for path in FILES if path.stem.partition("-")[0] not in ("sky", "torchx", "sagemaker")]
 
 
 def form_of(path: Path) -> Format:

@@ -413,7 +413,7 @@ def outcome(path: Path, documents: list[Any]) -> Any:
         made = import_text(text, path.name, form=form_of(path))
     except JobFileError as error:
         return str(error)
-    return fields(made), [(one.field, one.meaning, one.instead) for one in made.left]
+    return fields(made), [(one.field, one.meaning, one.instead) for one in made.left], made.target
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -422,7 +422,7 @@ def test_each_value_has_a_part_in_the_job_or_a_place_in_the_list(path: Path) -> 
     whole = outcome(path, documents)
     listed = {field for field, _, _ in whole[1]}
     for at, document in enumerate(documents):
-        is_job = document.get("kind") in JOBS or form_of(path) != "kubernetes"
+        is_job = document.get("kind") in (*JOBS, None) or form_of(path) != "kubernetes"
         label = "" if is_job else f"{document['kind']}/{document['metadata']['name']}"
         for leaf in leaves(document):
             names = {f"{label}: {spelled(leaf[:end])}".strip(": ") for end in range(len(leaf) + 1)}

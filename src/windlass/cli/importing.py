@@ -28,12 +28,15 @@ def import_job(file: str, torchx: bool, sky: bool, to: str | None, name: str | N
     """Turn a manifest into a job file, and list every field that has no equivalent, with what to do instead.
 
     FILE, or - for standard input, is YAML or JSON: a PyTorchJob, MPIJob (all versions), TrainJob, JobSet, Job or
-    ElasticJob, with the objects beside it if they are there. Nothing is started, and no cluster is asked.
+    ElasticJob, with the objects beside it if they are there; or a training job of SageMaker, as describe-training-job
+    prints it, or a script that makes one by an Estimator or a ModelTrainer, which is read and never run. Nothing is
+    started, and no cluster is asked.
 
     \b
     Example:
       windlass import pytorchjob.yaml
       kubectl get trainjob llama -o yaml | windlass import - --to -
+      windlass import launch.py                       a script with PyTorch(…) or ModelTrainer(…) of SageMaker
       windlass import --sky task.yaml --to jobs/task.yaml
     """
     from windlass.actions.importing import STREAM, read_foreign, write_job
@@ -49,10 +52,11 @@ def import_job(file: str, torchx: bool, sky: bool, to: str | None, name: str | N
         out, err = painter(sys.stdout), painter(sys.stderr)
         emit(_file_lines(made.text, written, made.kind, out))
         sys.stdout.flush()
+        emit(_target_lines(made.target, err), sys.stderr)
         emit(left_lines(made.left, file, err), sys.stderr)
         return 0
     job = made.job.model_dump(mode="json", exclude_defaults=True)
-    print_data(ImportedJob(tuple(written), made.kind, job, made.text, made.left), form, "")
+    print_data(ImportedJob(tuple(written), made.kind, job, made.text, made.left, made.target), form, "")
     return 0
 
 
@@ -62,6 +66,10 @@ def _file_lines(text: str, written: list[str], kind: str, paint: Paint) -> list[
     lines = [paint(line, dim=True) if line.startswith("#") else line for line in text.splitlines()]
     following = f"Next: {paint('windlass check', bold=True)}, then windlass run --on TARGET"
     return [f"{written[0]} written ({kind}):", "", *lines, "", following]
+
+
+def _target_lines(target: str, paint: Paint) -> list[str]:
+    return [paint("Paste this target into targets.yaml:", bold=True), *target.splitlines()] if target else []
 
 
 def left_lines(left: Iterable[Left], file: str, paint: Paint) -> Iterator[str]:

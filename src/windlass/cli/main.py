@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("init", "Write a job file for a script"),
-    "import": Entry("importing", "Write a job file for a manifest of Kubernetes, TorchX or SkyPilot", "import_job"),
+    "import": Entry("importing", "Write a job file for a job of Kubernetes, SageMaker or others", "import_job"),
     "check": Entry("init", "Check a job file, and a cluster, and report every problem"),
     "plan": Entry("run", "Show every step that a run would take; changes nothing"),
     "run": Entry("run", "Run a job and follow it"),

@@ -1,40 +1,85 @@
-"""Prints the objects of a plan as YAML of several documents, or as one List of JSON, to be applied by others."""
+"""Prints a plan for other programs: objects as YAML or as one List of JSON, or the request of a training job."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.cli.formatting import painter
 from windlass.cli.plantext import note_lines
 from windlass.cli.render import emit
+from windlass.errors import UsageError
+from windlass.plan.plan import Note
 from windlass.spec.yamlwriter import block_lines
 
 if TYPE_CHECKING:
-    from windlass.engines.base import Manifests
+    from windlass.engines.base import Manifests, Upload
     from windlass.plan.plan import Plan
+    from windlass.runs.context import Context
 
 
-def print_manifests(plan: Plan, *, as_list: bool) -> int:
-    """Print the objects of a plan on standard output, and what to know of them on standard error."""
+def print_manifests(plan: Plan, *, as_list: bool, files: str | None = None) -> int:
+    """Print the objects of a plan on standard output, and what to know of them on standard error.
+
+    `files` is the folder for what a store has to have first. Raises UsageError.
+    """
     from windlass.engines import engine_class
     from windlass.runs.context import here
 
     found = engine_class(plan.engine).export(plan, here())
-    notes = [*plan.warnings, *found.notes]
+    if files is not None and found.upload is None:
+        raise UsageError(f"--files: objects of engine {plan.engine} need nothing in a store", "leave it out")
+    uploads = [] if found.upload is None else [_upload_note(found.upload, files, here())]
     if as_list:
         emit([json.dumps({"apiVersion": "v1", "kind": "List", "items": found.objects}, indent=1)])
     else:
         emit([*head_lines(found, plan.name), *(line for one in found.objects for line in ("---", *block_lines(one)))])
+    _print_notes([*plan.warnings, *found.notes, *uploads])
+    return 0
+
+
+def print_request(plan: Plan, files: str | None) -> int:
+    """The same for the request of a training job, as JSON. Raises UsageError."""
+    from windlass.engines import engine_class
+    from windlass.runs.context import here
+
+    found = engine_class(plan.engine).export_request(plan, here())
+    note = _upload_note(found.upload, files, here())
+    emit([json.dumps(found.body, indent=2)])
+    _print_notes([*plan.warnings, *found.notes, note])
+    return 0
+
+
+def _upload_note(upload: Upload, files: str | None, context: Context) -> Note:
+    """Write what the store has to have, where there is a folder for it, and say what to do with it."""
+    if files is None:
+        message = f"the job reads its code from {upload.address}, where only windlass run puts it"
+        return Note("written-files", message, "--files FOLDER writes what has to be uploaded there for this job")
+    folder = context.cwd / Path(files).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{files} is there already, and not an empty folder", "name another folder")
+    for name, data in upload.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    message = f"{len(upload.files)} files are in {files}: the store has to have them before the job is created"
+    return Note("written-files", message, f"aws s3 cp --recursive {shlex.quote(files)} {upload.address}")
+
+
+def _print_notes(notes: Sequence[Note]) -> None:
     sys.stdout.flush()
     if notes:
         emit(note_lines(notes, painter(sys.stderr)), sys.stderr)
-    return 0
 
 
 def head_lines(found: Manifests, name: str) -> list[str]:
     """What a reader of the file has to know, as comments."""
+    if found.head:
+        return [f"# {line}" for line in (*found.head, *(f"Note: {note.message}" for note in found.notes))]
     wanted = f"-n {found.namespace} {','.join(found.kinds)} -l windlass.dev/run={found.run_id}"
     lines = [
         f"Run {found.run_id} of job {name}, to be made by: kubectl apply -f FILE",

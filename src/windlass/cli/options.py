@@ -23,8 +23,8 @@ def output(command: Command, *more: str) -> Command:
 
 
 def plan_output(command: Command) -> Command:
-    """The same, with the objects of a cluster as others apply them."""
-    return output(command, "manifest", "manifest-json")
+    """The same, with the objects of a cluster as others apply them, and the request of SageMaker as others send it."""
+    return output(command, "manifest", "manifest-json", "request")
 
 
 def manifest_output(command: Command) -> Command:

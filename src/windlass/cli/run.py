@@ -42,8 +42,16 @@ def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tupl
 @options.job_arguments
 @options.plan_output
 @options.verbose
+@click.option(
+    "--files",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Write what the store of SageMaker has to have; with -o request or manifest.",
+)
 @click.pass_context
-def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, **given: Any) -> int:
+def plan(
+    ctx: click.Context, /, job: str | None, form: str, verbose: int, files: str | None, **given: Any
+) -> int:  # fmt: skip
     """Show every step that a run would take; touches nothing.
 
     \b
@@ -52,6 +60,7 @@ def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, **give
       windlass plan train.py --nodes 2 -v            with every variable of every rank
       windlass plan -o json -- torchrun train.py
       windlass plan --on lab -o manifest > run.yaml  objects for kubectl apply, without a supervisor
+      windlass plan --on aws -o request --files up   for aws sagemaker create-training-job --cli-input-json
     """
     from windlass.actions.runs import make_plan
 
@@ -59,7 +68,13 @@ def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, **give
     if form.startswith("manifest"):
         from windlass.cli.manifesttext import print_manifests
 
-        return print_manifests(made, as_list=form == "manifest-json")
+        return print_manifests(made, as_list=form == "manifest-json", files=files)
+    if form == "request":
+        from windlass.cli.manifesttext import print_request
+
+        return print_request(made, files)
+    if files is not None:
+        raise click.UsageError("--files belongs to -o request and -o manifest")
     from windlass.cli.plantext import plan_lines
 
     print_data(made, form, lambda paint: plan_lines(made, paint, verbose=verbose))

@@ -87,6 +87,31 @@ class Manifests:
     """All kinds among them, as `kubectl delete` takes them: owner objects first."""
     notes: tuple[Note, ...]
     """What Windlass would do for the run, and these objects do not."""
+    head: tuple[str, ...] = ()
+    """What a reader of the file has to know; empty where that is what all objects of pods have in common."""
+    upload: Upload | None = None
+    """What a store has to have before the objects are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Files that a store has to have before a job is created by other programs."""
+
+    address: str
+    """Where the store begins, with a slash at its end."""
+    files: Mapping[str, bytes]
+    """By their path below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRequest:
+    """The request that creates a run's job, for another program to send."""
+
+    run_id: str
+    body: Mapping[str, Any]
+    upload: Upload
+    notes: tuple[Note, ...]
+    """What Windlass would do for the run, and the job alone does not."""
 
 
 class Watch(Protocol):
@@ -177,6 +202,11 @@ class Engine:
     def export(cls, plan: Plan, context: Context) -> Manifests:
         """The objects of a plan, for other programs to make. Raises UsageError, PlanError."""
         raise cls.unsupported("plan -o manifest")
+
+    @classmethod
+    def export_request(cls, plan: Plan, context: Context) -> WrittenRequest:
+        """The request that creates the job of a plan, for other programs to send. Raises UsageError, PlanError."""
+        raise cls.unsupported("plan -o request")
 
     @classmethod
     def check(cls, target: Any, context: Context) -> Report:

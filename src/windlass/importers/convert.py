@@ -14,6 +14,10 @@ from windlass.importers.draft import Draft
 from windlass.importers.field_hints import Hint, hints
 from windlass.importers.jobset import job, jobset
 from windlass.importers.kubeflow import mpijob, pytorchjob
+from windlass.importers.sagemaker import is_training_job, sagemaker
+from windlass.importers.sagemaker_code import is_script, script
+from windlass.importers.sagemaker_sdk import estimator
+from windlass.importers.sagemaker_target import report_missing, target_text
 from windlass.importers.sky import sky
 from windlass.importers.source import Left, Source
 from windlass.importers.torchx import torchx
@@ -51,6 +55,8 @@ class Imported:
     """Fields without equivalent in the job, in the order of the file."""
     text: str
     """The job file."""
+    target: str = ""
+    """The target to paste into targets.yaml, where the original says where it runs."""
 
     @property
     def lost(self) -> tuple[Left, ...]:
@@ -59,12 +65,18 @@ class Imported:
 
 
 def import_text(text: str, where: str, *, form: Format = "kubernetes", name: str | None = None) -> Imported:
-    """The job of a manifest, an AppDef or a task in a file named `where`; `name` replaces the job's name.
+    """The job of a manifest, a training job of SageMaker, an AppDef or a task in a file named `where`; `name` replaces
+    the job's name.
 
     Raises JobFileError with all problems if the text is none of these, or holds several jobs.
     """
     draft = Draft()
-    if form == "kubernetes":
+    read: Reader
+    if form == "kubernetes" and is_script(where):
+        shown, read, found = "script of SageMaker's SDK", estimator, Documents(script(text, where))
+    elif form == "kubernetes" and len(sources := split(text, where)) == 1 and is_training_job(sources[0].value):
+        shown, read, found = "training job of SageMaker", sagemaker, Documents(sources[0])
+    elif form == "kubernetes":
         found = manifests(text, where)
         kind = str(found.job.value["kind"])
         shown, read = f"{kind} {found.job.value['apiVersion']}", _KINDS[kind]
@@ -73,6 +85,8 @@ def import_text(text: str, where: str, *, form: Format = "kubernetes", name: str
         shown, read = _FORMS[form]
         found = Documents(_only(split(text, where), where, form))
     read(found, draft)
+    if draft.target:
+        report_missing(found.job.view, draft)
     for other in found.others:
         _beside(other)
     sources = [found.job, *found.others]
@@ -81,7 +95,7 @@ def import_text(text: str, where: str, *, form: Format = "kubernetes", name: str
     left = tuple(sorted((one for source in sources for one in source.rest()), key=lambda one: one.line))
     written = _head(where, shown, left) + dump_job(made)
     parse_job(written, "job.yaml")  # what we write, we can read
-    return Imported(made, shown, left, written)
+    return Imported(made, shown, left, written, target_text(draft))
 
 
 def _beside(source: Source) -> None:

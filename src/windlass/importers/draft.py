@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ class Draft:
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
+        self.target: dict[str, Any] = {}
+        """Fields of the target on which the original runs, where it says them."""
 
     def get(self, field: str) -> Any:
         """The value of `resources.gpus`; None where it is not said yet."""
@@ -69,6 +72,12 @@ class Draft:
         else:
             view.leave(f"variable {name}: {message}", hint or "write it by hand")
         return False
+
+    @staticmethod
+    def is_secret(name: str, value: str) -> bool:
+        """Whether a job file must not hold a value of this name."""
+        problem = _problem({"env": {re.sub(r"\W", "_", name).upper(): value}})
+        return problem is not None and "looks like a secret" in problem[0]
 
     def add(self, field: str, entry: Any, view: View) -> bool:
         """Append an entry to a list that does not have it yet."""

@@ -367,6 +367,8 @@ class ImportedJob:
     """The job file."""
     left: tuple[Left, ...]
     """Fields of the manifest that the job file does not have."""
+    target: str
+    """The target to paste into targets.yaml; empty where the manifest says nothing of one."""
 
 
 @dataclass(frozen=True, slots=True)

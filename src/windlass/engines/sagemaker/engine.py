@@ -15,6 +15,7 @@ from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
+    from windlass.engines.base import Manifests, WrittenRequest
     from windlass.engines.sagemaker.backend import SageMakerBackend
     from windlass.runs.context import Context
     from windlass.runs.ledger import Billed, Cost
@@ -69,6 +70,31 @@ class SageMakerEngine(SupervisedEngine):
             {"policy of": role, **policies.of_role(target, number)},
             {"policy of": "the login that submits runs", **policies.of_user(target, number, role)},
         ]
+
+    @classmethod
+    def export(cls, plan: Plan, context: Context) -> Manifests:
+        """See `Engine`: an object of ACK."""
+        from windlass.engines.sagemaker.export import manifests
+
+        return manifests(plan, cls._code_of(plan, "plan -o manifest"), context.now())
+
+    @classmethod
+    def export_request(cls, plan: Plan, context: Context) -> WrittenRequest:
+        """See `Engine`."""
+        from windlass.engines.sagemaker.export import request
+
+        return request(plan, cls._code_of(plan, "plan -o request"), context.now())
+
+    @classmethod
+    def _code_of(cls, plan: Plan, what: str) -> bytes:
+        """What travels. Raises UsageError where the jobs of this engine exist on this machine alone."""
+        from windlass.engines.travel import planned_code
+
+        if not cls.is_remote:
+            raise cls.unsupported(what)
+        plan.require_runnable()
+        [sent] = plan.requests("code")
+        return planned_code(sent["digest"], Path(sent["folder"])).data
 
     def checkpoint_dir(self, run_id: str) -> str:
         """See `Engine`: where SageMaker keeps what hosts have in their folder of checkpoints."""

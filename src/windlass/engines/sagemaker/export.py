@@ -1,0 +1,132 @@
+"""Turns a plan into a request, or an ACK manifest, that other programs send to SageMaker. Pure.
+
+The training job is that of a run's first attempt, without a supervisor. It reads its code and the specs of its nodes
+from the store, so both come with the files that the store has to have.
+
+The kind `TrainingJob` of ACK (AWS Controllers for Kubernetes) names the fields of CreateTrainingJob in camel case, and
+lacks some of them; `LACKING` was read from the CRD that its controller publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from windlass.engines.base import Manifests, Upload, WrittenRequest
+from windlass.engines.sagemaker import layout, objects
+from windlass.engines.sagemaker.service import Request
+from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
+from windlass.plan.plan import Note, Plan
+from windlass.worker.protocol import pack
+
+KIND: Final = "TrainingJob"
+API: Final = "sagemaker.services.k8s.aws/v1alpha1"
+NAMES: Final = {
+    "RoleArn": "roleARN", "S3Uri": "s3URI", "KmsKeyId": "kmsKeyID", "VolumeKmsKeyId": "volumeKMSKeyID",
+    "SecurityGroupIds": "securityGroupIDs",
+}  # fmt: skip
+"""Fields whose name in the manifest is not that of the request with a small first letter."""
+LACKING: Final = (
+    ("AlgorithmSpecification", "ContainerEntrypoint"), ("AlgorithmSpecification", "ContainerArguments"),
+    ("ProfilerConfig", "DisableProfiler"),
+)  # fmt: skip
+"""Fields of the request that the manifest cannot have."""
+FREE: Final = frozenset({"Environment", "HyperParameters"})
+"""Mappings whose keys are the user's."""
+
+
+def request(plan: Plan, code: bytes, since: float) -> WrittenRequest:
+    """The body of CreateTrainingJob for a run, and what the store has to have.
+
+    `code` is what travels, packed; `since` is now, in Unix seconds.
+    """
+    [body] = plan.requests("training-job")
+    return WrittenRequest(plan.run_id, body, _upload(plan, body, code, since), tuple(_notes(plan, body)))
+
+
+def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
+    """The same as an object of ACK."""
+    made = request(plan, code, since)
+    body = made.body
+    spec = _camel({name: _without(name, value) for name, value in body.items()})
+    spec = {name: value for name, value in spec.items() if value != {}}
+    name = body["TrainingJobName"]
+    one = {
+        "apiVersion": API, "kind": KIND,
+        "metadata": {"name": name, "labels": {"windlass.dev/run": plan.run_id}}, "spec": spec,
+    }  # fmt: skip
+    head = (
+        f"Run {plan.run_id} of job {plan.name}, for the SageMaker controller of ACK: kubectl apply -f FILE",
+        "The training job has no supervisor. SageMaker keeps it, and its name, when the object is deleted.",
+    )
+    kinds = (f"trainingjobs.{API.partition('/')[0]}",)
+    return Manifests(plan.run_id, "", (one,), kinds, (*made.notes, _start_note(body)), head, made.upload)
+
+
+def _upload(plan: Plan, body: Request, code: bytes, since: float) -> Upload:
+    [sent] = plan.requests("code")
+    storage = str(sent["address"]).removesuffix(f"code/{sent['digest']}/")
+    address = next(_address(one) for one in body["InputDataConfig"] if one["ChannelName"] == layout.OWN)
+    starters = objects.starters(pack(1, _specs(plan, address, since)))
+    files = {
+        f"{sent['address']}{layout.ARCHIVE}": code,
+        **{f"{address}{name}": data for name, data in starters.items()},
+    }
+    return Upload(storage, {name.removeprefix(storage): data for name, data in files.items()})
+
+
+def _specs(plan: Plan, address: str, since: float) -> dict[int, Any]:
+    members = range(plan.num_nodes)
+    hosts = tuple(map(layout.host, members))
+    port, agents = layout.ports(address)
+    facts = AttemptFacts(
+        number=1, folder=f"{layout.WORK}/attempt", rendezvous=Rendezvous(hosts[0], port, agents, hosts), since=since,
+        continuation=Continuation(),
+    )  # fmt: skip
+    return dict(enumerate(compose(plan.nodes, members, facts)))
+
+
+def _address(channel: Mapping[str, Any]) -> str:
+    return str(channel["DataSource"]["S3DataSource"]["S3Uri"])
+
+
+def _without(name: str, value: Any) -> Any:
+    """A part of the request without what the manifest cannot have."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: one for key, one in value.items() if (name, key) not in LACKING}
+
+
+def _camel(value: Any) -> Any:
+    """A value with the names of the manifest."""
+    if isinstance(value, Mapping):
+        return {
+            NAMES.get(name) or name[0].lower() + name[1:]: dict(one) if name in FREE else _camel(one)
+            for name, one in value.items()
+        }
+    return [_camel(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _notes(plan: Plan, body: Request) -> Iterator[Note]:
+    if plan.policy.get("max_restarts", 0):
+        yield Note(
+            "written-restarts",
+            f"restarts: {plan.policy['max_restarts']}, and no supervisor begins another training job after a failure",
+            "windlass run --on TARGET does",
+        )
+    name, output = body["TrainingJobName"], body["OutputDataConfig"]["S3OutputPath"]
+    yield Note(
+        "written-model",
+        "no run is recorded here, so nothing brings the model home, and windlass status and logs do not know the job",
+        f"aws s3 cp {output}/{name}/output/model.tar.gz .",
+    )
+
+
+def _start_note(body: Request) -> Note:
+    words = ", ".join(f'"{word}"' for word in body["AlgorithmSpecification"]["ContainerEntrypoint"])
+    return Note(
+        "written-start",
+        "ACK's TrainingJob has no field for the command of the container, so the image itself has to start the job",
+        f"build it from {body['AlgorithmSpecification']['TrainingImage']} with ENTRYPOINT [{words}], and name it as "
+        "image:",
+    )

@@ -1,0 +1,169 @@
+"""Reads a training job of SageMaker: a saved request of CreateTrainingJob, or the answer of DescribeTrainingJob."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from windlass.importers.common import put_start
+from windlass.importers.container_command import start_of
+from windlass.importers.documents import Documents
+from windlass.importers.draft import Draft
+from windlass.importers.field_hints import hints
+from windlass.importers.sagemaker_script import Script, script_of_toolkit
+from windlass.importers.sagemaker_target import read_target
+from windlass.importers.source import View
+from windlass.spec.names import legal_name
+
+MARKS: Final = ("TrainingJobName", "AlgorithmSpecification")
+"""Fields by one of which a document is known."""
+DRIVERS: Final = "sm_drivers"
+"""Channel of the drivers that version 3 of the SDK starts."""
+CODE: Final = "code"
+OURS: Final = ("windlass", "windlass-code")
+LOCAL: Final = "/opt/ml/checkpoints"
+
+
+def is_training_job(value: Any) -> bool:
+    """Whether a document is a request, or a description of a training job."""
+    return isinstance(value, dict) and any(mark in value for mark in MARKS) and "kind" not in value
+
+
+def sagemaker(found: Documents, draft: Draft) -> None:
+    """Read a training job."""
+    view = found.job.view
+    channels = {str(one.at("ChannelName").value): one for one in view.at("InputDataConfig").each()}
+    if OURS[0] in channels:
+        raise view.refused(
+            "was made by Windlass, and the job file is with its run", "windlass show RUN; see the record"
+        )
+    for name in hints("sagemaker"):
+        view.at(name).leave(*hints("sagemaker")[name])
+    draft.put_name(view.at("TrainingJobName"))
+    for variable, value in view.at("Environment").items():
+        if isinstance(value.value, str):
+            draft.put_env(variable, value.value, value)
+    read_target(view, draft)
+    _limits(view, draft)
+    _algorithm(view.at("AlgorithmSpecification"))
+    _start(view, channels, draft)
+    for name, one in channels.items():
+        if name == DRIVERS:
+            one.leave("programs of the SDK that start the ranks", "Windlass starts them", is_ours=True)
+        elif not (name == CODE and DRIVERS in channels):
+            _channel(name, one, draft)
+
+
+def _limits(view: View, draft: Draft) -> None:
+    """Spot, time limits, disks that wait for the next job, and checkpoints."""
+    spot = view.at("EnableManagedSpotTraining")
+    if spot.value is True:
+        draft.put("sagemaker.spot", True, spot)
+    spot.take_if(False)
+    stopping, resources = view.at("StoppingCondition"), view.at("ResourceConfig")
+    resources.at("TrainingPlanArn").leave(
+        "capacity of a training plan", "Windlass asks for capacity on demand, or spot"
+    )
+    resources.at("InstanceGroups").leave("several types of instances in one job", "all nodes of a job are alike")
+    resources.at("InstancePlacementConfig").leave("which instances are near each other", "SageMaker places them")
+    stopping.at("MaxPendingTimeInSeconds").leave("how long it waits for capacity", "windlass stop ends a wait")
+    draft.put_seconds("timeout", stopping.at("MaxRuntimeInSeconds"))
+    draft.put_seconds("sagemaker.max_wait", stopping.at("MaxWaitTimeInSeconds"))
+    if not resources.at("KeepAlivePeriodInSeconds").take_if(0):
+        draft.put_seconds("sagemaker.warm_pool", resources.at("KeepAlivePeriodInSeconds"))
+    checkpoints = view.at("CheckpointConfig")
+    _usual(checkpoints.at("LocalPath"), LOCAL, "the folder of checkpoints in the container", f"it is {LOCAL} here")
+    checkpoints.at("S3Uri").leave(
+        "where checkpoints are kept", "they are below storage: of the target; copy those to go on from there"
+    )
+    instead = "restarts: N begins another training job after a failure"
+    view.at("RetryStrategy").leave("attempts after an internal error of SageMaker", instead)
+
+
+def _usual(view: View, usual: str, meaning: str, instead: str) -> None:
+    """Report a value unless it is what a job has anyway."""
+    if not view.take_if(usual):
+        view.leave(meaning, instead)
+
+
+def _algorithm(view: View) -> None:
+    _usual(
+        view.at("TrainingInputMode"),
+        "File",
+        "how channels reach the container",
+        "data: [{…, via: mount}] streams files",
+    )
+    view.at("EnableSageMakerMetricsTimeSeries").leave("metrics in the console", "CloudWatch has them", is_ours=True)
+    view.at("MetricDefinitions").leave(
+        "metrics that CloudWatch takes from the log", "progress: one pattern with groups as (?P<step>…) and (?P<loss>…)"
+    )
+
+
+def _start(view: View, channels: dict[str, View], draft: Draft) -> None:
+    algorithm = view.at("AlgorithmSpecification")
+    at = view.at("ResourceConfig", "InstanceCount")
+    nodes = at.whole() or 1
+    given, env = view.at("HyperParameters"), draft.fields.get("env", {})
+    of_sdk = DRIVERS in channels
+    words = [] if of_sdk else [*algorithm.texts("ContainerEntrypoint"), *algorithm.texts("ContainerArguments")]
+    if of_sdk:
+        for name in ("ContainerEntrypoint", "ContainerArguments"):
+            algorithm.at(name).leave("how the SDK starts its drivers", "Windlass starts the ranks", is_ours=True)
+        script = _of_drivers(given, channels, draft)
+    elif words:
+        put_start(draft, (start_of(words, env), at), nodes, at)
+        for name, value in given.items():
+            value.leave(
+                "a value that the program reads from SM_HPS or hyperparameters.json", f"write --{name} as words"
+            )
+        return
+    elif (found := script_of_toolkit(given, draft)) is not None:
+        script = found
+    else:
+        message = "starts the image's own program, which the request does not name"
+        raise algorithm.refused(message, "write what the image starts as ContainerEntrypoint, and import it again")
+    start = start_of(script.words(), env, code_travels=True)
+    put_start(draft, (start, at), nodes, at, script.procs)
+
+
+def _of_drivers(given: View, channels: dict[str, View], draft: Draft) -> Script:
+    """What version 3 of the SDK starts: the name of the script is in a file of its channel."""
+    drivers = channels[DRIVERS].at("DataSource", "S3DataSource", "S3Uri").value
+    given.remark(
+        "the script and its launcher are named in files of the SDK, not in the request",
+        "run: train.py with procs_per_node: auto is written; entry_script says what it is: "
+        f"aws s3 cp {drivers}/sourcecode.json -",
+    )
+    if (code := channels.get(CODE)) is not None:
+        source = code.at("DataSource", "S3DataSource", "S3Uri").value
+        code.leave("the folder of the script", f"aws s3 sync {source} . puts it beside the job file")
+    script = Script("train.py", launcher="torchrun", procs="auto")
+    script.read(given, draft)
+    return script
+
+
+def _channel(name: str, view: View, draft: Draft) -> None:
+    """A channel becomes a data set."""
+    view.text("ChannelName")
+    source = view.at("DataSource", "S3DataSource")
+    mode = view.at("InputMode")
+    if mode.value not in (None, "File", "FastFile"):
+        mode.leave(f"a channel in mode {mode.value}", "data: [{…, via: stream}], which the script reads")
+        mode.take()
+    for field, usual in (("CompressionType", "None"), ("RecordWrapperType", "None")):
+        view.at(field).take_if(usual)
+    _usual(
+        source.at("S3DataDistributionType"), "FullyReplicated", "each host gets a part of the files",
+        "each has all: the script divides them",
+    )  # fmt: skip
+    if view.at("DataSource", "FileSystemDataSource"):
+        view.leave("a file system of the account", "copy it to S3: data: [{name: …, source: s3://…}]")
+    _usual(source.at("S3DataType"), "S3Prefix", "the address is a list of files", "copy them below one address")
+    address = source.at("S3Uri")
+    legal = legal_name(name)
+    via = "mount" if mode.value == "FastFile" else "copy"
+    if isinstance(address.value, str) and draft.add(
+        "data", {"name": legal, "source": address.value, "via": via}, address
+    ):
+        mode.take()
+        if legal != name:
+            view.at("ChannelName").remark(f"the channel {name[:60]}", f"it is {legal} here, and so is its folder")

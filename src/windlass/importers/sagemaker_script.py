@@ -1,0 +1,116 @@
+"""Reads the hyperparameters of a training job: the script of the training toolkit, its launcher and its arguments."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from windlass.importers.draft import Draft
+from windlass.importers.source import View
+
+PREFIX: Final = "sagemaker_"
+"""Of hyperparameters that the toolkit reads itself."""
+PROGRAM: Final = "sagemaker_program"
+FOLDER: Final = "sagemaker_submit_directory"
+TORCHRUN: Final = "sagemaker_torch_distributed_enabled"
+MPI: Final = "sagemaker_mpi_enabled"
+MPI_PROCS: Final = "sagemaker_mpi_num_of_processes_per_host"
+SMDDP: Final = "sagemaker_distributed_dataparallel_enabled"
+
+
+@dataclass
+class Script:
+    """A script and how it is started on each host."""
+
+    program: str
+    launcher: str = "python"
+    """`python`, `torchrun` or `mpirun`."""
+    procs: int | str | None = None
+    arguments: list[str] = field(default_factory=list)
+
+    def words(self) -> list[str]:
+        """The command line of a node."""
+        if self.launcher == "mpirun":
+            return ["mpirun", "python", self.program, *self.arguments]
+        if self.program.endswith(".sh"):
+            return ["bash", self.program, *self.arguments]
+        return [self.launcher, self.program, *self.arguments]
+
+    def read(self, view: View, draft: Draft) -> None:
+        """Add the hyperparameters as arguments, as the toolkit does: `--name value`, or `-n value`."""
+        for name, value in view.items():
+            if name.startswith(PREFIX):
+                continue
+            self.add(name, decoded(value.value), value, draft)
+
+    def add(self, name: str, given: Any, view: View, draft: Draft) -> None:
+        """Add one argument; one that looks like a secret is reported without its value."""
+        text = json.dumps(given) if isinstance(given, dict | list) else str(given)
+        if draft.is_secret(name, text):
+            view.leave(
+                f"{name} looks like a secret, and its value is not carried", f"let the script read ${name.upper()}"
+            )
+            return
+        view.take()
+        self.arguments += [f"-{name}" if len(name) == 1 else f"--{name}", text]
+
+
+def script_of_toolkit(view: View, draft: Draft) -> Script | None:
+    """The script that the training toolkit starts; None where no hyperparameter names one."""
+    program = decoded(view.at(PROGRAM).value)
+    if not isinstance(program, str) or not program:
+        return None
+    view.at(PROGRAM).take()
+    script = Script(program)
+    if _is_on(view.at(TORCHRUN)):
+        script.launcher, script.procs = "torchrun", "auto"
+    elif _is_on(view.at(MPI)):
+        script.launcher, script.procs = "mpirun", _procs(view.at(MPI_PROCS))
+    elif _is_on(view.at(SMDDP)):
+        script.launcher, script.procs = "torchrun", "auto"
+        view.at(SMDDP).remark(
+            "SageMaker's own library of collectives", "torchrun with the script's backend starts here"
+        )
+    _settings(view)
+    script.read(view, draft)
+    return script
+
+
+def _settings(view: View) -> None:
+    """Report what else the toolkit reads."""
+    folder = view.at(FOLDER)
+    source = decoded(folder.value)
+    if isinstance(source, str) and source.endswith(".tar.gz"):
+        folder.leave("the code, packed", f"aws s3 cp {source} - | tar xz puts it beside the job file")
+    else:
+        folder.leave("the folder of the code", "put the script beside the job file, or name its folder as code:")
+    ours = "what the SDK notes for itself, and Windlass sets"
+    for name, value in view.items():
+        if name.startswith(PREFIX) and name not in (PROGRAM, FOLDER, TORCHRUN, MPI, MPI_PROCS, SMDDP):
+            value.leave(ours, "nothing to do", is_ours=True)
+
+
+def _is_on(view: View) -> bool:
+    is_on = decoded(view.value) in (True, "true", "True")
+    if view:
+        view.take()
+    return is_on
+
+
+def _procs(view: View) -> int | None:
+    found = decoded(view.value)
+    if isinstance(found, int) and not isinstance(found, bool):
+        view.take()
+        return found
+    return None
+
+
+def decoded(value: Any) -> Any:
+    """A hyperparameter as the script sees it: the SDK encodes them as JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

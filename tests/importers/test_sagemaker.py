@@ -1,0 +1,96 @@
+"""Training jobs of SageMaker become a job and a target, whose plan requests the same again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.engines.sagemaker.planning import FACTS, problems, request
+from tests.importers.shapes import FOLDER, imported, job_of, left_of
+
+from windlass.engines.sagemaker.plan import plan
+from windlass.errors import JobFileError
+from windlass.importers.convert import import_text
+from windlass.spec.parse import parse_targets
+from windlass.spec.targets import SageMakerTarget
+
+NAMES = ("sagemaker-toolkit", "sagemaker-trainer")
+SAME = ("RoleArn", "StoppingCondition", "EnableManagedSpotTraining", "EnableInterContainerTrafficEncryption")
+
+
+def target_of(text: str) -> SageMakerTarget:
+    found = parse_targets(text)["aws"]
+    assert isinstance(found, SageMakerTarget)
+    return found
+
+
+def channels(body: Any) -> dict[str, tuple[str, str]]:
+    """Address and mode of each data set of a request."""
+    own = ("code", "sm_drivers", "windlass", "windlass-code")
+    return {
+        one["ChannelName"].lower().replace("_", "-"): (
+            one["DataSource"]["S3DataSource"]["S3Uri"],
+            one.get("InputMode", "File"),
+        )
+        for one in body["InputDataConfig"]
+        if one["ChannelName"] not in own
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_plan_of_an_imported_job_requests_the_same(name: str) -> None:
+    path = FOLDER / f"{name}.json"
+    had, made = json.loads(path.read_text()), imported(path)
+    target = target_of(made.target)
+    body = request(plan(made.job, target, replace(FACTS, role=target.role), "again-7f3k2"))
+    assert problems(body) == ""
+    assert {key: body[key] for key in SAME if key in had} == {key: had[key] for key in SAME if key in had}
+    assert body["AlgorithmSpecification"]["TrainingImage"] == had["AlgorithmSpecification"]["TrainingImage"]
+    assert body["ResourceConfig"] == had["ResourceConfig"]
+    assert body.get("VpcConfig") == had.get("VpcConfig")
+    assert channels(body) == channels(had)
+    assert {"Key": "team", "Value": "vision"} in body["Tags"] or "Tags" not in had
+
+
+def test_hyperparameters_of_the_toolkit_become_the_words_of_the_script() -> None:
+    job = job_of("sagemaker-toolkit")
+    assert job["run"] == "cifar10-distributed.py --backend gloo --epochs 3 --lr 0.01 --layers '[1, 2]'"
+    assert (job["nodes"], job["procs_per_node"]) == (2, "auto")
+    assert (job["timeout"], job["sagemaker"]) == (7200, {"spot": True, "max_wait": 10800})
+    left = left_of("sagemaker-toolkit")
+    code = left["HyperParameters.sagemaker_submit_directory"]
+    assert code.startswith(
+        "aws s3 cp s3://sagemaker-eu-west-1-123456789012/training-scripts/sourcedir.tar.gz - | tar xz"
+    )
+    assert "AlgorithmSpecification.TrainingInputMode" not in left
+    assert "InputDataConfig[1].DataSource.S3DataSource.S3DataDistributionType" in left
+    assert "InputDataConfig[0].DataSource.S3DataSource.S3DataDistributionType" not in left
+
+
+def test_of_drivers_of_the_sdk_the_list_says_where_the_script_and_its_launcher_are_named() -> None:
+    left = left_of("sagemaker-trainer")
+    assert "aws s3 cp s3://bucket/llama/input/sm_drivers/sourcecode.json -" in left["HyperParameters"]
+    assert "aws s3 sync s3://bucket/llama/input/code ." in left["InputDataConfig[0]"]
+    assert "HyperParameters.hf_token" in left
+    assert job_of("sagemaker-trainer")["run"] == "train.py --lr 0.1 --name tiny"
+
+
+def test_words_of_a_container_are_read_as_those_of_others() -> None:
+    job = job_of("sagemaker-image")
+    assert (job["run"], job["procs_per_node"]) == ("/src/train.py --epochs 2", 4)
+    left = left_of("sagemaker-image")
+    assert {"HyperParameters.alpha", "InputDataConfig[0]", "ResourceConfig.TrainingPlanArn", "region"} <= left.keys()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"AlgorithmSpecification": {"TrainingImage": "xgboost"}}, "starts the image's own program"),
+        ({"InputDataConfig": [{"ChannelName": "windlass"}]}, "was made by Windlass"),
+    ],
+)
+def test_a_job_whose_start_is_not_said_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobFileError, match=message):
+        import_text(json.dumps({"TrainingJobName": "a", **changed}), "job.json")
