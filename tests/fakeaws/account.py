@@ -30,6 +30,18 @@ class Account:
         self.default_quotas: dict[str, float] = {}
         self.images: set[str] = set()
         """`REPOSITORY:TAG`."""
+        self.secrets: dict[str, str] = {}
+        """The text of each, by its name."""
+        self.locked_secrets: set[str] = set()
+        """Those that the role may not read."""
+
+    def _GetSecretValue(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        name = body["SecretId"]
+        if name not in self.secrets:
+            raise NotThere("ResourceNotFoundException", "Secrets Manager can't find the specified secret.")
+        if name in self.locked_secrets:
+            raise NotThere("AccessDeniedException", "not authorized to perform: secretsmanager:GetSecretValue")
+        return {"Name": name, "SecretString": self.secrets[name]}
 
     def _GetRole(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["RoleName"]

@@ -35,7 +35,7 @@ ENDPOINTS: Final = (
 )  # fmt: skip
 SERVICES: Final = {
     "SageMaker": "sagemaker", "Logs_20140328": "logs", "ServiceQuotasV20190624": "service-quotas",
-    "AmazonEC2ContainerRegistry_V20150921": "ecr",
+    "AmazonEC2ContainerRegistry_V20150921": "ecr", "secretsmanager": "secretsmanager",
 }  # fmt: skip
 """By the first part of the header that names an operation."""
 CAPACITY: Final = (
@@ -59,6 +59,7 @@ class ControlPlane:
         """Jobs are kept below `home`; containers get what `environ` says of S3."""
         self._home = home
         self.account = Account(ACCOUNT)
+        self._environ, self._options = environ, twin
         self.twin = Twin(home, environ, **twin)
         self.calls: Counter[str] = Counter()
         """By operation."""
@@ -85,6 +86,8 @@ class ControlPlane:
         handler = type("Handler", (_Handler,), {"plane": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler)
         self._port = self._server.server_address[1]
+        own = {"AWS_ENDPOINT_URL_SECRETS_MANAGER": f"http://127.0.0.1:{self._port}"}
+        self.twin = Twin(self._home, {**self._environ, **own}, **self._options)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:

@@ -64,7 +64,7 @@ def _of_container(environ: Mapping[str, str], cafile: str | None, what: str) -> 
     token = _token_of(path, what) if path else environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN") or ""
     if token:
         headers["authorization"] = token
-    status, body = _asked("GET", address, headers, b"", cafile, what)
+    status, body = asked("GET", address, headers, b"", cafile, what)
     if status != 200:
         raise _failure(f"the agent for credentials at {address.netloc} answered {status}", status, what)
     try:
@@ -89,7 +89,7 @@ def _of_web_identity(environ: Mapping[str, str], region: str, cafile: str | None
         "WebIdentityToken": _token_of(environ["AWS_WEB_IDENTITY_TOKEN_FILE"], what),
     })  # fmt: skip
     headers = {"content-type": "application/x-www-form-urlencoded"}
-    status, body = _asked("POST", address, headers, form.encode(), cafile, what)
+    status, body = asked("POST", address, headers, form.encode(), cafile, what)
     found = _values(body)
     if status != 200:
         told = f"STS answered {status} {found.get('Code', '')} {found.get('Message', '')}".rstrip()
@@ -131,7 +131,7 @@ def _token_of(path: str, what: str) -> str:
         raise Denied(f"the token of the pod cannot be read from {path}: {error}", what) from error
 
 
-def _asked(
+def asked(
     method: str, address: SplitResult, headers: Mapping[str, str], body: bytes, cafile: str | None, what: str
 ) -> tuple[int, bytes]:  # fmt: skip
     """Status and body of an answer. Proxies and redirections are not followed: a token is sent. Raises Busy, Denied."""

@@ -39,7 +39,7 @@ def query_of(values: Mapping[str, str]) -> str:
 
 def signed(
     keys: Keys, region: str, host: str, method: str, path: str, query: str, headers: Mapping[str, str],
-    payload: str = EMPTY, now: float | None = None,
+    payload: str = EMPTY, now: float | None = None, service: str = "s3",
 ) -> dict[str, str]:  # fmt: skip
     """The headers of a request, with its signature; names of headers are in lower case.
 
@@ -53,17 +53,17 @@ def signed(
     names = sorted(found)
     listed = ";".join(names)
     canonical = "\n".join([method, path, query, *(f"{name}:{found[name]}" for name in names), "", listed, payload])
-    scope = f"{day}/{region}/s3/aws4_request"
+    scope = f"{day}/{region}/{service}/aws4_request"
     text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-    signature = hmac.digest(_key(keys.secret_key, day, region), text.encode(), "sha256").hex()
+    signature = hmac.digest(_key(keys.secret_key, day, region, service), text.encode(), "sha256").hex()
     credential = f"{keys.access_key}/{scope}"
     found["authorization"] = f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={listed}, Signature={signature}"
     return found
 
 
 @functools.lru_cache(maxsize=4)
-def _key(secret: str, day: str, region: str) -> bytes:
+def _key(secret: str, day: str, region: str, service: str) -> bytes:
     key = f"AWS4{secret}".encode()
-    for part in (day, region, "s3", "aws4_request"):
+    for part in (day, region, service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     return key

@@ -104,7 +104,7 @@ class Node(ABC):
         try:
             with open(self.path("events"), "rb") as file:
                 file.seek(self._offset)
-                data = file.read()
+                data = file.read(self._num_readable())
         except FileNotFoundError:
             return
         self._offset += len(data)
@@ -122,6 +122,10 @@ class Node(ABC):
             elif isinstance(event, RanksAlone):
                 self.alone = event.ranks
             yield event
+
+    def _num_readable(self) -> int:
+        """How many bytes of its events may be read now; −1 for all."""
+        return -1
 
     def take_end(self, failures: Sequence[RankFailure]) -> None:
         """Take how its ranks failed, of the event that it has ended; empty where none did."""

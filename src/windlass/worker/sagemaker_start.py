@@ -15,6 +15,7 @@ import gzip
 import json
 import os
 import re
+import subprocess
 import tarfile
 import traceback
 from typing import Any, NoReturn
@@ -69,6 +70,7 @@ def _start() -> NoReturn:
     words = script(nodes, place)
     hyperparameters = {**arguments(words[1:]), **_config("hyperparameters")}
     env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources), **os.environ}
+    env.update(_secrets(os.path.join(work, "travel")))
     env["JOB_COMPLETION_INDEX"] = place
     env["WINDLASS_FAILURE_FILE"] = os.path.join(BASE, "output", "failure")
     env["WINDLASS_PRELOAD"] = "1"
@@ -77,6 +79,20 @@ def _start() -> NoReturn:
     argv = [sys.executable, "-I", "-S", program, os.path.join(work, "attempt"), nodes]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until pod.py handles it
     os.execve(sys.executable, argv, env)
+
+
+def _secrets(travel: str) -> dict[str, str]:
+    """The variables of the secrets that the job names, read by what travels with it; they are written nowhere."""
+    names = os.environ.get("WINDLASS_SECRETS")
+    if not names:
+        return {}
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from windlass.s3.secrets import main; main()"
+    command = [sys.executable, "-I", "-c", program, travel, *names.split(",")]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        _fail((done.stderr.decode(errors="replace").strip().splitlines() or ["secrets cannot be read"])[-1])
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
 
 
 def _place_nodes(source: str, target: str, hosts: list[str]) -> None:

@@ -134,6 +134,32 @@ def test_data_that_is_not_there(harness: Harness, plane: ControlPlane) -> None:
     assert why(run).code in ("data-missing", "s3-denied"), why(run)
 
 
+def test_secrets_reach_the_ranks_and_nothing_else(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "length.py").write_text("import os; print(len(os.environ['API_TOKEN']))")
+    plane.account.secrets["tokens"] = '{"API_TOKEN": "of-no-log-4711"}'
+    run = harness.start("length.py", base=tmp_path, secrets=["tokens"])
+    assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    assert run.text().splitlines() == ["14"]
+    every = [path for path in harness.home.parent.rglob("*") if path.is_file()]
+    assert [path for path in every if b"of-no-log-4711" in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("secrets", "locked", "words"),
+    [({}, (), "secret tokens: there is none of that name"),
+     ({"tokens": "{}"}, ("tokens",), "secret tokens: the role may not read it"),
+     ({"tokens": "just text"}, (), "secret tokens: it is not of the form")],
+)  # fmt: skip
+def test_a_secret_that_cannot_be_read(
+    harness: Harness, plane: ControlPlane, secrets: dict[str, str], locked: tuple[str, ...], words: str
+) -> None:
+    plane.account.secrets, plane.account.locked_secrets = dict(secrets), set(locked)
+    run = harness.start("leave", "0", secrets=["tokens"])
+    assert run.wait().phase.is_terminal
+    found = why(run)
+    assert (found.code, words in found.evidence[0]) == ("secret-missing", True), found
+
+
 # -- while it trains --------------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from windlass.engines.sagemaker.service import (
     Service,
     Unavailable,
 )
-from windlass.runs.node_events import RankSeen, StageReached
+from windlass.runs.node_events import RankSeen, Sieve, StageReached
 from windlass.runs.stop_request import read_stop_request
 from windlass.storage.files import write_whole
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
@@ -33,7 +33,6 @@ from windlass.supervise.log_tail import LogTail
 from windlass.worker.protocol import (
     NodeEvent,
     NodeSpec,
-    NodeStarted,
     NodeWarning,
     PreemptionNotice,
     RankChanged,
@@ -66,6 +65,12 @@ class HostNode(Node):
         self._attempt = attempt
         self._claim: Sequence[RankFailure] | None = None
         """How its ranks have failed, by its log; believed once the job has ended."""
+        self._starts_read = 0
+        """Starts after the first whose events are read: SageMaker starts hosts again on other spot instances."""
+        self._is_told_to_end = False
+        """Whether SageMaker has sent SIGTERM: because of spot instances, of another host, or of a stop."""
+        self._held: list[NodeEvent] = []
+        """What it has reported since then, until the job has ended; void if it is started again."""
 
     def news(self) -> Iterator[NodeEvent]:
         """See `Node`."""
@@ -74,18 +79,45 @@ class HostNode(Node):
         if attempt.is_alive and not attempt.is_seen_alive:
             attempt.is_seen_alive = True
             yield RankSeen(time.time())
-        for event in super().news():
+        for event in self._events():
             if isinstance(event, PreemptionNotice) and event.source == "sigterm":
-                continue  # SageMaker has ended the host, and its own report says why
-            if isinstance(event, NodeStarted):  # also a second time, where spot instances were taken back
-                self._claim, attempt.has_failing_rank = None, False
-            if isinstance(event, RankFailing) or (isinstance(event, RankChanged) and event.exit_code):
-                attempt.has_failing_rank = True
-            yield event
+                self._is_told_to_end = True  # what follows is its effect, and SageMaker reports why
+            elif self._is_told_to_end and not attempt.was_stopped_by_user:
+                self._held.append(event)
+            else:
+                yield from self._noted(event)
         if self.place == 0:
             yield from attempt.reports()
-        if all_read and not self.ended:
-            yield from self._believe()
+        if all_read:
+            for event in self._held:
+                yield from self._noted(event)
+            self._held.clear()
+            if not self.ended:
+                yield from self._believe()
+
+    def _noted(self, event: NodeEvent) -> Iterator[NodeEvent]:
+        if isinstance(event, RankFailing) or (isinstance(event, RankChanged) and event.exit_code):
+            self._attempt.has_failing_rank = True
+        yield event
+
+    def _events(self) -> Iterator[NodeEvent]:
+        """Its events, start after start: each has a key of its own, and what the one before reported last is void."""
+        while True:
+            yield from super().news()
+            if self._offset not in self._starts():
+                return
+            self._starts_read += 1
+            self._sieve, self._partial, self._claim = Sieve(), b"", None
+            self._is_told_to_end = self._attempt.has_failing_rank = False
+            self._held.clear()
+
+    def _num_readable(self) -> int:
+        """See `Node`: those of one start."""
+        return next((at - self._offset for at in self._starts()), -1)
+
+    def _starts(self) -> list[int]:
+        """Where the events of later starts begin in the file, of those that were not read yet."""
+        return self._attempt.starts(self)[self._starts_read :]
 
     def take_end(self, failures: Sequence[RankFailure]) -> None:
         """See `Node`. Any process of the host may have written it: the end of the job decides if it is believed."""
@@ -155,6 +187,8 @@ class JobAttempt(Attempt):
             for place, spec in enumerate(specs)
         )
         self._tails: dict[int, LogTail] = {}
+        self._streams: dict[int, list[tuple[str, int]]] = {}
+        """By place, the log streams that were read, each with where its events begin."""
         self._tokens: dict[str, str] = {}
         """By log stream, where its next page begins."""
         self.description: Description = {}
@@ -174,6 +208,29 @@ class JobAttempt(Attempt):
         self._closed = threading.Event()
         self._asked = threading.Event()
         threading.Thread(target=self._run, name=f"training job {name}", daemon=True).start()
+
+    def starts(self, node: HostNode) -> list[int]:
+        """Where the events of each start of a host but the first begin in its file."""
+        if node.place not in self._streams:
+            try:
+                self._streams[node.place] = json.loads(node.path("starts").read_bytes())
+            except (OSError, ValueError):
+                self._streams[node.place] = []
+        return [int(at) for _, at in self._streams[node.place][1:]]
+
+    def _begin_stream(self, stream: str, place: int) -> None:
+        """Note where the events of a stream begin, before any of it is written. Raises OSError."""
+        node = self.nodes[place]
+        self.starts(node)
+        known = self._streams[place]
+        if stream in (name for name, _ in known):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            known = [*known, (stream, node.path("events").stat().st_size)]
+        if len(known) == len(self._streams[place]):
+            known = [*known, (stream, 0)]
+        write_whole(node.path("starts"), json.dumps(known).encode())
+        self._streams[place] = known
 
     @property
     def status(self) -> str:
@@ -297,14 +354,20 @@ class JobAttempt(Attempt):
         return self._service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS
 
     def _has_end(self, node: HostNode) -> bool:
+        """Whether the log of its last start has its end."""
+        transitions = self.description.get("SecondaryStatusTransitions") or []
+        num_starts = 1 + sum(one["Status"] == INTERRUPTED for one in transitions)
+        begun = self._streams.get(node.place, [])
+        if len(begun) < num_starts:
+            return False
         with contextlib.suppress(OSError):
-            return b'"kind": "end"' in node.path("events").read_bytes()
+            return b'"kind": "end"' in node.path("events").read_bytes()[begun[-1][1] :]
         return False
 
     def _read_logs(self) -> bool:
         """Write what is new in the streams of the hosts; returns whether anything was."""
         is_new = False
-        for stream in self._service.log_streams(self.name):
+        for stream in self._service.log_streams(self.name, is_over=self.status in ENDED):
             found = STREAM.fullmatch(stream)
             place = int(found[1]) - 1 if found is not None else -1
             if 0 <= place < len(self.nodes):
@@ -313,6 +376,7 @@ class JobAttempt(Attempt):
 
     def _read(self, stream: str, place: int) -> bool:
         """Read a stream to its present end."""
+        self._begin_stream(stream, place)
         tail = self._tail(place)
         is_new = False
         while not self._closed.is_set():

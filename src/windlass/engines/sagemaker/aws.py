@@ -104,10 +104,10 @@ class Aws(Service):
         )  # fmt: skip
         return answered(lambda: [one["TrainingJob"] for page in pages for one in page["Results"]])
 
-    def log_streams(self, name: str) -> list[str]:
+    def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
         """See `Service`; the list may be `STREAMS_SECONDS` old."""
         at, known = self._streams.get(name, (float("-inf"), []))
-        if known and time.monotonic() - at < STREAMS_SECONDS:
+        if known and not is_over and time.monotonic() - at < STREAMS_SECONDS:
             return known
         pages = self._logs.get_paginator("describe_log_streams")
         try:

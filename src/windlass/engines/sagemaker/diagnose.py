@@ -103,7 +103,7 @@ class JobSeen:
 
 def rules_on(job: JobSeen) -> tuple[Rule, ...]:
     """All of them, on the training job of the newest attempt; of equal scores the earlier rule wins."""
-    return tuple(partial(rule, job) for rule in (refused, failed, out_of_memory, interrupted, time_is_over, stopped))
+    return tuple(partial(rule, job) for rule in (refused, failed, host_failed, interrupted, time_is_over, stopped))
 
 
 def refused(job: JobSeen, case: Observations) -> Iterator[Verdict]:
@@ -121,15 +121,26 @@ def failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     yield from _explained(job, case, reason, 105)
 
 
-def out_of_memory(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """A container that was killed: its host is lost, and its log says nothing."""
+def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """A container that ended before its worker could report anything, or was killed."""
     reason = str(job.description.get("FailureReason") or "")
-    if "node_lost" in case.cause and re.search(r"AlgorithmError:.*exit code: 137", reason, re.DOTALL):
+    found = re.fullmatch(r"AlgorithmError: (.*?),? *exit code: (\d+)", reason, re.DOTALL)
+    if found is None or "node_lost" not in case.cause:
+        return
+    if found[2] == "137":
         yield Verdict(
             "host-killed", "a host of the training job was killed, and all of its ranks with it", None, (reason,),
             "most often for lack of memory: take a larger instance type, a smaller batch, or fewer DataLoader workers",
             103,
         )  # fmt: skip
+    elif secret := re.fullmatch(r"secret (\S+): (.*)", found[1], re.DOTALL):
+        yield Verdict(
+            "secret-missing", f"secret {secret[1]} cannot be read: {secret[2]}", None, (reason,),
+            f"aws secretsmanager describe-secret --secret-id {secret[1]} --region {job.region}", 104,
+        )  # fmt: skip
+    elif found[1]:
+        yield Verdict("host-failed", f"a host of the training job could not start: {found[1]}", None, (reason,),
+                      f"read its log: windlass logs {case.status.id}", 101)  # fmt: skip
 
 
 def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:

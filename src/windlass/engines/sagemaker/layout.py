@@ -22,6 +22,8 @@ CHECKPOINTS: Final = f"{OPT}/checkpoints"
 DIGEST_VARIABLE: Final = "WINDLASS_CODE_DIGEST"
 RUN_VARIABLE: Final = "WINDLASS_RUN"
 """In the environment of a training job: the run whose attempt it is."""
+SECRETS_VARIABLE: Final = "WINDLASS_SECRETS"
+"""There too: the names of the job's secrets, which the host reads."""
 RUN_TAG, JOB_TAG, USER_TAG, ATTEMPT_TAG = "windlass:run", "windlass:job", "windlass:user", "windlass:attempt"
 FIRST_PORT: Final = 20_000
 NUM_PORTS: Final = 10_000

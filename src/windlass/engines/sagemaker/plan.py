@@ -204,9 +204,9 @@ def _refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
     if job.launcher == "mpi":
         yield _blocker("mpi", "launcher: mpi is not in this version on SageMaker", "use a target of kind kubernetes")
-    for name in job.secrets:
-        yield _blocker("secrets", f"secret {name}: secrets are not in this version on SageMaker",
-                       "use a target of kind kubernetes")  # fmt: skip
+    if job.secrets and shape.network_isolation:
+        yield _blocker("secrets", "secrets: hosts with network_isolation do not reach Secrets Manager",
+                       "set network_isolation: false, or leave them out")  # fmt: skip
     if job.volumes:
         yield _blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
     if job.outputs is not None:
@@ -244,6 +244,10 @@ def _warnings(job: Job, target: Target) -> Iterator[Note]:
     if job.restarts.max and isinstance(target, SageMakerTarget):
         yield Note("restarts-here", "restarts are made by the supervisor on this machine, and wait while it is off",
                    "leave it on")  # fmt: skip
+    if job.secrets:
+        names = ", ".join(job.secrets)
+        yield Note("secrets-role", f"each host reads {names} from Secrets Manager, as the target's role",
+                   "the role needs secretsmanager:GetSecretValue on each")  # fmt: skip
     for name in ("queue", "priority"):
         if getattr(job, name) is not None:
             yield Note(f"{name}-unused", f"{name}: has no meaning on SageMaker", "it is kept for other targets")

@@ -82,6 +82,7 @@ def training_job(shape: Shape, job: Job) -> Request:
         "Environment": {
             layout.RUN_VARIABLE: shape.run_id,
             layout.DIGEST_VARIABLE: shape.code_digest,
+            **({layout.SECRETS_VARIABLE: ",".join(job.secrets)} if job.secrets else {}),
         },
         "EnableNetworkIsolation": shape.network_isolation,
         "EnableInterContainerTrafficEncryption": shape.encrypt_traffic,

@@ -72,8 +72,11 @@ class Service(Protocol):
     def delete(self, name: str) -> None:
         """Remove what the service keeps of an ended job, where it can: SageMaker keeps its jobs."""
 
-    def log_streams(self, name: str) -> list[str]:
-        """The names of the log streams of a job, one for each start of each host: `NAME/algo-1-1732400000`."""
+    def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
+        """The names of the log streams of a job, one for each start of each host: `NAME/algo-1-1732400000`.
+
+        Those that are newer than some seconds may be missing, unless `is_over`.
+        """
 
     def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
         """A page of a stream: from its first line at or after `since` (Unix milliseconds), or from `token` on."""

@@ -153,7 +153,7 @@ class Twin(Service):
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
-    def log_streams(self, name: str) -> list[str]:
+    def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
         """See `Service`."""
         job = self._job(name)
         with system_errors(str(job.logs)):
