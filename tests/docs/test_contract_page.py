@@ -16,7 +16,7 @@ def test_every_case_has_a_row_and_every_row_is_a_case() -> None:
 def test_no_cell_is_a_failure_or_empty() -> None:
     cells = [line.removesuffix(" |").split(" | ")[1:] for line in ROWS]
     assert {len(row) for row in cells} == {len(COLUMNS)}
-    assert {cell for row in cells for cell in row} <= {"✓", *"abcdefgh"}
+    assert {cell for row in cells for cell in row} <= {"✓", *"abcdefghijkl"}
 
 
 def test_parameters_of_a_case_are_one_row_that_passes_if_all_do() -> None:

@@ -22,6 +22,8 @@ COLUMNS = (
     "local warm",
     "kubernetes job, supervised inside",
     *(f"kubernetes {way}" for way in ("job", "jobset", "trainjob", "pytorchjob", "mpijob")),
+    "sagemaker-local",
+    "sagemaker, emulated",
 )
 """Ways of the page."""
 MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
@@ -37,7 +39,8 @@ Every engine passes the same cases, written once (`tests/engines/contract.py`), 
 ✓ passed, ✗ failed. Where a case makes no sense for a way, a letter says what the way lacks: see below the table.
 
 The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in real pods. `make test`,
-`make test-slow`, `make test-cluster` and `make test-operators` print the part of it that they run.
+`make test-slow`, `make test-cluster` and `make test-operators` print the part of it that they run. The ways on
+SageMaker were run in its hosts on this machine, and by an emulated control plane; not in AWS.
 
 CI runs all cases on the fake engine, on this machine (warm) and on Kubernetes by Jobs. Other ways share their
 supervisor, logs and record with one of these, so CI runs the cases in which they differ (`differs` in

@@ -164,6 +164,9 @@ class Attempt:
     ended_by_target: str | None = None
     """`preemption` where a queue took the nodes back, `timeout` where the target enforced the job's time limit."""
 
+    why_ended = ""
+    """Why the target has ended it, where the target says so."""
+
     def __init__(self, folder: Path, nodes: Sequence[Node], warnings: Sequence[str] = ()) -> None:
         self.folder = folder
         """In the folder of the run: logs, events and specs of the nodes."""

@@ -245,7 +245,8 @@ class AttemptMonitor:
         lost = [node.number for node in nodes if node.lost and node.failures and not node.not_started]
         cause = None
         if first is not None:
-            cause = RootCause.from_json({**first, "node_lost": lost[0]} if lost else first)
+            known = {"summary": attempt.why_ended} if attempt.why_ended else {}
+            cause = RootCause.from_json({**first, **known, "node_lost": lost[0]} if lost else first)
         ended_by = self._ended_by(failures)
         unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:

@@ -243,7 +243,7 @@ class JobAttempt(Attempt):
         return self.description.get("SecondaryStatus") in ("Training", "Stopping", "Uploading")
 
     @property
-    def why_ended(self) -> str:
+    def why_ended(self) -> str:  # type: ignore[override]
         """The reason that the service gives; empty where it has none."""
         if self.status not in ENDED:
             return ""

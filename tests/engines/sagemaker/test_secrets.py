@@ -1,0 +1,59 @@
+"""Secrets of Secrets Manager, by the standard library against an emulated service, which botocore's model checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakeaws.control_plane import ControlPlane
+
+from windlass.s3.errors import Denied, Missing, StoreError
+from windlass.s3.secrets import secret
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    plane = ControlPlane(tmp_path, {})
+    plane.start()
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture
+def environ(plane: ControlPlane) -> dict[str, str]:
+    return {**KEYS, "AWS_ENDPOINT_URL_SECRETS_MANAGER": plane.environ["AWS_ENDPOINT_URL_SAGEMAKER"]}
+
+
+def test_the_members_of_a_secret_are_variables(plane: ControlPlane, environ: dict[str, str]) -> None:
+    plane.account.secrets["tokens"] = '{"API_TOKEN": "a", "OTHER": "b"}'
+    assert secret("tokens", environ) == {"API_TOKEN": "a", "OTHER": "b"}
+    assert plane.calls == {"GetSecretValue": 1}
+
+
+@pytest.mark.parametrize("text", ["just text", "[1]", "{}", '{"A": 1}', '"x"'])
+def test_what_is_no_object_of_texts_is_refused_and_not_shown(
+    plane: ControlPlane, environ: dict[str, str], text: str
+) -> None:  # fmt: skip
+    plane.account.secrets["tokens"] = text
+    with pytest.raises(StoreError) as found:
+        secret("tokens", environ)
+    assert str(found.value).startswith("secret tokens: it is not of the form")
+    assert text not in str(found.value) or not text.strip("{}")
+
+
+def test_a_secret_that_is_not_there_or_may_not_be_read(plane: ControlPlane, environ: dict[str, str]) -> None:
+    with pytest.raises(Missing, match="secret none: there is none of that name"):
+        secret("none", environ)
+    plane.account.secrets["locked"] = "{}"
+    plane.account.locked_secrets = {"locked"}
+    with pytest.raises(Denied, match="the role may not read it"):
+        secret("locked", environ)
+
+
+def test_another_refusal_is_quoted(plane: ControlPlane, environ: dict[str, str]) -> None:
+    plane.is_login_expired = True
+    with pytest.raises(StoreError, match="ExpiredTokenException"):
+        secret("tokens", environ)
