@@ -81,7 +81,8 @@ def test_words_of_a_container_are_read_as_those_of_others() -> None:
     job = job_of("sagemaker-image")
     assert (job["run"], job["procs_per_node"]) == ("/src/train.py --epochs 2", 4)
     left = left_of("sagemaker-image")
-    assert {"HyperParameters.alpha", "InputDataConfig[0]", "ResourceConfig.TrainingPlanArn", "region"} <= left.keys()
+    assert {"HyperParameters.alpha", "InputDataConfig[0]", "region"} <= left.keys()
+    assert job["sagemaker"]["training_plan"].endswith("training-plan/one")
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,7 @@ def _limits(view: View, draft: Draft) -> None:
         draft.put("sagemaker.spot", True, spot)
     spot.take_if(False)
     stopping, resources = view.at("StoppingCondition"), view.at("ResourceConfig")
-    resources.at("TrainingPlanArn").leave(
-        "capacity of a training plan", "Windlass asks for capacity on demand, or spot"
-    )
+    draft.put_text("sagemaker.training_plan", resources.at("TrainingPlanArn"))
     resources.at("InstanceGroups").leave("several types of instances in one job", "all nodes of a job are alike")
     resources.at("InstancePlacementConfig").leave("which instances are near each other", "SageMaker places them")
     stopping.at("MaxPendingTimeInSeconds").leave("how long it waits for capacity", "windlass stop ends a wait")

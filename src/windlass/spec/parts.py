@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import types
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -456,6 +456,9 @@ class KubernetesOptions(Part):
         return size
 
 
+TRAINING_PLAN: Final = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:training-plan/\S+")
+
+
 class SageMakerOptions(Part):
     """Options of the SageMaker engine."""
 
@@ -468,6 +471,17 @@ class SageMakerOptions(Part):
     run."""
     volume: Annotated[Size, Field(ge=1 << 30)] | None = None
     """Disk of each instance, written as `100GiB`. Default: the target's."""
+    training_plan: Line | None = None
+    """ARN of the training plan whose reserved capacity the job uses. Default: none, capacity on demand or spot."""
+
+    @field_validator("training_plan")
+    @classmethod
+    def _is_not_on_spot(cls, plan: str | None, info: ValidationInfo) -> str | None:
+        if plan is not None and not TRAINING_PLAN.fullmatch(plan):
+            raise refuse("is no ARN of a training plan", "aws sagemaker list-training-plans shows it")
+        if plan is not None and info.data.get("spot"):
+            raise refuse("is reserved capacity, and spot is not", "leave one out")
+        return plan
 
     @field_validator("spot")
     @classmethod

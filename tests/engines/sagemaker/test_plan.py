@@ -18,10 +18,12 @@ from windlass.plan.plan import Plan
 
 GOLDEN = Path(__file__).with_name("golden")
 VPC = {"subnets": ["subnet-1"], "security_groups": ["sg-1"], "kms_key": "alias/training", "encrypt_traffic": True}
+TRAINING_PLAN = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p"
 CASES: dict[str, dict[str, Any]] = {
     "efa": {"nodes": 2, "procs_per_node": "auto", "resources": {"instance": "ml.p4d.24xlarge"}, "timeout": "2h"},
     "spot": {"sagemaker": {"spot": True, "max_wait": "6h"}, "timeout": "2h", "restarts": 3},
     "warm-pool": {"sagemaker": {"warm_pool": "10min", "volume": "100GiB"}},
+    "training-plan": {"sagemaker": {"training_plan": TRAINING_PLAN}},
     "vpc": {"target": VPC},
     "fast-file": {
         "data": [
@@ -96,7 +98,7 @@ def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
         ({"target": {"instance": None}}, "instance-missing"),
         ({"resources": {"instance": "g5.xlarge"}}, "instance-unknown"),
         ({"launcher": "mpi"}, "mpi"),
-        ({"secrets": ["token"]}, "secrets"),
+        ({"secrets": ["token"], "target": {"network_isolation": True}}, "secrets"),
         ({"volumes": [{"claim": "c", "path": "/c"}]}, "volumes"),
         ({"outputs": "s3://bucket/out/"}, "outputs"),
         ({"python": ".venv/bin/python"}, "python-relative"),
@@ -115,6 +117,8 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
     [
         ({"spot": True, "warm_pool": "10min"}, "cannot be used with warm_pool"),
         ({"max_wait": "2h"}, "add spot: true"),
+        ({"training_plan": "p"}, "is no ARN of a training plan"),
+        ({"training_plan": TRAINING_PLAN, "spot": True}, "is reserved capacity"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], says: str) -> None:

@@ -28,7 +28,7 @@ NAMES: Final = {
 """Fields whose name in the manifest is not that of the request with a small first letter."""
 LACKING: Final = (
     ("AlgorithmSpecification", "ContainerEntrypoint"), ("AlgorithmSpecification", "ContainerArguments"),
-    ("ProfilerConfig", "DisableProfiler"),
+    ("ProfilerConfig", "DisableProfiler"), ("ResourceConfig", "TrainingPlanArn"),
 )  # fmt: skip
 """Fields of the request that the manifest cannot have."""
 FREE: Final = frozenset({"Environment", "HyperParameters"})
@@ -60,7 +60,9 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
         "The training job has no supervisor. SageMaker keeps it, and its name, when the object is deleted.",
     )
     kinds = (f"trainingjobs.{API.partition('/')[0]}",)
-    return Manifests(plan.run_id, "", (one,), kinds, (*made.notes, _start_note(body)), head, made.upload)
+    return Manifests(
+        plan.run_id, "", (one,), kinds, (*made.notes, _start_note(body), *_lacking_notes(body)), head, made.upload
+    )
 
 
 def _upload(plan: Plan, body: Request, code: bytes, since: float) -> Upload:
@@ -130,3 +132,13 @@ def _start_note(body: Request) -> Note:
         f"build it from {body['AlgorithmSpecification']['TrainingImage']} with ENTRYPOINT [{words}], and name it as "
         "image:",
     )
+
+
+def _lacking_notes(body: Request) -> Iterator[Note]:
+    """What of the request the manifest leaves out, beside how the job is started."""
+    if "TrainingPlanArn" in body["ResourceConfig"]:
+        yield Note("written-training-plan", "ACK's TrainingJob has no field for a training plan: it is left out",
+                   "the job asks for capacity on demand; plan -o request has the plan")  # fmt: skip
+    if "ProfilerConfig" in body:
+        yield Note("written-profiler", "ACK's TrainingJob cannot turn SageMaker's own profiler off: it is on",
+                   "it samples the instances and writes to the bucket")  # fmt: skip

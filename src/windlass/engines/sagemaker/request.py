@@ -60,6 +60,8 @@ def training_job(shape: Shape, job: Job) -> Request:
         "VolumeSizeInGB": VOLUME_GB if volume is None else math.ceil(volume / (1 << 30)),
         **({} if shape.kms_key is None else {"VolumeKmsKeyId": shape.kms_key}),
     }
+    if options.training_plan is not None:
+        resources["TrainingPlanArn"] = options.training_plan
     if options.warm_pool is not None:
         resources["KeepAlivePeriodInSeconds"] = math.ceil(options.warm_pool)
     stopping = {"MaxRuntimeInSeconds": limit}
