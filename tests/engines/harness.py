@@ -44,6 +44,7 @@ class Can(enum.Enum):
     INTERPRETERS = "choice of interpreters"
     PROGRAMS = "programs besides Python"
     FILES = "files at the paths that they have on this machine"
+    LOCAL_DATA = "folder of this machine that its hosts read as data"
     EVERY_LINE = "reader of logs while no command runs: what a kubelet rotates is gone"
     SHELL = "variables of the shell in which the command was called"
     BYTES = "log of bytes: the service keeps text"

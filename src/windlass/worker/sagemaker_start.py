@@ -67,9 +67,12 @@ def _start() -> NoReturn:
     nodes = os.path.join(work, "nodes.json.gz")
     _place_nodes(os.path.join(HERE, "nodes.json.gz"), nodes, hosts)
     place = str(hosts.index(resources["current_host"]))
-    words = script(nodes, place)
+    ranks = _ranks(nodes, place)
+    words = script(ranks)
     hyperparameters = {**arguments(words[1:]), **_config("hyperparameters")}
-    env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources), **os.environ}
+    env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources)}
+    env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(ranks)))  # ranks must not fight for cores
+    env.update(os.environ)
     env.update(_secrets(os.path.join(work, "travel")))
     env["JOB_COMPLETION_INDEX"] = place
     env["WINDLASS_FAILURE_FILE"] = os.path.join(BASE, "output", "failure")
@@ -108,10 +111,16 @@ def _place_nodes(source: str, target: str, hosts: list[str]) -> None:
         file.write(text)
 
 
-def script(nodes: str, place: str) -> list[str]:
-    """The script that the ranks of a node run, and its arguments, by the specs of the nodes."""
+def _ranks(nodes: str, place: str) -> list[dict[str, Any]]:
+    """The ranks of a node, by the specs of the nodes."""
     with gzip.open(nodes, "rt") as file:
-        words: list[str] = json.load(file)["nodes"][place]["ranks"][0]["argv"]
+        found: list[dict[str, Any]] = json.load(file)["nodes"][place]["ranks"]
+    return found
+
+
+def script(ranks: list[dict[str, Any]]) -> list[str]:
+    """The script that the ranks of a node run, and its arguments."""
+    words: list[str] = ranks[0]["argv"]
     words = words[2:] if len(words) > 2 and words[1].endswith("/windlass/worker/rank.py") else words
     return words[1:] if words[0] == "-m" else words
 

@@ -143,6 +143,7 @@ class Placement(Case):
         for folder in (Path(run.status.output_dir), run.dir / "checkpoints"):
             assert sorted(path.name for path in folder.iterdir()) == ["rank-0.txt", "rank-1.txt"]
 
+    @needs(Can.LOCAL_DATA)
     def test_data_sets_are_found_by_name(self, harness: Harness, tmp_path: Path) -> None:
         data = [{"name": "coco-2017", "source": str(tmp_path)}]
         env = harness.finish("environment", data=data).json_of_ranks()[0]

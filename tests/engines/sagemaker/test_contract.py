@@ -34,7 +34,7 @@ class TestEmulated(Contract):
         "sagemaker, emulated",
         SageMakerEngine,
         plan_emulated,
-        CAN,
+        CAN - {Can.LOCAL_DATA},
         differs_in=frozenset({Aspect.ENDS, Aspect.OBJECTS}),
     )
 

@@ -100,7 +100,7 @@ def test_the_script_is_read_from_the_specs_of_the_nodes(
 ) -> None:
     nodes = tmp_path / "nodes"
     nodes.write_bytes(gzip.compress(json.dumps({"nodes": {"1": {"ranks": [{"argv": argv}]}}}).encode()))
-    assert start.script(str(nodes), "1") == words.split()
+    assert start.script(start._ranks(str(nodes), "1")) == words.split()
 
 
 @pytest.mark.parametrize(
