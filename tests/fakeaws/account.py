@@ -15,8 +15,8 @@ class NotThere(Exception):
 
 
 class Account:
-    """Its contents are what a test says. Policies are evaluated: actions and resources with `*`, and conditions of
-    kind StringEquals; what no statement allows is denied.
+    """Its contents are what a test says. Policies are evaluated: actions and resources with `*`, and conditions of the
+    kinds StringEquals and StringLike; what no statement allows is denied. It knows no statement that denies.
     """
 
     def __init__(self, number: str) -> None:
@@ -30,10 +30,27 @@ class Account:
         self.default_quotas: dict[str, float] = {}
         self.images: set[str] = set()
         """`REPOSITORY:TAG`."""
+        self.caller = ""
+        """The ARN of the login whose policy bounds all calls; empty where none does."""
         self.secrets: dict[str, str] = {}
         """The text of each, by its name."""
         self.locked_secrets: set[str] = set()
         """Those that the role may not read."""
+
+    def require(self, service: str, operation: str, body: Mapping[str, Any], region: str) -> None:
+        """Raise NotThere with AWS's error for a call that the caller's policy does not allow."""
+        there = f"{region}:{self.number}"
+        jobs = f"arn:aws:sagemaker:{there}:training-job/{body.get('TrainingJobName', '')}"
+        group = f"arn:aws:logs:{there}:log-group:{body.get('logGroupName', '')}:log-stream:"
+        resource = {"sagemaker": "*" if operation == "Search" else jobs, "logs": group}.get(service)
+        asked = [] if resource is None else [(f"{service}:{operation}", resource)]
+        if operation == "CreateTrainingJob":
+            asked += [("iam:PassRole", body["RoleArn"]), *([("sagemaker:AddTags", jobs)] if body.get("Tags") else [])]
+        policy = self.policies.get(self.caller, {"Statement": []})
+        for action, on in asked:
+            if self.caller and not _allows(policy, action, on, {"iam:PassedToService": ["sagemaker.amazonaws.com"]}):
+                words = f"User: {self.caller} is not authorized to perform: {action} on resource: {on}"
+                raise NotThere("AccessDeniedException", words)
 
     def _GetSecretValue(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["SecretId"]
@@ -82,11 +99,16 @@ class Account:
 
 def _allows(policy: Mapping[str, Any], action: str, resource: str, context: Mapping[str, list[str]]) -> bool:
     for one in policy["Statement"]:
-        wanted = one.get("Condition", {}).get("StringEquals", {})
+        equal = one.get("Condition", {}).get("StringEquals", {})
+        like = one.get("Condition", {}).get("StringLike", {})
         if (
             any(fnmatch.fnmatchcase(action, pattern) for pattern in one["Action"])
             and any(fnmatch.fnmatchcase(resource, pattern) for pattern in one["Resource"])
-            and all(context.get(key) == [value] for key, value in wanted.items())
+            and all(context.get(key) == [value] for key, value in equal.items())
+            and all(
+                any(fnmatch.fnmatchcase(value, pattern) for value in context.get(key, []) for pattern in patterns)
+                for key, patterns in like.items()
+            )
         ):
             return True
     return False

@@ -125,6 +125,7 @@ class ControlPlane:
         if wrong := _problems(service, operation, "input_shape", body):
             raise AwsError("ValidationException", wrong)
         try:
+            self.account.require(service, operation, body, REGION)
             found: dict[str, Any] = carry_out(body)
         except Refused as error:
             raise AwsError(error.code, error.message) from error

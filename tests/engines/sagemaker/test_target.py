@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from tests.engines.harness import Can, Harness, Way
 from tests.engines.sagemaker.emulated import emulated
-from tests.engines.sagemaker.planning import FIELDS, plan_emulated
-from tests.fakeaws.control_plane import ControlPlane
+from tests.engines.sagemaker.planning import FIELDS, ROLE, plan_emulated
+from tests.fakeaws.control_plane import ACCOUNT, ControlPlane
 
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.engine import SageMakerEngine
+from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.target import AccountRuns, runs
 from windlass.errors import NoSuchRun, UsageError
 from windlass.runs.context import here
@@ -74,7 +75,10 @@ def world(tmp_path: Path) -> Iterator[tuple[Harness, ControlPlane]]:
 
 @pytest.mark.slow
 def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, ControlPlane], tmp_path: Path) -> None:
-    harness, _ = world
+    harness, plane = world
+    login = plane.account.arn("user/ada")
+    plane.account.policies[login] = policies.of_user(SageMakerTarget(**FIELDS), ACCOUNT, ROLE)
+    plane.account.caller = login  # what it prints is enough for all of this
     run = harness.start("sleep", "600", nodes=2).until_ready(2)
     with Store(tmp_path / "other") as store:
         other = AccountRuns.connect(store, SageMakerTarget(**FIELDS), here())

@@ -141,6 +141,11 @@ class Aws(Service):
             self._logs.close()
 
 
+def partition(region: str) -> str:
+    """The part of AWS that a region is in, as its ARNs begin."""
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
 @functools.cache
 def account(region: str) -> str:
     """The number of the account of these credentials. Raises Refused, Unavailable."""
@@ -150,7 +155,7 @@ def account(region: str) -> str:
 
 def role_arn(role: str, region: str) -> str:
     """The ARN of a role that may be named by its name in this account. Raises Refused, Unavailable."""
-    return role if role.startswith("arn:") else f"arn:aws:iam::{account(region)}:role/{role}"
+    return role if role.startswith("arn:") else f"arn:{partition(region)}:iam::{account(region)}:role/{role}"
 
 
 def answered(call: Callable[[], T]) -> T:

@@ -66,9 +66,9 @@ class SageMakerEngine(SupervisedEngine):
 
         number, role = account(target.region), role_arn(target.role, target.region)
         return [
-            {"trust policy of": role, **policies.trust()},
-            {"policy of": role, **policies.of_role(target, number)},
-            {"policy of": "the login that submits runs", **policies.of_user(target, number, role)},
+            {"trust policy": role, "document": policies.trust()},
+            {"policy of": role, "document": policies.of_role(target, number)},
+            {"policy of": "the login that submits runs", "document": policies.of_user(target, number, role)},
         ]
 
     @classmethod
@@ -175,7 +175,7 @@ class SageMakerLocalEngine(SageMakerEngine):
 
     kind: ClassVar[str] = "sagemaker-local"
     is_remote: ClassVar[bool] = False
-    role = Engine.role
+    check, role = Engine.check, Engine.role
     has_prices: ClassVar[bool] = False
 
     def billed(self, run_id: str, cost: Cost | None) -> Billed | None:

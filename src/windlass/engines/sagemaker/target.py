@@ -185,8 +185,11 @@ class AccountRuns(Engine):
         from windlass.worker.protocol import unpack
 
         job = self._seen(run_id).job
-        channel = next(one for one in job["InputDataConfig"] if one["ChannelName"] == layout.OWN)
-        address = str(channel["DataSource"]["S3DataSource"]["S3Uri"])
+        channels = {str(one["ChannelName"]): one for one in job.get("InputDataConfig") or ()}
+        if layout.OWN not in channels:
+            raise EngineError(f"{job['TrainingJobName']} has the tags of Windlass, and was not made by it",
+                              f"windlass ps --on {self._target.name} lists what has them")  # fmt: skip
+        address = str(channels[layout.OWN]["DataSource"]["S3DataSource"]["S3Uri"])
         try:
             number, specs = unpack(objects.get(address, layout.NODES, self._context.home))
         except ValueError as error:

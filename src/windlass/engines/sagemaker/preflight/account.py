@@ -17,6 +17,11 @@ MOST_ACTIONS: Final = 100
 NO_BUCKET: Final = ("404", "NoSuchBucket")
 
 
+def named(resource: str) -> str:
+    """A resource as a simulation takes it: one of those that a pattern stands for; `*` stays what it is."""
+    return resource if resource == "*" else resource.replace("*", "windlass")
+
+
 class Account:
     """One account, seen from a region. Methods raise Refused, Unavailable."""
 
@@ -51,7 +56,7 @@ class Account:
             asked = [action for action, _ in group][:MOST_ACTIONS]
             found = answered(
                 lambda asked=asked, resource=resource: client.simulate_principal_policy(  # type: ignore[misc]
-                    PolicySourceArn=principal, ActionNames=asked, ResourceArns=[resource.replace("*", "windlass")],
+                    PolicySourceArn=principal, ActionNames=asked, ResourceArns=[named(resource)],
                     ContextEntries=entries,
                 )
             )  # fmt: skip

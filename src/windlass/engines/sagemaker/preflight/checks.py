@@ -58,12 +58,12 @@ def _role(target: SageMakerTarget, account: Account) -> Result:
 
 
 def _trusts(document: Mapping[str, Any]) -> bool:
+    """Whether a trust policy names SageMaker; what denies or limits it is not read."""
     for one in _listed(document.get("Statement")):
-        services = (
-            _listed((one.get("Principal") or {}).get("Service")) if isinstance(one.get("Principal"), dict) else []
-        )
-        actions = _listed(one.get("Action"))
-        if one.get("Effect") == "Allow" and policies.SERVICE in services and "sts:AssumeRole" in actions:
+        principal = one.get("Principal")
+        services = _listed(principal.get("Service")) if isinstance(principal, dict) else _listed(principal)
+        may_assume = {"sts:AssumeRole", "sts:*", "*"} & set(_listed(one.get("Action")))
+        if one.get("Effect") == "Allow" and may_assume and {policies.SERVICE, "*"} & set(services):
             return True
     return False
 
@@ -71,7 +71,7 @@ def _trusts(document: Mapping[str, Any]) -> bool:
 def _rights_of_role(target: SageMakerTarget, account: Account, number: str) -> Result:
     arn, _ = account.role(target.role)
     wanted = policies.requests(policies.of_role(target, number))
-    return _rights(target, account.denied(arn, wanted, {"cloudwatch:namespace": policies.NAMESPACE}))
+    return _rights(target, account.denied(arn, wanted, policies.context(target)))
 
 
 def _rights_of_login(target: SageMakerTarget, account: Account, number: str, login: str) -> Result:
@@ -82,7 +82,7 @@ def _rights_of_login(target: SageMakerTarget, account: Account, number: str, log
         return "warn", "the login is the account's root user, which may do all", "use a role or a user instead"
     role, _ = account.role(target.role)
     wanted = policies.requests(policies.of_user(target, number, role))
-    return _rights(target, account.denied(principal, wanted, {"iam:PassedToService": policies.SERVICE}))
+    return _rights(target, account.denied(principal, wanted, policies.context(target)))
 
 
 def _rights(target: SageMakerTarget, denied: list[str]) -> Result:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from windlass.engines.sagemaker.aws import partition
+
 if TYPE_CHECKING:
     from windlass.spec.targets import SageMakerTarget
 
@@ -18,11 +20,6 @@ IMAGE: Final = re.compile(
 )
 """An image in ECR."""
 Statement = Mapping[str, Any]
-
-
-def partition(region: str) -> str:
-    """The part of AWS that a region is in, as its ARNs begin."""
-    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 def trust() -> dict[str, Any]:
@@ -61,11 +58,20 @@ def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
         statements += [_allow("Image", pull, repository, "ecr"),
                        _allow("RegistryLogin", ["GetAuthorizationToken"], "*", "ecr")]  # fmt: skip
     if target.kms_key:
-        key = target.kms_key if target.kms_key.startswith("arn:") else f"{aws}:kms:{there}:key/{target.kms_key}"
-        statements.append(_allow("Key", ["CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKey"], key, "kms"))
+        statements.append(_key(target.kms_key, f"{aws}:kms:{there}"))
     if target.subnets:
         statements += _network(target, f"{aws}:ec2:{there}")
     return _policy(*statements)
+
+
+def context(target: SageMakerTarget) -> dict[str, str]:
+    """The keys of conditions that these policies have, as requests of a run have them."""
+    prefix = target.storage.removeprefix("s3://").strip("/").partition("/")[2]
+    key = target.kms_key or ""
+    return {
+        "iam:PassedToService": SERVICE, "cloudwatch:namespace": NAMESPACE, "s3:prefix": f"{prefix}/runs/".lstrip("/"),
+        **({"kms:RequestAlias": key[key.index("alias/") :]} if "alias/" in key else {}),
+    }  # fmt: skip
 
 
 def requests(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -88,11 +94,23 @@ def _network(target: SageMakerTarget, ec2: str) -> Iterator[dict[str, Any]]:
     yield _allow("Network", seen, "*", "ec2")
 
 
+def _key(key: str, kms: str) -> dict[str, Any]:
+    """The rights on a key, which may be named by its ARN, its id or an alias."""
+    actions = ["CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKey"]
+    alias = key[key.index("alias/") :] if "alias/" in key else ""
+    if not alias:
+        return _allow("Key", actions, key if key.startswith("arn:") else f"{kms}:key/{key}", "kms")
+    # Keys are not named by their aliases in policies.
+    allow = _allow("Key", actions, f"{kms}:key/*", "kms")
+    return {**allow, "Condition": {"StringEquals": {"kms:RequestAlias": alias}}}
+
+
 def _store(target: SageMakerTarget, aws: str, *, can_delete: bool) -> Iterator[dict[str, Any]]:
     bucket, _, prefix = target.storage.removeprefix("s3://").strip("/").partition("/")
     own = f"{aws}:s3:::{bucket}"
     actions = ["GetObject", "PutObject", "AbortMultipartUpload", *(["DeleteObject"] if can_delete else [])]
-    yield _allow("Bucket", ["ListBucket"], own, "s3")
+    below = [f"{prefix}/*"] if prefix else ["*"]
+    yield {**_allow("Bucket", ["ListBucket"], own, "s3"), "Condition": {"StringLike": {"s3:prefix": below}}}
     yield _allow("Objects", actions, f"{own}/{prefix}/*" if prefix else f"{own}/*", "s3")
 
 
