@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -12,13 +11,9 @@ from typing import Any, Final
 
 import windlass.worker
 from windlass.engines.sagemaker import layout
-from windlass.errors import EngineError, StorageError, WindlassError
-from windlass.s3 import objects as s3
-from windlass.s3.bucket import Bucket
-from windlass.s3.errors import StoreError
+from windlass.errors import EngineError, StorageError
 from windlass.storage.address import Address
-from windlass.storage.opening import open_place
-from windlass.storage.place import Entry, Place
+from windlass.storage.files import write_whole
 
 HINT: Final = "the store is storage: of the target"
 MODEL: Final = "model.tar.gz"
@@ -27,40 +22,43 @@ MODEL: Final = "model.tar.gz"
 def is_there(address: str, name: str, size: int, home: Path) -> bool:
     """Whether the store has a file of this size. Raises EngineError."""
     found = Address.parse(address, home)
-    if found.kind != "s3":
-        return any(one.name == name and one.size == size for one in _entries(_place(address, home)))
     with _said(f"{address} cannot be read"):
+        if found.is_folder:
+            path = Path(found.path, name)
+            return path.is_file() and path.stat().st_size == size
+        from windlass.s3 import objects as s3  # a store on this machine needs none of it
+        from windlass.s3.bucket import Bucket
+
         listed = s3.listed(Bucket(found.bucket), found.key(name))
         return any(isinstance(one, s3.Object) and (one.key, one.size) == (found.key(name), size) for one in listed)
 
 
 def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
-    """Write small files below an address. Raises EngineError.
-
-    S3 is written by the standard library: it is done before the libraries of `windlass.storage` are imported.
-    """
+    """Write small files below an address, by the standard library. Raises EngineError."""
     found = Address.parse(address, home)
     with _said(f"{address} cannot be written"):
-        if found.kind != "s3":
-            place = _place(address, home)
+        if found.is_folder:
+            folder = Path(found.path)
+            folder.mkdir(parents=True, exist_ok=True)
             for name, data in files.items():
-                place.put(name, data)
+                write_whole(folder / name, data)
             return
+        from windlass.s3 import objects as s3
+        from windlass.s3.bucket import Bucket
+
         bucket = Bucket(found.bucket)
         for name, data in files.items():
             s3.write(bucket, found.key(name), [data])
 
 
 def get(address: str, name: str, home: Path) -> bytes:
-    """A small file below an address. Raises EngineError."""
-    place = _place(address, home)
-    entry = next((one for one in _entries(place) if one.name == name), None)
-    if entry is None:
-        raise EngineError(f"{name} is not in {address}", HINT)
-    try:
-        return b"".join(place.pieces(entry, 0, entry.size))
-    except StorageError as error:
-        raise EngineError(f"{address} cannot be read: {error.message}", error.hint or HINT) from error
+    """A small file of S3 below an address. Raises EngineError."""
+    from windlass.s3.bucket import Bucket
+    from windlass.s3.objects import ObjectFile
+
+    found = Address.parse(address, home)
+    with _said(f"{address}{name} cannot be read"), ObjectFile(Bucket(found.bucket), found.key(name)) as file:
+        return file.read()
 
 
 def starters(nodes: bytes) -> dict[str, bytes]:
@@ -75,22 +73,42 @@ def fetch_model(address: str, into: Path, home: Path) -> tuple[int, int]:
 
     Raises EngineError, OSError.
     """
-    place = _place(address, home)
-    entry = next((one for one in _entries(place) if one.name == MODEL), None)
-    if entry is None:
-        return 0, 0
-    into.mkdir(mode=0o700, parents=True, exist_ok=True)
     archive = into.parent / f".{into.name}.tar.gz"
     try:
+        with _said(f"the model in {address} cannot be read"):
+            if not _bring(address, archive, home):
+                return 0, 0
+            into.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return _unpack(archive, into)
+    except tarfile.TarError as error:
+        raise EngineError(f"the model in {address} cannot be read: {error}", HINT) from error
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def _bring(address: str, archive: Path, home: Path) -> bool:
+    """Copy the model that is below an address; returns whether there is one. Raises StorageError, OSError."""
+    found = Address.parse(address, home)
+    if found.is_folder:
+        there = Path(found.path, MODEL).is_file()
+        if there:
+            shutil.copyfile(Path(found.path, MODEL), archive)
+        return there
+    import asyncio
+
+    from windlass.storage.opening import open_place
+
+    place = open_place(found, home)
+
+    async def entries() -> list[Any]:
+        return [one async for batch in place.entries() for one in batch if one.name == MODEL]
+
+    for entry in asyncio.run(entries()):
         with archive.open("wb") as file:
             for piece in place.pieces(entry, 0, entry.size):
                 file.write(piece)
-        return _unpack(archive, into)
-    except (StorageError, tarfile.TarError) as error:
-        words = error.message if isinstance(error, WindlassError) else str(error)
-        raise EngineError(f"the model in {address} cannot be read: {words}", HINT) from error
-    finally:
-        archive.unlink(missing_ok=True)
+        return True
+    return False
 
 
 def remove(address: str, home: Path) -> None:
@@ -99,6 +117,9 @@ def remove(address: str, home: Path) -> None:
     if found.is_folder:
         shutil.rmtree(found.path, ignore_errors=True)
         return
+    from windlass.s3 import objects as s3
+    from windlass.s3.bucket import Bucket
+
     with _said(f"{address} cannot be removed"):
         bucket = Bucket(found.bucket)
         for one in list(s3.listed(bucket, f"{found.path}/")):
@@ -108,13 +129,13 @@ def remove(address: str, home: Path) -> None:
 
 @contextmanager
 def _said(what: str) -> Iterator[None]:
-    """Errors of a store as ours."""
+    """Errors of a store as ours; those of S3 are errors of the system too."""
     try:
         yield
-    except StoreError as error:
-        raise EngineError(f"{what}: {error.strerror or error}", HINT) from error
     except StorageError as error:
         raise EngineError(f"{what}: {error.message}", error.hint or HINT) from error
+    except OSError as error:
+        raise EngineError(f"{what}: {error.strerror or error}", HINT) from error
 
 
 def _unpack(archive: Path, into: Path) -> tuple[int, int]:
@@ -124,22 +145,3 @@ def _unpack(archive: Path, into: Path) -> tuple[int, int]:
         tar.extractall(into, members, filter="data")
     files = [one for one in members if one.isreg()]
     return len(files), sum(one.size for one in files)
-
-
-def _place(address: str, home: Path) -> Place:
-    try:
-        return open_place(Address.parse(address, home), home)
-    except WindlassError as error:
-        raise EngineError(f"{address} cannot be used: {error.message}", error.hint or HINT) from error
-
-
-def _entries(place: Place) -> list[Entry]:
-    async def read() -> list[Entry]:
-        return [one async for batch in place.entries() for one in batch]
-
-    if place.address.is_folder and not Path(place.address.path).is_dir():
-        return []
-    try:
-        return asyncio.run(read())
-    except StorageError as error:
-        raise EngineError(f"{place.address} cannot be read: {error.message}", error.hint or HINT) from error
