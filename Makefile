@@ -6,6 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 TOOLKIT := tests/engines/sagemaker/twin/toolkit
+EMULATOR := tests/fakeaws/emulator
 UV_VERSION := 0.13.8
 # A job of these tests must never land in the records of the person who runs them.
 TEST_HOME := $(CURDIR)/.cache/test-home
@@ -17,10 +18,17 @@ timed = @start=$$SECONDS; trap 'echo "make $@: exit $$?, $$((SECONDS - start)) s
 
 .PHONY: help
 help: ## list the chores
-	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F ':.*?## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F ':.*?## ' '{ \
+	  line = sprintf("  make %-19s", $$1); count = split($$2, words, " "); \
+	  for (i = 1; i <= count; i++) { \
+	    if (length(line) + length(words[i]) >= 79) { print line; line = sprintf("%26s", "") } \
+	    line = line " " words[i] } \
+	  print line }'
+	@echo "What stays outside of this folder: docs/guides/what-stays.md"
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with Windlass, torch and the tools (once; needs Python 3.11+, git, make)
+	@:
 
 $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" UV_VERSION="$(UV_VERSION)" bash tools/setup.sh
@@ -40,7 +48,11 @@ server-build: setup ## build the S3 server of the tests into the cache of this m
 
 .PHONY: test-slow
 test-slow: server-build ## the slower tests of this machine; CONTRACT=whole: with all cases of the contract in every way
-	$(timed) $(PYTEST) -m "slow and not cluster" --durations=15
+	$(timed) $(PYTEST) -m "slow and not cluster and not account" --durations=15
+
+.PHONY: test-aws
+test-aws: aws-env ## Terraform against an emulated account of AWS: every kill, every statement of the policies (an hour)
+	$(timed) KILLS=all STATEMENTS=all $(PYTEST) tests/infra -m slow --durations=15
 
 .PHONY: cluster-build
 cluster-build: setup ## build the programs of that cluster into the cache of this machine (once; 10 minutes)
@@ -92,14 +104,32 @@ format: setup ## put the code into the one shape that lint accepts
 examples-env: setup ## install what examples 05 and 06 import into .cache/examples-env (half a minute, once)
 	@bash tools/examples-env.sh
 
+.PHONY: frameworks-env
+frameworks-env: setup ## install what examples/frameworks import into .cache/frameworks-env (3 GB beside torch, a minute, once)
+	@bash tools/frameworks-env.sh
+
 .PHONY: sagemaker-env
 sagemaker-env: setup ## install AWS's toolkit and drivers, for tests, into .cache/sagemaker-env (half a minute, once)
 	@bash tools/sagemaker-env.sh
 
+.PHONY: aws-env
+aws-env: setup ## install the emulator of AWS and checkov, for tests, into .cache (a minute, once)
+	@bash tools/aws-env.sh
+
 .PHONY: docs
-docs: setup ## build the documentation into site/, refusing broken links
+docs: setup ## build the documentation into site/, which needs no network; refuses broken links
 	@$(BIN)/python tools/reference.py
-	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$said"; exit 1; }; echo "docs: site/index.html"
+	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$said"; exit 1; }
+	@! grep -rlE '<(script|link|img)[^>]*(src|href)="?https?:' site --include=*.html || { echo "docs: these load from another host"; exit 1; }
+	@echo "docs: site/index.html"
+
+.PHONY: wheel
+wheel: setup ## build the wheel and the source archive into dist/
+	@$(BIN)/python tools/wheel.py
+
+.PHONY: test-wheel
+test-wheel: setup ## run the wheel in clean environments of Python 3.11, 3.12 and 3.13, those that are here (half a minute)
+	$(timed) $(BIN)/python tools/wheel.py --test $(PYTHONS)
 
 .PHONY: size
 size: setup ## installed size and package count of the core (at most 12 packages, 30 MB)
@@ -129,10 +159,14 @@ lock: setup ## resolve the dependencies anew into requirements.lock
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -c requirements.lock examples/requirements.in -o examples/requirements.lock
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade -c requirements.lock examples/frameworks/requirements.in -o examples/frameworks/requirements.lock
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -c requirements.lock $(TOOLKIT)/requirements.in -o $(TOOLKIT)/requirements.lock
 	@$(BIN)/uv pip compile -q --no-deps --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade $(TOOLKIT)/bare.in -o $(TOOLKIT)/bare.lock
+	@for name in requirements checkov; do $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --upgrade $(EMULATOR)/$$name.in -o $(EMULATOR)/$$name.lock; done
 
 .PHONY: clean
-clean: ## remove what the chores made, .venv too
-	@rm -rf .venv .cache site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+clean: ## remove what the chores made here, .venv too; names what stays outside of this folder
+	@bash tools/clean.sh

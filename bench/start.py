@@ -4,12 +4,14 @@ Two or four ranks train a small convolutional network by DDP over gloo. The cloc
 prints the time of its first optimizer step. All ways run in turn, so that a slow minute slows all of them.
 
     python bench/start.py [--runs 5] [--ranks 2 4] [--only warm torchrun] [--smoke]
+    python bench/start.py --unsafe      # a script that imports what cannot be forked, beside --cold; and memory
     python bench/start.py --kubeflow    # the Kubeflow SDK's local back end alone: one rank, minutes, gigabytes
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -18,7 +20,9 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, median, peers, require_figures, spread, table
@@ -73,6 +77,19 @@ sys.exit(job.status != "Complete")
 """
 KUBEFLOW_PACKAGE = "kubeflow==0.5.0"
 KUBEFLOW_LIMIT_SECONDS = 1800
+UNSAFE = """
+import os
+import threading
+import time
+
+began = time.process_time()
+while time.process_time() - began < 1:  # as long as an import of its size takes
+    pass
+threading.Thread(target=threading.Event().wait, daemon=True).start()  # as pyarrow does, which it imports
+"""
+NUM_SHELLS = 10
+INSTALLED = ("torchx local_cwd", "accelerate launch")
+"""Ways that need an environment of their own."""
 FIRST = re.compile(r"first step at (\d+\.\d+)")
 WINDLASS = str(BIN / "windlass")
 
@@ -113,15 +130,6 @@ def ways(ranks: int, folder: Path, home: Path, others: Path) -> dict[str, Callab
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # fmt: skip
     run = [WINDLASS, "run", "train.py", "--procs-per-node", str(ranks)]
 
-    def first_ever() -> Trial:
-        fresh = Path(tempfile.mkdtemp(prefix="first-", dir=home))
-        env = {"WINDLASS_HOME": str(fresh)}
-        try:
-            return timed(run, folder, env)
-        finally:
-            subprocess.run([WINDLASS, "warm", "stop"], env={**os.environ, **env}, check=True, capture_output=True)
-            shutil.rmtree(fresh, ignore_errors=True)
-
     accelerate = [str(others / "python"), "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1",
                   "--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(ranks),
                   "--main_process_port", "0", "train.py"]  # fmt: skip
@@ -133,7 +141,8 @@ def ways(ranks: int, folder: Path, home: Path, others: Path) -> dict[str, Callab
             [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(ranks), "train.py"], folder, own
         ),
         "windlass, warm": lambda: timed(run, folder, {}),
-        "windlass, first ever": first_ever,
+        "windlass, warm, another environment": lambda: timed(run, folder, another_shell()),
+        "windlass, first ever": lambda: first_ever(run, folder, home),
         "windlass, cold": lambda: timed([*run, "--cold"], folder, {}),
         "torchx local_cwd": lambda: timed(torchx, folder, {**own, **path}),
         "accelerate launch": lambda: timed(accelerate, folder, {**own, "CUDA_VISIBLE_DEVICES": ""}),
@@ -144,11 +153,74 @@ def ways(ranks: int, folder: Path, home: Path, others: Path) -> dict[str, Callab
     return found
 
 
+def another_shell() -> dict[str, str]:
+    """Variables of a shell, or of a run, as there was none before."""
+    number = next(_SHELLS)
+    return {
+        "PATH": f"/envs/{number}/bin{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV_PROMPT": f"env-{number}",
+        "WANDB_NAME": f"sweep-{number}",
+        "SSH_TTY": f"/dev/pts/{number}",
+        "TERM": f"screen-{number}",
+    }
+
+
+_SHELLS = itertools.count()
+
+
+def first_ever(run: list[str], folder: Path, home: Path, env: Mapping[str, str] = MappingProxyType({})) -> Trial:
+    """A run in a home that has never had one; what it keeps is stopped."""
+    fresh = Path(tempfile.mkdtemp(prefix="first-", dir=home))
+    own = {**env, "WINDLASS_HOME": str(fresh)}
+    try:
+        return timed(run, folder, own)
+    finally:
+        subprocess.run([WINDLASS, "warm", "stop"], env={**os.environ, **own}, check=True, capture_output=True)
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def unsafe(ranks: int, runs: int) -> None:
+    """A script that imports a module which leaves a thread, beside its own cold start: first ever, and from then on."""
+    with fresh_home() as home, tempfile.TemporaryDirectory() as name:
+        folder, packages = Path(name), Path(name) / "packages"
+        (packages / "datasets").mkdir(parents=True)
+        (packages / "datasets" / "__init__.py").write_text(UNSAFE)
+        (folder / "train.py").write_text(f"import datasets\n{SCRIPT}")
+        (folder / "alone.py").write_text("import datasets, time\nprint(f'first step at {time.time():.6f}')\n")
+        env = {"PYTHONPATH": str(packages)}
+        for script in ("train.py", "alone.py"):
+            run = [WINDLASS, "run", script, "--procs-per-node", str(ranks)]
+            trials: dict[str, Callable[[], object]] = {
+                "windlass --cold, first ever": partial(first_ever, [*run, "--cold"], folder, home, env),
+                "windlass, first ever": partial(first_ever, run, folder, home, env),
+                "windlass --cold": partial(timed, [*run, "--cold"], folder, env),
+                "windlass, later": partial(timed, run, folder, env),
+            }
+            results = in_turn(trials, runs)
+            title = f"{'torch and datasets' if script == 'train.py' else 'datasets alone'}, {ranks} ranks"
+            for cold, ours in (list(results)[:2], list(results)[2:]):
+                report(title, {name: results[name] for name in (cold, ours)}, cold)
+
+
+def shells() -> None:
+    """What is kept after runs from ten shells with different environments."""
+    with fresh_home() as home, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(SCRIPT)
+        for _ in range(NUM_SHELLS):
+            timed([WINDLASS, "run", "train.py", "--procs-per-node", "2"], folder, another_shell())
+        from windlass.engines.local.warm_pool import WarmPool
+
+        kept = [[one["name"], one["forks"], f"{one['resident_bytes'] / 2**20:.0f}"] for one in WarmPool(home).show()]
+        table(f"kept after runs from {NUM_SHELLS} shells", ["warm process", "starts", "MiB resident"], kept)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--only", nargs="*", default=[], help="ways whose name contains one of these words")
+    parser.add_argument("--unsafe", action="store_true", help="a script that imports what cannot be forked; memory")
     parser.add_argument(
         "--kubeflow", action="store_true", help="the Kubeflow SDK's local back end, which takes minutes"
     )
@@ -160,17 +232,25 @@ def main() -> None:
     if chosen.kubeflow:
         kubeflow(chosen.runs)
         return
+    if chosen.unsafe:
+        for ranks in chosen.ranks:
+            unsafe(ranks, chosen.runs)
+        shells()
+        print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+        return
     for ranks in chosen.ranks:
         with fresh_home() as home, tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "train.py").write_text(SCRIPT)
-            trials = ways(ranks, folder, home, BIN if chosen.smoke else peers("torchx", "accelerate"))
+            has_peers = not chosen.only or any(word in name for word in chosen.only for name in INSTALLED)
+            trials = ways(ranks, folder, home, peers("torchx", "accelerate") if has_peers else BIN)
             if chosen.only:
                 trials = {name: run for name, run in trials.items() if any(word in name for word in chosen.only)}
-            report(ranks, in_turn(trials, chosen.runs))
+            report(f"{ranks} ranks", in_turn(trials, chosen.runs))
     if chosen.smoke:
         require_figures()
         return
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
     print("\nThe Kubeflow SDK's local back end is not among them: it installs torch for every job and starts one\n"
           "rank. See --kubeflow.")  # fmt: skip
 
@@ -199,12 +279,13 @@ def kubeflow(runs: int) -> None:
         scratch.mkdir()
         command = [str(python), "job.py"]
         trial = timed(command, folder, {**own, "TMPDIR": str(scratch)}, 1, KUBEFLOW_LIMIT_SECONDS)
-        report(1, {**results, "kubeflow local, 1 job": [trial]})
+        report("1 rank", {**results, "kubeflow local, 1 job": [trial]})
 
 
-def report(ranks: int, results: dict[str, list[object]]) -> None:
+def report(title: str, results: dict[str, list[object]], beside: str = "torchrun") -> None:
+    """Print the seconds of each way, and their ratio to those of the way `beside`."""
     rows = []
-    peer = [trial for trial in results.get("torchrun", []) if isinstance(trial, Trial)]
+    peer = [trial for trial in results.get(beside, []) if isinstance(trial, Trial)]
     for name, found in results.items():
         firsts = [trial.first for trial in found if isinstance(trial, Trial)]
         gones = [trial.gone for trial in found if isinstance(trial, Trial)]
@@ -215,7 +296,8 @@ def report(ranks: int, results: dict[str, list[object]]) -> None:
                 f"{median(gones) / median([trial.gone for trial in peer]):.3f}",
             ]
         rows.append([name, spread(firsts), ratios[0], spread(gones), ratios[1]])
-    table(f"{ranks} ranks" if ranks > 1 else "1 rank", ["way", "first step", "÷ torchrun", "gone", "÷ torchrun"], rows)
+    ratio = "÷ torchrun" if beside == "torchrun" else "÷ --cold"
+    table(title, ["way", "first step", ratio, "gone", ratio], rows)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ for word, (phase, seconds) in zip(["time", *[""] * len(phases)], phases.items(),
 print("\nNext:")
 for words, gives in (
     ("ps", "all runs"),
-    ("logs", "what the ranks of this run printed"),
-    (f"plan {job}", "what a run would do; nothing is started"),
+    ("logs", "the output of its ranks"),
+    (f"plan {job}", "the steps of a run"),
 ):
-    print(f"  {windlass + ' ' + words:52} {gives}")
+    print(f"  {windlass + ' ' + words:52}  {gives}")
 print(f"  edit --epochs in {job}, and run it again")
 PYTHON

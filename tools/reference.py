@@ -25,7 +25,7 @@ from windlass.errors import RunEnded, WindlassError
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 HEADER = "<!-- Made by `make docs` from the code. Edit the docstrings there, not this page. -->\n\n"
-HELP_WIDTH = 100
+HELP_WIDTH = 90  # what the site shows on a desk without scrolling
 
 
 def main(argv: list[str]) -> int:
@@ -52,11 +52,60 @@ def is_stale(path: Path, text: str) -> bool:
 def job_file_page() -> str:
     """Every field of a job file: what is written, and what it means."""
     schema = importlib.import_module("windlass.spec.schema").job_schema()
-    parts = [
-        "# Job file\n",
-        "Every field that a `job.yaml` may have. `windlass schema` prints the same as JSON Schema, for editors.\n",
-        fields_table(schema, schema["$defs"]),
-    ]
+    words = "Every field that a `job.yaml` may have. `windlass schema` prints the same as JSON Schema, for editors."
+    return file_page("Job file", words, schema)
+
+
+def cluster_file_page() -> str:
+    """Every field of a cluster file."""
+    schema = importlib.import_module("windlass.spec.schema").cluster_schema()
+    words = "Every field that a `cluster.yaml` may have. `windlass schema --cluster` prints the same as JSON Schema."
+    return file_page("Cluster file", words, schema)
+
+
+def targets_file_page() -> str:
+    """Every field of each kind of target."""
+    schema = importlib.import_module("windlass.spec.schema").targets_schema()
+    definitions = schema["$defs"]
+    kinds = [choice["$ref"].rsplit("/", 1)[-1] for choice in schema["additionalProperties"]["oneOf"]]
+    parts = ["# Targets file\n", TARGETS_WORDS]
+    for kind in kinds:
+        parts += [f"## {kind}\n", definitions[kind].get("description", "") + "\n"]
+        parts += [fields_table(definitions[kind], definitions)]
+    used = dict.fromkeys(name for kind in kinds for name in references(definitions[kind]))
+    for name in used:
+        if "properties" in definitions[name]:
+            words = definitions[name].get("description", "")
+            parts += [f"## {name}\n", words + "\n", fields_table(definitions[name], definitions)]
+    return "\n".join(parts)
+
+
+TARGETS_WORDS = """A `targets.yaml` names where jobs run; `--on NAME` chooses, and `windlass targets` lists them. Each
+name has a mapping with its `kind` and the fields of that kind:
+
+```yaml title="targets.yaml"
+lab:
+  kind: kubernetes
+  context: lab
+  namespace: team-a
+aws:
+  kind: sagemaker
+  region: us-east-1
+  role: arn:aws:iam::123456789012:role/training
+  storage: s3://bucket/windlass/
+```
+
+Files are read in this order, and the first that has a name counts: `targets.yaml` in the working folder,
+`~/.config/windlass/targets.yaml` (below `$XDG_CONFIG_HOME` where that is set), and those of
+[clusters](../guides/make-a-cluster.md) that Windlass has made. `local`, this machine, is always there and needs no
+line. A target holds no secret: credentials stay where `kubectl` and the AWS tools keep them. `windlass schema
+--targets` prints the same as JSON Schema, for editors.
+"""
+
+
+def file_page(title: str, words: str, schema: Mapping[str, Any]) -> str:
+    """A page with a table for the document of a schema, and one for each of its parts."""
+    parts = [f"# {title}\n", f"{words}\n", fields_table(schema, schema["$defs"])]
     used = dict.fromkeys(name for part in (schema, *schema["$defs"].values()) for name in references(part))
     for name in used:
         part = schema["$defs"][name]
@@ -211,6 +260,50 @@ def python_api_page() -> str:
     return "\n".join([*parts, f"## Errors\n\n{links}.\n"])
 
 
+TRAIN: Mapping[str, tuple[str, ...]] = {
+    "windlass.train": ("report", "stream"),
+    "windlass.train.checkpoint": ("Checkpoint", "Preempted"),
+    "windlass.train.sampler": ("BatchSampler",),
+}
+"""What a training script may import, by module."""
+TRAIN_WORDS = """What a training script may import. It works the same under Windlass, under torchrun and on its own, and
+needs no package but those that the script has: Windlass puts it on the path of each rank itself. Guides:
+[make a script resumable](../guides/make-a-script-resumable.md), [stream data](../guides/stream-data.md). Names that are
+not here are not promised.
+"""
+
+
+def train_api_page() -> str:
+    """Everything that `windlass.train` offers to scripts."""
+    parts = ["# Training library\n", TRAIN_WORDS]
+    for module, names in TRAIN.items():
+        for name in names:
+            value = getattr(importlib.import_module(module), name)
+            is_raised = inspect.isclass(value) and issubclass(value, BaseException)
+            call = "" if is_raised else f"\n\ndef {name}{signature(value)}: ..."
+            parts += [f"## {name}\n", f"```python\nfrom {module} import {name}{call}\n```\n"]
+            parts += [with_lists(documentation(value)) + "\n"]
+            parts += [*members(value), ""] if inspect.isclass(value) and not is_raised else []
+    return "\n".join(parts)
+
+
+def with_lists(text: str) -> str:
+    """A docstring whose sections of arguments and errors are lists."""
+    lines, is_list = [], False
+    for line in text.splitlines():
+        if line in ("Args:", "Raises:"):
+            is_list = True
+            lines += [line, ""]
+        elif is_list and (found := re.match(r"    (\w+): (.*)", line)):
+            lines.append(f"- `{found[1]}`: {found[2]}")
+        elif is_list and line.startswith("        "):
+            lines.append(f"  {line.strip()}")
+        else:
+            is_list = is_list and not line
+            lines.append(line)
+    return "\n".join(lines)
+
+
 def members(owner: type[Any]) -> Iterator[str]:
     """A list of a class's values, fields, properties and methods."""
     if issubclass(owner, enum.Enum):
@@ -263,10 +356,13 @@ def one_line(value: object) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "job-file.md": job_file_page,
+    "cluster-file.md": cluster_file_page,
+    "targets-file.md": targets_file_page,
     "cli.md": command_line_page,
     "exit-codes.md": exit_codes_page,
     "errors.md": errors_page,
     "python-api.md": python_api_page,
+    "train-api.md": train_api_page,
 }
 
 if __name__ == "__main__":

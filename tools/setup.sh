@@ -17,7 +17,9 @@ fi
 say "installing the packages of requirements.lock (torch with its parts: about 5 GB)"
 # The cache and .venv may lie on different file systems; copying is then right, and no reason for a warning.
 export UV_LINK_MODE="${UV_LINK_MODE:-hardlink}"
-.venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python -r requirements.lock
+# On a terminal uv shows its progress: the packages are large.
+quiet=-q; [ -t 2 ] && quiet=""
+.venv/bin/uv pip install $quiet --compile-bytecode --python .venv/bin/python -r requirements.lock
 .venv/bin/uv pip install -q --no-deps --python .venv/bin/python -e .
 # Start-up is a feature: an interpreter told not to write byte code would compile us anew at each command.
 env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m compileall -q src

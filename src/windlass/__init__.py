@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from windlass.runs.phase import Phase
     from windlass.runs.record import Status
     from windlass.spec.job import Job
+    from windlass.views.reports import CheckpointView, CopiedFiles
 
 _HOMES = {
+    "CheckpointView": "windlass.views.reports",
+    "CopiedFiles": "windlass.views.reports",
     "Cost": "windlass.runs.ledger",
     "Event": "windlass.runs.events",
     "Job": "windlass.spec.job",
@@ -63,6 +66,8 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
+    "CheckpointView",
+    "CopiedFiles",
     "Cost",
     "EngineError",
     "Event",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from tests.helpers.until import until
 
 import windlass
 from windlass.engines.fake import FakeEngine, FakeRank
@@ -95,6 +97,73 @@ def test_following_the_logs_gives_lines_as_they_come(context: Context) -> None:
     assert [line.text for line in run.logs(follow=True)] == ["one", "two"]
 
 
+def test_logs_and_events_arrive_beside_other_tasks(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "echo one; until [ -e go ]; do sleep 0.02; done; echo two"), context=context)
+
+    async def lines() -> list[str]:
+        found = []
+        async for line in run.logs(follow=True):
+            found.append(line.text)
+            (context.cwd / "go").touch()
+        return found
+
+    async def kinds() -> list[str]:
+        return [event.kind async for event in run.events()]
+
+    async def both() -> tuple[list[str], list[str]]:
+        return await asyncio.gather(lines(), kinds())
+
+    said, happened = asyncio.run(both())
+    assert said == ["one", "two"]
+    assert (happened[0], happened[-1]) == ("created", "end")
+
+
+def test_a_feed_that_is_left_ends_its_thread_and_an_error_in_it_is_raised(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "echo one; sleep 60"), context=context)
+
+    async def first() -> str:
+        async for line in run.logs(follow=True):
+            return line.text
+        return ""
+
+    assert asyncio.run(first()) == "one"
+    until(lambda: not [one for one in threading.enumerate() if one.name == "windlass-feed"])
+    run.stop(now=True).wait(check=False)
+    run.delete()
+
+    async def gone() -> None:
+        async for _ in run.events():
+            pass
+
+    with pytest.raises(windlass.NoSuchRun):
+        asyncio.run(gone())
+
+
+def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, tmp_path: Path) -> None:
+    waits = 'until [ -e "$WINDLASS_OUTPUT_DIR/go" ]; do sleep 0.02; done'
+    run = windlass.run(job("bash", "-c", waits, nodes=2), context=context)
+    until(lambda: all(rank.pid is not None for rank in run.status.ranks) and run.status.ranks)
+
+    async def asked() -> tuple[int, bytes]:
+        done = await asyncio.to_thread(
+            run.exec, ["bash", "-c", "cat; echo $WINDLASS_RANK; exit 3"], rank=1, stdin=b"in "
+        )
+        return done.returncode, done.stdout
+
+    assert asyncio.run(asked()) == (3, b"in 1\n")
+    assert run.checkpoints() == ()
+    assert run.verify_checkpoints() == {}
+    (tmp_path / "go").write_text("now")
+    assert run.put(tmp_path / "go", "output").files == 1
+    run.wait()
+    assert run.fetch("output/go", tmp_path / "back").bytes == 3
+    assert (tmp_path / "back").read_text() == "now"
+    with pytest.raises(windlass.UsageError, match="is not there"):
+        run.put(tmp_path / "nothing", "output")
+    with pytest.raises(windlass.UsageError, match="has ended"):
+        run.exec(["true"])
+
+
 def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context: Context) -> None:
     def play(rank: FakeRank) -> int:
         rank.print(f"rank {rank.rank}")
@@ -109,9 +178,9 @@ def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context:
 
 def test_what_is_public_is_pinned() -> None:
     assert sorted(windlass.__all__) == [
-        "Cost", "EngineError", "Event", "Job", "JobFileError", "Ledger", "LogLine", "NoSuchRun", "Phase", "Plan",
-        "PlanError", "Run", "RunEnded", "RunFailed", "RunNotFinished", "RunStopped", "Status", "StoreError",
-        "UsageError", "WindlassError", "get", "list_runs", "make_plan", "run",
+        "CheckpointView", "CopiedFiles", "Cost", "EngineError", "Event", "Job", "JobFileError", "Ledger", "LogLine",
+        "NoSuchRun", "Phase", "Plan", "PlanError", "Run", "RunEnded", "RunFailed", "RunNotFinished", "RunStopped",
+        "Status", "StoreError", "UsageError", "WindlassError", "get", "list_runs", "make_plan", "run",
     ]  # fmt: skip
     assert all(getattr(windlass, name) is not None for name in windlass.__all__)
     assert set(windlass.__all__) <= set(dir(windlass))

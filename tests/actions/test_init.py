@@ -42,6 +42,16 @@ def write(context: Context, name: str, text: str) -> None:
         ("import horovod.torch as hvd", "mpi"),
         ("from mpi4py import MPI", "mpi"),
         ("import torch.distributed\nimport horovod.torch", "mpi"),
+        ("import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()", "tensorflow"),
+        ("from tensorflow.distribute import MultiWorkerMirroredStrategy", "tensorflow"),
+        ("import tensorflow as tf", "plain"),
+        ("import keras", "plain"),
+        ("import jax\njax.distributed.initialize()", "jax"),
+        ("from jax.distributed import initialize", "jax"),
+        ("import jax", "plain"),
+        ("import xgboost as xgb", "plain"),
+        ("import lightgbm", "plain"),
+        ("import ray\nfrom torch.nn.parallel import DistributedDataParallel", "plain"),
         ("import torch", "plain"),
         ("import json", "plain"),
         ("from . import transformers", "plain"),
@@ -100,6 +110,13 @@ def test_else_the_one_whose_imports_train(context: Context) -> None:
     assert init.likeliest(context.cwd).script == "digits.py"
 
 
+def test_a_library_that_trains_is_named_where_it_needs_no_launcher(context: Context) -> None:
+    write(context, "prepare.py", MAIN)
+    write(context, "boost.py", "import xgboost as xgb" + MAIN)
+    made = init.draft(context)
+    assert (parse_job(made.text).run, made.reason) == ("boost.py", "it imports xgboost")
+
+
 def test_several_that_are_as_likely_are_named(context: Context) -> None:
     write(context, "one.py", MAIN)
     write(context, "two.py", MAIN)
@@ -107,8 +124,14 @@ def test_several_that_are_as_likely_are_named(context: Context) -> None:
         init.draft(context)
 
 
-def test_a_module_without_main_is_not_taken_for_a_program(context: Context) -> None:
+def test_the_only_python_file_is_taken_whatever_it_holds(context: Context) -> None:
+    write(context, "digits.py", "import torch.distributed\n")
+    assert init.likeliest(context.cwd).script == "digits.py"
+
+
+def test_modules_without_main_are_not_taken_for_programs(context: Context) -> None:
     write(context, "train.py", "import torch.distributed\n")
+    write(context, "model.py", "import torch\n")
     with pytest.raises(UsageError, match="no Python program"):
         init.draft(context)
 
@@ -134,3 +157,11 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_use(context: Context) ->
     context.cwd.rmdir()
     with pytest.raises(UsageError, match="cannot be written"):
         init.write(made)
+
+
+@pytest.mark.parametrize("template", init.TEMPLATES)
+def test_a_job_file_fits_a_terminal_of_80_columns(template: init.Template, context: Context) -> None:
+    write(context, "train.py", MAIN)
+    for with_schema in (False, True):
+        text = init.draft(context, template=template, with_schema=with_schema).text
+        assert [line for line in text.splitlines() if len(line) > 80] == []

@@ -19,7 +19,8 @@ from windlass.spec.job import Job
 
 SCRIPT = """
 import os, sys
-print(os.environ["WORLD_SIZE"], os.environ.get("WINDLASS_RESUME_FROM"), sys.executable, os.getcwd(), flush=True)
+print(os.environ["WINDLASS_WORLD_SIZE"], os.environ.get("WINDLASS_RESUME_FROM"), sys.executable, os.getcwd(),
+      flush=True)
 sys.exit(3 if os.environ["WINDLASS_ATTEMPT"] == "1" else 0)
 """
 
@@ -54,6 +55,16 @@ def test_an_elastic_job_may_still_shrink_as_far(context: Context, tmp_path: Path
     assert runs.replanned(old, 3, context).job["nodes"] == {"min": 2, "max": 3}
     assert "nodes" not in runs.replanned(old, 1, context).job  # one, as is usual
     assert runs.replanned(old, 8, context).run_id == old["run_id"]
+
+
+def test_the_launcher_stays_when_a_run_shrinks_to_one_rank(context: Context, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    job = {"name": "d", "run": "train.py", "nodes": 2}
+    old = windlass.make_plan(job, context=context).to_json()
+    assert runs.replanned(old, 1, context).nodes.launcher == "torchrun"
+    alone = windlass.make_plan({**job, "nodes": 1}, context=context).to_json()
+    assert runs.replanned(alone, 1, context).nodes.launcher == "plain"
+    assert runs.replanned(alone, 2, context).nodes.launcher == "torchrun"
 
 
 def test_a_run_of_the_api_resumes_itself(tmp_path: Path) -> None:

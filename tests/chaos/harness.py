@@ -135,7 +135,7 @@ class Play:
         command += ["--checkpoints", str(self.disk)] if outside else []
         # Nothing that differs between cases is in the environment, or each would need a warm process of its own.
         fields = {
-            "name": "chaos", "run": " ".join(command), "nodes": self.case.nodes, "grace": "10s",
+            "name": "chaos", "launcher": "torchrun", "run": " ".join(command), "nodes": self.case.nodes, "grace": "10s",
             "procs_per_node": self.case.procs_per_node, "python": sys.executable,
             "restarts": {"max": 100, "on": ["failure", "preemption", "node-loss"]},
         }  # fmt: skip

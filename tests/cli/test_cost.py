@@ -119,6 +119,15 @@ def test_a_cluster_that_gets_a_price_later_prices_the_runs_before(
     assert found["source"] == "target gpus, priced after the run began"
 
 
+def test_a_cluster_that_names_its_region_later_gets_list_prices(windlass: Call, home: Path) -> None:
+    ran_on_cluster(home, resources={"instance": "p4d.24xlarge"})
+    assert "region: us-east-1   for list prices" in windlass("cost").out
+    Path("targets.yaml").write_text(GPUS % "region: us-east-1")
+    found = windlass("cost", "-o", "json").json["cost"]
+    assert (found["per_node_hour"], found["currency"]) == (21.957642, "USD")
+    assert found["source"].startswith("list price of p4d.24xlarge in us-east-1, on demand, as of 2026-02-09")
+
+
 def test_a_run_that_is_not_there_is_102(windlass: Call) -> None:
     assert windlass("cost", "nope").code == 102
 

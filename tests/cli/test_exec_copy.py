@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pexpect
 import pytest
-from tests.cli.conftest import Call
+from tests.cli.conftest import WINDLASS, Call
 from tests.cli.test_json import hold
 from tests.helpers.until import until
 
@@ -27,7 +28,7 @@ while not (out / "go").exists():
 def live(windlass: Call) -> str:
     """A run of two ranks on two nodes that goes on until there is a file `go` in its output."""
     Path("wait.py").write_text(SCRIPT)
-    begun = windlass("run", "-d", "-q", "--nodes", "2", "wait.py")
+    begun = windlass("run", "-d", "-q", "--nodes", "2", "--set", "launcher=torchrun", "wait.py")
     assert begun.code == 0, begun.err
     run = begun.out.strip()
     output = Path.cwd().parent / "home" / "runs" / run / "output"
@@ -53,6 +54,19 @@ def test_a_command_ends_as_it_ends(windlass: Call, live: str) -> None:
     assert windlass("exec", "nope", "--", "true").code == 102
 
 
+def test_a_command_has_the_terminal(windlass: Call, live: str, environ: Mapping[str, str]) -> None:
+    refused = windlass("exec", live, "-t", "--", "true")
+    assert (refused.code, "--tty needs a terminal" in refused.err) == (2, True)
+    program, *words = [*WINDLASS, "exec", live, "-t", "--", "sh", "-c", "tty; read line; echo got $line"]
+    child = pexpect.spawn(program, words, env=dict(environ), encoding="utf-8", timeout=100)
+    child.expect("/dev/pts/")
+    child.sendline("hello")
+    child.expect("got hello")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
 def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
     windlass: Call, live: str, ended: Callable[..., Status]
 ) -> None:
@@ -62,6 +76,12 @@ def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
     assert sorted(path.name for path in Path("here").iterdir()) == ["0.txt", "1.txt"]
     assert windlass("cp", f"{live}:checkpoints/last.pt", ".").code == 0
     assert Path("last.pt").read_text() == "weights"
+    assert windlass("cp", f"{live}:checkpoints/last.pt", "weights/").code == 0
+    assert Path("weights/last.pt").read_text() == "weights"
+    assert windlass("cp", "last.pt", f"{live}:output/more/").code == 0
+    assert windlass("cp", f"{live}:output/more/last.pt", "again.pt").code == 0
+    assert windlass("cp", f"{live}:output/nope", "empty/").code == 2
+    assert not Path("empty").exists()
     Path("go").write_text("")
     assert windlass("cp", "go", f"{live}:output").code == 0
     assert ended(live).exit_code == 0

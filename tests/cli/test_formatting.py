@@ -41,6 +41,22 @@ def test_tables_align_also_with_colours_and_wide_letters() -> None:
     assert columns == [6, 6, 6]
 
 
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("short", ["short"]),
+        ("one two three four five six", ["one two three four", "  five six"]),
+        ("why       the script takes no such", ["why       the script", "          takes no", "          such"]),
+        ("warn  os  one two three", ["warn  os  one two", "          three"]),
+        ("   → a fix of it, too", ["   → a fix of it,", "     too"]),
+        ("in /a/path/that/is/longer/than/it here", ["in", "  /a/path/that/is/longer/than/it", "  here"]),
+        ("\x1b[31mone two\x1b[0m three four five", ["\x1b[31mone two\x1b[0m three four", "  five"]),
+    ],
+)
+def test_long_lines_are_broken_between_words(line: str, rows: list[str]) -> None:
+    assert formatting.wrapped(line, 20) == rows
+
+
 def test_a_table_without_rows_has_no_lines() -> None:
     assert formatting.table([]) == []
 

@@ -117,6 +117,7 @@ def test_schema_of_targets(windlass: Call) -> None:
 # -- doctor -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_doctor_has_a_line_for_each_thing_and_ends_well_here(windlass: Call) -> None:
     result = windlass("doctor")
     assert result.code == 0

@@ -8,11 +8,13 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import jsonschema
 import pytest
 from tests.cli.conftest import WINDLASS, Call
 
 from windlass.runs.record import Status
 from windlass.spec.job import Job
+from windlass.views.schema import schema_of
 
 DONE = Job(name="job", command=["true"])
 SAY = 'echo "::windlass {\\"step\\": 30, \\"total\\": 100, \\"loss\\": 0.25}"; echo said'
@@ -139,6 +141,26 @@ def test_logs_on_a_terminal_have_coloured_ranks_and_move_no_cursor(
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert windlass("logs").out == "\x1b[36m[0]\x1b[0m \x1b[31mred\x1b[0m\x1b[0m\n"
     assert windlass("logs", "--rank", "0").out == "\x1b[2J\x1b[31mred\x1b[0m\n"
+
+
+def test_logs_are_searched_stamped_and_printed_as_json(windlass: Call) -> None:
+    lines = "echo loss 1; echo note; echo loss 2; echo loss [3]"
+    assert windlass("run", "-q", "--procs-per-node", "1", "--", "bash", "-c", lines).code == 0
+    assert windlass("logs", "--grep", r"loss \d", "-r", "0").out == "loss 1\nloss 2\n"
+    assert windlass("logs", "--grep", "loss", "--tail", "2").out == "[0] loss 2\n[0] loss [3]\n"
+    assert windlass("logs", "-f", "--grep", "loss", "--tail", "3").out == "[0] loss 2\n[0] loss [3]\n"
+    stamped = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ "
+    assert re.fullmatch(rf"{stamped}\[0\] loss 1\n", windlass("logs", "-t", "-g", "loss 1").out)
+    assert re.fullmatch(rf"{stamped}loss 1\n", windlass("logs", "-t", "-g", "loss 1", "-r", "0").out)
+    found = [json.loads(line) for line in windlass("logs", "-o", "json", "--grep", "note").out.splitlines()]
+    jsonschema.Draft202012Validator(schema_of("logs")).validate(found[0])
+    assert [(one["rank"], one["attempt"], one["text"]) for one in found] == [(0, 1, "note")]
+
+
+def test_a_pattern_that_is_none_is_refused(windlass: Call) -> None:
+    refused = windlass("logs", "--grep", "[")
+    assert refused.code == 2
+    assert "--grep [: unterminated character set" in refused.err
 
 
 def test_following_logs_ends_with_the_run(windlass: Call) -> None:

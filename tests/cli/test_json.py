@@ -14,7 +14,7 @@ from tests.cli.conftest import Call
 from windlass.runs.record import Status
 from windlass.views.schema import PRINTED, schema_of
 
-BOOM = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('no')\ntime.sleep(90)\n"
+BOOM = "import os, time\nif os.environ['WINDLASS_RANK'] == '1': raise ValueError('no')\ntime.sleep(90)\n"
 
 
 def hold(what: str, data: Any) -> None:

@@ -76,6 +76,16 @@ def test_every_command_has_help_with_an_example_that_is_right(name: str, windlas
         command.make_context(found[1], words)
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_terminal_of_80_columns(name: str, windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = cli.get_command(click.Context(cli), name)
+    parts = list(command.commands) if isinstance(command, click.Group) else []
+    for words in ([], [name], *([name, part] for part in parts)):
+        shown = windlass(*words, "-h").out
+        assert [line for line in shown.splitlines() if len(line) > 80] == []
+
+
 def test_version_is_one_line(windlass: Call) -> None:
     assert re.fullmatch(r"windlass, version \d+\.\d+\.\d+\n", windlass("--version").out)
 
@@ -100,6 +110,13 @@ def test_a_command_line_without_a_command_prints_the_help_with_clicks_code(
     assert "error:" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["warm", "data", "cluster", "target", "prices"])
+def test_a_group_without_a_command_prints_its_help(name: str, windlass: Call) -> None:
+    shown = windlass(name)
+    assert (shown.code, shown.out) == (2, "")
+    assert shown.err.startswith(f"Usage: windlass {name} [OPTIONS] COMMAND")
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +125,10 @@ def test_a_command_line_without_a_command_prints_the_help_with_clicks_code(
     [
         (("statu",), "'statu' is not a command (did you mean status?)"),
         (("frobnicate",), "'frobnicate' is not a command"),
+        (("list",), "'list' is not a command (that is windlass ps)"),
+        (("cancel", "digits-7"), "'cancel' is not a command (that is windlass stop)"),
+        (("delete", "digits-7"), "'delete' is not a command (that is windlass rm)"),
+        (("submit", "job.yaml"), "'submit' is not a command (that is windlass run)"),
         (("ps", "--al"), "--al"),
         (("run", "--node", "2"), "--nodes"),
         (("schema", "--targets", "--printed-by", "ps"), "ask for one"),
@@ -122,6 +143,74 @@ def test_wrong_use_is_one_message_with_code_2(words: tuple[str, ...], said: str,
     assert said in result.err
     assert "see: windlass" in result.err
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "found", "hint"),
+    [
+        (
+            "run train.py --epochs 5",
+            "--epochs",
+            "arguments of the script go after --: windlass run train.py -- --epochs 5",
+        ),
+        ("run train.py --nodes 2 --lr=1 -d x", "--lr=1", "windlass run train.py --nodes 2 -d -- --lr=1 x"),
+        ("plan train.py 5", "5", "windlass plan train.py -- 5"),
+        (
+            "exec digits-7 -r 1 nvidia-smi -L",
+            "nvidia-smi",
+            "the command goes after --: windlass exec digits-7 -r 1 -- nvidia",
+        ),
+    ],
+)
+def test_arguments_without_dashes_are_shown_behind_them(line: str, found: str, hint: str, windlass: Call) -> None:
+    result = windlass(*line.split())
+    assert (result.code, result.out) == (2, "")
+    assert f"windlass {line.split()[0]} does not take {found}\n" in result.err
+    assert hint in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "hint"),
+    [
+        ("run sh -c pwd", "sh is neither a job file nor a script",
+         "a command line goes after --: windlass run -- sh -c pwd"),
+        ("plan --nodes 2 sh --nproc-per-node 2 train.py", "sh is neither a job file nor a script",
+         "windlass plan --nodes 2 -- sh --nproc-per-node 2 train.py"),
+        ("run trian.py", "trian.py is not there", "did you mean train.py?"),
+        ("run train.py --nproc-per-node 2", "--procs-per-node", "see: windlass run --help"),
+        ("run train.py --nodes", "'--nodes' requires an argument", "see: windlass run --help"),
+    ],
+)  # fmt: skip
+def test_what_was_meant_is_named(
+    line: str, said: str, hint: str, windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    result = windlass(*line.split())
+    assert result.code == 2
+    assert said in result.err
+    assert hint in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--nodes x", "--nodes: expected a whole number or {min: 1, max: 4}, found 'x'"),
+        ("--timeout soon", "--timeout: expected a duration, found 'soon'"),
+        ("--set grace=never", "--set grace: expected a duration, found 'never'"),
+        ("--set resources.gpus=x", "--set resources.gpus: expected a whole number, found 'x'"),
+        ("--env 1=2", "--env 1: not a name for a variable"),
+    ],
+)
+def test_a_value_that_an_option_gave_is_an_error_of_the_option(
+    line: str, said: str, windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    result = windlass("plan", "train.py", *line.split())
+    assert result.code == 2
+    assert f"error: {said}" in result.err
+    assert "train.py:" not in result.err
 
 
 @pytest.mark.parametrize("words", [("status",), ("logs",), ("events",), ("stop",)])
@@ -193,3 +282,14 @@ def test_an_error_message_cannot_move_the_cursor(windlass: Call) -> None:
     assert done.code != 0
     assert "digits�[2J" in done.err
     assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("words", [("cluster", "ls"), ("data", "ls"), ("ps",)])
+def test_a_home_that_cannot_be_used_is_named(words: tuple[str, ...], windlass: Call, home: Path) -> None:
+    home.write_text("a file")
+    said = windlass(*words)
+    assert said.code == 1
+    assert str(home) in said.err
+    assert "WINDLASS_HOME" in said.err
+    assert "internal error" not in said.err
+    home.unlink()

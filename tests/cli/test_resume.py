@@ -15,7 +15,7 @@ from windlass.spec.job import Job
 
 SCRIPT = """
 import os
-print("world", os.environ["WORLD_SIZE"], "attempt", os.environ["WINDLASS_ATTEMPT"])
+print("world", os.environ["WINDLASS_WORLD_SIZE"], "attempt", os.environ["WINDLASS_ATTEMPT"])
 print("from", os.environ.get("WINDLASS_RESUME_FROM", "wherever it was"))
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from tests.helpers.until import until
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 
-HI = "command: [bash, -c, 'echo hi $RANK']\n"
+HI = "command: [bash, -c, 'echo hi $WINDLASS_RANK']\n"
 UNTIL_ENOUGH = "command: [bash, -c, 'touch begun; echo begun; until [ -e enough ]; do sleep 0.05; done; echo done']\n"
 
 
@@ -106,7 +107,7 @@ def test_a_line_is_shown_while_the_run_goes_on(environ: Mapping[str, str]) -> No
 def test_failure_names_the_first_cause_with_its_traceback(windlass: Call) -> None:
     Path("boom.py").write_text(
         "import os, time\n"
-        "if os.environ['RANK'] != '2':\n    time.sleep(100)\n"
+        "if os.environ['WINDLASS_RANK'] != '2':\n    time.sleep(100)\n"
         "def deep():\n    raise ValueError('no rope left')\n"
         "deep()\n"
     )
@@ -285,7 +286,7 @@ def test_job_options_keep_what_the_file_says_otherwise(windlass: Call) -> None:
         (("--nodes", "many"), "nodes"),
         (("--nodes", "0"), "nodes"),
         (("--nodes", "4:1"), "nodes"),
-        (("--procs-per-node", "-1"), "procs_per_node"),
+        (("--procs-per-node", "-1"), "--procs-per-node"),
         (("--set", "nodse=2"), "did you mean nodes?"),
         (("--set", "grace"), "NAME=VALUE"),
         (("--set", "=3"), "NAME=VALUE"),
@@ -311,7 +312,7 @@ def test_a_wrong_option_is_refused_with_code_2_before_anything_starts(
     ("words", "said"),
     [
         (("nothing.yaml",), "nothing.yaml"),
-        (("no-script.py",), "neither a job file nor a script"),
+        (("no-script.py",), "no-script.py is not there"),
         (("--",), "no command follows --"),
         (("--", "no-such-program"), "no-such-program was not found"),
         ((), "there is no job.yaml"),
@@ -339,6 +340,41 @@ def test_the_plan_of_an_elastic_job_says_how_few_nodes_it_goes_on_with(windlass:
     shown = windlass("plan", "train.py", "--nodes", "1:3")
     assert shown.code == 0, shown.err
     assert "train on local: 3 nodes × 1 rank, and with 1 node if others are lost" in shown.out
+
+
+def test_a_plan_shows_no_id_that_its_run_will_not_have(windlass: Call) -> None:
+    write_job()
+    first, again = windlass("plan", "-o", "json"), windlass("plan", "-o", "json")
+    assert first.out == again.out
+    assert first.json["run_id"] == f"{first.json['name']}-xxxxx"
+    assert "xxxxx stands for letters of its id" in windlass("plan").out
+
+
+def test_a_rehearsal_of_nodes_is_not_warned_of_its_cores_and_too_many_ranks_of_a_node_are(windlass: Call) -> None:
+    write_job()
+    cores = len(os.sched_getaffinity(0))
+    for nodes, procs, is_warned in ((4, cores, False), (5, cores, True), (1, cores + 1, True)):
+        notes = windlass("plan", "--nodes", str(nodes), "--procs-per-node", str(procs), "-o", "json").json["notes"]
+        assert ("ranks-exceed-cores" in [note["code"] for note in notes]) == is_warned
+
+
+def test_a_run_that_starts_for_long_says_what_it_imports(windlass: Call) -> None:
+    Path("torch.py").write_text("import time\ntime.sleep(1.3)\n")  # found before any other
+    Path("train.py").write_text("import torch\nprint('trains')\n")
+    result = windlass("run", "--cold", "train.py")
+    assert result.code == 0, result.err
+    said = [line.partition(": ")[2] for line in result.err.splitlines() if ": " in line]
+    assert said[:3] == ["starting (1 node × 1 rank)", "starting: importing torch", "training (1 node × 1 rank)"]
+
+
+def test_a_script_that_refuses_its_arguments_has_not_trained(windlass: Call) -> None:
+    Path("train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    result = windlass("run", "train.py", "--", "--epoch", "x")
+    assert result.code == 100
+    assert "unrecognized arguments: --epoch x" in result.err
+    for shown in (result.err, windlass("status").out, windlass("why").out, windlass("events").out):
+        assert "training" not in shown
+    assert "training" not in windlass("status", "-o", "json").json["phases"]
 
 
 def test_plan_touches_nothing(windlass: Call, home: Path) -> None:

@@ -3,16 +3,59 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
-from tests.cli.conftest import Call
+from tests.cli.conftest import WINDLASS, Call
 from tests.cli.test_json import hold
 from tests.engines.kubernetes.test_setup import NAME, Namespace
 
 from windlass.engines.kubernetes.preflight import rbac
+from windlass.spec.job import Job
+
+TARGETS = """
+lab: {kind: kubernetes, context: lab-context, namespace: team, region: us-east-1}
+local: {kind: local, price_per_hour: 2}
+"""
+
+
+def completed(line: str, environ: Mapping[str, str]) -> list[str]:
+    """What bash is offered for the last word of a command line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_WINDLASS_COMPLETE": "bash_complete"}
+    done = subprocess.run([*WINDLASS], env={**environ, **words}, capture_output=True, text=True, check=False)
+    return [found.partition(",")[2] for found in done.stdout.splitlines()]
+
+
+def test_targets_are_listed_with_where_they_are_and_the_file_that_names_them(windlass: Call, home: Path) -> None:
+    assert windlass("targets").out.splitlines()[1].split() == ["local", "local", "this", "machine", "–"]
+    Path("targets.yaml").write_text(TARGETS)
+    shown = windlass("targets").out.splitlines()
+    assert shown[2].split()[:5] == ["lab", "kubernetes", "lab-context", "team", "us-east-1"]
+    found = windlass("targets", "-o", "json").json
+    hold("targets", found)
+    assert found[0]["settings"] == {"price_per_hour": 2.0}
+    assert found[0]["file"] == str(Path.cwd() / "targets.yaml")
+    Path("targets.yaml").write_text("lab: {kind: kubernets}\n")
+    refused = windlass("targets")
+    assert (refused.code, "did you mean kubernetes?" in refused.err) == (2, True)
+
+
+def test_targets_settings_and_paths_of_runs_are_completed(
+    environ: Mapping[str, str], recorded: Callable[..., str]
+) -> None:
+    Path("targets.yaml").write_text(TARGETS)
+    assert completed("windlass run --on l", environ) == ["local", "lab"]
+    assert completed("windlass ps --on local,la", environ) == ["local,lab"]
+    assert completed("windlass plan --set resources.g", environ) == ["resources.gpus=", "resources.gpu_type="]
+    assert completed("windlass rerun x --set start=", environ) == ["start=warm", "start=cold"]
+    run_id = recorded(Job(name="job", command=["true"]), 0)
+    assert f"{run_id}:" in completed("windlass cp ", environ)
+    assert completed(f"windlass cp {run_id}:c", environ) == [f"{run_id}:checkpoints/", f"{run_id}:code/"]
+    Path("targets.yaml").write_text("{")
+    assert completed("windlass run --on l", environ) == ["local"]
 
 
 @pytest.fixture

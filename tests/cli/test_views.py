@@ -150,6 +150,13 @@ def test_failure_shows_the_first_cause_with_its_traceback_and_names_the_victims(
     assert "ranks 0–1, 3 failed because rank 2 failed" in text
     assert "Traceback (most recent call last)" in text
     assert "ValueError: bad" in text.splitlines()[-3]
+
+
+def test_a_traceback_is_shown_without_the_marks_below_its_code() -> None:
+    marked = {**CAUSE, "traceback": "Traceback (most recent call last):\n    step()\n    ~~~~^^\nValueError: bad"}
+    text = shown(training(**{**FAILED, "cause": marked}))
+    assert "step()" in text
+    assert "^" not in text
     assert "\x1b" not in text
     assert "windlass logs digits-7f3k2 --rank 2 --tail 50" in text
 

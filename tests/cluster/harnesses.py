@@ -25,7 +25,7 @@ from windlass.plan.plan import Plan
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
-CAN = frozenset({Can.SCRIPTS, Can.TORCH, Can.PROGRAMS, Can.EVERY_LINE})
+CAN = frozenset({Can.ANY_LAUNCHER, Can.SCRIPTS, Can.TORCH, Can.PROGRAMS, Can.EVERY_LINE})
 ADDED = ("KUBERNETES_", "HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "WINDLASS_CODE_DIGEST", "JOBSET_",
          "WINDLASS_SUPERVISOR", "WINDLASS_KEY_FILE", "WINDLASS_POD_NAME")  # fmt: skip
 """How the names begin of variables that a cluster gives to every container."""

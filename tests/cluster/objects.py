@@ -26,6 +26,10 @@ dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=2)
 mine = torch.tensor([float(os.environ["RANK"]) + 1])
 dist.all_reduce(mine)
 print("user", os.getuid(), "sum", mine.item())
+store = dist.distributed_c10d._get_default_store()
+store.set("ended/" + os.environ["RANK"], "yes")
+if os.environ["RANK"] == "0":
+    store.wait(["ended/1"])  # it serves the store: a rank that has not read all of it yet would fail
 """
 SLEEP = "import time; time.sleep(3600)"
 

@@ -1,4 +1,4 @@
-"""A proxy before the API server that cuts or stalls the connections of a user's machine."""
+"""A proxy before the API server that cuts or stalls connections, and a relay by which pods reach this machine."""
 
 from __future__ import annotations
 
@@ -88,3 +88,37 @@ def behind(cluster: Cluster, proxy: Proxy, path: Path) -> Cluster:
     found |= {"server": f"https://127.0.0.1:{proxy.port}", "tls-server-name": host}
     path.write_text(json.dumps(view))
     return replace(cluster, kubeconfig=str(path))
+
+
+@contextmanager
+def relay(host: str, port: int) -> Iterator[int]:
+    """Passes connections to a port of `host` on to a port of loopback; gives the port."""
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", port))
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=pump, args=(one, other), daemon=True).start()
+
+    def pump(one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (one, other):
+                end.close()
+
+    with socket.create_server((host, 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()

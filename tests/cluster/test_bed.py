@@ -16,7 +16,8 @@ from tests.cluster.rights import LIMITED, until_granted
 
 from windlass.engines.kubernetes.preflight.rbac import Right
 
-PATIENCE = "--timeout=180s"
+pytestmark = pytest.mark.timeout(600)
+PATIENCE = "--timeout=500s"
 
 
 def read(cluster: Cluster, *args: str) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from tests.cluster.bed.layout import ROOT, Layout
 from tests.cluster.bed.node import GPU
 from tests.cluster.bed.sharing import alone
 
-PATIENCE = "--timeout=180s"
+pytestmark = pytest.mark.timeout(600)
+PATIENCE = "--timeout=500s"
 COUNTER = """
 import time
 for count in range(100000):

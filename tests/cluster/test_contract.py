@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.harnesses import ADDED, CAN, OPERATORS, claimed, harness_on, set_up
+from tests.engines.cases.setup import Setup
 from tests.engines.contract import Contract
 from tests.engines.harness import Aspect, Can, Harness, Way
 
@@ -25,7 +26,7 @@ their output."""
 
 
 @pytest.mark.timeout(900)
-class OnCluster(Contract):
+class OnCluster(Setup, Contract):
     """All cases, in a namespace of their own; `via` is the way."""
 
     via: str
@@ -95,5 +96,5 @@ class TestMpijob(OnCluster):
     """Ranks of mpirun: it starts them in each pod, and each has all that it has under the other ways."""
 
     via = "mpijob"
-    way = way("mpijob")
+    way = way("mpijob", can=CAN - {Can.ANY_LAUNCHER})
     fields: ClassVar[dict[str, Any]] = {"launcher": "mpi"}

@@ -27,11 +27,11 @@ pytestmark = pytest.mark.timeout(900)
 
 TALK = """
 import os, socket, sys, time
-rank, attempt = os.environ["RANK"], os.environ["WINDLASS_ATTEMPT"]
+rank, attempt = os.environ["WINDLASS_RANK"], os.environ["WINDLASS_ATTEMPT"]
 for number in range(20):
     print(f"step {number}/20 loss {attempt}", flush=True)
     time.sleep(0.1)
-place = (os.environ["MASTER_ADDR"] if rank == "1" else "", 23000)
+place = (os.environ["WINDLASS_MASTER_ADDR"] if rank == "1" else "", 23000)
 if (rank, attempt) == ("0", "1"):
     listener = socket.create_server(place)
     time.sleep(600)

@@ -24,7 +24,7 @@ __all__ = ["narrow"]
 
 SCRIPT = """
 import os, signal, sys, time
-fault, attempt, rank = sys.argv[1], os.environ["WINDLASS_ATTEMPT"], os.environ["RANK"]
+fault, attempt, rank = sys.argv[1], os.environ["WINDLASS_ATTEMPT"], os.environ["WINDLASS_RANK"]
 print(f"attempt {attempt} of rank {rank}", flush=True)
 if attempt == "1":
     time.sleep(8)
@@ -36,7 +36,7 @@ if attempt == "1":
         time.sleep(1)
 if fault == "shrinks":
     print('::windlass {"checkpoint": {"action": "saved", "step": 1}}', flush=True)
-    while attempt == "2" or os.environ["WORLD_SIZE"] == "1":
+    while attempt == "2" or os.environ["WINDLASS_WORLD_SIZE"] == "1":
         time.sleep(1)
 """
 WAIT_SECONDS = 600.0

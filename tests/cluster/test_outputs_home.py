@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)
 
 SCRIPT = """
 import os, pathlib, sys, time
-rank, out = os.environ["RANK"], pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"])
+rank, out = os.environ["WINDLASS_RANK"], pathlib.Path(os.environ["WINDLASS_OUTPUT_DIR"])
 if rank == "1":
     time.sleep(float(sys.argv[2]))
 (out / "part").mkdir()

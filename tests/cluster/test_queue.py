@@ -29,7 +29,7 @@ from windlass.spec.targets import KubernetesTarget
 
 SCRIPT = """
 import os, time
-print(f"attempt {os.environ['WINDLASS_ATTEMPT']} of rank {os.environ['RANK']}", flush=True)
+print(f"attempt {os.environ['WINDLASS_ATTEMPT']} of rank {os.environ['WINDLASS_RANK']}", flush=True)
 while os.environ["WINDLASS_ATTEMPT"] in os.environ["WAITS"]:
     time.sleep(0.1)
 """

@@ -20,10 +20,10 @@ from windlass.supervise.process import supervisor_pid
 
 SCRIPT = """
 import os, socket, time
-attempt, rank = os.environ["WINDLASS_ATTEMPT"], os.environ["RANK"]
+attempt, rank = os.environ["WINDLASS_ATTEMPT"], os.environ["WINDLASS_RANK"]
 print(f"attempt {attempt} of rank {rank}", flush=True)
 if attempt in os.environ["BREAKS"]:
-    place = (os.environ["MASTER_ADDR"] if rank == "1" else "", 23000 + int(attempt))
+    place = (os.environ["WINDLASS_MASTER_ADDR"] if rank == "1" else "", 23000 + int(attempt))
     if rank == "0":
         listener = socket.create_server(place)
     while rank == "1":  # pods start when they can, and the pod of a rank that has not begun is not reused

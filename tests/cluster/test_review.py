@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -12,8 +13,10 @@ import pytest
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.host import wait_for
 from tests.cluster.harnesses import harness_on, opened, pods, set_up, target_on
+from tests.cluster.proxy import relay
 from tests.engines.harness import Harness, Run
 from tests.engines.kubernetes.test_labels import OF_RUN, require, templates
+from tests.supervise.test_notify import SECRET, Hook, hooked
 
 from windlass.engines.kubernetes import expiry, layout
 from windlass.engines.kubernetes.engine import KubernetesEngine
@@ -75,9 +78,11 @@ def until_gone(bed: Bed, namespace: str, run: Run) -> None:
     wait_for(lambda: not objects_of(bed, namespace, run), "all objects to be gone")
 
 
-def lose_the_pod(bed: Bed, namespace: str, run: Run, attempt: int) -> None:
-    [pod] = pods(bed, namespace, run, attempt)
-    name = pod["metadata"]["name"]
+def lose_the_pod(bed: Bed, namespace: str, run: Run) -> None:
+    """Lose the pod in which a run trains: that of an earlier attempt, where the latest was ordered in it."""
+    alive = [pod for number in (1, 2) for pod in pods(bed, namespace, run, number)
+             if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]  # fmt: skip
+    name = alive[-1]["metadata"]["name"]
     bed.kubectl("delete", "pod", "-n", namespace, name, "--grace-period=0", "--force")
 
 
@@ -89,19 +94,34 @@ def started(harness: Harness, folder: Path, lasts: str, **fields: Any) -> Run:
     )
 
 
+@contextlib.contextmanager
+def webhook(bed: Bed, namespace: str) -> Iterator[Hook]:
+    """A webhook that pods reach, and the Secret with its address."""
+    with hooked() as hook:
+        port = int(hook.address.split(":")[2].partition("/")[0])
+        with relay(bed.layout.outside, port) as outside:
+            address = f"SLACK_URL=http://{bed.layout.outside}:{outside}{SECRET}"
+            bed.kubectl("create", "secret", "generic", "slack-url", "-n", namespace, f"--from-literal={address}")
+            yield hook
+
+
 def test_a_supervisor_is_refused_nothing_and_uses_each_of_its_rights(bed: Bed, namespace: str, tmp_path: Path) -> None:
     set_up(bed, namespace)
     results = {"results": {"size": "1GiB", "storage_class": "bed"}}
-    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
-        first = started(harness, tmp_path / "code", "2", kubernetes={"via": "job", **results})
+    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness, webhook(bed, namespace) as hook:
+        told = {"labels": {"team": "vision"}, "notify": "slack-url"}
+        first = started(harness, tmp_path / "code", "2", kubernetes={"via": "job", **results}, **told)
         second = started(harness, tmp_path / "code", "2", kubernetes={"via": "jobset"})
         for run in (first, second):
             run.until(lambda run: "attempt 2" in run.text())
-            lose_the_pod(bed, namespace, run, 1)  # attempt 2 has begun in the pod of attempt 1
+            lose_the_pod(bed, namespace, run)
             run.until(lambda run: len(run.status.attempts) == 3)
         for run in (first, second):
             assert run.wait().phase is Phase.SUCCEEDED, run.text()
             require_labels(objects_of(bed, namespace, run))
+        assert {one["metadata"]["labels"].get("team") for one in objects_of(bed, namespace, first)} == {"vision"}
+        wait_for(lambda: hook.got, "the webhook to be told")
+        assert [(one["run"]["id"], one["run"]["phase"]) for one in hook.got] == [(first.id, "succeeded")]
         stopped = started(harness, tmp_path / "code", "", resources={"cpus": 1000})
         stopped.until(lambda run: run.status.waits_for)  # no node has as many: its supervisor deletes the pod
         harness.engine.stop(stopped.id)

@@ -20,7 +20,7 @@ WAITS_FOR_SPARES = f"""import os, time
 print("ready", flush=True)
 while os.environ["WINDLASS_ATTEMPT"] == "1" or not os.path.exists({GO!r}):
     time.sleep(0.1)
-print("rank", os.environ["RANK"], "of attempt", os.environ["WINDLASS_ATTEMPT"], flush=True)
+print("rank", os.environ["WINDLASS_RANK"], "of attempt", os.environ["WINDLASS_ATTEMPT"], flush=True)
 """
 WAIT_SECONDS = 240.0
 

@@ -200,7 +200,7 @@ def test_lines_that_were_rotated_away_while_no_supervisor_lived_are_counted(
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED
         lines = [line.text for line in run.lines()]
-        assert lines[-1] == "done"
+        assert "done" in lines[-2:]  # the count of what is missing may come after it
         there = sum(line.startswith("line ") for line in lines)
         assert there < NUM_LINES
         [said] = [line for line in lines if line.startswith("[windlass] ")]

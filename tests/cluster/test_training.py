@@ -46,7 +46,7 @@ NUM_LINES = 2000
 COUNTS = f"""
 import os, time
 for number in range({NUM_LINES}):
-    print(f"line {{number}} of rank {{os.environ['RANK']}}", flush=True)
+    print(f"line {{number}} of rank {{os.environ['WINDLASS_RANK']}}", flush=True)
     time.sleep(0.02)
     while number == {NUM_LINES} // 2 and not os.path.exists(os.environ["WINDLASS_OUTPUT_DIR"] + "/go"):
         time.sleep(0.1)
@@ -303,7 +303,7 @@ def test_twenty_runs_at_once_all_end_right(cluster: Cluster, namespace: str, tmp
         for run in runs:
             succeeded(run)
             [env] = run.json_of_ranks().values()
-            assert (env["WINDLASS_RUN_ID"], env["WORLD_SIZE"], len(run.status.attempts)) == (run.id, "1", 1)
+            assert (env["WINDLASS_RUN_ID"], env["WINDLASS_WORLD_SIZE"], len(run.status.attempts)) == (run.id, "1", 1)
 
 
 def test_an_api_server_that_is_killed_and_restarted_changes_nothing(

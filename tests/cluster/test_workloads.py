@@ -32,7 +32,7 @@ Operator = Callable[[str], None]
 WAIT_SECONDS = 240.0
 BY_TORCH = ("trainjob", "pytorchjob")
 APART = """import os, time
-if os.environ["RANK"] == "0":
+if os.environ["WINDLASS_RANK"] == "0":
     time.sleep(35)  # longer than the time that mpirun has to end after its ranks
     print("rank 0 was the last")
 """

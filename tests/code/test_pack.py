@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from windlass.code.pack import Packed, pack
+from windlass.code.selection import HOME
 from windlass.errors import UsageError
+from windlass.runs import private
+from windlass.runs.store import Store
 
 LIMIT = 1 << 20
 
@@ -120,3 +125,37 @@ def test_credentials_are_refused_before_anything_is_packed(folder: Path) -> None
         pack(folder, LIMIT, {})
     write(folder, _dot_windlassignore="!.env")
     assert "code/.env" in names(pack(folder, LIMIT, {}))
+
+
+# -- records of runs in the folder ------------------------------------------------------------------------------------
+
+CODE = ["code/data/big.bin", "code/package/model.py", "code/train.py"]
+LOCKED = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)  # "dead man's switch" of SQLite's WAL index
+    except OSError:
+        print("locked")
+"""
+
+
+@pytest.mark.parametrize("below", ["records", "."])
+def test_records_in_the_folder_stay_behind_and_an_open_one_keeps_its_locks(folder: Path, below: str) -> None:
+    # A packer that closes a file of the database gives up the locks of its process. The next process then truncates
+    # the index that this one has mapped: it ends by SIGBUS.
+    with Store(folder / below) as store:
+        store.run_dir("digits-1").mkdir()
+        assert store.count() == 0
+        assert names(pack(folder, LIMIT, {})) == CODE
+        command = [sys.executable, "-c", LOCKED, str(store.home / "record.db-shm")]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "locked\n"
+
+
+def test_what_stays_behind_is_what_a_home_of_records_has() -> None:
+    assert {private.RECORD, *private.BESIDE_RECORD, *private.FOLDERS, "prices.json"} == HOME
+
+
+def test_a_file_of_that_name_alone_travels(tmp_path: Path) -> None:
+    write(tmp_path / "job", record_dot_db="", train_dot_py="")
+    assert names(pack(tmp_path / "job", LIMIT, {})) == ["code/record.db", "code/train.py"]

@@ -65,6 +65,13 @@ def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
         ("RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.", "nan-loss", "learning rate"),
         ("ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
          "process-group-missing", "init_process_group"),
+        ("ValueError: You set `devices=2` and `num_nodes=1` in Lightning, but the product (2 * 1) does not match the "
+         "world size (1).", "ranks-mismatch", "procs_per_node: 2"),
+        ("ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+         "expected, but not set", "launcher-variables", "launcher: torchrun"),
+        ("windlass.train.checkpoint.UnreadableCheckpoint: step-8 cannot be read, also after retries (EIO). No other",
+         "checkpoint-unreadable", "windlass resume r-1, with --from NAME"),
+        ("KeyError: 'LOCAL_RANK'", "launcher-variables", "launcher: torchrun"),
         ("AssertionError: shapes differ", "exception", "train.py:7"),
     ],
 )  # fmt: skip
@@ -77,6 +84,22 @@ def test_known_exceptions_have_their_own_codes(line: str, code: str, fix: str) -
 def test_torchs_prefixes_do_not_hide_a_traceback() -> None:
     tail = "".join(f"[rank0]: {line}\n" for line in (TRACE + "KeyError: 'w'").splitlines())
     assert failed(tail).verdict.summary == "the script raised KeyError: 'w'"
+
+
+@pytest.mark.parametrize(
+    ("option", "launcher"), [("--local_rank", "deepspeed"), ("--local-rank", "distributed.launch")]
+)
+def test_a_script_that_does_not_take_what_its_launcher_passes_is_told_how_to_do_without(
+    option: str, launcher: str
+) -> None:
+    tail = f"usage: train.py [-h]\ntrain.py: error: unrecognized arguments: {option}=0\n"
+    cause = {"rank": 0, "summary": "", "exit_code": 2, "traceback": "", "victims": []}
+    case = seen(ranks=[RankSeen(0, exit_code=2, ended_at=103.0, tail=tail)], cause=cause, exit_code=2)
+    passed = diagnose(replace(case, plan={"job": {"run": f"train.py '{option}=$WINDLASS_LOCAL_RANK'"}})).verdict
+    typed = diagnose(replace(case, plan={"job": {"run": f"train.py {option}=0"}})).verdict
+    assert (passed.code, typed.code) == ("wrong-arguments", "wrong-arguments")
+    assert launcher in passed.fix
+    assert "change the arguments" in typed.fix
 
 
 def test_sigkill_is_want_of_memory_only_where_the_kernel_counted_it() -> None:
@@ -171,6 +194,41 @@ def test_one_who_stops_a_run_is_the_reason_of_its_end_and_the_stacks_are_told_be
     found = diagnose(seen(Phase.STOPPED, ranks=ranks, more=more))
     assert found.verdict.code == "stopped"
     assert [other.code for other in found.others] == ["collective-not-joined"]
+
+
+SAVED = ("checkpoint", {"action": "saved", "step": 1200, "name": "step-00001200-a2f3c1"})
+REFUSED = ("checkpoint", {"action": "refused", "step": 1200, "name": "step-00001200-a2f3c1", "reason": "torn"})
+
+
+@pytest.mark.parametrize(
+    ("more", "gives"),
+    [
+        ((), "starts it again"),
+        ((SAVED,), "continues from step 1,200"),
+        ((SAVED, REFUSED), "starts it again"),
+    ],
+    ids=["no-checkpoint", "saved", "damaged"],
+)
+@pytest.mark.parametrize(
+    ("phase", "exit_code", "cause", "facts"),
+    [
+        (Phase.STOPPED, 0, None, {}),
+        (Phase.LOST, 1, {"summary": "gone"}, {}),
+        (Phase.LOST, 1, {"summary": "gone"}, {"booted_at": 5000.0}),
+        (Phase.LOST, 1, {"summary": "gone"}, {"keeper_words": "Traceback\nKeyError: 1"}),
+        (Phase.FAILED, 124, {"summary": "the timeout of 60 s was reached"}, {}),
+        (Phase.FAILED, 1, {"summary": "node 0 is gone", "node_lost": 0}, {}),
+    ],
+    ids=["stopped", "lost", "rebooted", "crashed", "timeout", "node-lost"],
+)
+def test_after_an_end_that_is_not_the_scripts_fault_the_next_command_is_resume(
+    phase: Phase, exit_code: int, cause: dict[str, Any] | None, facts: dict[str, Any], more: Any, gives: str
+) -> None:
+    begun = ("rank", {"rank": 0, "pid": 7})
+    case = replace(seen(phase, cause=cause, exit_code=exit_code, more=(begun, *more)), facts=facts)
+    verdict = diagnose(case).verdict
+    assert f"windlass resume r-1 {gives}" in verdict.fix
+    assert "windlass run" not in verdict.fix
 
 
 def test_a_machine_that_came_up_after_the_run_began_was_restarted() -> None:
@@ -337,6 +395,10 @@ def test_the_last_good_loss_is_the_last_finite_one_before_it_became_nan(name: st
     verdict = diagnose(seen(Phase.SUCCEEDED, ranks=[RankSeen(0, exit_code=0)], exit_code=0, more=more)).verdict
     assert verdict.code == "nan-loss"
     assert list(verdict.evidence) == evidence
+
+
+def test_the_message_of_a_script_that_found_nan_is_quoted_once() -> None:
+    assert failed(TRACE + "ValueError: loss is nan\n").verdict.evidence[0] == "ValueError: loss is nan"
 
 
 def test_a_loss_of_an_attempt_before_says_nothing_of_one_that_reported_none() -> None:

@@ -11,7 +11,8 @@ import click
 import pytest
 
 from windlass.cli.main import cli
-from windlass.spec.parse import parse_job
+from windlass.engines import target_model
+from windlass.spec.parse import parse_cluster, parse_job, parse_targets
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -60,10 +61,16 @@ def is_job_file(text: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_job_files_in_pages_parse(page: Path) -> None:
+def test_files_in_pages_parse(page: Path) -> None:
     for text, where in blocks(page, r"yaml|yaml .*"):
         if is_job_file(text):
             parse_job(text, where)
+    for text, where in blocks(page, r'yaml title="job\.yaml"'):
+        parse_job(text, where)
+    for text, where in blocks(page, r'yaml title="[^"]*targets\.yaml"'):
+        parse_targets(text, where, target_model)
+    for text, where in blocks(page, r'yaml title="cluster\.yaml"'):
+        parse_cluster(text, where)
 
 
 def test_the_site_names_every_page() -> None:
@@ -97,9 +104,13 @@ def refusal(words: list[str]) -> str:
     """What the command line says against these words; empty if they are a command with options that exist."""
     try:
         top = click.Context(cli, info_name="windlass", **cli.context_settings)  # a command keeps its names of help
+        if words[1:] == ["--version"]:
+            return ""
         name, command, rest = cli.resolve_command(top, words[1:])
         assert command is not None
         command.make_context(name, rest, parent=top)
+    except click.exceptions.Exit:  # `--help` has printed
+        return ""
     except click.ClickException as error:
         return error.format_message()
     return ""

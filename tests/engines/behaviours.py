@@ -37,7 +37,7 @@ class RealRank:
     """A process that an engine has started."""
 
     def __init__(self) -> None:
-        self.rank = int(os.environ["RANK"])
+        self.rank = int(os.environ["WINDLASS_RANK"] if "WINDLASS_RANK" in os.environ else os.environ["RANK"])
         self.attempt = int(os.environ.get("WINDLASS_ATTEMPT", "1"))
         self.argv = sys.argv
         self.env = dict(os.environ)
@@ -66,8 +66,8 @@ class RealRank:
         time.sleep(60)
 
 
-def environment(rank: Rank) -> None:
-    rank.print(json.dumps(rank.env))
+def environment(rank: Rank, *words: str) -> None:
+    rank.print(json.dumps({**rank.env, **({"arguments": words} if words else {})}))
 
 
 def arguments(rank: Rank, *words: str) -> None:
@@ -108,7 +108,7 @@ def die(rank: Rank, number: str) -> None:
 def _all_are_here(rank: Rank) -> None:
     """Wait for the others: a launcher may start them some time apart, and who was never started is nobody's victim."""
     _say_in_a_file(rank, "here")
-    _wait_for_files(rank, "here", int(rank.env["WORLD_SIZE"]))
+    _wait_for_files(rank, "here", int(rank.env["WINDLASS_WORLD_SIZE"]))
 
 
 def _shared(rank: Rank) -> Path:
@@ -192,7 +192,7 @@ def last_words(rank: Rank, seconds: str) -> int:
 def last_words_or_fail(rank: Rank, which: str, seconds: str) -> int:
     """One rank fails, once the others are ready; they save."""
     if rank.rank == int(which):
-        _wait_for_files(rank, "ready", int(rank.env["WORLD_SIZE"]) - 1)
+        _wait_for_files(rank, "ready", int(rank.env["WINDLASS_WORLD_SIZE"]) - 1)
         return 4
     return last_words(rank, seconds)
 
@@ -226,7 +226,7 @@ def fail_until(rank: Rank, attempt: str) -> int:
         "MASTER_ADDR",
         "MASTER_PORT",
     )
-    rank.print(json.dumps({name: rank.env[name] for name in names}))
+    rank.print(json.dumps({name: rank.env.get(name) for name in names}))
     return 7 if rank.attempt < int(attempt) and rank.rank == 0 else 0
 
 

@@ -49,6 +49,7 @@ class Can(enum.Enum):
     SHELL = "variables of the shell in which the command was called"
     BYTES = "log of bytes: the service keeps text"
     STOPS_AT_ONCE = "stop without a grace period: the service has no such request"
+    ANY_LAUNCHER = "way to start ranks without its own launcher"
     QUICK_START = "start within a second: its launcher imports torch first"
 
 

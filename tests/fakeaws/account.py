@@ -52,6 +52,24 @@ class Account:
                 words = f"User: {self.caller} is not authorized to perform: {action} on resource: {on}"
                 raise NotThere("AccessDeniedException", words)
 
+    def admit(self, body: Mapping[str, Any]) -> None:
+        """Raise NotThere with AWS's error for a training job whose role, image or number of instances there is not.
+
+        What a test has not said anything of is not looked at.
+        """
+        role, image = str(body["RoleArn"]), str(body["AlgorithmSpecification"]["TrainingImage"])
+        if self.roles and not _trusts_sagemaker(self.roles.get(role.rpartition("/")[2])):
+            raise NotThere("ValidationException", f"Could not assume role {role}. Please ensure that the role exists "
+                           "and allows principal 'sagemaker.amazonaws.com' to assume the role.")  # fmt: skip
+        if self.images and image.rpartition("/")[2] not in self.images:
+            raise NotThere("ValidationException", f"Requested image {image} not found.")
+        kind, count = body["ResourceConfig"]["InstanceType"], body["ResourceConfig"]["InstanceCount"]
+        use = f"{kind} for {'spot ' if body.get('EnableManagedSpotTraining') else ''}training job usage"
+        limit = int(self.quotas.get(use, 0))
+        if self.quotas and count > limit:
+            raise NotThere("ResourceLimitExceeded", f"The account-level service limit '{use}' is {limit} Instances, "
+                           f"with current utilization of 0 Instances and a request delta of {count}.")  # fmt: skip
+
     def _GetSecretValue(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["SecretId"]
         if name not in self.secrets:
@@ -95,6 +113,13 @@ class Account:
 
     def arn(self, what: str) -> str:
         return f"arn:aws:iam::{self.number}:{what}"
+
+
+def _trusts_sagemaker(document: Mapping[str, Any] | None) -> bool:
+    """Whether a trust policy of the one form that tests write names the service."""
+    return document is not None and any(
+        one.get("Principal") == {"Service": "sagemaker.amazonaws.com"} for one in document["Statement"]
+    )
 
 
 def _allows(policy: Mapping[str, Any], action: str, resource: str, context: Mapping[str, list[str]]) -> bool:

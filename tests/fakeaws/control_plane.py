@@ -8,20 +8,19 @@ told to it by a test.
 from __future__ import annotations
 
 import functools
-import json
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs
 
 from botocore.session import Session
 from botocore.validate import ParamValidator
-from tests.fakeaws.account import Account, NotThere, of_form, to_xml
+from tests.fakeaws.account import Account, NotThere
+from tests.fakeaws.handler import AwsError, Handler
 
 from windlass.engines.sagemaker.service import Refused
 from windlass.engines.sagemaker.twin.service import FOLDER, Twin
@@ -33,23 +32,10 @@ ENDPOINTS: Final = (
     "AWS_ENDPOINT_URL_SAGEMAKER", "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_IAM",
     "AWS_ENDPOINT_URL_SERVICE_QUOTAS", "AWS_ENDPOINT_URL_ECR",
 )  # fmt: skip
-SERVICES: Final = {
-    "SageMaker": "sagemaker", "Logs_20140328": "logs", "ServiceQuotasV20190624": "service-quotas",
-    "AmazonEC2ContainerRegistry_V20150921": "ecr", "secretsmanager": "secretsmanager",
-}  # fmt: skip
-"""By the first part of the header that names an operation."""
 CAPACITY: Final = (
     "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type."
 )
-JSON: Final = "application/x-amz-json-1.1"
-
-
-class AwsError(Exception):
-    """An error as AWS answers it."""
-
-    def __init__(self, code: str, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.code, self.message, self.status = code, message, status
+STEPS: Final = "SecondaryStatusTransitions"
 
 
 class ControlPlane:
@@ -57,7 +43,7 @@ class ControlPlane:
 
     def __init__(self, home: Path, environ: Mapping[str, str], **twin: Any) -> None:
         """Jobs are kept below `home`; containers get what `environ` says of S3."""
-        self._home = home
+        self.home = home
         self.account = Account(ACCOUNT)
         self._environ, self._options = environ, twin
         self.twin = Twin(home, environ, **twin)
@@ -70,8 +56,16 @@ class ControlPlane:
         """Whether what hosts have written has arrived in the logs; else no line that is new has."""
         self.never_started: dict[str, dict[str, Any]] = {}
         """Jobs that have failed before any container was started, by name."""
+        self.bodies: dict[str, Mapping[str, Any]] = {}
+        """The request of each training job, by its name."""
         self.tags: dict[str, list[dict[str, str]]] = {}
         """Of each training job, which its description lacks."""
+        self.waits_with: tuple[str, str] | None = None
+        """The secondary status and message with which new jobs wait for instances, until `provide`; None: none do."""
+        self.waiting: dict[str, dict[str, Any]] = {}
+        """Descriptions of jobs that have no instances yet, by name; of those that were stopped, to the end."""
+        self.warm_pools: dict[str, dict[str, Any]] = {}
+        """The `WarmPoolStatus` of jobs whose instances are kept, by name."""
         self.fails_with = ""
         """The `FailureReason` with which jobs fail before a container is started; empty where they do not."""
         self.on_call: Callable[[str], object] = lambda operation: None
@@ -83,11 +77,10 @@ class ControlPlane:
 
     def start(self) -> None:
         """Listen, at the same port as before."""
-        handler = type("Handler", (_Handler,), {"plane": self})
+        handler = type("Handler", (Handler,), {"plane": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler)
         self._port = self._server.server_address[1]
-        own = {"AWS_ENDPOINT_URL_SECRETS_MANAGER": f"http://127.0.0.1:{self._port}"}
-        self.twin = Twin(self._home, {**self._environ, **own}, **self._options)
+        self.twin = Twin(self.home, self.container_environ, **self._options)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
@@ -103,13 +96,18 @@ class ControlPlane:
         url = f"http://127.0.0.1:{self._port}"
         return {**dict.fromkeys(ENDPOINTS, url), "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
 
+    @property
+    def container_environ(self) -> dict[str, str]:
+        """The environment of this machine as containers get it, with what they reach instead of AWS."""
+        return {**self._environ, "AWS_ENDPOINT_URL_SECRETS_MANAGER": f"http://127.0.0.1:{self._port}"}
+
     def refuse(self, operation: str, code: str, message: str, times: int = 1, status: int = 400) -> None:
         """Answer the next calls of an operation with an error."""
         self.errors.setdefault(operation, deque()).extend(AwsError(code, message, status) for _ in range(times))
 
     def jobs(self) -> list[str]:
         """The names of all training jobs."""
-        return sorted([*self.never_started, *(path.name for path in (self._home / FOLDER).glob("[!.]*"))])
+        return sorted([*self.never_started, *self.waiting, *(path.name for path in (self.home / FOLDER).glob("[!.]*"))])
 
     def answer(self, service: str, operation: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a call. Raises AwsError."""
@@ -144,32 +142,65 @@ class ControlPlane:
         name = body["TrainingJobName"]
         arn = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/{name}"
         self.tags.setdefault(name, body.get("Tags", []))
-        if name in self.never_started:
+        self.bodies.setdefault(name, body)
+        if name in self.never_started or name in self.waiting:
             raise AwsError("ResourceInUse", f"training job {name} exists")
-        if not self.fails_with:
-            self.twin.create(body)
+        self.account.admit(body)
+        if self.waits_with is not None:
+            self.waiting[name] = _unstarted(body, arn, "InProgress", self.waits_with)
+        elif self.fails_with:
+            steps = (("Starting", "Preparing the instances for training"), ("Failed", self.fails_with))
+            failed = {"FailureReason": self.fails_with, "TrainingEndTime": time.time()}
+            self.never_started[name] = {**_unstarted(body, arn, "Failed", *steps), **failed}
         else:
-            now = time.time()
-            steps = [("Starting", "Preparing the instances for training"), ("Failed", self.fails_with)]
-            self.never_started[name] = {
-                **body, "TrainingJobArn": arn, "TrainingJobStatus": "Failed", "SecondaryStatus": "Failed",
-                "FailureReason": self.fails_with, "CreationTime": now, "LastModifiedTime": now, "TrainingEndTime": now,
-                "SecondaryStatusTransitions": [
-                    {"Status": status, "StartTime": now, "StatusMessage": text} for status, text in steps
-                ],
-            }  # fmt: skip
+            self._reuse_warm_pool(body)
+            self.twin.create(body)
         return {"TrainingJobArn": arn}
+
+    def provide(self) -> None:
+        """Give instances to all jobs that wait for them, and to new ones."""
+        self.waits_with = None
+        for name, job in list(self.waiting.items()):
+            if job["TrainingJobStatus"] == "InProgress":
+                self.twin.create(self.bodies[name])
+                del self.waiting[name]
+
+    def _reuse_warm_pool(self, body: Mapping[str, Any]) -> None:
+        """The instances of an ended job go to the next one that is alike and keeps them too."""
+        resources = body["ResourceConfig"]
+        if not resources.get("KeepAlivePeriodInSeconds"):
+            return
+        for name, pool in self.warm_pools.items():
+            there = self.twin.describe(name)
+            alike = all(there["ResourceConfig"][key] == resources[key] for key in ("InstanceType", "InstanceCount"))
+            if pool["Status"] == "Available" and alike and there["RoleArn"] == body["RoleArn"]:
+                pool |= {"Status": "Reused", "ReusedByJob": body["TrainingJobName"]}
+                return
+
+    def _warm_pool(self, name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+        """What a description says of the instances that are kept after the job."""
+        if not found["ResourceConfig"].get("KeepAlivePeriodInSeconds") or name in self.never_started:
+            return {}
+        if found["TrainingJobStatus"] != "Completed":
+            return {"WarmPoolStatus": {"Status": "InUse"}}
+        return {"WarmPoolStatus": dict(self.warm_pools.setdefault(name, {"Status": "Available"}))}
 
     def _DescribeTrainingJob(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["TrainingJobName"]
-        found = dict(self.never_started.get(name) or self.twin.describe(name))
+        found = dict(self.never_started.get(name) or self.waiting.get(name) or self.twin.describe(name))
         path = f"{found['OutputDataConfig']['S3OutputPath']}/{name}/output/model.tar.gz"
         arn = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/{name}"
         # The model of the service requires the artifacts, also where there are none yet.
-        return {"ModelArtifacts": {"S3ModelArtifacts": path}, **found, "TrainingJobArn": arn}
+        pool = self._warm_pool(name, found)
+        return {"ModelArtifacts": {"S3ModelArtifacts": path}, **found, **pool, "TrainingJobArn": arn}
 
     def _StopTrainingJob(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        self.twin.stop(body["TrainingJobName"])
+        name = body["TrainingJobName"]
+        if (job := self.waiting.get(name)) is None:
+            self.twin.stop(name)
+        elif job["TrainingJobStatus"] == "InProgress":
+            arn, before = job["TrainingJobArn"], [(one["Status"], one["StatusMessage"]) for one in job[STEPS]]
+            self.waiting[name] = _unstarted(self.bodies[name], arn, "Stopped", *before, ("Stopped", "Job stopped"))
         return {}
 
     def _Search(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +220,7 @@ class ControlPlane:
     def _DescribeLogStreams(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._require_group(body)
         name, _, _ = body.get("logStreamNamePrefix", "").partition("/")
-        if name in self.never_started:
+        if name in self.never_started or name in self.waiting:
             return {"logStreams": []}
         return {"logStreams": [{"logStreamName": one} for one in self.twin.log_streams(name)]}
 
@@ -214,45 +245,14 @@ class ControlPlane:
         return {"UserId": "AIDA", "Account": ACCOUNT, "Arn": f"arn:aws:iam::{ACCOUNT}:user/ada"}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    plane: ControlPlane
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests read what was asked from `calls`."""
-
-    def do_POST(self) -> None:
-        """One call of an operation."""
-        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        target = self.headers.get("X-Amz-Target", "")
-        try:
-            if target:
-                service = SERVICES[target.partition(".")[0]]
-                body = json.loads(data or b"{}")
-                found = self.plane.answer(service, target.rpartition(".")[2], body)
-                self._send(200, JSON, json.dumps(found).encode())
-            else:
-                self._send(200, "text/xml", self._queried(parse_qs(data.decode())))
-        except AwsError as error:
-            if target:
-                words = {"__type": error.code, "message": error.message}
-                self._send(error.status, JSON, json.dumps(words).encode())
-            else:
-                xml = f"<ErrorResponse><Error><Code>{error.code}</Code><Message>{error.message}</Message></Error>"
-                self._send(error.status, "text/xml", f"{xml}</ErrorResponse>".encode())
-
-    def _queried(self, form: Mapping[str, list[str]]) -> bytes:
-        operation = form["Action"][0]
-        service = "sts" if operation == "GetCallerIdentity" else "iam"
-        xml = to_xml(self.plane.answer(service, operation, of_form(form)))
-        return f"<{operation}Response><{operation}Result>{xml}</{operation}Result></{operation}Response>".encode()
-
-    def _send(self, status: int, kind: str, data: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+def _unstarted(body: Mapping[str, Any], arn: str, status: str, *steps: tuple[str, str]) -> dict[str, Any]:
+    """The description of a job none of whose containers has run, after these steps."""
+    now = time.time()
+    return {
+        **body, "TrainingJobArn": arn, "TrainingJobStatus": status, "SecondaryStatus": steps[-1][0],
+        "CreationTime": now, "LastModifiedTime": now,
+        STEPS: [{"Status": one, "StartTime": now, "StatusMessage": text} for one, text in steps],
+    }  # fmt: skip
 
 
 @functools.cache

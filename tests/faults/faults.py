@@ -414,6 +414,7 @@ FAULTS = (
         "port-taken",
         0,
         ("Windlass keeps it", "launcher: plain"),
+        {"launcher": "torchrun"},
     ),
     Fault(
         "an interpreter that went between plan and start",
@@ -595,6 +596,7 @@ FAULTS = (
         "gpu-not-visible",
         0,
         ("gloo",),
+        {"launcher": "torchrun"},
         needs=lambda: no_torch() or has_gpu(),
     ),
     # -- ends from outside, and silence --
@@ -668,8 +670,9 @@ HEALTHY = (
         job={"grace": "100ms"},
     ),
     Fault(
-        "MASTER_PORT bound by the tracker of a launcher: plain job",
-        "import os, socket\nserver = socket.socket()\nserver.bind(('0.0.0.0', int(os.environ['MASTER_PORT'])))\n"
+        "the master port bound by the tracker of a launcher: plain job",
+        "import os, socket\nserver = socket.socket()\n"
+        "server.bind(('0.0.0.0', int(os.environ['WINDLASS_MASTER_PORT'])))\n"
         "server.listen()\n",
         "none",
         job={"launcher": "plain"},

@@ -201,10 +201,10 @@ ROWS: dict[str, Row] = {
     "0 nodes": Row(("run", "--nodes", "0"), says=("nodes", "at least 1", "0")),
     "−1 nodes": Row(("run", "--nodes", "-1"), says=("nodes", "at least 1", "-1")),
     "0 ranks": Row(files=job(procs_per_node=0), says=("procs_per_node", "at least 1")),
-    "−1 ranks": Row(("run", "--procs-per-node", "-1"), says=("procs_per_node", "at least 1")),
+    "−1 ranks": Row(("run", "--procs-per-node", "-1"), says=("--procs-per-node", "at least 1")),
     "odd ranks": Row(("run", "--procs-per-node=--5"), says=("--5",)),
     "ranks of another script": Row(("run", "--procs-per-node", "²"), says=("²",)),
-    "a number without end": Row(("run", "--procs-per-node", "9" * 5000), says=("procs_per_node",)),
+    "a number without end": Row(("run", "--procs-per-node", "9" * 5000), says=("--procs-per-node",)),
     "nodes without end": Row(("run", "--nodes", "9" * 5000), says=("nodes",)),
     "a billion nodes": Row(("run", "--nodes", "1000000000"), says=("nodes", "at most")),
     "a hundred million ranks": Row(

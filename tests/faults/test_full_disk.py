@@ -14,11 +14,12 @@ from tests.helpers.disk import fill, small_disk
 from tests.helpers.machine import Machine, kill, machine_in
 from tests.helpers.until import until
 
+pytestmark = pytest.mark.slow
 NUM_RANKS = 4
 SPEAKS = """
 import os, signal, sys, time
 from pathlib import Path
-rank, marks = os.environ["RANK"], Path(os.environ["MARKS"])
+rank, marks = os.environ["WINDLASS_RANK"], Path(os.environ["MARKS"])
 signal.signal(signal.SIGTERM, lambda *_: ((marks / f"asked-{rank}").touch(), sys.exit(0)))
 print("before", flush=True)
 (marks / f"began-{rank}").touch()
@@ -41,13 +42,20 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
-def begin(machine: Machine, **env: str) -> Path:
-    """A detached run of 2 nodes × 2 ranks that all wait for `go`; gives the folder of their marks."""
-    marks = machine.folder / "marks"
+def write_job(machine: Machine, num_nodes: int, procs_per_node: int, **env: str) -> Path:
+    """A job whose ranks all wait for `go`; gives the folder of their marks."""
+    marks = machine.folder / f"marks-{num_nodes}"
     marks.mkdir()
     machine.write("speak.py", SPEAKS)
-    job = {"name": "full", "run": "speak.py", "nodes": 2, "procs_per_node": 2, "grace": "1s", "python": sys.executable}
+    shape = {"nodes": num_nodes, "procs_per_node": procs_per_node}
+    job = {"name": "full", "run": "speak.py", **shape, "grace": "1s", "python": sys.executable}
     machine.write("job.yaml", json.dumps({**job, "env": {"MARKS": str(marks), **env}}))
+    return marks
+
+
+def begin(machine: Machine, **env: str) -> Path:
+    """A detached run of 2 nodes × 2 ranks; gives the folder of its marks."""
+    marks = write_job(machine, 2, 2, **env)
     done = machine.windlass("run", "--detach")
     assert done.returncode == 0, done.stderr
     until(lambda: len(list(marks.glob("began-*"))) == NUM_RANKS, "not begun")
@@ -73,19 +81,20 @@ def missing_bytes(events: list[dict[str, Any]]) -> dict[int, int]:
 
 def test_runs_end_true_while_the_disk_is_full_and_say_what_their_logs_lack(machine: Machine) -> None:
     marks = begin(machine)
-    watching = machine.start("run", "--quiet", "--set", "nodes=1", "--set", "procs_per_node=1")
-    until(lambda: len(machine.supervisors()) == 2, "the second run has not begun")
-    until(lambda: len(machine.ranks()) == NUM_RANKS + 1, "the second run has not begun")
+    of_second = write_job(machine, 1, 1)
+    watching = machine.start("run", "--quiet")
+    until((of_second / "began-0").exists, "the second run has not begun")
     filler = fill(machine.home)
     (marks / "go").touch()
     until(lambda: len(list(marks.glob("finished-*"))) == NUM_RANKS, "the full disk has stopped the ranks")
+    (of_second / "go").touch()
     out, err = watching.communicate(timeout=60)
     assert watching.returncode == 0, out + err
     for run in json.loads(machine.windlass("ps", "--all", "-o", "json").stdout):
         status = machine.ended(run["id"])
         assert status["phase"] == "succeeded"
         assert {state["exit_code"] for state in status["ranks"]} == {0}
-        assert status["logs_dropped"]
+        assert status["logs_dropped"], machine.events(run["id"])
         assert all(lack["bytes"] > lack["lines"] > 0 for lack in status["logs_dropped"])
         assert "incomplete: " in machine.windlass("status", run["id"]).stdout
         assert "the logs lack what the ranks wrote" in machine.windlass("why", run["id"]).stdout.replace("\n", " ")
@@ -117,7 +126,6 @@ def test_the_logs_keep_what_they_could_and_the_history_says_how_much_is_missing(
     assert merged.stdout.count("before") == NUM_RANKS
 
 
-@pytest.mark.slow
 def test_a_failing_rank_ends_the_others_though_nothing_can_be_written(machine: Machine) -> None:
     marks = begin(machine, FAILS="3")
     (marks / "wait").touch()
@@ -132,7 +140,7 @@ def test_a_failing_rank_ends_the_others_though_nothing_can_be_written(machine: M
     machine.empty()
 
 
-@pytest.mark.parametrize("words", [pytest.param((), marks=pytest.mark.slow), ("--now",)])
+@pytest.mark.parametrize("words", [(), ("--now",)])
 def test_a_run_is_stopped_on_a_full_disk(machine: Machine, words: tuple[str, ...]) -> None:
     marks = begin(machine)
     filler = fill(machine.home)
@@ -147,7 +155,6 @@ def test_a_run_is_stopped_on_a_full_disk(machine: Machine, words: tuple[str, ...
     machine.empty()
 
 
-@pytest.mark.slow
 def test_a_stop_is_not_waited_for_without_end_where_even_the_reserves_are_gone(machine: Machine) -> None:
     begin(machine)
     filler = fill(machine.home)

@@ -30,6 +30,7 @@ from windlass.runs.store import RunWriter, Store
 from windlass.supervise.adoption import MAX_CRASHES
 from windlass.worker import process
 
+pytestmark = pytest.mark.slow
 NUM_RUNS = 30
 AT_ONCE = 3
 LATEST_SECONDS = 1.5
@@ -42,7 +43,7 @@ On a busy machine it is longer, by as much as two commands that look at the run 
 SCRIPT = """
 import os, time
 from pathlib import Path
-rank, marks = os.environ["RANK"], Path(os.environ["MARKS"])
+rank, marks = os.environ["WINDLASS_RANK"], Path(os.environ["MARKS"])
 ledger = open(marks / f"said-{rank}", "a")
 for step in range(8):
     line = f"rank {rank} says {step}"
@@ -112,7 +113,6 @@ def cases(seed: int) -> list[Case]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.slow
 def test_every_record_ends_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("WINDLASS_TEST_SEED") or secrets.randbits(32))
     planned = cases(seed)
@@ -274,7 +274,7 @@ def begun(machine: Machine) -> str:
 WAITS = """
 import os, signal, time
 from pathlib import Path
-rank, marks = os.environ["RANK"], Path(os.environ["MARKS"])
+rank, marks = os.environ["WINDLASS_RANK"], Path(os.environ["MARKS"])
 signal.signal(signal.SIGTERM, lambda *_: ((marks / f"asked-{rank}").touch(), exit(0)))
 (marks / f"began-{rank}").touch()
 print("began", flush=True)
@@ -419,7 +419,6 @@ def test_a_process_that_has_taken_over_a_nodes_pid_is_not_signalled(
     assert bystander.poll() is None
 
 
-@pytest.mark.slow
 def test_a_stop_does_not_signal_who_has_taken_over_the_supervisors_pid(
     machine: Machine, bystander: subprocess.Popen[bytes]
 ) -> None:
@@ -551,7 +550,7 @@ def test_an_attempt_whose_nodes_were_not_started_when_the_supervisor_died_is_sta
 HALF = """
 import os, time
 from pathlib import Path
-rank, marks = int(os.environ["RANK"]), Path(os.environ["MARKS"])
+rank, marks = int(os.environ["WINDLASS_RANK"]), Path(os.environ["MARKS"])
 (marks / f"began-{rank}").touch()
 if rank % 2:
     time.sleep(1000)
@@ -591,7 +590,7 @@ def test_ranks_that_finished_under_a_node_that_was_killed_have_finished(machine:
 PROGRESS = """
 import os, time
 from pathlib import Path
-rank, marks = os.environ["RANK"], Path(os.environ["MARKS"])
+rank, marks = os.environ["WINDLASS_RANK"], Path(os.environ["MARKS"])
 (marks / f"began-{rank}").touch()
 step = 0
 while not (marks / "go").exists():

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.engines.local.warm.forks import trust
 from tests.helpers.machine import Machine
 from tests.helpers.until import until
 
@@ -20,6 +21,7 @@ def test_warm_ranks_are_ended_with_the_machine(machine: Machine) -> None:
     machine.write("train.py", SCRIPT)
     job = {"name": "left", "run": "train.py", "procs_per_node": 2, "python": sys.executable, "warm": ["json"]}
     machine.write("job.yaml", json.dumps(job))
+    trust(machine.home, "json")
     assert machine.windlass("run", "--detach").returncode == 0
     marks = [machine.folder / f"rank-{rank}" for rank in range(2)]
     until(lambda: all(mark.exists() and mark.read_text() for mark in marks), "the ranks never came")

@@ -44,7 +44,7 @@ class Process(NamedTuple):
     @property
     def rank(self) -> int | None:
         """Number of the rank, where this is one (or came of one)."""
-        return int(self.environ["RANK"]) if "WINDLASS_RUN_ID" in self.environ and "RANK" in self.environ else None
+        return int(self.environ["WINDLASS_RANK"]) if "WINDLASS_RANK" in self.environ else None
 
 
 @dataclass(frozen=True)

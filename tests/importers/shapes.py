@@ -23,7 +23,7 @@ def imported(path: Path, text: str | None = None) -> Imported:
 def fields(made: Imported) -> dict[str, Any]:
     """What the job says of its own, in the short forms of a job file."""
     found: dict[str, Any] = made.job.model_dump(mode="json", exclude_defaults=True)
-    if found["launcher"] == "torchrun":
+    if found.get("launcher") == "torchrun":
         del found["launcher"]
     nodes = found.get("nodes")
     if nodes is not None and nodes["min"] == nodes["max"]:

@@ -24,6 +24,7 @@ from windlass.spec.parse import parse_job
 from windlass.spec.targets import LocalTarget
 
 GIBI = 1 << 30
+FOREIGN = Path(__file__).parents[1] / "foreign" / "jobfiles"
 KINDS = ("emptyDir", "hostPath", "nfs", "configMap", "secret")
 
 
@@ -86,7 +87,7 @@ def test_the_oldest_mpijob_becomes_a_job_by_mpi() -> None:
 
 def test_master_and_workers_that_start_python_bare_are_one_rank_on_each_of_three_nodes() -> None:
     job = job_of("s3-notebook")
-    assert (job["nodes"], job.get("procs_per_node", 1)) == (3, 1)
+    assert (job["nodes"], job.get("procs_per_node", 1), job["launcher"]) == (3, 1, "pytorch")
     assert job["run"] == "/home/jovyan/train/cifar10-distributed-gpu-final.py --epochs 10 --backend gloo"
     assert job["resources"] == {"cpus": 1.0, "memory": 2 * GIBI}
 
@@ -100,12 +101,14 @@ def test_slots_claims_and_machines_of_the_mask_rcnn_job_are_kept_and_its_folders
     assert "spec.mpiReplicaSpecs.Worker.template.spec.volumes[2].hostPath" in left_of("s4-maskrcnn")
 
 
-def test_a_chart_that_clones_its_code_at_the_start_runs_as_it_stands_once_on_each_node() -> None:
+def test_a_chart_that_clones_its_code_at_the_start_does_so_in_setup_once_on_each_node() -> None:
     job = job_of("s4-elastic")
-    assert job["command"][:2] == ["sh", "-c"]
-    assert "git clone" in job["command"][2]
-    assert (job["nodes"], job["restarts"]["max"], job.get("procs_per_node", 1)) == ({"min": 2, "max": 4}, 10, 1)
-    assert "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].command" in left_of("s4-elastic")
+    assert job["run"] == "/efs/home/repo/train.py --epochs 3"
+    assert job["setup"] == (
+        "(git clone https://example.com/repo.git -b main /efs/home/repo)\n"
+        "(cd /efs/home/repo && pip install -r requirements.txt)\n"
+    )
+    assert (job["nodes"], job["restarts"]["max"], job["procs_per_node"]) == ({"min": 2, "max": 4}, 10, 4)
 
 
 # -- others -----------------------------------------------------------------------------------------------------------
@@ -282,11 +285,14 @@ def test_values_of_types_that_they_should_not_have_are_listed() -> None:
 
 
 def test_a_task_of_skypilot_brings_machines_data_and_words() -> None:
-    assert job_of("sky") == {
+    job = job_of("sky")
+    assert job.pop("command")[-1].endswith("exec python3 -u main.py --model $MODEL")
+    assert job.pop("setup").endswith("pip install -r requirements.txt")
+    assert job == {
         "name": "mingpt",
-        "run": "examples/main.py --model gpt2",
+        "launcher": "pytorch",
         "nodes": 2,
-        "procs_per_node": "auto",
+        "procs_per_node": 8,
         "resources": {"gpus": 8, "gpu_type": "H100", "cpus": 16.0, "memory": 64 * GIBI},
         "image": "example/torch:1",
         "env": {"MODEL": "gpt2", "VERSION": "1.10"},
@@ -297,9 +303,7 @@ def test_a_task_of_skypilot_brings_machines_data_and_words() -> None:
         "restarts": {"max": 3},
         "volumes": [{"claim": "team-claim", "path": "/mnt/shared"}],
     }
-    assert {"setup", "secrets.HF_TOKEN", "secrets.WANDB", "file_mounts.~/.netrc", "envs.RUN_NAME"} <= set(
-        left_of("sky")
-    )
+    assert {"secrets.HF_TOKEN", "secrets.WANDB", "file_mounts.~/.netrc", "envs.RUN_NAME"} <= set(left_of("sky"))
 
 
 def test_an_appdef_of_torchx_brings_its_role() -> None:
@@ -308,7 +312,7 @@ def test_an_appdef_of_torchx_brings_its_role() -> None:
         "run": "main.py --lr 0.1",
         "nodes": {"min": 1, "max": 2},
         "procs_per_node": 8,
-        "resources": {"gpus": 8, "cpus": 32.0, "memory": 128 * GIBI},
+        "resources": {"gpus": 8, "cpus": 32.0, "memory": 128 * GIBI, "instance": "p4d.24xlarge"},
         "image": "example/torchx:0.7",
         "env": {"LOGLEVEL": "INFO", "TORCHX_TRACKING_EXPERIMENT_NAME": "default"},
         "restarts": {"max": 4},
@@ -320,7 +324,7 @@ def test_an_appdef_of_torchx_brings_its_role() -> None:
 
 
 def test_there_are_manifests_of_every_kind_and_version_that_is_read() -> None:
-    texts = [path.read_text() for path in MANIFESTS]
+    texts = [path.read_text() for path in (*MANIFESTS, *FOREIGN.glob("*job-*.yaml"))]
     for kind, versions in JOBS.items():
         for version in versions:
             assert any(re.search(rf"apiVersion: {version}\s+kind: {kind}$", text, re.MULTILINE) for text in texts), (

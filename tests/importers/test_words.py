@@ -33,7 +33,7 @@ from windlass.importers.shell import read_line, script_of
         (["bash", "run.sh"], {"command": ["bash", "run.sh"], "launcher": "plain"}),
         (["python", "-c", "print(1)"], {"command": ["python", "-c", "print(1)"], "launcher": "plain"}),
         (["python", "-m", "torch.distributed.launch", "/a/t.py"],
-         {"command": ["python", "-m", "torch.distributed.launch", "/a/t.py"], "launcher": "plain"}),
+         {"run": "/a/t.py '--local-rank=$WINDLASS_LOCAL_RANK'"}),
         (["torchrun"], {"command": ["torchrun"], "launcher": "plain"}),
     ],
 )  # fmt: skip
@@ -74,7 +74,7 @@ def test_variables_of_the_cluster_are_filled_in_and_others_become_the_shells() -
 
 def test_options_that_would_be_lost_are_listed_by_name() -> None:
     left = start_of(["torchrun", "--tee", "3", "--log-dir", "/logs", "/a/t.py"], {}).left
-    assert [meaning.split()[0] for meaning, _, _ in left] == ["--tee", "--log-dir"]
+    assert [meaning.split()[0] for meaning, _, is_ours in left if is_ours] == ["--tee", "--log-dir"]
 
 
 def test_arguments_of_an_image_that_starts_torchrun_itself_are_known_by_their_options() -> None:
@@ -100,4 +100,4 @@ def test_a_shell_is_seen_through_only_where_words_alone_mean_the_same() -> None:
         assert read_line(script, lambda words: False) is None, script
     line = read_line("cd /x\ncd y\nA=1\nexport B=2\necho go\nrun --it\n", lambda words: False)
     assert line is not None
-    assert (line.words, line.env, line.folder, line.others) == (["run", "--it"], {"A": "1", "B": "2"}, "/x/y", [])
+    assert (line.words, line.env, line.folder, line.before) == (["run", "--it"], {"A": "1", "B": "2"}, "/x/y", [])

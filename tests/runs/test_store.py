@@ -154,8 +154,20 @@ def test_a_prefix_stands_for_the_one_run_that_begins_with_it(store: Store) -> No
     assert store.find("m") == store.find() == "mnist-aaaaa"
     assert store.find("digits-aa") == "digits-aaaaa"
     assert store.find("digits-ab") == "digits-ab"  # a whole id is meant, though another begins with it
-    with pytest.raises(NoSuchRun, match="several runs begin with 'digits-a': digits-aaaaa, digits-ab, digits-abbbb"):
+    with pytest.raises(NoSuchRun, match="several runs begin with 'digits-a': digits-abbbb, digits-ab, digits-aaaaa"):
         store.find("digits-a")
+
+
+def test_the_name_of_a_job_stands_for_its_newest_run(store: Store) -> None:
+    for number, run_id in enumerate(["digits-zzzzz", "digits-aaaaa", "digits-big-bbbbb", "digits-big-ccccc", "big-d"]):
+        begin(store, run_id, BIRTH + number).close()
+    assert store.find("digits") == "digits-aaaaa"
+    assert store.find("digits-big") == "digits-big-ccccc"
+    assert store.find("digits-z") == "digits-zzzzz"
+    with pytest.raises(NoSuchRun, match="several runs begin with 'digits-big-': digits-big-ccccc, digits-big-bbbbb"):
+        store.find("digits-big-")
+    with pytest.raises(NoSuchRun, match="several runs begin with 'digit': digits-big-ccccc, "):
+        store.find("digit")
 
 
 NEVER_IDS = [
@@ -485,6 +497,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "plan": lambda store: store.plan("digits-00001"),
     "find a whole id": lambda store: store.find("digits-00001"),
     "find a prefix": lambda store: several_begin_with("digits-0012", store),
+    "find a name": lambda store: store.find("mnist"),
     "find the newest": lambda store: store.find(),
     "the last 20": lambda store: store.statuses(last=20),
     "unfinished": lambda store: store.statuses(unfinished=True),

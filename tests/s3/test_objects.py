@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from windlass.s3.bucket import TRIES, Bucket
-from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
+from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, NoAnswer, StoreError
 from windlass.s3.objects import listed
 from windlass.s3.signature import EMPTY, Keys, query_of, signed
 from windlass.train.checkpoint.opening import open_folder
@@ -100,6 +100,17 @@ def test_and_given_up_with_its_own_words() -> None:
         with pytest.raises(Busy, match=r"s3://runs/key: the store answered 503 SlowDown words"):
             bucket.send("GET", "key")
         assert len(pauses) == TRIES - 1
+
+
+def test_a_store_that_has_never_answered_may_have_a_wrong_address_and_one_that_has_is_only_away() -> None:
+    with answering((200, {"Connection": "close"}, b"data")) as (bucket, server, _):
+        bucket.send("GET", "key")
+        port = server.server_port
+    with pytest.raises(Busy) as away:
+        bucket.send_once("GET", "key")
+    with pytest.raises(NoAnswer, match=f"127.0.0.1:{port}: it does not answer: ConnectionRefusedError"):
+        Bucket("runs", {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}).send_once("GET", "key")
+    assert type(away.value) is Busy
 
 
 @pytest.mark.parametrize(

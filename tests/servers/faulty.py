@@ -70,7 +70,7 @@ class Request:
 
 
 class FaultProxy:
-    """Each connection carries one request, as the server keeps none open."""
+    """Each connection carries one request: the server is asked to close it."""
 
     def __init__(self, port: int, host: str) -> None:
         self._to = (host, port)
@@ -139,7 +139,7 @@ class FaultProxy:
             self._answer_for_it(client, request, len(body), fault)
             return
         with socket.create_connection(self._to, 10) as server:
-            server.sendall(head + b"\r\n\r\n")
+            server.sendall(head + b"\r\nConnection: close\r\n\r\n")
             self._pump(client, server, request, body, fault)
 
     def _answer_for_it(self, client: socket.socket, request: Request, num_read: int, fault: Fault) -> None:

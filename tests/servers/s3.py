@@ -65,7 +65,8 @@ def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
     golang.build([VERSITYGW])
     access_key, secret_key = secrets.token_hex(10), secrets.token_hex(20)
     environ = {**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key}
-    program = [VERSITYGW.program("versitygw"), "--quiet", "--port", f"{host}:0", "posix", str(folder)]
+    # As S3 does, it keeps connections open.
+    program = [VERSITYGW.program("versitygw"), "--quiet", "--keep-alive", "--port", f"{host}:0", "posix", str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
     # It ends with this process, however that ends.
     command = ["setpriv", "--pdeathsig", "KILL", *program]

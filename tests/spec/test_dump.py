@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from tests.spec.strategies import jobs
 
@@ -66,3 +67,20 @@ def test_text_that_yaml_would_read_as_something_else_is_quoted() -> None:
     job = Job(name="a", command=["prog", *words], env={f"V{at}": word for at, word in enumerate(words)})
     assert parse_job(dump_job(job)) == job
     assert '"no"' in dump_job(job)
+
+
+def test_scripts_of_several_lines_are_blocks_and_read_back_as_they_were() -> None:
+    command = ("bash", "-c", 'cd app\n\n  echo "a: b" # c\npython train.py')
+    job = Job(name="a", command=command, setup="pip install x\npip install y\n")
+    text = dump_job(job)
+    assert '  - |-\n    cd app\n\n      echo "a: b" # c\n    python train.py\n' in text
+    assert "setup: |\n  pip install x\n  pip install y\n" in text
+    assert parse_job(text) == job
+
+
+@pytest.mark.parametrize(
+    "script", ["\na\nb", " a\nb", "a\tb\nc", "a\nb\n\n", "é\nb", "a\n\n", "a\n \nb ", "- a\n- b", "a\r\nb"]
+)
+def test_scripts_that_a_block_would_change_are_quoted_or_read_back_all_the_same(script: str) -> None:
+    job = Job(name="a", command=("sh", "-c", script), setup=script)
+    assert parse_job(dump_job(job)) == job

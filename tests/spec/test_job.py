@@ -31,9 +31,11 @@ def test_a_bad_job_object_raises_the_error_of_a_bad_file() -> None:
 @pytest.mark.parametrize(
     ("start", "launcher", "kind"),
     [
-        ({"run": "train.py --epochs 5"}, "torchrun", "script"),
-        ({"run": "'my folder/train.py'"}, "torchrun", "script"),
-        ({"run": "-m package.train -x"}, "torchrun", "module"),
+        ({"run": "train.py --epochs 5"}, "plain", "script"),
+        ({"run": "train.py", "launcher": "torchrun"}, "torchrun", "script"),
+        ({"run": "'my folder/train.py'", "procs_per_node": 2}, "torchrun", "script"),
+        ({"run": "-m package.train -x", "nodes": {"min": 1, "max": 2}}, "torchrun", "module"),
+        ({"run": "train.py", "procs_per_node": "auto"}, "torchrun", "script"),
         ({"run": "./train.sh"}, "plain", "program"),
         ({"command": ["python", "train.py"]}, "plain", "program"),
         ({"run": "train.py", "launcher": "mpi"}, "mpi", "script"),

@@ -31,6 +31,7 @@ launcher: torchrun
 nodes: {min: 1, max: 4}
 procs_per_node: auto
 resources: {gpus: 1, gpu_type: T4, cpus: 4, memory: 16GiB, shm: 2GiB, instance: g4dn.xlarge}
+labels: {team: vision}
 code: .
 image: pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime
 env: {NCCL_DEBUG: WARN}
@@ -40,6 +41,8 @@ data:
 outputs: s3://bucket/runs/
 outputs_at: checkpoint
 checkpoint: {every: 5min, keep: 3}
+setup: pip install -r requirements.txt
+notify: slack-url
 restarts: {max: 3, on: [failure, preemption, node-loss]}
 timeout: 2h
 grace: 30s
@@ -254,7 +257,7 @@ def test_scalars_mean_what_yaml_1_2_says() -> None:
         ("1: 2", "1: not a field"),
         ("<<: {a: 1}", "<<: not a field"),
         ('"\\e[31m": 2', r"'\x1b[31m': not a field"),
-        ("launcher: torch", "expected torchrun, mpi or plain, found 'torch' (did you mean torchrun?)"),
+        ("launcher: torch", "expected torchrun, pytorch, tensorflow, jax, mpi or plain, found 'torch' (did you"),
         ("warm: torch", "warm: expected a list, found text (write [torch])"),
         ("warm: [torch, torch]", "warm[1]: torch is given twice"),
         ("warm: [a-b]", "is not the name of a Python module"),

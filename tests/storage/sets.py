@@ -6,7 +6,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +14,6 @@ from typing import Any
 from tests.helpers.machine import WINDLASS
 from tests.servers.s3 import S3Server
 
-WITHOUT_EXTRA = """
-import sys
-sys.modules.update(dict.fromkeys(("obstore", "boto3", "botocore")))
-from windlass.cli.main import main
-main()
-"""
-"""The command where the extra `data` is not installed: S3 is reached by the standard library."""
-CLIENTS = {"obstore": (str(WINDLASS),), "plain": (sys.executable, "-c", WITHOUT_EXTRA)}
-"""Programs that reach S3 by one of its two clients."""
 Done = subprocess.CompletedProcess[str]
 
 
@@ -44,6 +34,13 @@ class Shape:
 QUICK = Shape(60, 100_000, 2, 36_000_000)
 LARGE = Shape(2000, 100_000, 2, 1_000_000_000)
 """As in the claims of the docs; with `LARGE=1` in the environment."""
+
+
+IN_FLIGHT = {"up": 64 << 20, "down": 20 << 20}
+"""Bytes under way when a copy is killed: parts of an upload are kept whole, those of a download by pieces.
+
+An upload holds as many parts in memory as `window.MAX_BYTES` allows, all of which it may have to send again.
+"""
 
 
 def shape() -> Shape:
@@ -95,8 +92,6 @@ class Data:
     """Of a proxy; else the server's own."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the environment; an empty one is taken away."""
-    client: str = "obstore"
-    """One of `CLIENTS`."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -107,7 +102,7 @@ class Data:
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        command = [*CLIENTS[self.client], "data", *words]
+        command = [str(WINDLASS), "data", *words]
         return subprocess.Popen(command, env=self.environ, text=True, stdin=subprocess.DEVNULL, **options)
 
     def run(self, *words: str) -> Done:

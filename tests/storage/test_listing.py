@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
 
-from windlass.storage.listing import Page, parse
+from windlass.errors import StorageError
+from windlass.storage.listing import Page, pages, parse
+from windlass.storage.place import Entry
 
 SPACE = "xmlns='http://s3.amazonaws.com/doc/2006-03-01/'"
 
@@ -54,3 +58,65 @@ def test_a_page_names_the_next_one() -> None:
 def test_what_is_no_listing_is_refused() -> None:
     with pytest.raises(KeyError):
         read("<Contents><Key>set/a</Key></Contents>")
+
+
+class Store:
+    """Lists names in pages of two, as S3 does or as another store might; `shown` is its order."""
+
+    def __init__(self, shown: Sequence[str], *, ignores_start: bool = False, by_place: bool = False) -> None:
+        self.shown, self.ignores_start, self.by_place = list(shown), ignores_start, by_place
+        self.num_asked = 0
+
+    def page(self, token: str, after: str) -> Page:
+        self.num_asked += 1
+        if token:
+            rest = self.shown[int(token) :]
+        elif not after or self.ignores_start:
+            rest = self.shown
+        elif self.by_place:
+            rest = self.shown[self.shown.index(after) + 1 :]
+        else:
+            rest = [one for one in self.shown if one > after]
+        at = len(self.shown) - len(rest) + 2 if token or not after else self.shown.index(rest[0]) + 2 if rest else 0
+        return Page([Entry(one, 1, "v") for one in rest[:2]], str(at) if len(rest) > 2 else "")
+
+    def listed(self, cuts: Sequence[str]) -> list[str]:
+        async def find() -> list[str]:
+            return [one.name async for page in pages(self.page, cuts) for one in page]
+
+        return asyncio.run(find())
+
+
+NAMES = [f"{one:02}" for one in range(23)]
+
+
+@pytest.mark.parametrize(
+    "cuts", [(), ("11",), ("05", "06", "07"), ("0", "055", "99"), ("zz",), ("22",), ("00", "01"), ("a", "b")]
+)
+def test_ranges_have_every_name_once(cuts: tuple[str, ...]) -> None:
+    assert Store(NAMES).listed(cuts) == NAMES
+
+
+@pytest.mark.parametrize(
+    "store",
+    [Store(NAMES[::-1]), Store(NAMES, ignores_start=True), Store(["00", "02", "01", "03"], by_place=True),
+     Store(["00", "02", "01"], by_place=True), Store(["01", "00"])],
+)  # fmt: skip
+def test_a_store_with_another_order_is_listed_in_one_range(store: Store) -> None:
+    assert store.listed(("01",)) == store.shown
+
+
+def test_an_error_of_one_range_is_that_of_the_listing() -> None:
+    store = Store(NAMES)
+
+    def page(token: str, after: str) -> Page:
+        if after == "10":
+            raise StorageError("it cannot be read")
+        return store.page(token, after)
+
+    async def find() -> None:
+        async for _ in pages(page, ("05", "10")):
+            pass
+
+    with pytest.raises(StorageError, match="it cannot be read"):
+        asyncio.run(find())

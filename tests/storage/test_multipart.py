@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,8 +71,8 @@ def store() -> FakeUploads:
     return FakeUploads()
 
 
-def begin(store: FakeUploads, state: Path, source: str = "v1") -> S3Upload:
-    return S3Upload(store, PARTS, source, state)
+def begin(store: FakeUploads, state: Path, source: str = "v1", sleep: Callable[[float], object] = id) -> S3Upload:
+    return S3Upload(store, PARTS, source, state, sleep)
 
 
 def write(upload: S3Upload, *numbers: int) -> list[bytes]:
@@ -143,6 +145,34 @@ def test_an_object_that_is_another_or_hidden_is_sent_anew(
         asyncio.run(first.finish(DIGESTS))
     store.object, store.refusal = None, refusal
     assert begin(store, tmp_path).done == {}
+
+
+def test_an_object_that_the_store_is_still_putting_together_is_waited_for(store: FakeUploads, tmp_path: Path) -> None:
+    """The process was killed while the store completed the upload, which it shows no more."""
+    first = begin(store, tmp_path)
+    write(first, 0, 1, 2)
+    asyncio.run(first.finish(DIGESTS))
+    whole, store.object = store.object, None
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            store.object = whole
+
+    assert begin(store, tmp_path, sleep=sleep).done == dict(enumerate(DIGESTS))
+    assert (len(slept), len(store.sent)) == (3, 3)
+
+
+def test_an_object_that_should_long_be_there_is_not_waited_for(store: FakeUploads, tmp_path: Path) -> None:
+    first = begin(store, tmp_path)
+    write(first, 0, 1, 2)
+    asyncio.run(first.finish(DIGESTS))
+    store.object = None
+    [note] = tmp_path.iterdir()
+    os.utime(note, (0, 0))
+    slept: list[float] = []
+    assert (begin(store, tmp_path, sleep=slept.append).done, slept) == ({}, [])
 
 
 def test_a_note_that_is_damaged_is_none(store: FakeUploads, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from windlass.errors import StorageError
-from windlass.storage.place import Throttled
-from windlass.storage.retry import TRIES, repeated
+from windlass.storage.place import Throttled, Unreachable
+from windlass.storage.retry import FEW_TRIES, TRIES, repeated
 from windlass.storage.window import FIRST, Window
 
 
@@ -49,6 +49,14 @@ def test_it_is_given_up_after_some_tries(pauses: list[float]) -> None:
     with pytest.raises(Throttled, match="busy"):
         asyncio.run(repeated(store.ask))
     assert (store.num_calls, len(pauses), max(pauses) <= 15) == (TRIES, TRIES - 1, True)
+
+
+def test_one_that_has_never_answered_is_given_up_soon(pauses: list[float]) -> None:
+    store = Store(100, Unreachable("refused"))
+    with pytest.raises(Unreachable, match="refused"):
+        asyncio.run(repeated(store.ask))
+    assert store.num_calls == FEW_TRIES
+    assert sum(pauses) <= 2.5
 
 
 def test_what_does_not_pass_is_not_repeated(pauses: list[float]) -> None:

@@ -51,10 +51,11 @@ def test_a_wrong_key_and_none_at_all_are_told_apart(call: Call, bucket: str, tmp
         assert "check the credentials, and what they may do" in wrong.stderr
         none = call(*words, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
         assert none.returncode == 1
-        assert "no credentials for S3 were found\n  aws configure, or AWS_PROFILE" in none.stderr
+        assert "no credentials for S3 were found: set AWS_ACCESS_KEY_ID" in none.stderr
 
 
 def test_a_server_that_is_not_there_is_named(call: Call, bucket: str) -> None:
     done = call("ls", f"s3://{bucket}/set", AWS_ENDPOINT_URL_S3=CLOSED)
     assert done.returncode == 1
-    assert CLOSED in done.stderr
+    assert f"{CLOSED.removeprefix('http://')}: it does not answer" in done.stderr
+    assert "check the region, AWS_ENDPOINT_URL_S3 and the network" in done.stderr

@@ -17,7 +17,7 @@ import pytest
 from tests.helpers.disk import small_disk
 from tests.servers.faulty import BUSY, PASS, Fault, FaultProxy, Request
 from tests.servers.s3 import S3Server
-from tests.storage.sets import CLIENTS, QUICK, Data, Done, assert_equal, names, shape, write_set
+from tests.storage.sets import QUICK, Data, Done, assert_equal, names, shape, write_set
 
 from windlass.storage.digest import PART_BYTES
 
@@ -29,9 +29,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_set(tmp_path_factory.mktemp("set") / "source", shape())
 
 
-@pytest.fixture(params=CLIENTS)
-def data(request: pytest.FixtureRequest, tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
-    return Data(tmp_path / "home", server, proxy.endpoint, client=request.param)
+@pytest.fixture
+def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
+    return Data(tmp_path / "home", server, proxy.endpoint)
 
 
 def refused(done: Done) -> dict[str, str]:

@@ -12,8 +12,8 @@ import pytest
 from tests.helpers.until import until
 from tests.servers.faulty import FaultProxy
 from tests.servers.s3 import S3Server
-from tests.storage.sets import Data, shape, write_set
-from tests.storage.test_s3_staging import IN_FLIGHT, run_id, windlass
+from tests.storage.sets import IN_FLIGHT, Data, shape, write_set
+from tests.storage.test_s3_staging import run_id, windlass
 
 pytestmark = pytest.mark.slow
 SCRIPT = """
@@ -61,7 +61,7 @@ def test_a_supervisor_that_is_killed_in_mid_upload_costs_no_more_than_what_was_u
     held, release = threading.Event(), threading.Event()
 
     def hold(num_bytes: int) -> None:
-        if num_bytes >= shape().num_bytes // 2 and not release.is_set():
+        if num_bytes >= shape().num_bytes * 7 // 8 and not release.is_set():
             held.set()
             release.wait(240)
 
@@ -73,5 +73,5 @@ def test_a_supervisor_that_is_killed_in_mid_upload_costs_no_more_than_what_was_u
     release.set()
     until(lambda: proxy.num_open == 0, "the connections of the upload stay open")
     windlass(data, "logs", "-f", run)
-    assert shape().num_bytes <= proxy.num_bytes <= shape().num_bytes + IN_FLIGHT
+    assert shape().num_bytes <= proxy.num_bytes <= shape().num_bytes + IN_FLIGHT["up"]
     assert_uploaded(data, bucket, run)

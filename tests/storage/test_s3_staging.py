@@ -14,11 +14,9 @@ from tests.helpers.machine import WINDLASS
 from tests.helpers.until import until
 from tests.servers.faulty import FaultProxy
 from tests.servers.s3 import S3Server
-from tests.storage.sets import Data, shape, write_set
+from tests.storage.sets import IN_FLIGHT, Data, shape, write_set
 
 pytestmark = pytest.mark.slow
-IN_FLIGHT = 20 << 20
-"""Bytes under way when a fetch is killed."""
 SCRIPT = """
 import os, pathlib
 folder = pathlib.Path(os.environ["WINDLASS_DATA_SET"])
@@ -88,4 +86,4 @@ def test_a_supervisor_that_is_killed_in_mid_fetch_costs_no_more_than_what_was_un
     release.set()
     until(lambda: proxy.num_open == 0, "the connections of the fetch stay open")
     assert f"bytes {shape().num_bytes}" in windlass(data, "logs", "-f", run).stdout
-    assert shape().num_bytes <= proxy.num_bytes <= shape().num_bytes + IN_FLIGHT
+    assert shape().num_bytes <= proxy.num_bytes <= shape().num_bytes + IN_FLIGHT["down"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.machine import Machine, machine_in
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("scripts") / "exact.py"
 LAST_STEP = 3 * 15
 HANG_SECONDS = 200
@@ -68,8 +68,8 @@ def under_windlass(
     return (folder / "digest").read_text()
 
 
-@pytest.mark.parametrize("loader", ["sampler", pytest.param("stateful", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("loader", ["sampler", "stateful"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_kills_under_windlass_leave_no_trace_in_the_weights(
     seed: int, loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -84,7 +84,6 @@ def test_kills_under_windlass_leave_no_trace_in_the_weights(
     assert all(step % 7 == 0 and 0 < step < LAST_STEP for step in restored)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loader", ["sampler", "stateful"])
 def test_a_checkpoint_of_an_epochs_last_step_goes_on_with_the_next_epoch(
     loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
@@ -96,7 +95,6 @@ def test_a_checkpoint_of_an_epochs_last_step_goes_on_with_the_next_epoch(
     assert restored == [15, 30]
 
 
-@pytest.mark.slow
 def test_three_ranks_sum_their_gradients_in_the_same_order_after_a_kill(
     machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -106,7 +104,6 @@ def test_three_ranks_sum_their_gradients_in_the_same_order_after_a_kill(
     assert restored == [7, 14]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 def test_so_they_do_after_the_very_first_steps(
     every: int, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
@@ -137,7 +134,6 @@ def by_torchrun(folder: Path, *words: str) -> tuple[int | None, str]:
     return torchrun.returncode, (folder / "said").read_text()
 
 
-@pytest.mark.slow  # each start of torchrun imports torch three times
 @pytest.mark.timeout(5 * HANG_SECONDS)
 @pytest.mark.parametrize("loader", ["sampler", "stateful"])
 def test_kills_under_torchrun_leave_no_trace_in_the_weights(

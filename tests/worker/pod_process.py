@@ -36,12 +36,14 @@ class Pod:
     def __init__(
         self, work: Path, how: str, stay_seconds: float = 600.0, env: Mapping[str, str] | None = None,
         warm: tuple[str, ...] = (), python: str = sys.executable, place: int = 0, outputs_max: int = 0,
+        setup: str = "",
     ) -> None:  # fmt: skip
         """Of the attempt's pods it is that at `place`; the attempt has a node at the first place alone."""
         self.work = work
         self.place = place
         self.warm = warm
         self.outputs_max = outputs_max
+        self.setup = setup
         (work / "script.py").write_text(SCRIPT)
         nodes = work / "nodes.json.gz"
         nodes.write_bytes(self.spec(1, how, stay_seconds))
@@ -62,7 +64,7 @@ class Pod:
         its = RankSpec(0, 0, (sys.executable, *runner, str(self.work / "script.py")), {})
         spec = NodeSpec(
             0, "script.py", sys.executable, str(self.work), env, (its,), 5.0, stay_seconds=stay_seconds,
-            attempt=attempt, warm=self.warm, outputs_max=self.outputs_max,
+            attempt=attempt, warm=self.warm, outputs_max=self.outputs_max, setup=self.setup,
         )  # fmt: skip
         return pack(attempt, {place: spec})
 

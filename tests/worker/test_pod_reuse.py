@@ -22,6 +22,23 @@ def test_a_pod_whose_rank_failed_plays_the_next_attempt(tmp_path: Path, pods: li
     assert "[0] attempt 3" in one.text()
 
 
+def test_setup_runs_once_in_a_pod_whatever_its_attempts(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "fails", setup="echo set up"))
+    one.wait_for("[a] over")
+    assert one.order(2, "succeeds") == pod_reuse.TAKEN
+    assert one.wait() == 0
+    assert (one.text().count("[0] set up"), one.text().count("[0] attempt")) == (1, 2)
+
+
+def test_a_setup_that_failed_is_run_again_by_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(one := Pod(tmp_path, "succeeds", setup="echo set up; test -e there || { touch there; exit 4; }"))
+    one.wait_for("[a] over")
+    assert "[0] attempt" not in one.text()
+    assert one.order(2, "succeeds") == pod_reuse.TAKEN
+    assert one.wait() == 0
+    assert (one.text().count("[0] set up"), one.text().count("[0] attempt")) == (2, 1)
+
+
 def test_a_pod_that_succeeded_does_not_stay(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "succeeds"))
     assert one.wait() == 0

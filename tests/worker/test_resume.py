@@ -201,6 +201,17 @@ def test_folders_may_have_any_name(tmp_path: Path) -> None:
     assert choose(spec_of(folder), since=0.0).words == ("--resume", str(folder / "model-1.pt"))
 
 
+def test_an_option_without_a_path_is_added_once_there_is_a_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    request = spec_of(folder).replace(words=("--init_from=resume",))
+    assert choose(request, 0.0).words == ()
+    saved(folder / "model-1.pt")
+    assert choose(request, 0.0).words == ("--init_from=resume",)
+    with pytest.raises(ValueError, match=r"cannot resume from model-1.pt: checkpoint.resume has no \{path\}"):
+        choose(request.replace(named="model-1.pt", named_at=0.0), 0.0)
+
+
 @pytest.mark.parametrize("named", ["model-1.pt", "{folder}/model-1.pt"])
 def test_the_one_that_was_asked_for_is_taken_though_there_is_a_newer_one(tmp_path: Path, named: str) -> None:
     folder = tmp_path / "checkpoints"

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.plan.compose import STATUS_VARIABLES, known_at_start
+from windlass.plan.environment import STATUS_VARIABLES, known_at_start
 from windlass.worker.logfile import LogFile
 from windlass.worker.statusserver import (
     BODY_BYTES,
@@ -252,9 +252,9 @@ def test_a_proxy_is_not_told_the_token(desk: Desk) -> None:
 
 def test_who_reports_elsewhere_already_is_left_alone() -> None:
     for name in (*STATUS_VARIABLES, "KUBEFLOW_TRAINER_SERVER_CA_CERT", "DISABLE_KUBEFLOW_INTEGRATION"):
-        assert not set(STATUS_VARIABLES) & set(known_at_start(is_python=True, taken={name}))
-    assert set(STATUS_VARIABLES) <= set(known_at_start(is_python=True, taken={"PATH"}))
-    assert not set(STATUS_VARIABLES) & set(known_at_start(is_python=False, taken=()))
+        assert not set(STATUS_VARIABLES) & set(known_at_start("torchrun", is_python=True, taken={name}))
+    assert set(STATUS_VARIABLES) <= set(known_at_start("torchrun", is_python=True, taken={"PATH"}))
+    assert not set(STATUS_VARIABLES) & set(known_at_start("torchrun", is_python=False, taken=()))
 
 
 def test_a_bar_of_other_length_is_not_the_trainings(tmp_path: Path) -> None:

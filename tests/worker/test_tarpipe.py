@@ -32,7 +32,7 @@ def stream(*members: tuple[str, bytes | str | None]) -> io.BytesIO:
     return out
 
 
-def copied(source: Path, destination: Path) -> tarpipe.Received:
+def copied(source: Path, destination: Path | str) -> tarpipe.Received:
     out = io.BytesIO()
     tarpipe.send(str(source), out)
     out.seek(0)
@@ -73,6 +73,20 @@ def test_a_file_arrives_in_a_folder_or_under_a_new_name(tmp_path: Path) -> None:
     assert Path(copied(source, tmp_path / "b.txt").path).read_text() == "newer"
     with pytest.raises(FileNotFoundError):
         copied(source, tmp_path / "not" / "there" / "b.txt")
+
+
+def test_a_destination_that_ends_in_a_slash_is_a_folder_which_is_made(tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    source.mkdir()
+    (source / "x").write_text("x")
+    for _ in range(2):  # the same whether it is there or not
+        assert copied(source / "x", f"{tmp_path}/into/").path == f"{tmp_path}/into/x"
+        assert copied(source, f"{tmp_path}/more/").path == f"{tmp_path}/more/a"
+    assert names(tmp_path / "more") == {"a", "a/x"}
+    with pytest.raises(FileNotFoundError):
+        copied(source, f"{tmp_path}/not/there/")
+    with pytest.raises(OSError, match="File exists"):
+        copied(source / "x", f"{tmp_path}/into/x/")
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from windlass.actions import runs as actions
 from windlass.actions.cost import cost as find_cost
+from windlass.actions.feed import LOOK_SECONDS, Feed
 from windlass.actions.jobs import ReadyJob, read_job
 from windlass.actions.why import why
 from windlass.engines import engine_class
-from windlass.errors import RunFailed, RunNotFinished, RunStopped
+from windlass.errors import RunFailed, RunNotFinished, RunStopped, UsageError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
 from windlass.runs.logs import LogLine, RunLogs
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Plan
     from windlass.runs.ledger import Cost, Ledger
     from windlass.spec.job import Job
+    from windlass.views.reports import CheckpointView, CopiedFiles
 
 AnyJob: TypeAlias = "Job | str | Path | Mapping[str, Any]"
 
@@ -52,16 +58,114 @@ class Run:
         """The folder that the script knows as `WINDLASS_OUTPUT_DIR`."""
         return Path(self._store.status(self.id).output_dir)
 
-    def events(self, *, follow: bool = True, after: int = 0) -> Iterator[Event]:
-        """What happened, from event number `after` + 1 on; with `follow` until the run has ended."""
-        return self._engine.events(self.id, follow=follow, after=after)
+    def events(self, *, follow: bool = True, after: int = 0) -> Feed[Event]:
+        """What happened, from event number `after` + 1 on; with `follow` until the run has ended.
+
+        For `for`, and for `async for`, which lets other tasks go on.
+        """
+
+        def in_thread(unwanted: threading.Event) -> Iterator[Event]:
+            seq = after
+            with self._opened() as (engine, _):
+                while not unwanted.is_set():
+                    over = not follow or engine.status(self.id).phase.is_terminal  # before the events are read
+                    for event in engine.events(self.id, follow=False, after=seq):
+                        seq = event.seq
+                        yield event
+                    if over or unwanted.wait(LOOK_SECONDS):
+                        return
+
+        return Feed(lambda: self._engine.events(self.id, follow=follow, after=after), in_thread)
 
     def logs(
         self, *, ranks: Collection[int] | None = None, follow: bool = False, tail: int | None = None
-    ) -> Iterator[LogLine]:
-        """What the ranks wrote, merged in the order of time; with `follow` until the run has ended."""
-        is_over = (lambda: self.status.phase.is_terminal) if follow else None
-        return RunLogs(self._store.run_dir(self.id)).read(ranks=ranks, tail=tail, is_over=is_over)
+    ) -> Feed[LogLine]:
+        """What the ranks wrote, merged in the order of time; with `follow` until the run has ended.
+
+        For `for`, and for `async for`, which lets other tasks go on.
+        """
+
+        def lines(is_over: Callable[[], bool]) -> Iterator[LogLine]:
+            logs = RunLogs(self._store.run_dir(self.id))
+            return logs.read(ranks=ranks, tail=tail, is_over=is_over if follow else None)
+
+        def in_thread(unwanted: threading.Event) -> Iterator[LogLine]:
+            with self._opened() as (engine, _):
+                yield from lines(lambda: unwanted.is_set() or engine.status(self.id).phase.is_terminal)
+
+        return Feed(lambda: lines(lambda: self.status.phase.is_terminal), in_thread)
+
+    def exec(
+        self, command: Sequence[str], *, rank: int | None = None, node: int | None = None, stdin: bytes = b""
+    ) -> CompletedProcess[bytes]:
+        """Run a command where a rank of the live run is, in its environment and folder; give its code and output.
+
+        With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. May be called
+        in any thread. Raises UsageError where the run has ended or its engine lets no command in, EngineError.
+        """
+        from windlass.actions.exec_copy import execute
+
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err, self._opened() as (_, store):
+            given.write(stdin)
+            given.seek(0)
+            code = execute(self.id, command, store, rank=rank, node=node, stdin=given, stdout=out, stderr=err)
+            out.seek(0)
+            err.seek(0)
+            return CompletedProcess(list(command), code, out.read(), err.read())
+
+    def fetch(self, path: str, local: str | Path, *, node: int | None = None) -> CopiedFiles:
+        """Copy a file or folder of the run to this machine: of its results (`output/…`, `checkpoints/…`), of the code
+        that it began with (`code/…`), or at an absolute path of a pod, that of `node`.
+
+        Into a folder that is there, or a `local` that ends in a slash, it is copied under its own name. May be called
+        in any thread. Raises UsageError, EngineError.
+        """
+        from windlass.actions.exec_copy import copied
+
+        with self._opened() as (_, store):
+            is_folder = str(local).endswith("/")
+            return copied((self.id, path), None, Path(local).absolute(), store, node=node, into_folder=is_folder)
+
+    def put(self, local: str | Path, path: str, *, node: int | None = None) -> CopiedFiles:
+        """Copy a file or folder of this machine into the run; the same paths as for `fetch`, but `code/…`."""
+        from windlass.actions.exec_copy import copied
+
+        source = Path(local).absolute()
+        if not source.exists():
+            raise UsageError(f"{source} is not there", "name a file or folder of this machine")
+        with self._opened() as (_, store):
+            return copied(None, (self.id, path), source, store, node=node)
+
+    def checkpoints(self) -> tuple[CheckpointView, ...]:
+        """The checkpoints that the run has saved by `windlass.train.checkpoint`, newest first.
+
+        Those in the pods of a cluster are listed there. May be called in any thread. Raises WindlassError.
+        """
+        from windlass.actions.checkpoints import look
+        from windlass.views.reports import CheckpointView
+        from windlass.views.serialise import view_of
+
+        with self._opened() as (engine, _):
+            return tuple(view_of(CheckpointView, one) for one in look(engine, self.id).found)
+
+    def verify_checkpoints(self, name: str | None = None) -> dict[str, tuple[str, ...]]:
+        """What is wrong with each finished checkpoint, or with one: by name, nothing where every byte is as saved.
+
+        May be called in any thread. Raises UsageError where they are in a cluster or none has this name.
+        """
+        from windlass.actions.checkpoints import look, verify
+
+        with self._opened() as (engine, _):
+            found = verify(look(engine, self.id), name)
+        return {one: tuple(map(str, problems)) for one, problems in found.items()}
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[Engine, Store]]:
+        """The engine and the record for the thread of the caller: SQLite connections stay in the thread that made
+        them.
+        """
+        with Store(self._store.home, self._store.machine) as store:
+            yield actions.engine_for(self.id, store), store
 
     def wait(self, timeout: float | None = None, *, check: bool = True) -> Status:
         """Block until the run has ended, at most `timeout` seconds; give its last status.
@@ -116,9 +220,8 @@ class Run:
         self._engine.delete(self.id)
 
     def _wait_in_thread(self) -> Status:
-        # SQLite connections stay in the thread that made them.
-        with Store(self._store.home, self._store.machine) as store:
-            return Run(self.id, actions.engine_for(self.id, store), store).wait()
+        with self._opened() as (engine, store):
+            return Run(self.id, engine, store).wait()
 
 
 def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = None) -> Run:
@@ -136,7 +239,7 @@ def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = No
     store = context.store()
     made = make_plan(job, on, context=context)
     engine = engine_class(made.engine).connect(store)
-    return Run(engine.submit(made).id, engine, store)
+    return Run(actions.submit(engine, made, context).id, engine, store)
 
 
 def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
@@ -146,7 +249,9 @@ def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None)
 
 
 def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
-    """The run whose id begins with `run_id`; the newest without one. Raises NoSuchRun."""
+    """The run of this id, the only one whose id begins so, or the newest of the job of this name; the newest of all
+    without one. Raises NoSuchRun.
+    """
     store = (context or here()).store()
     engine, found = actions.find(run_id, store)
     return Run(found, engine, store)

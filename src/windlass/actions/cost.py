@@ -38,7 +38,7 @@ def cost(
 
 def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | None:
     from windlass.actions.targets import find_target
-    from windlass.plan.price import num_spares, price
+    from windlass.plan.price import LISTED_IN, list_price, num_spares, price
 
     try:
         target = find_target(plan["target"], context)
@@ -47,7 +47,14 @@ def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | No
     if target.kind != plan.get("engine", target.kind):
         return None
     prices = getattr(target, "prices", {})
-    per_hour = prices.get(engine_class(target.kind).instance_type(plan), getattr(target, "price_per_hour", None))
+    instance = engine_class(target.kind).instance_type(plan)
+    per_hour = prices.get(instance, getattr(target, "price_per_hour", None))
     source = f"target {target.name}, priced after the run began"
     currency, spares = getattr(target, "currency", "USD"), num_spares(plan.get("engine", ""), plan.get("job", {}))
+    if per_hour is None and target.kind == "kubernetes" and target.region is not None:
+        from windlass.pricing.refreshed import load
+
+        listed = list_price(instance, target.region, load(context.home))
+        if listed is not None:
+            per_hour, source, currency = listed[0], f"{listed[1]}, priced after the run began", LISTED_IN
     return price(per_hour, currency, plan["num_nodes"], source, spares)

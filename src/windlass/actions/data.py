@@ -20,7 +20,7 @@ from windlass.storage.cache import DataCache
 from windlass.storage.copy import Copy
 from windlass.storage.failure import first_of
 from windlass.storage.memory import return_freed_blocks
-from windlass.storage.opening import journal_for, open_place
+from windlass.storage.opening import journal_for, note_of, open_place
 from windlass.storage.place import Place
 from windlass.storage.progress import Copied, Progress
 from windlass.storage.sets import CachedSet
@@ -49,15 +49,19 @@ DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
 def copy(source: str, destination: str, context: Context, progress: Progress | None = None) -> DataCopied:
     """Copy what differs from one place to another. Raises UsageError, StorageError, MissingPart."""
     of, to = (Address.parse(text, context.cwd) for text in (source, destination))
+    for end in (of, to):
+        if end.is_folder and Path(end.path).is_file():
+            raise UsageError(
+                f"{end} is a file, and data copy copies folders", f"name a folder: {Path(end.path).parent}"
+            )
     if of.is_folder and not Path(of.path).is_dir():
         raise UsageError(f"{of}: there is no such folder")
     with journal_for(of, to, context.home) as journal:
         places = open_place(of, context.home), open_place(to, context.home)
-        done: Copied = _wait(Copy(*places, journal, progress).run())
+        done: Copied = _wait(Copy(*places, journal, progress, noted=note_of(of, to, context.home)).run())
     refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
-    found = done.manifest
     return DataCopied(
-        str(of), str(to), found.digest, len(found.files), found.num_bytes,
+        str(of), str(to), done.digest, done.num_files, done.set_bytes,
         done.num_copied, done.num_bytes, done.num_unchanged, refused, done.seconds,
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 from windlass.actions import runs
 from windlass.engines.base import ClaimFiles, Engine
 from windlass.errors import EngineError, UsageError
+from windlass.runs import context as process
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from windlass.worker.tarpipe import Received
 
 CLAIM: Final = "claim:"
+CODE: Final = "code"
+"""As a path of a run: the code that it began with."""
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Of a claim, as Kubernetes has it."""
 
@@ -36,7 +39,7 @@ def execute(
         _refuse_node(run, rank, node)
         with _claim_files(claim[0], on, store) as files:
             return files.execute(command, stdin, stdout, stderr)
-    engine, run_id = runs.find(run, store, on)
+    engine, run_id = runs.find(run, store, on, process.here())
     status = engine.status(run_id)
     if status.phase.is_terminal:
         raise UsageError(f"{status.id} has ended as {status.phase}: it has no process", f"windlass cp {status.id}:"
@@ -55,23 +58,52 @@ def copy(
     """Copy a file or folder from `RUN:path` to a local path, or the other way round; `on_progress` gets the bytes
     so far.
 
-    A relative path is one of the run's results (`output/…`, `checkpoints/…`); an absolute one is of a pod. In place of
-    a run there may be a claim of the target `on`: `claim:NAME/path`. Raises NoSuchRun, UsageError, EngineError.
+    A relative path is one of the run's results (`output/…`, `checkpoints/…`) or of the code that it began with
+    (`code/…`); an absolute one is of a pod. In place of
+    a run there may be a claim of the target `on`: `claim:NAME/path`. A destination that ends in a slash is a folder,
+    which is made. Raises NoSuchRun, UsageError, EngineError.
     """
-    from windlass.views.reports import CopiedFiles
-
     there, here = _split(source, cwd), _split(destination, cwd)
     if (there is None) == (here is None):
         raise UsageError(f"one of {source} and {destination} must be of a run", "windlass cp RUN:output/model.pt .")
     local = cwd / Path(destination if there else source).expanduser()
     if here is not None and not local.exists():
         raise UsageError(f"{local} is not there", "name a file or folder of this machine")
+    is_folder = there is not None and destination.endswith("/")
+    return copied(there, here, local, store, on=on, node=node, into_folder=is_folder, on_progress=on_progress)
+
+
+def copied(
+    there: tuple[str, str] | None, here: tuple[str, str] | None, local: Path, store: Store, *, on: str | None = None,
+    node: int | None = None, into_folder: bool = False, on_progress: Callable[[int], None] = lambda _bytes: None,
+) -> CopiedFiles:  # fmt: skip
+    """Copy from `there` to `local`, or from it to `here`: each a run or a claim, and a path. Raises as `copy`.
+
+    With `into_folder`, `local` is a folder, which is made.
+    """
+    from windlass.views.reports import CopiedFiles
+
     try:
-        of, found = _copied(there, here, local, store, on, node, on_progress)
+        with _made(local) if into_folder else contextlib.nullcontext():
+            of, found = _copied(there, here, local, store, on, node, on_progress)
     except OSError as error:
         raise EngineError(f"{error.filename or local}: {error.strerror or error}", "is there room, and the right to "
                           "write?") from error  # fmt: skip
     return CopiedFiles(of, found.path, found.files, found.bytes, tuple(found.left_out))
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """A folder, which is removed again where it was made and nothing was copied into it. Raises OSError."""
+    if folder.is_dir():
+        yield
+        return
+    folder.mkdir()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it has content
+            folder.rmdir()
 
 
 def _copied(
@@ -80,17 +112,40 @@ def _copied(
 ) -> tuple[str, Received]:  # fmt: skip
     """Copy from `there` or to `here`, each a run or a claim and a path; gives its name, and what was copied."""
     of, path = there or here or ("", "")
+    if there is not None:
+        path = path.rstrip("/") or path  # of a source it means nothing
     if of.startswith(CLAIM):
         _refuse_node(of, None, node)
         with _claim_files(of.removeprefix(CLAIM), on, store) as files:
             return of, files.fetch(path, local, told) if there is not None else files.put(local, path, told)
-    engine, run_id = runs.find(of, store, on)
+    engine, run_id = runs.find(of, store, on, process.here())
     if path.partition("/")[0] == "checkpoints" and "://" in (folder := engine.checkpoint_dir(run_id)):
         raise UsageError(f"the checkpoints of {run_id} are in {folder}", f"windlass data copy {folder} FOLDER")
+    if path.partition("/")[0] == CODE:
+        return run_id, _code(engine, run_id, path, local, is_read=there is not None)
     where = _node(engine, engine.status(run_id), None, node)
     if there is not None:
         return run_id, engine.fetch(run_id, where, path, local, told)
     return run_id, engine.put(run_id, where, local, path, told)
+
+
+def _code(engine: Engine, run_id: str, path: str, local: Path, *, is_read: bool) -> Received:
+    """Copy what the run began with of `code/…` to this machine. Raises UsageError, EngineError, OSError."""
+    import tarfile
+
+    from windlass.code.snapshot import extract_snapshot
+    from windlass.worker.tarpipe import Received
+
+    if not is_read:
+        raise UsageError(f"{run_id}:{path} is what the run began with, and is not written",
+                         f"change the folder of the job, and: windlass rerun {run_id}")  # fmt: skip
+    place = local / PurePosixPath(path).name if local.is_dir() else local
+    found = Received(str(place))
+    try:
+        found.files, found.bytes = extract_snapshot(engine.store.run_dir(run_id), path.partition("/")[2] or ".", place)
+    except (tarfile.TarError, EOFError) as error:
+        raise EngineError(f"the code of {run_id} cannot be read ({error})") from error
+    return found
 
 
 @contextlib.contextmanager
@@ -98,11 +153,10 @@ def _claim_files(claim: str, on: str | None, store: Store) -> Iterator[ClaimFile
     """The files of a claim of a target. Raises UsageError, EngineError."""
     from windlass.actions.targets import find_target
     from windlass.engines import target_class
-    from windlass.runs.context import here
 
     if on is None:
         raise UsageError(f"{CLAIM}{claim} is in a cluster, and no target is named", "add --on TARGET")
-    context = here()
+    context = process.here()
     target = find_target(on, context)
     engine = target_class(target.kind, f"target {target.name}").connect(store, target, context)
     with engine.claim_files(claim) as files:
@@ -118,7 +172,7 @@ def _claim(text: str) -> tuple[str, str] | None:
         raise UsageError(f"{text} names no claim", "write claim:NAME/PATH; see: kubectl get pvc")
     if ".." in path.split("/") or "\0" in path:
         raise UsageError(f"{text}: a path of a claim may not lead upwards", "name it without ..")
-    return name, str(PurePosixPath(path or "."))
+    return name, _relative(path)
 
 
 def _refuse_node(claim: str, rank: int | None, node: int | None) -> None:
@@ -135,7 +189,13 @@ def _split(text: str, cwd: Path) -> tuple[str, str] | None:
         return None
     if ".." in path.split("/") or "\0" in path:
         raise UsageError(f"{text}: a path of a run may not lead upwards", "name it without ..")
-    return run, path if path.startswith("/") else str(PurePosixPath(path or "."))
+    return run, path if path.startswith("/") else _relative(path)
+
+
+def _relative(path: str) -> str:
+    """The path in its plain form, which keeps the slash at its end: as a destination it is a folder."""
+    plain = str(PurePosixPath(path or "."))
+    return f"{plain}/" if path.endswith("/") else plain
 
 
 def _node(engine: Engine, status: Status, rank: int | None, node: int | None) -> int:

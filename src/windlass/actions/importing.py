@@ -17,17 +17,22 @@ STREAM: Final = "-"
 STDIN: Final = "standard input"
 
 
-def read_foreign(what: str, context: Context, *, form: Format = "kubernetes", name: str | None = None) -> Imported:
+def read_foreign(
+    what: str, context: Context, *, form: Format = "kubernetes", name: str | None = None, document: str | None = None
+) -> Imported:
     """The job that a file asks for, or standard input where `what` is `-`. Writes nothing.
+
+    `name` replaces the job's name; `document` names the job where the file holds several.
 
     Raises JobFileError: not there, not YAML, no known kind, several jobs, a name that is not legal.
     """
     from windlass.importers.convert import import_text
 
     if what == STREAM:
-        return import_text(decoded(sys.stdin.buffer.read(MAX_JOB_BYTES + 1), STDIN), STDIN, form=form, name=name)
+        text, where = decoded(sys.stdin.buffer.read(MAX_JOB_BYTES + 1), STDIN), STDIN
+        return import_text(text, where, form=form, name=name, document=document)
     path = context.cwd / Path(what).expanduser()
-    return import_text(read_text(path, what), what, form=form, name=name)
+    return import_text(read_text(path, what), what, form=form, name=name, document=document)
 
 
 def write_job(made: Imported, to: str | None, context: Context, *, force: bool) -> list[Path]:

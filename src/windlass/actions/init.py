@@ -6,7 +6,7 @@ import ast
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Plan
     from windlass.spec.targets import Target
 
-Template = Literal["torchrun", "mpi", "plain"]
-TEMPLATES: Final[tuple[Template, ...]] = ("torchrun", "mpi", "plain")
+Template = Literal["torchrun", "tensorflow", "jax", "mpi", "plain"]
+TEMPLATES: Final[tuple[Template, ...]] = ("torchrun", "tensorflow", "jax", "mpi", "plain")
 SCHEMA_FILE: Final = "job.schema.json"
 MAX_SCRIPT_BYTES: Final = 4 << 20
 MAX_SCRIPTS: Final = 200
@@ -29,8 +29,12 @@ MAX_SCRIPTS: Final = 200
 _LIKELY_NAMES: Final = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
 _IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
     ("mpi", ("horovod", "mpi4py", "deepspeed.comm.mpi")),
+    ("tensorflow", ("tensorflow.distribute.MultiWorkerMirroredStrategy",)),
+    ("jax", ("jax.distributed",)),
+    ("plain", ("ray",)),  # it starts its workers itself, also those of torch
     ("torchrun", ("torch.distributed", "torch.nn.parallel", "lightning", "pytorch_lightning", "transformers",
                   "accelerate", "deepspeed", "torchtitan", "composer", "windlass.train")),
+    ("plain", ("ultralytics", "tensorflow", "keras", "jax", "xgboost", "lightgbm", "sklearn", "catboost")),
 )  # fmt: skip
 """What a script imports says who starts its ranks; the first match counts."""
 
@@ -46,6 +50,8 @@ class Finding:
     """Why, as the end of a sentence: `it imports torch.distributed`."""
     is_program: bool
     """Whether it has an `if __name__ == "__main__"`."""
+    trains: bool = False
+    """Whether it imports a library that trains models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +113,10 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
 
 def check(ready: ReadyJob, target: Target, context: Context) -> Plan:
     """The plan that a run would follow, with a placeholder for the run id. Raises what `make_plan` raises."""
+    from windlass.actions.runs import TOKEN_TO_LOOK
     from windlass.actions.targets import plan_for
 
-    return plan_for(ready, target, f"{ready.job.name}-xxxxx", context)
+    return plan_for(ready, target, f"{ready.job.name}-{TOKEN_TO_LOOK}", context)
 
 
 # -- looking at scripts -----------------------------------------------------------------------------------------------
@@ -128,12 +135,15 @@ def look_into(folder: Path, script: str) -> Finding:
 def likeliest(folder: Path, template: Template | None = None) -> Finding:
     """The script of `folder` that is most likely the one to train. Raises UsageError where several are as likely."""
     scripts = sorted(path for path in folder.glob("*.py") if path.is_file())[:MAX_SCRIPTS]
-    findings = [finding for path in scripts if (finding := _finding(path, path.name)).is_program]
+    found = [_finding(path, path.name) for path in scripts]
+    findings = [finding for finding in found if finding.is_program]
+    if not findings and len(found) == 1:  # many scripts train at their top level
+        return found[0]
     if not findings:
         hint = "name the script: windlass init src/train.py"
         raise UsageError(f'no Python program is in {folder}: none has `if __name__ == "__main__"`', hint)
     named = [finding for finding in findings if finding.script in _LIKELY_NAMES]
-    trained = [finding for finding in findings if finding.template != "plain"]
+    trained = [finding for finding in findings if finding.trains]
     for likely in (named, trained, findings):
         if len(likely) == 1:
             return likely[0]
@@ -157,16 +167,20 @@ def _finding(path: Path, shown: str) -> Finding:
     for template, modules in _IMPORTS:
         for module in modules:
             if any(name == module or name.startswith(f"{module}.") for name in imported):
-                return Finding(shown, template, f"it imports {module}", is_program=is_program)
+                verb = "uses" if module.endswith("Strategy") else "imports"
+                return Finding(shown, template, f"it {verb} {module}", is_program=is_program, trains=True)
     return Finding(shown, "plain", "it imports no distributed library", is_program=is_program)
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Modules that are imported anywhere, and `torch.distributed` where it is used as an attribute."""
+    """Modules that are imported anywhere, and those of torch and JAX that are used as an attribute."""
     yield from imports(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
-            yield f"torch.{node.attr}"
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id in ("torch", "jax"):
+                yield f"{node.value.id}.{node.attr}"
+            elif node.attr == "MultiWorkerMirroredStrategy":
+                yield f"tensorflow.distribute.{node.attr}"
 
 
 def _is_main_guard(node: ast.stmt) -> bool:
@@ -199,23 +213,37 @@ def _torchrun(script: str) -> tuple[str, str]:
     return run, f"nodes: 1{'':26}# machines; 2 on one machine simulates two\nprocs_per_node: 2{'':17}# ranks on each\n"
 
 
-def _mpi(script: str) -> tuple[str, str]:
-    run, size = _torchrun(script)
-    return run, f"launcher: mpi{'':21}# mpirun starts the ranks: Horovod, mpi4py\n{size}"
+def _other(launcher: str, why: str) -> Callable[[str], tuple[str, str]]:
+    """A template as that of torchrun, with another launcher."""
+
+    def start(script: str) -> tuple[str, str]:
+        run, size = _torchrun(script)
+        return run, f"{f'launcher: {launcher}'.ljust(34)}# {why}\n{size}"
+
+    return start
 
 
 def _plain(script: str) -> tuple[str, str]:
-    words = ["python", script] if script.endswith(".py") else [f"./{script}"]
-    command = f"command: {json.dumps(words, ensure_ascii=False)}".ljust(34)
-    return f"{command}# started once for each rank, as it stands\n", f"procs_per_node: 1{'':17}# ranks\n"
+    size = f"procs_per_node: 1{'':17}# ranks\n"
+    if script.endswith(".py"):
+        run, _ = _torchrun(script)
+        return run, f"launcher: plain{'':19}# each rank works alone\n{size}"
+    command = f"command: {json.dumps([f'./{script}'], ensure_ascii=False)}".ljust(34)
+    return f"{command}# started once for each rank, as it stands\n", size
 
 
-_START: Final = {"torchrun": _torchrun, "mpi": _mpi, "plain": _plain}
-_HEAD: Final = "# Run it: windlass run      See what it would do: windlass plan      All fields: windlass schema\n"
+_START: Final = {
+    "torchrun": _torchrun,
+    "tensorflow": _other("tensorflow", "sets TF_CONFIG for each rank"),
+    "jax": _other("jax", "jax.distributed.initialize() finds its peers"),
+    "mpi": _other("mpi", "mpirun starts the ranks: Horovod, mpi4py"),
+    "plain": _plain,
+}
+_HEAD: Final = "# Run it: windlass run. Look first: windlass plan. All fields: windlass schema\n"
 _TAIL: Final = """\
 # env: {NCCL_DEBUG: WARN}         # variables for each rank
-# outputs: results                # where $WINDLASS_OUTPUT_DIR is, or s3://…; default: kept with the run
+# outputs: results                # folder or s3://…; default: with the run
 # restarts: {max: 3}              # start again after a failure
 # timeout: 2h                     # stop after this time
-# grace: 30s                      # from SIGTERM to SIGKILL, for a last checkpoint
+# grace: 30s                      # from SIGTERM to SIGKILL
 """

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.errors import JobFileError, Problem, UsageError
+from windlass.errors import JobFileError, Problem, UsageError, near
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
+    from windlass.spec.launchers import Remark
 
 JOB_FILES: Final = ("job.yaml", "job.yml")
 MAX_JOB_BYTES: Final = 1 << 20
@@ -30,6 +31,17 @@ class ReadyJob:
     base: Path
     origin: str
     """`job.yaml`, `train.py` or `command line`."""
+    remarks: tuple[Remark, ...] = ()
+    """What the author of a command line should know before it runs."""
+    path_python: str | None = None
+    """The interpreter of a command line that names it, or its launcher, without a folder: that of this PATH."""
+
+    @property
+    def local_job(self) -> Job:
+        """The job as it is on this machine."""
+        if self.path_python is None or self.job.python is not None:
+            return self.job
+        return self.job.model_copy(update={"python": self.path_python})
 
 
 def read_job(
@@ -50,9 +62,12 @@ def read_job(
     if what is None and rest_given:
         if not rest:
             raise UsageError("no command follows --", "give a command line: windlass run -- torchrun train.py")
-        from windlass.spec.commandline import job_from_command
+        from windlass.actions.command_line import caller_of, python_of
+        from windlass.spec.commandline import read_command
 
-        return _changed(ReadyJob(job_from_command(rest), context.cwd, "command line"), overrides)
+        line = read_command(rest, caller=caller_of(context, read_text))
+        python = python_of(line.python, context)
+        return _changed(ReadyJob(line.job, context.cwd, "command line", line.remarks, python), overrides)
     if what == "":
         raise UsageError("the name of the job is empty", "leave it out for the job.yaml of this folder")
     # Path's own raises for an unknown user's home.
@@ -64,6 +79,9 @@ def read_job(
 
         shown = what or path.name
         return _changed(ReadyJob(parse_job(read_text(path, shown), shown), path.parent, shown), overrides, rest)
+    if not os.path.lexists(path):
+        hint = near(path.name, _names(path.parent)) or "name a job file or a script: windlass run train.py"
+        raise UsageError(f"{what} is not there", hint)
     if not os.path.isfile(path):  # noqa: PTH113 - as above
         raise UsageError(f"{what} is neither a job file nor a script", "windlass init writes a job file for a script")
     from windlass.spec.commandline import job_from_script
@@ -73,8 +91,8 @@ def read_job(
     return _changed(ReadyJob(job_from_script(script, rest), base, str(what)), overrides)
 
 
-def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any]) -> ReadyJob:
-    """The job that a recorded plan was made from, with fields replaced. Raises JobFileError.
+def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
+    """The job that a recorded plan was made from, with fields replaced and arguments added. Raises JobFileError.
 
     The folder that its paths are relative to is found from the plan, and so is the interpreter, which may have been
     that of an environment which is not active now.
@@ -82,14 +100,32 @@ def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any]) -> ReadyJ
     from windlass.spec.parse import job_from_mapping
 
     job = job_from_mapping(plan["job"], plan["name"])
-    requests = {step["kind"]: step["request"] for step in reversed(plan["steps"])}
-    node, sent = requests["node"], requests.get("code")
-    base, code = PurePath(sent["folder"] if sent is not None else node["cwd"]), PurePath(job.code)
+    requests = first_requests(plan)
+    base, code = PurePath(code_folder(requests)), PurePath(job.code)
     if not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
-    is_given = job.python is not None or job.script_kind == "program" or sent is not None
-    python = {} if is_given else {"python": node["worker_python"]}
-    return _changed(ReadyJob(job, Path(base), plan["name"]), {**python, **overrides})
+    is_given = job.python is not None or job.script_kind == "program" or "code" in requests
+    python = {} if is_given else {"python": requests["node"]["worker_python"]}
+    return _changed(ReadyJob(job, Path(base), plan["name"]), {**python, **overrides}, more)
+
+
+def code_folder(requests: Mapping[str, Mapping[str, Any]]) -> Path:
+    """The folder of the code of a plan on the machine that made it, by its first request of each kind."""
+    sent = requests.get("code")
+    return Path(sent["folder"] if sent is not None else requests["node"]["cwd"])
+
+
+def first_requests(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The first request of each kind of a plan as JSON."""
+    return {step["kind"]: step["request"] for step in reversed(plan["steps"])}
+
+
+def _names(folder: Path) -> list[str]:
+    """Names of the files of a folder; none of one that cannot be read."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
 
 
 def _job_file_in(folder: Path) -> Path:
@@ -134,9 +170,7 @@ def _changed(ready: ReadyJob, overrides: Mapping[str, Any], more: Sequence[str] 
         fields["run"] = f"{ready.job.run} {shlex.join(more)}"
     elif more:
         fields["command"] = [*(ready.job.command or ()), *more]
-    if "launcher" not in overrides:
-        fields["launcher"] = ready.job.launcher
-    return ReadyJob(job_from_mapping(fields, ready.origin), ready.base, ready.origin)
+    return replace(ready, job=job_from_mapping(fields, ready.origin))
 
 
 def _merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.targets import find_address, find_target, plan_for, plan_for_first
 from windlass.engines import engine_class, target_class
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.context import Context, here
+from windlass.runs.naming import newest_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -23,15 +25,65 @@ if TYPE_CHECKING:
 STOP_SECONDS: Final = 60.0
 """How much longer than its grace period a stop is waited for while the target does not answer."""
 STOP_LOOK_SECONDS: Final = 5.0
+TOKEN_TO_LOOK: Final = "xxxxx"
+SHARED_RUNS: Final = 20
+"""Among so many of the newest runs, one of the same code is looked for, to share its file."""
 
 
-def make_plan(ready: ReadyJob, on: str, context: Context) -> Plan:
+def make_plan(ready: ReadyJob, on: str, context: Context, *, to_look: bool = False) -> Plan:
     """The plan of a run of this job on the target called `on`, or on the first of several that can run it: `a,b`.
 
-    Changes nothing. Raises UsageError, JobFileError.
+    `to_look` is for a plan that no run follows: it has `xxxxx` where a run gets letters of its own. Changes nothing.
+    Raises UsageError, JobFileError.
     """
+    from windlass.code.revision import read_revision
+
     targets = [find_target(name.strip(), context) for name in on.split(",")]
-    return plan_for_first(ready, targets, f"{ready.job.name}-{context.token()}", context)
+    token = TOKEN_TO_LOOK if to_look else context.token()
+    made = plan_for_first(ready, targets, f"{ready.job.name}-{token}", context)
+    return replace(made, revision=read_revision(ready.base / ready.job.code, context.environ))
+
+
+def submit(engine: Engine, plan: Plan, context: Context) -> Status:
+    """Start the run of a plan, and keep its code beside its record. Raises as `Engine.submit`."""
+    from windlass.actions.jobs import code_folder
+    from windlass.code.snapshot import keep_snapshot
+
+    status = engine.submit(plan)
+    newest = engine.store.statuses(last=SHARED_RUNS)
+    others = [engine.store.run_dir(one.id) for one in newest if one.name == plan.name and one.id != status.id]
+    folder = code_folder({step.kind: step.request for step in reversed(plan.steps)})
+    keep_snapshot(folder, engine.store.run_dir(status.id), context.environ, others)
+    return status
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A plan of a new run of a recorded job."""
+
+    plan: Plan
+    changed: tuple[str, ...]
+    """Files of the code that the recorded run did not begin with, as far as that is known."""
+
+
+def rerun_plan(
+    engine: Engine, run_id: str, on: str | None, overrides: Mapping[str, Any], more: Sequence[str], context: Context
+) -> Again:  # fmt: skip
+    """The plan of a new run of the job of `run_id`, with fields replaced and arguments added; on its target without
+    `on`. Raises UsageError, JobFileError.
+    """
+    from windlass.actions.jobs import code_folder, first_requests, planned_job
+    from windlass.code.snapshot import differing
+
+    old = engine.plan_of(run_id)
+    if not old:
+        raise UsageError(f"{run_id} has no plan on this machine", "run its job file: windlass run")
+    folder = code_folder(first_requests(old))
+    if not folder.is_dir():
+        raise UsageError(f"the code of {run_id} was in {folder}, which is not there",
+                         f"windlass cp {run_id}:code FOLDER has the code of then")  # fmt: skip
+    made = make_plan(planned_job(old, overrides, more), on or old["target"], context)
+    return Again(made, tuple(differing(folder, engine.store.run_dir(run_id), context.environ) or ()))
 
 
 # -- which run --------------------------------------------------------------------------------------------------------
@@ -49,14 +101,28 @@ def engine_for(run_id: str, store: Store) -> Engine:
 
 
 def find(run: str | None, store: Store, on: str | None = None, context: Context | None = None) -> tuple[Engine, str]:
-    """The engine and the id of the run whose id begins with `run`; the newest without one.
+    """The engine and the id of the run that `run` stands for, as `naming.choose`; the newest without it.
 
-    With `on`, a run on this target, whichever machine started it. Raises NoSuchRun, UsageError, EngineError.
+    With `on`, a run on this target, whichever machine started it. `context` is told which run the name of a job stands
+    for. Raises NoSuchRun, UsageError, EngineError.
     """
     if on is not None:
-        return connect(on, store, context or here()).find(run)
-    run_id = store.find(run)
-    return engine_for(run_id, store), run_id
+        engine, run_id = connect(on, store, context or here()).find(run)
+    else:
+        run_id = store.find(run)
+        engine = engine_for(run_id, store)
+    if run is not None and context is not None and (line := newest_of(run, run_id)):
+        context.say(line)
+    return engine, run_id
+
+
+def find_by_id(run: str, store: Store, on: str | None) -> tuple[Engine, str]:
+    """As `find`, but refuses the name of a job: what cannot be undone is named by its id. Raises UsageError."""
+    engine, run_id = find(run, store, on)
+    if newest_of(run, run_id):
+        raise UsageError(f"'{run}' is the name of a job, and a run is removed by its id",
+                         f"to remove its newest run: windlass rm {run_id}")  # fmt: skip
+    return engine, run_id
 
 
 @contextlib.contextmanager
@@ -104,12 +170,17 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
 
 
 def replanned(old: Mapping[str, Any], nodes: int, context: Context) -> Plan:
-    """The plan of the same run for another number of nodes; an elastic job may still shrink as far as it could."""
+    """The plan of the same run for another number of nodes; an elastic job may still shrink as far as it could.
+
+    The launcher stays: a script that has found `RANK` on two nodes looks for it on one.
+    """
     from windlass.actions.jobs import planned_job
 
     asked = old["job"].get("nodes", {"min": 1, "max": 1})
     least = min(nodes, asked["min"]) if asked["min"] < asked["max"] else nodes
-    ready = planned_job(old, {"nodes": {"min": least, "max": nodes}})
+    launcher = planned_job(old, {}).job.launcher
+    kept = {} if launcher == "plain" else {"launcher": launcher}
+    ready = planned_job(old, {"nodes": {"min": least, "max": nodes}, **kept})
     return plan_for(ready, find_target(old["target"], context), old["run_id"], context)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,27 +23,43 @@ FILE: Final = "targets.yaml"
 
 
 def target_files(context: Context) -> list[Path]:
-    """Where targets are named: beside the job first, then the user's own."""
+    """Where targets are named: beside the job first, then the user's own, then those of clusters of one's own."""
     config = Path(context.environ.get("XDG_CONFIG_HOME") or Path(context.environ.get("HOME", "/")) / ".config")
-    return [context.cwd / FILE, config / "windlass" / FILE]
+    return [context.cwd / FILE, config / "windlass" / FILE, *sorted(context.home.glob(f"clusters/*/{FILE}"))]
 
 
 def find_target(name: str, context: Context) -> Target:
     """The target called `name`. Raises UsageError where there is none, JobFileError for a file with problems."""
+    known = named_targets(context)
+    if name not in known:
+        names = ", ".join(sorted(known))
+        raise UsageError(f"no target is called '{name}'", f"known are: {names}; more are named in {FILE}")
+    return known[name][0]
+
+
+def named_targets(context: Context) -> dict[str, tuple[Target, Path | None]]:
+    """The targets by name, each with the file that names it; `local` is there without one. Raises JobFileError."""
     from windlass.spec.targets import LocalTarget
 
-    known: dict[str, Target] = {}
+    known: dict[str, tuple[Target, Path | None]] = {DEFAULT: (LocalTarget(name=DEFAULT), None)}
     for path in reversed(target_files(context)):
         if path.is_file():
             from windlass.spec.parse import parse_targets
 
-            known |= parse_targets(read_text(path, str(path)), str(path), target_model)
-    if name == DEFAULT:
-        return known.get(name, LocalTarget(name=DEFAULT))
-    if name not in known:
-        names = ", ".join(sorted({DEFAULT, *known}))
-        raise UsageError(f"no target is called '{name}'", f"known are: {names}; more are named in {FILE}")
-    return known[name]
+            found = parse_targets(read_text(path, str(path)), str(path), target_model)
+            known |= {name: (target, path) for name, target in found.items()}
+    return known
+
+
+def target_names(context: Context) -> list[str]:
+    """The names that `--on` takes, in the order of their files; without the models of targets, for completion."""
+    from windlass.spec.yamltext import read_yaml
+
+    names = [DEFAULT]
+    for path in target_files(context):
+        with contextlib.suppress(WindlassError):
+            names += read_yaml(read_text(path, str(path)), str(path), "")[0] if path.is_file() else ()
+    return list(dict.fromkeys(names))
 
 
 def find_address(name: str, context: Context) -> Target | ClusterAddress:
@@ -90,4 +107,9 @@ def plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, cont
 
 def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> Plan:
     """The plan of a run of `ready` on `target`; reads the facts of the target, changes nothing."""
-    return engine_class(target.kind, f"target {target.name}").make_plan(ready.job, target, run_id, ready.base, context)
+    from windlass.plan.plan import Note
+
+    engine = engine_class(target.kind, f"target {target.name}")
+    job = ready.job if engine.is_remote else ready.local_job
+    made = engine.make_plan(job, target, run_id, ready.base, context)
+    return dataclasses.replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *made.notes))

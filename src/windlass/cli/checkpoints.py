@@ -103,7 +103,7 @@ def list_(ctx: click.Context, on: str | None, form: str) -> int:
     return 0
 
 
-@checkpoints.command()
+@checkpoints.command(short_help="Read every byte of checkpoints and compare checksums.")
 @click.argument("name", required=False, shell_complete=options.complete_checkpoint)
 @options.on_cluster
 @options.output
@@ -134,7 +134,7 @@ def verify(ctx: click.Context, name: str | None, on: str | None, form: str) -> i
     return 0 if report.ok else 1
 
 
-@checkpoints.command()
+@checkpoints.command(short_help="Remove old checkpoints of this run.")
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the newest N verified ones.")
 @click.option("--older-than", metavar="AGE", help="Remove those older than this: 12h, 7d.")
 @options.on_cluster
@@ -170,7 +170,7 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str 
     return 0
 
 
-@checkpoints.command()
+@checkpoints.command(short_help="Write the model of a checkpoint as one file.")
 @click.argument("names", nargs=-1, required=True, metavar="[NAME] PATH", shell_complete=options.complete_checkpoint)
 @click.option("--part", default="model", show_default=True, help="Which of the things that were saved together.")
 @options.on_cluster

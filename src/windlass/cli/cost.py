@@ -59,7 +59,12 @@ def how_to_price(plan: Mapping[str, Any]) -> list[str]:
         ]
     head = f"{target} has no price. Add to {target} in targets.yaml what a node costs an hour:"
     if (kind := engine_class(plan["engine"]).instance_type(plan)) is not None:
-        return [head, f"  prices: {{{kind}: {EXAMPLE_PRICE}}}   for example, and currency: EUR where it is not USD"]
+        own = f"  prices: {{{kind}: {EXAMPLE_PRICE}}}   for example, and currency: EUR where it is not USD"
+        return [
+            head,
+            own,
+            *(["  or, on AWS, region: us-east-1   for list prices"] if plan["engine"] == "kubernetes" else []),
+        ]
     by_type = f"prices: {{g5.12xlarge: {EXAMPLE_PRICE}}} for jobs that run on one instance type"
     return [head, f"  price_per_hour: {EXAMPLE_PRICE}   for example, or {by_type}"]
 

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from windlass.storage.progress import Progress
 
 SCHEMES: Final = ("s3://", "gs://", "az://")
-_on: Final = click.option("--on", metavar="TARGET", help="The sets that are staged in a claim of this cluster.")
+_on: Final = click.option(
+    "--on",
+    metavar="TARGET",
+    shell_complete=options.complete_targets,
+    help="The sets that are staged in a claim of this cluster.",
+)
 _claim: Final = click.option("--claim", metavar="NAME", help="With --on: the claim. Default: that of the target.")
 
 
@@ -43,7 +48,7 @@ def data() -> None:
 data.add_command(fetch)
 
 
-@data.command()
+@data.command(short_help="Copy what differs, verified; goes on where it ended.")
 @click.argument("source", shell_complete=_complete_address)
 @click.argument("destination", shell_complete=_complete_address)
 @options.output
@@ -91,7 +96,7 @@ def verify(address: str, form: str) -> int:
     return 0 if done.ok else 1
 
 
-@data.command("ls")
+@data.command("ls", short_help="List the files of a set, or the sets in the cache.")
 @click.argument("address", required=False, shell_complete=_complete_address)
 @_on
 @_claim
@@ -121,9 +126,11 @@ def list_(address: str | None, on: str | None, claim: str | None, form: str) -> 
     return 0
 
 
-@data.command()
+@data.command(short_help="Fetch a set into the cache, or into a claim.")
 @click.argument("source", shell_complete=_complete_address)
-@click.option("--on", metavar="TARGET", help="Stage it in a claim of this cluster.")
+@click.option(
+    "--on", metavar="TARGET", shell_complete=options.complete_targets, help="Stage it in a claim of this cluster."
+)
 @_claim
 @click.option("--secret", "secrets", multiple=True, metavar="NAME",
               help="With --on: a Secret of the namespace with keys of the store; may be repeated.")  # fmt: skip
@@ -158,7 +165,7 @@ def stage(
     return 0
 
 
-@data.command()
+@data.command(short_help="Remove a set from the cache, or from a claim.")
 @click.argument("which", metavar="SOURCE|DIGEST")
 @_on
 @_claim

@@ -35,7 +35,7 @@ def _complete_layout(ctx: click.Context, _parameter: click.Parameter, incomplete
     return [CompletionItem(name, help=one.summary) for name, one in layouts.items() if name.startswith(incomplete)]
 
 
-@click.command()
+@click.command(short_help="Fetch a public data set to a folder, verified.")
 @click.argument("name", required=False, shell_complete=_complete_recipe)
 @click.argument("folder", required=False, type=click.Path())
 @click.option("--to", metavar="ADDRESS", help="Then copy the folder there: s3://bucket/prefix.")
@@ -54,7 +54,7 @@ def fetch(
     \b
     Example:
       windlass data fetch
-      windlass data fetch cifar10 data/cifar10 --layout tfrecord --to s3://bucket/cifar10/
+      windlass data fetch cifar10 data --layout tfrecord --to s3://bucket/cifar10/
     """
     from windlass.actions import data_fetch as actions
     from windlass.recipes.registry import recipe_of

@@ -1,10 +1,10 @@
-"""`doctor`: checks this machine, line by line as each check is done."""
+"""`doctor`: checks this machine, or a cluster with its account, line by line as each check is done."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,41 +13,115 @@ from windlass.cli.formatting import Paint, count, painter, visible
 from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
+    from windlass.actions.clusters.doctor import Diagnosis
     from windlass.engines.checks import Check
+    from windlass.infra.preflight.finding import Offer
 
 MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("fail", "red")}
 NAME_WIDTH = 16
+ROLE: Final = "arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
+
+
+def complete_on(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Clusters of this user, targets that are clusters, and files."""
+    from click.shell_completion import CompletionItem
+
+    from windlass.actions.clusters.doctor import names
+    from windlass.runs.context import here
+
+    found = [CompletionItem(name) for name in names(here()) if name.startswith(incomplete)]
+    return [*found, CompletionItem(incomplete, type="file")]
 
 
 @click.command()
+@click.option("--on", metavar="CLUSTER", shell_complete=complete_on,
+              help="Check a cluster and its account: a cluster file, the name of a cluster, or a target.")  # fmt: skip
+@click.option("--request", is_flag=True, help="Offer to request quotas and make associations that are missing; asks.")
+@click.option("--pod-role", metavar="ARN", default="", help="Role that pods should have, on a cluster made elsewhere.")
+@click.option("-y", "--yes", is_flag=True, help="With --request: do not ask.")
 @options.output
-def doctor(form: str) -> int:
+def doctor(on: str | None, request: bool, pod_role: str, yes: bool, form: str) -> int:
     """Check this machine for what would fail or slow down a run, and say how to fix it.
 
-    Ends with 1 where something would break every run; a warning concerns some runs.
+    With --on, check a cluster and its AWS account instead, also before the cluster is made: programs, identity,
+    permissions, quotas, where types are offered; and in the cluster operators, nodes, claims, S3, the role and the
+    image of pods, by temporary pods. Changes nothing, but for --request.
+
+    Ends with 1 where something would break every run; a warning concerns some runs. What a run needs of a cluster or an
+    account is checked by windlass check --on TARGET.
 
     \b
     Example:
       windlass doctor
-      windlass doctor -o json
+      windlass doctor --on cluster.yaml --request
+      windlass doctor --on vision -o json
     """
-    from windlass.actions.targets import DEFAULT, find_target
-    from windlass.engines import engine_class
-    from windlass.runs.context import here
+    from windlass.cli.interrupts import tidy
     from windlass.views.reports import DoctorReport
 
+    _legal(on, request=request, pod_role=pod_role, yes=yes)
     paint = painter(sys.stdout)
-    found = []
-    context = here()
-    target = find_target(DEFAULT, context)
-    for check in engine_class(DEFAULT).check(target, context).checks:
+    found: list[Check] = []
+    offers: list[Offer] = []
+
+    def show(check: Check) -> None:
         found.append(check)
         if form == "table":
             emit(check_lines(check, paint))
             sys.stdout.flush()
+
+    with tidy():
+        if on is None:
+            for check in _of_machine():
+                show(check)
+        else:
+            for one in _of_cluster(on, pod_role):
+                show(one.check)
+                offers += [one.offer] if one.offer is not None else []
+        if request:
+            for check in _requested(offers, yes=yes):
+                show(check)
     report = DoctorReport(not any(check.level == "fail" for check in found), tuple(found))
     print_data(report, form, ["", sum_of(found)])
     return 0 if report.ok else 1
+
+
+def _legal(on: str | None, *, request: bool, pod_role: str, yes: bool) -> None:
+    import re
+
+    if on is None and (request or pod_role or yes):
+        raise click.UsageError("--request, --pod-role and --yes belong to --on CLUSTER")
+    if pod_role and not re.fullmatch(ROLE, pod_role):
+        raise click.UsageError(
+            f"--pod-role {pod_role} is no ARN of a role, such as arn:aws:iam::123456789012:role/runs"
+        )
+
+
+def _of_machine() -> Iterable[Check]:
+    from windlass.actions.targets import DEFAULT, find_target
+    from windlass.engines import engine_class
+    from windlass.runs.context import here
+
+    context = here()
+    return engine_class(DEFAULT).check(find_target(DEFAULT, context), context).checks
+
+
+def _of_cluster(on: str, pod_role: str) -> Iterator[Diagnosis]:
+    from windlass.actions.clusters.doctor import doctor as examine
+    from windlass.runs.context import here
+
+    return examine(on, here(), lambda text: click.echo(f"{text} …", err=True), pod_role)
+
+
+def _requested(offers: Iterable[Offer], *, yes: bool) -> Iterator[Check]:
+    """Take up the offers that the user agrees to."""
+    from windlass.actions.clusters.doctor import taken_up
+
+    for offer in offers:
+        if not yes and not sys.stdin.isatty():
+            click.echo(f"{offer.question} There is no terminal to ask on; --yes agrees.", err=True)
+        elif yes or click.confirm(offer.question, err=True):
+            yield taken_up(offer)
 
 
 def check_lines(check: Check, paint: Paint) -> list[str]:

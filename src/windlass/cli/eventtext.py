@@ -122,6 +122,9 @@ def _sentence(entry: Entry) -> str:
             return f"outputs: {uploaded_words(entry)}" + (
                 f"; {size(moved)} uploaded" if moved else "; nothing to upload"
             )
+        case events.Notified(secret, error):
+            told = f"was not told of the end: {error}" if error else "was told of the end"
+            return f"the webhook of {secret} {told}"
         case events.OutputsCollected():
             return f"outputs collected: {collected_words(entry)}"
         case events.NodeStarted(node, pid):

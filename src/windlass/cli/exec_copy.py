@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -15,14 +15,19 @@ from windlass.cli.render import print_data
 from windlass.cli.run import TakesRest
 from windlass.cli.style import interactive
 
+PARTS = ("output/", "checkpoints/", "code/")
+"""What a relative path of a run begins with."""
 SHOW_SECONDS = 0.2
 
 
 def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Runs, for what may also be a path of this machine."""
+    """Runs and what each has, for what may also be a path of this machine."""
     from click.shell_completion import CompletionItem
 
-    runs = options.complete_run(ctx, parameter, incomplete) if incomplete else []
+    run, colon, path = incomplete.partition(":")
+    if colon:
+        return [f"{run}:{part}" for part in PARTS if part.startswith(path)]
+    runs = options.complete_run(ctx, parameter, incomplete)
     return [*(CompletionItem(f"{run}:") for run in runs), CompletionItem(incomplete, type="file")]
 
 
@@ -31,11 +36,12 @@ def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: st
 @click.option("--rank", "-r", type=click.IntRange(0), help="As this rank. Default: rank 0.")
 @click.option("--node", type=click.IntRange(0), help="On this node, in what all its ranks have alike.")
 @click.option("--stdin", "-i", is_flag=True, help="Pass standard input on.")
+@click.option("--tty", "-t", is_flag=True, help="Run it on this terminal: for a shell, top, a debugger.")
 @options.on_cluster
 @options.debug
 @click.pass_context
 def exec(
-    ctx: click.Context, /, run: str | None, rank: int | None, node: int | None, stdin: bool, on: str | None
+    ctx: click.Context, /, run: str | None, rank: int | None, node: int | None, stdin: bool, tty: bool, on: str | None
 ) -> int:  # fmt: skip
     """Run a command where a rank of a live run is: in its environment, its working folder, its pod. Or beside a claim,
     in a temporary pod that mounts it: claim:NAME.
@@ -45,8 +51,9 @@ def exec(
     \b
     Example:
       windlass exec digits-7 -- nvidia-smi
+      windlass exec digits-7 -t -- bash
       windlass exec claim:data --on lab -- ls -la
-      windlass exec digits-7 --rank 3 -- python -c 'import os; print(os.environ["LOCAL_RANK"])'
+      windlass exec digits-7 --rank 3 -- sh -c 'echo $LOCAL_RANK'
       windlass exec digits-7 --node 1 -i -- tar -x < more.tar
     """
     from windlass.actions import exec_copy
@@ -56,10 +63,17 @@ def exec(
     if not command:
         raise click.UsageError("no command is given: windlass exec RUN -- COMMAND", ctx)
     options.require_named(run, on)
+    source: IO[bytes] | None = sys.stdin.buffer if stdin else None
+    if tty:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise click.UsageError("--tty needs a terminal: standard input or output is none", ctx)
+        from windlass.engines.base import Terminal
+
+        source = Terminal(sys.stdin.fileno(), closefd=False)
     sys.stdout.flush()
     with here().store() as store:
         return exec_copy.execute(
-            run, command, store, on=on, rank=rank, node=node, stdin=sys.stdin.buffer if stdin else None,
+            run, command, store, on=on, rank=rank, node=node, stdin=source,
             stdout=sys.stdout.buffer, stderr=sys.stderr.buffer,
         )  # fmt: skip
 
@@ -73,14 +87,14 @@ def exec(
 def cp(source: str, destination: str, node: int | None, on: str | None, form: str) -> int:
     """Copy files out of a run or a claim, or into it; one of the two is RUN:PATH or claim:NAME/PATH.
 
-    A relative PATH is one of the run's results: output/… and checkpoints/…. An absolute one is in the run's pod. Into a
-    folder that is there, things are copied under their own name. Results in a claim can be copied after the pods are
-    gone. A claim without a run is mounted by a temporary pod of the target --on. Links that lead out of what is
-    copied are left out.
+    A relative PATH is one of the run's results, output/… and checkpoints/…, or of the code that it began with, code/….
+    An absolute one is in the run's pod. Into a folder, things are copied under their own name; a DESTINATION that ends
+    in / is a folder, which is made. Results in a claim can be copied after the pods are gone. A claim without a run is
+    mounted by a temporary pod of the target --on. Links that lead out of what is copied are left out.
 
     \b
     Example:
-      windlass cp digits-7:output/model.pt .
+      windlass cp digits-7:output/model.pt weights/
       windlass cp data claim:data/digits --on lab
       windlass cp digits-7:checkpoints backup
       windlass cp more.csv digits-7:/windlass/work/code/data/

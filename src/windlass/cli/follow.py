@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.cli.formatting import Paint, painter, size_of_run
+from windlass.cli.formatting import Paint, count, painter, size, size_of_run, visible
 from windlass.cli.interrupts import QUESTION, Choice, Interrupts
 from windlass.cli.logs import write_blocks
 from windlass.cli.render import emit, print_data
@@ -24,7 +24,7 @@ from windlass.runs import events
 from windlass.runs.events import Event
 from windlass.runs.logs import LogBlock, RunLogs
 from windlass.runs.phase import EXIT_CODES, Phase
-from windlass.runs.record import Status
+from windlass.runs.record import SUPERVISOR_ABSENT, Status
 from windlass.views.run import Run, recorded_run, run_viewer
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ BATCH_BYTES: Final = 256 << 10
 TICK_SECONDS: Final = 0.25
 """How long a burst of logs may delay a look at the state."""
 PROGRESS_LINE_SECONDS: Final = 10.0
+IMPORT_SECONDS: Final = 1.0
+"""Imports that take no longer are not named: a fork of a warm process has done them."""
 PACE_SECONDS: Final = 30.0
 
 
@@ -73,6 +75,7 @@ class PlainView:
         self._quiet = quiet
         self._verbose = verbose
         self._progress_at = time.monotonic()
+        self._is_import_known = False
         self._paint = painter(sys.stderr)
 
     def logs(self, blocks: list[LogBlock]) -> None:
@@ -80,7 +83,9 @@ class PlainView:
         write_blocks(blocks, sys.stdout.buffer)
 
     def state(self, status: Status, rate: float | None) -> None:
-        """A line about the progress every ten seconds."""
+        """A line about the progress every ten seconds, and one about imports that take long."""
+        if not self._is_import_known and status.phase is Phase.STARTING:
+            self._show_import(status)
         if time.monotonic() - self._progress_at < PROGRESS_LINE_SECONDS or status.phase.is_terminal:
             return
         from windlass.cli.statustext import advance_words
@@ -89,6 +94,13 @@ class PlainView:
         head, facts = advance_words(self._make_run(status), time.time(), rate)
         if head or facts:
             self.note(", ".join([*head, *facts]))
+
+    def _show_import(self, status: Status) -> None:
+        from windlass.cli.statustext import importing_words
+
+        if time.time() - status.phase_since > IMPORT_SECONDS and (words := importing_words(self._make_run(status))):
+            self._is_import_known = True
+            self.note(f"{self._paint(Phase.STARTING, PHASE_COLOURS[Phase.STARTING])}: {words}")
 
     def event(self, event: Event) -> None:
         """A line for each change of phase and all news; with `verbose` for every event."""
@@ -159,6 +171,7 @@ class Follower:
         self._pace = Pace()
         self._staleness = engine.staleness()
         self._stale = ""
+        self._absence = ""
         self._pending: list[LogBlock] = []
         self._looked_at = 0.0
         self._held: Event | None = None
@@ -207,9 +220,18 @@ class Follower:
         if (stale := self._staleness(self.status)) != self._stale:
             self._stale = stale
             self._view.stale(stale)
+        self._note_absence()
         self._view.state(self.status, self._pace.note(self.status.progress))
         self._looked_at = time.monotonic()
         return self.status.phase.is_terminal or self._interrupts.choice is Choice.LEAVE
+
+    def _note_absence(self) -> None:
+        """A line when the cluster reports that the run's supervisor does not run, and for each new reason."""
+        condition = self.status.condition or {}
+        absence = str(condition["message"]) if condition.get("type") == SUPERVISOR_ABSENT else ""
+        if absence not in ("", self._absence):
+            self._view.note(f"{visible(absence)}; windlass why {self._run_id}")
+        self._absence = absence
 
     def _show(self, event: Event) -> None:
         """Show an event; a root cause waits for the next one, since the summary at the end of the run shows it."""
@@ -280,6 +302,10 @@ def follow(
     paint = painter(stream)
     run, why = recorded_run(status, engine.store, time.time()), explain(status, engine, paint)
     emit(summary_lines(run, time.time(), paint, why, verbose=verbose), stream)
+    many, num_bytes = engine.kept_warm()
+    if many and not quiet:
+        kept = count(many, "warm process", "warm processes")
+        emit([f"{kept} kept, {size(num_bytes)}; windlass warm stop"], sys.stderr)
     return EXIT_CODES[status.phase]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, Final
@@ -18,6 +19,11 @@ Paint = Callable[..., str]
 
 
 _MOVING: Final = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+_WORDS: Final = re.compile("( *)([^ ]+)")
+_LEAD: Final = re.compile(r" *(?:(?:ok|warn|fail) +)?(?:\S+(?: \S+)? {2,})?(?:[·→│] )?")
+"""A label, that of a check with its level, with the spaces behind it."""
 
 
 def painter(stream: IO[Any]) -> Paint:
@@ -133,6 +139,34 @@ def width_of(text: str) -> int:
         0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         for letter in plain
     )
+
+
+def fitted(text: str) -> str:
+    """Lines as they fit on this terminal, broken between words."""
+    columns = shutil.get_terminal_size().columns
+    return "\n".join(row for line in text.split("\n") for row in wrapped(line, columns))
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """A line as several of at most so many columns, broken between words; what follows is below the text of the first.
+
+    A word that is longer than a line, such as a path, is left whole.
+    """
+    if width_of(line) <= columns:
+        return [line]
+    found = _LEAD.match(click.unstyle(line))
+    lead = len(found[0]) if found is not None else 0
+    indent = " " * (lead if 0 < lead <= columns // 2 else 2)
+    rows, width = [""], 0
+    for gap, word in _WORDS.findall(line):
+        wide = width_of(word)
+        if width + len(gap) + wide > columns and rows[-1].strip():
+            rows.append(indent + word)
+            width = len(indent) + wide
+        else:
+            rows[-1] += gap + word
+            width += len(gap) + wide
+    return rows
 
 
 def table(rows: Sequence[Sequence[str]], *, gap: int = 2) -> list[str]:

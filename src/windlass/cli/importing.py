@@ -13,6 +13,7 @@ from windlass.cli.formatting import Paint, count, painter
 from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
+    from windlass.importers.convert import Format
     from windlass.importers.source import Left
 
 
@@ -21,22 +22,27 @@ if TYPE_CHECKING:
 @click.option("--torchx", is_flag=True, help="It is an AppDef of TorchX, as JSON or YAML.")
 @click.option("--sky", is_flag=True, help="It is a task of SkyPilot.")
 @click.option("--to", metavar="PATH|-", help="The job file to write, or - for standard output.  [default: job.yaml]")
+@click.option(
+    "--document", metavar="NAME", help="The job to read where the file holds several: its name, or KIND/NAME."
+)
 @click.option("--name", help="Name of the job; default: the manifest's.")
 @click.option("--force", is_flag=True, help="Overwrite a job file that is there.")
 @options.output
-def import_job(file: str, torchx: bool, sky: bool, to: str | None, name: str | None, force: bool, form: str) -> int:
+def import_job(
+    file: str, torchx: bool, sky: bool, to: str | None, document: str | None, name: str | None, force: bool, form: str
+) -> int:
     """Turn a manifest into a job file, and list every field that has no equivalent, with what to do instead.
 
-    FILE, or - for standard input, is YAML or JSON: a PyTorchJob, MPIJob (all versions), TrainJob, JobSet, Job or
-    ElasticJob, with the objects beside it if they are there; or a training job of SageMaker, as describe-training-job
-    prints it, or a script that makes one by an Estimator or a ModelTrainer, which is read and never run. Nothing is
-    started, and no cluster is asked.
+    FILE, or - for standard input, is YAML or JSON: a PyTorchJob, TFJob, JAXJob, XGBoostJob, MPIJob (all versions),
+    TrainJob, JobSet, Job or ElasticJob, with the objects beside it if they are there; or a training job of SageMaker,
+    as describe-training-job prints it, or a script that makes one by an Estimator or a ModelTrainer, which is read and
+    never run. Nothing is started, and no cluster is asked.
 
     \b
     Example:
       windlass import pytorchjob.yaml
       kubectl get trainjob llama -o yaml | windlass import - --to -
-      windlass import launch.py                       a script with PyTorch(…) or ModelTrainer(…) of SageMaker
+      windlass import launch.py    a script with ModelTrainer(…) of SageMaker
       windlass import --sky task.yaml --to jobs/task.yaml
     """
     from windlass.actions.importing import STREAM, read_foreign, write_job
@@ -46,7 +52,8 @@ def import_job(file: str, torchx: bool, sky: bool, to: str | None, name: str | N
     if torchx and sky:
         raise click.UsageError("--torchx and --sky are two formats; name one")
     context = here()
-    made = read_foreign(file, context, form="torchx" if torchx else "sky" if sky else "kubernetes", name=name)
+    kind: Format = "torchx" if torchx else "sky" if sky else "kubernetes"
+    made = read_foreign(file, context, form=kind, name=name, document=document)
     written = [] if to == STREAM else [path.name for path in write_job(made, to, context, force=force)]
     if form == "table":
         out, err = painter(sys.stdout), painter(sys.stderr)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Plan
     from windlass.runs.context import Context
 
-TEMPLATES = ("torchrun", "mpi", "plain")
+TEMPLATES = ("torchrun", "tensorflow", "jax", "mpi", "plain")
 """Those of `actions.init`: written again, so that --help does not load it."""
 
 
@@ -37,7 +37,7 @@ def init(
 ) -> int:  # fmt: skip
     """Write a job.yaml for a script of this folder, the likeliest one if none is named.
 
-    The script is read, not run: what it imports says whether torchrun, mpirun or nothing at all starts its ranks.
+    The script is read, not run: what it imports says which launcher its ranks need, or that it is one process.
 
     \b
     Example:
@@ -65,7 +65,14 @@ def init(
 
 @click.command()
 @click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path())
-@click.option("--on", default="local", metavar="TARGET", help="Target to check for.", show_default=True)
+@click.option(
+    "--on",
+    default="local",
+    metavar="TARGET",
+    shell_complete=options.complete_targets,
+    help="Target to check for.",
+    show_default=True,
+)
 @click.option("--network", is_flag=True, help="Test the network of the cluster too, with two temporary pods.")
 @click.option("--role", is_flag=True, help="Print exactly the rights that runs need: an RBAC role, or policies of IAM.")
 @options.output
@@ -158,9 +165,10 @@ def job_lines(origin: str, plan: Plan) -> list[str]:
 
 @click.command()
 @click.option("--targets", is_flag=True, help="The schema of targets.yaml instead.")
+@click.option("--cluster", is_flag=True, help="The schema of cluster.yaml instead.")
 @click.option("--printed-by", metavar="COMMAND", help="What this command prints with -o json.")
 @options.debug
-def schema(targets: bool, printed_by: str | None) -> int:
+def schema(targets: bool, cluster: bool, printed_by: str | None) -> int:
     """Print the JSON Schema of the job file, for editors and for programs that write job files.
 
     \b
@@ -168,8 +176,8 @@ def schema(targets: bool, printed_by: str | None) -> int:
       windlass schema > job.schema.json
       windlass schema --printed-by status
     """
-    if targets and printed_by:
-        raise click.UsageError("--targets and --printed-by are two schemas; ask for one")
+    if sum((targets, cluster, printed_by is not None)) > 1:
+        raise click.UsageError("--targets, --cluster and --printed-by are different schemas; ask for one")
     if printed_by:
         from windlass.views.schema import PRINTED, schema_of
 
@@ -177,8 +185,8 @@ def schema(targets: bool, printed_by: str | None) -> int:
             raise click.UsageError(f"--printed-by {printed_by}: there are schemas of {', '.join(PRINTED)}")
         found = schema_of(printed_by)
     else:
-        from windlass.spec.schema import job_schema, targets_schema
+        from windlass.spec.schema import cluster_schema, job_schema, targets_schema
 
-        found = targets_schema() if targets else job_schema()
+        found = targets_schema() if targets else cluster_schema() if cluster else job_schema()
     emit([json.dumps(found, indent=2)])
     return 0

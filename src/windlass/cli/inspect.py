@@ -4,62 +4,82 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
 from windlass.cli import options
-from windlass.cli.render import print_event, print_runs
+from windlass.cli.render import print_event
 from windlass.cli.style import coloured
 from windlass.errors import RunNotFinished
-from windlass.runs.phase import EXIT_CODES
+from windlass.runs.phase import EXIT_CODES, Phase
+
+PHASES: Final = [one.value for one in Phase]
 
 
 @click.command()
 @click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the unfinished and the newest.")
 @click.option("--last", "-n", type=click.IntRange(1), default=20, show_default=True, help="How many of the newest.")
 @click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
-@click.option("--on", metavar="TARGET", help="All runs on this cluster, also those that another machine started.")
+@click.option(
+    "--on",
+    metavar="TARGET",
+    shell_complete=options.complete_targets,
+    help="All runs on this cluster, also those that another machine started.",
+)
 @click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="With --on: in all namespaces of the cluster.")
-@click.option("--watch", "-w", is_flag=True, help="With --on: go on with a line for each change, until Ctrl-C.")
+@click.option("--watch", "-w", is_flag=True, help="Go on with a line for each change, until Ctrl-C.")
+@click.option("--name", metavar="PATTERN", default="", help="Only runs of jobs of this name: digits or 'digits*'.")
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    type=click.Choice(PHASES),
+    metavar="PHASE",
+    help="Only in this phase: starting, training, failed, …",
+)
+@click.option("--label", "-l", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label.")
+@click.option("--since", metavar="2d", help="Only runs that were started in the last 2d.")
 @options.output
+@click.argument("words", nargs=-1, metavar="")
 def ps(
-    every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, watch: bool, form: str
+    words: tuple[str, ...], every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, watch: bool,
+    name: str, phases: tuple[str, ...], labels: tuple[str, ...], since: str | None, form: str,
 ) -> int:  # fmt: skip
-    """List runs: the unfinished ones and the newest.
+    """List runs: the unfinished ones and the newest; with --name, --phase, --label or --since those that have it.
 
     \b
     Example:
       windlass ps
       windlass ps --all -o json
+      windlass ps --phase failed --label team=vision --since 2d
       windlass ps --on lab              what runs on a cluster, from any machine
     """
     from windlass.actions import runs
+    from windlass.actions.listing import Filter, labels_in
     from windlass.runs.context import here
 
-    if on is None and (everywhere or watch):
-        raise click.UsageError(f"--{'watch' if watch else 'all-namespaces'} needs --on TARGET")
+    if words:
+        raise click.UsageError(f"ps takes no run: windlass ps --name {words[0]}, or windlass status {words[0]}")
+    if on is None and everywhere:
+        raise click.UsageError("--all-namespaces needs --on TARGET")
     if watch and (everywhere or quiet):
         raise click.UsageError("--watch shows the changes of one namespace, with their phases")
     context = here()
+    after = context.now() - options.seconds(since, "--since", "write it as 12h or 2d") if since else 0.0
+    wanted = Filter(name, frozenset(map(Phase, phases)), labels_in(labels), after)
     with context.store() as store:
         if on is None:
-            from windlass.views.run import summary_of
+            from windlass.cli.listtext import print_here
 
-            found = runs.states(runs.statuses(store, last=None if every else last), store, context.now())
-            hidden = 0 if every else store.count() - len(found)
-            print_runs(
-                [summary_of(one.status, context.now(), is_here=store.host_elsewhere(one.status) is None, current=one)
-                 for one in found],
-                form, hidden=hidden, quiet=quiet,
-            )  # fmt: skip
-            return 0
+            return print_here(store, context, wanted, form, last=None if every else last, quiet=quiet, watch=watch)
         engine = runs.connect(on, store, context)
         if watch:
             from windlass.cli.statetext import watch_runs
 
-            return watch_runs(engine, on, form)
-        listed = engine.list(is_everywhere=everywhere)
+            return watch_runs(engine, on, form, wanted=wanted)
+        listed = [one for one in engine.list(is_everywhere=everywhere) if wanted.matches(one.status)]
     from windlass.cli.listtext import print_list
 
     if click.get_current_context().get_parameter_source("last") is not ParameterSource.DEFAULT:
@@ -82,6 +102,7 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
     Example:
       windlass status                      the newest run
       windlass status digits-7 -o json     a prefix of the id is enough
+      windlass status digits               the newest run of the job of this name
       windlass status -w --exit-code       wait for it, and end as it did
     """
     from windlass.actions.runs import opened
@@ -113,18 +134,24 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
 @click.option("--follow", "-f", is_flag=True, help="Go on with what arrives, until the run ends.")
 @click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option("--since", metavar="10min", help="Only lines of the last 10min.")
+@click.option("--grep", "-g", metavar="PATTERN", help="Only lines in which this regular expression is found.")
+@click.option("--timestamps", "-t", is_flag=True, help="The time before each line, as UTC.")
 @options.on_cluster
-@options.debug
+@options.lines_output
 def logs(
     run: str | None, ranks: tuple[int, ...], attempt: int | None, follow: bool, tail: int | None, since: str | None,
-    on: str | None,
+    grep: str | None, timestamps: bool, on: str | None, form: str,
 ) -> int:  # fmt: skip
     """Show what the ranks wrote, in the order of time; each line begins with its rank unless one rank is asked for.
+
+    With --grep, --tail counts the lines that are found; with -f, all lines.
 
     \b
     Example:
       windlass logs -f
       windlass logs digits-7f3k2 --rank 0 --tail 100
+      windlass logs --grep 'loss|error' --timestamps
+      windlass logs -o json                 an object a line: time, rank, text
     """
     from windlass.actions.runs import opened
     from windlass.cli.interrupts import tidy
@@ -132,10 +159,11 @@ def logs(
 
     age = options.seconds(since, "--since", "write it as 30s, 10min or 2h") if since else None
     since_ns = None if age is None else int((time.time() - age) * 1e9)
+    pattern = options.pattern(grep) if grep is not None else None
     with opened(run, on) as (engine, run_id), tidy(), engine.logs(run_id, follow=follow) as (folder, is_over):
         write_logs(
             folder, sys.stdout.buffer, ranks=ranks, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over,
-            terminal=coloured(sys.stdout),
+            terminal=coloured(sys.stdout), pattern=pattern, stamped=timestamps, as_json=form == "json",
         )  # fmt: skip
     return 0
 

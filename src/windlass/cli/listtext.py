@@ -1,20 +1,79 @@
-"""Prints the runs on a target; imports nothing that only the text of one run needs."""
+"""Prints the runs of this machine, or on a target; imports nothing that only the text of one run needs."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from windlass.cli.formatting import Paint, duration, titled, visible
-from windlass.cli.render import print_data
+from windlass.actions import runs
+from windlass.cli.formatting import Paint, duration, painter, titled, visible
+from windlass.cli.interrupts import Choice, Interrupts
+from windlass.cli.render import label_words, print_data, print_item, print_runs, shortened
 from windlass.cli.style import phase_word
 from windlass.views.cluster import RunOnCluster, on_cluster
 
 if TYPE_CHECKING:
+    from windlass.actions.listing import Filter
     from windlass.engines.base import RunState
+    from windlass.runs.context import Context
+    from windlass.runs.phase import Phase
+    from windlass.runs.store import Store
+    from windlass.views.run import RunSummary
+
+WATCH_SECONDS: Final = 0.5
+
+
+def print_here(
+    store: Store, context: Context, wanted: Filter, form: str, *, last: int | None, quiet: bool, watch: bool
+) -> int:  # fmt: skip
+    """Print the runs of this machine; with `watch`, print a line for each change too. Returns the exit code.
+
+    Without a filter, `last` is how many of the newest are shown beside the unfinished ones; with one, how many at all.
+    """
+
+    def look() -> list[RunSummary]:
+        found = runs.statuses(store, last=None if wanted else last)
+        found = [one for one in found if wanted.matches(one)][: last if wanted else None]
+        return [
+            summary_of(one.status, context.now(), is_here=store.host_elsewhere(one.status) is None, current=one)
+            for one in runs.states(found, store, context.now())
+        ]
+
+    from windlass.views.run import summary_of
+
+    if watch:
+        return _watch_here(look, form)
+    views = look()
+    if wanted and not views and form == "table":
+        click.echo("No run has all of it. All runs: windlass ps --all", err=True)
+        return 0
+    hidden = 0 if last is None or wanted else store.count() - len(views)
+    print_runs(views, form, hidden=hidden, quiet=quiet)
+    return 0
+
+
+def _watch_here(look: Callable[[], list[RunSummary]], form: str) -> int:
+    """Print a line for each run, and for each change of one, until Ctrl-C."""
+    shown: dict[str, tuple[Phase, int]] = {}
+    with Interrupts(can_ask=False) as interrupts:
+        while interrupts.choice is not Choice.LEAVE:
+            found = {run.id: run for run in look()}
+            for run in reversed(list(found.values())):
+                if (state := (run.phase, len(run.attempts))) != shown.get(run.id):
+                    words = [run.id, phase_word(run.phase, painter(sys.stdout)), run.target]
+                    words += [f"attempt {len(run.attempts)}"] if len(run.attempts) > 1 else []
+                    print_item(run, form, "  ".join(words))
+                    shown[run.id] = state
+            for gone in shown.keys() - found.keys():
+                print_item({"id": gone, "removed": True}, form, f"{gone}  removed")
+                del shown[gone]
+            sys.stdout.flush()
+            interrupts.listen(WATCH_SECONDS)
+    return interrupts.exit_code
 
 
 def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, everywhere: bool) -> None:
@@ -30,8 +89,10 @@ def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, ev
 
 def list_lines(found: Sequence[RunOnCluster], now: float, paint: Paint, *, everywhere: bool = False) -> list[str]:
     """What `windlass ps --on` shows."""
-    waits = any(run.waits_for for run in found)
-    titles = ["ID", "NAME", *(["NAMESPACE"] if everywhere else []), "PHASE", "PODS", "ATTEMPT", "AGE", "RECORD"]
+    waits, labels = any(run.waits_for for run in found), any(run.labels for run in found)
+    notes = any(run.note for run in found)
+    members = "PODS" if any(run.namespace for run in found) else "HOSTS"
+    titles = ["ID", "NAME", *(["NAMESPACE"] if everywhere else []), "PHASE", members, "ATTEMPT", "AGE", "RECORD"]
     rows = [
         [
             run.id,
@@ -42,8 +103,11 @@ def list_lines(found: Sequence[RunOnCluster], now: float, paint: Paint, *, every
             str(run.attempt or "–"),
             duration(now - run.created_at),
             "here" if run.kept == "here" else paint("another machine", dim=True),
+            *([label_words(run.labels)] if labels else []),
+            *([shortened(run.note)] if notes else []),
             *([visible(run.waits_for)] if waits else []),
         ]
         for run in found
     ]
-    return titled([*titles, *(["WAITS FOR"] if waits else [])], rows, paint)
+    titles += [*(["LABELS"] if labels else []), *(["NOTE"] if notes else []), *(["WAITS FOR"] if waits else [])]
+    return titled(titles, rows, paint)

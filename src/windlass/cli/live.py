@@ -24,6 +24,7 @@ from windlass.cli.statustext import (
     attempt_words,
     checkpoint_words,
     has_failed_ranks,
+    importing_words,
     labelled,
     ranks_line,
     time_line,
@@ -49,6 +50,7 @@ def panel(
     """The live view of a run, for a terminal of so many columns."""
     colour = PHASE_COLOURS[run.phase]
     lines = advance_lines(run, now, rate, width=width - BORDER_COLUMNS, colour=colour)
+    lines += [importing] if not lines and (importing := importing_words(run)) else []
     lines += [click.style(visible(stale), fg="yellow")] if stale else []
     lines.append(_where(run))
     facts = {"time": time_line(run.ledger), "output": tilde(run.output_dir),

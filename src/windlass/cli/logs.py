@@ -5,8 +5,11 @@ For a terminal the rank has a colour, and nothing of what a rank wrote moves the
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,29 +26,72 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
 def write_logs(
     run_dir: Path, out: BinaryIO, *, ranks: Collection[int] = (), attempt: int | None = None, tail: int | None = None,
     since_ns: int | None = None, is_over: Callable[[], bool] | None = None, terminal: bool = False,
+    pattern: re.Pattern[str] | None = None, stamped: bool = False, as_json: bool = False,
 ) -> None:  # fmt: skip
     """Write what the ranks of a run have written; with `is_over` go on until it is true.
 
-    `terminal` says that `out` is one, with colours. Raises UsageError for a rank or attempt that is not there.
+    `terminal` says that `out` is one, with colours. Of the lines in which `pattern` is found, the `tail` last are
+    written; with `is_over`, those among the `tail` last of all, and what arrives. `stamped` writes the time before each
+    line, `as_json` an object a line. Raises UsageError for a rank or attempt that is not there.
     """
     logs, chosen = RunLogs(run_dir), ranks or None
     if is_over is None:
         _refuse_unknown(logs, ranks, attempt)
-    blocks = logs.read_batches(ranks=chosen, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over)
-    write_blocks(blocks, out, plain=len(ranks) == 1, flush=is_over is not None, terminal=terminal)
+    searched = pattern is not None and is_over is None
+    blocks: Iterable[LogBlock] = logs.read_batches(
+        ranks=chosen, attempt=attempt, tail=None if searched else tail, since_ns=since_ns, is_over=is_over
+    )
+    if pattern is not None:
+        blocks = _found(blocks, pattern)
+    if searched and tail is not None:
+        blocks = deque(_single(blocks), tail)
+    if as_json:
+        _write_json(blocks, out, flush=is_over is not None)
+        return
+    write_blocks(
+        blocks, out, plain=len(ranks) == 1, flush=is_over is not None, terminal=terminal, stamped=stamped
+    )  # fmt: skip
+
+
+def _found(blocks: Iterable[LogBlock], pattern: re.Pattern[str]) -> Iterator[LogBlock]:
+    """The lines in which the pattern is found."""
+    for block in blocks:
+        lines = [line for line in block.lines() if pattern.search(line.text)]
+        if lines:
+            yield block._replace(data=b"".join(line.data + b"\n" for line in lines))
+
+
+def _single(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
+    """Each line as a block of its own."""
+    for block in blocks:
+        for line in block.lines():
+            yield block._replace(data=line.data + b"\n")
+
+
+def _write_json(blocks: Iterable[LogBlock], out: BinaryIO, *, flush: bool) -> None:
+    """A JSON object for each line, as `views.reports.LogLineView`."""
+    for block in blocks:
+        for line in block.lines():
+            view = {"time": line.time_ns / 1e9, "attempt": line.attempt, "rank": line.rank, "text": line.text}
+            out.write(json.dumps(view).encode() + b"\n")
+        if flush:
+            out.flush()
+    out.flush()
 
 
 def write_blocks(
-    blocks: Iterable[LogBlock], out: BinaryIO, *, plain: bool = False, flush: bool = False, terminal: bool = False
-) -> None:
-    """Write blocks with the prefix of their rank, or `plain` as they were."""
+    blocks: Iterable[LogBlock], out: BinaryIO, *, plain: bool = False, flush: bool = False, terminal: bool = False,
+    stamped: bool = False,
+) -> None:  # fmt: skip
+    """Write blocks with the prefix of their rank, or `plain` as they were; `stamped` with the time of each."""
     for block in blocks:
-        if plain:
+        stamp = time_stamp(block.time_ns) if stamped else ""
+        if plain and not stamped:
             out.write(block.data)
-        elif terminal:
-            out.write(terminal_lines(block).encode())
+        elif terminal and not plain:
+            out.write(terminal_lines(block, stamp).encode())
         else:
-            out.write(block.prefixed(b"[%d] " % block.rank))
+            out.write(block.prefixed(stamp.encode() + (b"" if plain else b"[%d] " % block.rank)))
             if not block.data.endswith(b"\n"):
                 out.write(b"\n")  # the next line may be another rank's
         if flush:
@@ -53,12 +99,18 @@ def write_blocks(
     out.flush()
 
 
-def terminal_lines(block: LogBlock) -> str:
+def time_stamp(time_ns: int) -> str:
+    """`2026-03-01T09:30:00.250Z `: a moment as UTC, as `kubectl logs --timestamps` prints it."""
+    seconds, rest = divmod(time_ns, 10**9)
+    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{rest // 10**6:03}Z ", time.gmtime(seconds))
+
+
+def terminal_lines(block: LogBlock, stamp: str = "") -> str:
     """A block's lines for a terminal: rank in front, colours kept, nothing that would move the cursor.
 
     Of a progress bar that redraws itself by carriage returns only the last state is left.
     """
-    prefix = click.style(f"[{block.rank}]", fg=RANK_COLOURS[block.rank % len(RANK_COLOURS)]) + " "
+    prefix = stamp + click.style(f"[{block.rank}]", fg=RANK_COLOURS[block.rank % len(RANK_COLOURS)]) + " "
     lines = []
     for line in block.data.decode("utf-8", "replace").removesuffix("\n").split("\n"):
         if not line.isprintable():

@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "check": Entry("init", "Check a job file, and a cluster, and report every problem"),
     "plan": Entry("run", "Show every step that a run would take; changes nothing"),
     "run": Entry("run", "Run a job and follow it"),
+    "rerun": Entry("run", "Run the job of an earlier run again"),
     "ps": Entry("inspect", "List runs"),
     "status": Entry("inspect", "Show one run: phase, progress, ranks, where its time went"),
     "logs": Entry("inspect", "Show output of the ranks"),
@@ -51,13 +52,38 @@ COMMANDS: Final[dict[str, Entry]] = {
     "data": Entry("data", "Fetch, copy, stage, list and verify data in folders and object stores"),
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),
     "resume": Entry("resume", "Resume a run that failed, was stopped or was lost"),
-    "rm": Entry("run", "Remove ended runs with their logs and results"),
+    "note": Entry("note", "Write a note on a run, or show it"),
+    "rm": Entry("remove", "Remove ended runs with their logs and results"),
+    "prune": Entry("remove", "Remove the runs that ended long ago"),
     "warm": Entry("warm", "List and stop the processes from which ranks are forked"),
+    "cluster": Entry("cluster", "Make an EKS cluster, check it, and remove it with proof"),
+    "targets": Entry("target", "List the targets that --on can name"),
     "target": Entry("target", "Set up a target for supervisors that run there"),
-    "doctor": Entry("doctor", "Check this machine for what would fail or slow down a run"),
+    "prices": Entry("prices", "List and update prices of AWS that plans use"),
+    "doctor": Entry(
+        "doctor", "Check this machine, or a cluster and its account, for what would fail or slow down a run"
+    ),
     "schema": Entry("init", "Print the JSON Schema of the job file, for editors"),
     "completion": Entry("completion", "Print the completion script for bash, zsh or fish"),
 }
+
+
+VERBS: Final = {
+    **dict.fromkeys(("list", "ls", "runs", "queue", "squeue", "get", "jobs"), "ps"),
+    **dict.fromkeys(("cancel", "kill", "scancel", "terminate", "down"), "stop"),
+    **dict.fromkeys(("delete", "remove", "del"), "rm"),
+    **dict.fromkeys(("submit", "launch", "start", "train", "apply", "create", "sbatch", "up"), "run"),
+    **dict.fromkeys(("describe", "show", "info", "inspect"), "status"),
+    **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("diagnose", "explain", "debug"), "why"),
+    **dict.fromkeys(("ssh", "shell", "attach"), "exec"),
+    **dict.fromkeys(("retry", "restart", "continue", "requeue"), "resume"),
+    **dict.fromkeys(("download", "copy", "scp"), "cp"),
+    **dict.fromkeys(("validate", "lint"), "check"),
+    **dict.fromkeys(("clean", "gc"), "prune"),
+    **dict.fromkeys(("dryrun", "dry-run", "preview"), "plan"),
+}
+"""Words of other tools, and the command of the same meaning."""
 
 
 class LazyGroup(click.Group):
@@ -81,7 +107,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where there is none of that name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = near(args[0], COMMANDS)
+            hint = f"that is windlass {verb}" if (verb := VERBS.get(args[0])) else near(args[0], COMMANDS)
             hint = f" ({hint})" if hint else ""
             raise click.UsageError(f"'{args[0]}' is not a command{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -105,9 +131,9 @@ def cli() -> None:
     """Take an unchanged training script to any number of workers and bring the trained model back.
 
     \b
-    windlass run train.py --nodes 2 --procs-per-node 2     a script, as it is
-    windlass run                                           the job.yaml of this folder
-    windlass logs -f                                       output of the newest run
+    windlass run train.py --nodes 2 --procs-per-node 2   a script, as it is
+    windlass run                                         job.yaml of this folder
+    windlass logs -f                                     output of the newest run
 
     Exit codes: 0 success, 1 an internal error, 2 usage or a bad job file, 100 the run failed, 101 not finished,
     102 no such run, 103 stopped.
@@ -124,8 +150,11 @@ def main(argv: list[str] | None = None) -> None:
         code = _report(error, ours)
     except click.exceptions.Abort:
         code = 130
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
+        click.echo(error.ctx.get_help() if error.ctx is not None else error.message, err=True)
+        code = 2
     except click.ClickException as error:
-        code = _show_help() if arguments in ([], ["--"]) else _report_usage(error, ours)
+        code = _show_help() if arguments == ["--"] else _report_usage(error, ours)
     except BrokenPipeError:
         # The reader has closed the pipe: what is left in the buffer cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -133,11 +162,19 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
-        internal = WindlassError(
+        internal = _of_file(error) or WindlassError(
             f"{type(error).__name__}: {error}", "an internal error of Windlass: --debug shows the trace"
         )
         code = _report(internal, ours, cause=error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _of_file(error: Exception) -> WindlassError | None:
+    """A file or folder that cannot be used as the message of an error; None for any other exception."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return None
+    hint = "check who owns it, and WINDLASS_HOME if it is below that; --debug shows the trace"
+    return WindlassError(f"{error.filename}: {error.strerror}", hint)
 
 
 def _report(error: WindlassError, arguments: list[str], cause: Exception | None = None) -> int:
@@ -162,7 +199,8 @@ def _show_help() -> int:
 
 def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
     context = getattr(error, "ctx", None)
-    hint = f"see: {context.command_path} --help" if context else "see: windlass --help"
+    named = [word for word in arguments[:1] if word in COMMANDS]
+    hint = f"see: {context.command_path if context else ' '.join(['windlass', *named])} --help"
     _print_error(2, error.format_message(), hint, arguments)
     return 2
 
@@ -178,7 +216,18 @@ def _print_error(
         body = {"code": code, "message": message, "hint": hint, "problems": [dataclasses.asdict(p) for p in problems]}
         click.echo(json.dumps({"error": body}), err=True)
     else:
-        click.echo(clean(f"{_red('error:')} {message}" + (f"\n  {hint}" if hint else "")), err=True)
+        click.echo(_fitted(clean(f"{_red('error:')} {message}" + (f"\n  {hint}" if hint else ""))), err=True)
+
+
+def _fitted(text: str) -> str:
+    """Text for standard error, broken between words where that is a terminal."""
+    from windlass.cli.style import interactive
+
+    if not interactive(sys.stderr):
+        return text
+    from windlass.cli.formatting import fitted
+
+    return fitted(text)
 
 
 def _wants_json(arguments: list[str]) -> bool:

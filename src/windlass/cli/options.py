@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from windlass.errors import Problem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,6 +23,13 @@ def debug(command: Command) -> Command:
 def output(command: Command, *more: str) -> Command:
     """`-o table|json|yaml`, and `more` where a command has other forms; and `--debug`."""
     form = click.Choice(["table", "json", "yaml", *more])
+    option = click.option("-o", "--output", "form", type=form, default="table", help="How to print.", show_default=True)
+    return option(debug(command))
+
+
+def lines_output(command: Command) -> Command:
+    """`-o table|json` of lines that are printed as they are, and `--debug`."""
+    form = click.Choice(["table", "json"])
     option = click.option("-o", "--output", "form", type=form, default="table", help="How to print.", show_default=True)
     return option(debug(command))
 
@@ -39,26 +51,53 @@ def verbose(command: Command) -> Command:
 
 def job_arguments(command: Command) -> Command:
     """The job, the target and what may be overridden."""
+    on = click.option(
+        "--on",
+        default="local",
+        metavar="TARGET[,…]",
+        shell_complete=complete_targets,
+        help="Target, or the first of several that can run it.",
+        show_default=True,
+    )
+    job = click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path())
+    return job(on(_changes(command)))
+
+
+def job_options(command: Command) -> Command:
+    """The same for a job that is known."""
+    text = "Target, or the first of several that can run it. Default: that of the run."
+    return click.option("--on", metavar="TARGET[,…]", shell_complete=complete_targets, help=text)(_changes(command))
+
+
+def detached(command: Command) -> Command:
+    """`--detach` and `--quiet` of a command that starts a run."""
+    quiet = "Do not show what the ranks write; with --detach, print only the id."
+    command = click.option("--quiet", "-q", is_flag=True, help=quiet)(command)
+    return click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on.")(command)
+
+
+def _changes(command: Command) -> Command:
+    """What may be overridden of a job."""
     options = [
-        click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path()),
-        click.option(
-            "--on",
-            default="local",
-            metavar="TARGET[,…]",
-            help="Target, or the first of several that can run it.",
-            show_default=True,
-        ),
         click.option("--name", help="Name of the job."),
         click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
         click.option("--procs-per-node", metavar="N|auto", help="Processes on each node."),
         click.option(
             "--env", "-e", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated."
         ),
+        click.option("--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated."),
         click.option("--timeout", metavar="2h", help="End the run after this time."),
         click.option("--python", metavar="PATH", help="The script's interpreter."),
         click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
         click.option("--via", metavar="WAY", help="Kind of object on a cluster: job, jobset, trainjob, …"),
-        click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field: --set grace=1min."),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            shell_complete=complete_setting,
+            help="Any field: --set grace=1min.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -68,7 +107,7 @@ def job_arguments(command: Command) -> Command:
 def on_cluster(command: Command) -> Command:
     """`--on TARGET`, of commands for one run."""
     text = "A run on this cluster, started by any machine."
-    return click.option("--on", metavar="TARGET", help=text)(command)
+    return click.option("--on", metavar="TARGET", shell_complete=complete_targets, help=text)(command)
 
 
 def require_named(run: str | None, on: str | None) -> None:
@@ -78,7 +117,7 @@ def require_named(run: str | None, on: str | None) -> None:
 
 
 def run_argument(command: Command) -> Command:
-    """`[RUN]`: an id, a unique prefix of one, or nothing for the newest run."""
+    """`[RUN]`: an id, a unique prefix of one, the name of a job for its newest run; nothing for the newest of all."""
     return click.argument("run", required=False, shell_complete=complete_run)(command)
 
 
@@ -88,28 +127,65 @@ def run_arguments(command: Command) -> Command:
     return option(command)
 
 
+def run_arguments_with_text(command: Command) -> Command:
+    """`RUN [TEXT…]`."""
+    command = click.argument("text", nargs=-1, metavar="[TEXT…]")(command)
+    return click.argument("run", shell_complete=complete_run)(command)
+
+
 def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of runs, by their beginning."""
+    """Ids of runs, and names of jobs that have several, by their beginning."""
+    from collections import Counter
+
     from windlass.errors import WindlassError
     from windlass.runs.context import here
+    from windlass.runs.naming import job_name
 
     try:
         with here().store() as store:
-            return [status.id for status in store.statuses(last=50) if status.id.startswith(incomplete)]
+            ids = [status.id for status in store.statuses(last=50) if status.id.startswith(incomplete)]
+        names = Counter(map(job_name, ids))
+        return [*(name for name in names if names[name] > 1 and name.startswith(incomplete)), *ids]
     except WindlassError:  # completion prints no messages
         return []
+
+
+def complete_targets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of targets; also of the last one of `a,b`."""
+    from windlass.actions.targets import target_names
+    from windlass.runs.context import here
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in target_names(here()) if name.startswith(last)]
+
+
+def complete_setting(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Fields of a job file with `=`, and the values of those that have few."""
+    from click.shell_completion import CompletionItem
+
+    from windlass.spec.schema import job_settings
+
+    name, sign, value = incomplete.partition("=")
+    fields = job_settings()
+    if not sign:
+        return [
+            CompletionItem(f"{field}=", help=words) for field, (words, _) in fields.items() if field.startswith(name)
+        ]
+    values = fields.get(name, ("", ()))[1]
+    return [f"{name}={one}" for one in values if one.startswith(value)]
 
 
 def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Checkpoints, by the beginning of their names, of the run that this command or its group is given."""
     from windlass.actions.checkpoints import look
-    from windlass.actions.runs import opened
+    from windlass.actions.runs import find
     from windlass.errors import WindlassError
+    from windlass.runs.context import here
 
     try:
         run = ctx.params.get("run") or (ctx.parent.params.get("run") if ctx.parent is not None else None)
-        with opened(run or None, ctx.params.get("on")) as (engine, run_id):
-            found = look(engine, run_id, reach=False).found
+        with here().store() as store:
+            found = look(*find(run or None, store, ctx.params.get("on")), reach=False).found
         return [one.name for one in found if one.name.startswith(incomplete)]
     except WindlassError:
         return []
@@ -126,9 +202,20 @@ def seconds(text: str, option: str, hint: str) -> float:
         raise UsageError(f"{option} {text}: {error}", hint) from error
 
 
+def pattern(text: str) -> re.Pattern[str]:
+    """The regular expression given to `--grep`. Raises UsageError."""
+    from windlass.errors import UsageError
+
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--grep {text}: {error}", "escape what is meant as it is: --grep '\\[rank'") from error
+
+
 def overrides(
     *, name: str | None, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None,
     python: str | None, cold: bool = False, via: str | None = None, settings: tuple[str, ...],
+    labels: tuple[str, ...] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Job fields from the options above. Raises UsageError."""
     fields: dict[str, Any] = {}
@@ -148,7 +235,45 @@ def overrides(
     for item in env:
         variable, value = _pair(item, "--env")
         _assign(fields, f"--env {variable}", ("env", variable), value)
+    for label in labels:
+        key, value = _pair(label, "--label")
+        _assign(fields, f"--label {key}", ("labels", key), value)
     return fields
+
+
+@contextlib.contextmanager
+def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
+    """Name the option in place of the file in a JobFileError on a field that an option of `overrides` gave."""
+    from windlass.errors import JobFileError
+
+    try:
+        yield
+    except JobFileError as error:
+        named = _flags(given)
+        raise JobFileError([_by_flag(problem, named) for problem in error.problems]) from error
+
+
+def _flags(given: Mapping[str, Any]) -> dict[str, str]:
+    """The options of `overrides` by the fields that they gave."""
+    flags = {"name": "--name", "nodes": "--nodes", "procs_per_node": "--procs-per-node", "timeout": "--timeout",
+             "python": "--python"}  # fmt: skip
+    named = {field: flag for field, flag in flags.items() if given.get(field) is not None}
+    named |= {f"env.{item.partition('=')[0]}": f"--env {item.partition('=')[0]}" for item in given.get("env", ())}
+    named |= {f"labels.{item.partition('=')[0]}": f"--label {item}" for item in given.get("labels", ())}
+    named |= {item.partition("=")[0]: f"--set {item.partition('=')[0]}" for item in given.get("settings", ())}
+    named |= {"kubernetes.via": "--via"} if given.get("via") is not None else {}
+    return named
+
+
+def _by_flag(problem: Problem, named: Mapping[str, str]) -> Problem:
+    from dataclasses import replace
+
+    if ":" in problem.where:  # a line of the file
+        return problem
+    for field, flag in named.items():
+        if problem.field == field or problem.field.startswith((f"{field}.", f"{field}[")):
+            return replace(problem, where=flag, field=problem.field[len(field) :].lstrip("."))
+    return problem
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -43,7 +43,12 @@ def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
         lines += ["", f"{per_hour} an hour{included} ({plan.price['source']})"]
     blocked = sum(note.blocks for note in plan.notes)
     blocking = paint(f"{count(blocked, 'error')}: this plan cannot be run", "red", bold=True)
-    return [*lines, "", blocking if blocked else f"Nothing was started. {paint('windlass run', bold=True)} does this."]
+    return [*lines, "", blocking if blocked else _ending(plan, paint)]
+
+
+def _ending(plan: Plan, paint: Paint) -> str:
+    letters = plan.run_id.removeprefix(f"{plan.name}-")
+    return f"Nothing was started. {paint('windlass run', bold=True)} does this; {letters} stands for letters of its id."
 
 
 def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli.formatting import Paint, duration, harmless, painter, titled, visible
-from windlass.cli.style import PHASE_COLOURS
+from windlass.cli.formatting import Paint, duration, fitted, harmless, painter, titled, visible
+from windlass.cli.style import PHASE_COLOURS, interactive
 from windlass.views.serialise import to_json
 
 if TYPE_CHECKING:
     from windlass.runs.events import Event
     from windlass.views.run import RunSummary
 
+NOTE_CHARS = 24
 NAMED = 8
 """So many runs are named in a note on several."""
 
@@ -25,10 +26,13 @@ NAMED = 8
 def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
     """Print lines that may be coloured; letters that the terminal's encoding lacks become `?`.
 
-    Names and messages of clusters, pods and files stand in them: no other escape sequence reaches the terminal.
+    On a terminal, long lines are broken between words. Names and messages of clusters, pods and files stand in them: no
+    other escape sequence reaches the terminal.
     """
     out = sys.stdout if stream is None else stream
     text = harmless("\n".join(lines))
+    if interactive(out):
+        text = fitted(text)
     encoding = getattr(out, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "replace").decode(encoding), file=out, color=True)
 
@@ -97,10 +101,25 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint) -> list[str]:
         columns.append(("HOST", lambda run: "here" if run.is_here else run.host or "–"))
     if len({run.user for run in runs}) > 1:
         columns.append(("USER", lambda run: run.user or "–"))
+    if any(run.labels for run in runs):
+        columns.append(("LABELS", lambda run: label_words(run.labels)))
+    if any(run.note for run in runs):
+        columns.append(("NOTE", lambda run: shortened(run.note)))
     if any(run.stale for run in runs):
         columns.append(("AS OF", lambda run: paint(f"{duration(now - (run.as_of or now))} ago", "yellow")
                         if run.stale else "now"))  # fmt: skip
     return titled((title for title, _ in columns), ([cell(run) for _, cell in columns] for run in runs), paint)
+
+
+def label_words(labels: Mapping[str, str]) -> str:
+    """`team=vision sweep=lr`."""
+    return visible(" ".join(f"{key}={value}" for key, value in labels.items())) or "–"
+
+
+def shortened(note: str) -> str:
+    """The beginning of a note, for a column."""
+    first = visible(note.partition("\n")[0])
+    return (first if len(first) <= NOTE_CHARS else f"{first[: NOTE_CHARS - 1]}…") or "–"
 
 
 def _progress(run: RunSummary, now: float) -> str:

@@ -1,18 +1,28 @@
-"""`plan`, `run`, `stop` and `rm`: what begins and ends a run."""
+"""`plan`, `run`, `rerun` and `stop`: what begins and ends a run."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import sys
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from windlass.cli import options
-from windlass.cli.formatting import duration, painter
+from windlass.cli.formatting import count, duration, painter, visible
 from windlass.cli.render import emit, print_data, print_detached
-from windlass.errors import EngineError
+from windlass.errors import EngineError, UsageError
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
+
+FEW_NAMES: Final = 3
+"""Names of files that a message has."""
 
 
 class TakesRest(click.Command):
@@ -23,7 +33,62 @@ class TakesRest(click.Command):
         if "--" in args:
             at = args.index("--")
             ctx.meta["rest"], args = args[at + 1 :], args[:at]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.UsageError as error:
+            if "rest" not in ctx.meta:
+                self._explain(ctx, args, error)
+            raise
+
+    def _explain(self, ctx: click.Context, args: Sequence[str], error: click.UsageError) -> None:
+        """Raise UsageError with the command line that was meant, where what follows a script or a run is not ours."""
+        ours, theirs, named = _split(self, ctx, args)
+        if not theirs or not named:
+            return
+        message, what = f"{ctx.command_path} does not take {shlex.quote(theirs[0])}", "arguments of the script go"
+        if self.name == "exec":
+            what = "the command goes"
+        elif self.name in ("run", "plan") and _is_program(named):
+            at = args.index(named)
+            message, what = f"{named} is neither a job file nor a script", "a command line goes"
+            ours, theirs = list(args[:at]), list(args[at:])
+        elif isinstance(error, click.NoSuchOption) and _is_misspelled(error):
+            return
+        line = shlex.join([*ctx.command_path.split(), *ours, "--", *theirs])
+        raise UsageError(message, f"{what} after --: {line}") from error
+
+
+def _is_program(word: str) -> bool:
+    """Whether a word that stands where a job or a script would is a program: `torchrun`, `python`."""
+    return not Path(word).exists() and "." not in word and shutil.which(word) is not None
+
+
+def _is_misspelled(error: click.NoSuchOption) -> bool:
+    """Whether an unknown option differs from one of ours by a letter or two."""
+    return any(one.startswith(error.option_name) or len(set(one) ^ set(error.option_name)) < 2  # --node, --nodse
+               for one in error.possibilities or ())  # fmt: skip
+
+
+def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str], str]:
+    """What of a command line is ours, what is not, and the first word that is no option: the script, or the run."""
+    known = {name: one for one in command.get_params(ctx) if isinstance(one, click.Option) for name in one.opts}
+    ours: list[str] = []
+    theirs: list[str] = []
+    named = ""
+    words = deque(args)
+    while words:
+        word = words.popleft()
+        option = known.get(word.partition("=")[0] if word.startswith("--") else word[:2])
+        if option is not None and word.startswith("-"):
+            ours.append(word)
+            has_value = word in option.opts and not option.is_flag and not option.count
+            ours += [words.popleft()] if has_value and words else []
+        elif named or word.startswith("-"):
+            theirs.append(word)
+        else:
+            named = word
+            ours.append(word)
+    return ours, theirs, named
 
 
 def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tuple[Any, str, Any]:
@@ -34,7 +99,8 @@ def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tupl
     context = here()
     on = given.pop("on")
     rest: Sequence[str] | None = ctx.meta.get("rest")
-    ready = read_job(job, rest or (), options.overrides(**given), context, rest_given=rest is not None)
+    with options.named_by_flag(given):
+        ready = read_job(job, rest or (), options.overrides(**given), context, rest_given=rest is not None)
     return ready, on, context
 
 
@@ -57,14 +123,16 @@ def plan(
     \b
     Example:
       windlass plan job.yaml --nodes 4
-      windlass plan train.py --nodes 2 -v            with every variable of every rank
+      windlass plan train.py --nodes 2 -v             every variable of every rank
       windlass plan -o json -- torchrun train.py
-      windlass plan --on lab -o manifest > run.yaml  objects for kubectl apply, without a supervisor
-      windlass plan --on aws -o request --files up   for aws sagemaker create-training-job --cli-input-json
+      windlass plan --on lab -o manifest > run.yaml   for kubectl apply
+      windlass plan --on aws -o request --files up    for create-training-job
     """
     from windlass.actions.runs import make_plan
 
-    made = make_plan(*_read(ctx, job, given))
+    # Objects and requests that others apply have an id of their own, which is theirs from then on.
+    to_look = form in ("table", "json", "yaml")
+    made = make_plan(*_read(ctx, job, given), to_look=to_look)
     if form.startswith("manifest"):
         from windlass.cli.manifesttext import print_manifests
 
@@ -84,8 +152,7 @@ def plan(
 @click.command(cls=TakesRest)
 @options.job_arguments
 @options.output
-@click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on.")
-@click.option("--quiet", "-q", is_flag=True, help="Do not show what the ranks write; with --detach, print only the id.")
+@options.detached
 @options.verbose
 @click.pass_context
 def run(
@@ -99,31 +166,74 @@ def run(
 
     \b
     Example:
-      windlass run                                        job.yaml of this folder
-      windlass run train.py --nodes 2 -- --epochs 5       a script and its arguments
+      windlass run                                   job.yaml of this folder
+      windlass run train.py --nodes 2 -- --epochs 5  a script and its arguments
       windlass run -- torchrun --nproc-per-node 2 train.py
-      windlass run --detach -o json                       prints {"id": …}
+      windlass run --detach -o json                  prints {"id": …}
     """
     from windlass.actions.runs import make_plan
+
+    return _start(make_plan(*_read(ctx, job, given)), form, detach=detach, quiet=quiet, verbose=verbose)
+
+
+def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int) -> int:
+    """Submit a plan, and without `detach` follow the run. Returns the exit code."""
+    from windlass.actions.runs import submit
     from windlass.engines import engine_class
     from windlass.runs.context import here
 
-    context = here()
-    made = make_plan(*_read(ctx, job, given))
     made.require_runnable()
     if made.warnings and form == "table" and not quiet:
         from windlass.cli.plantext import note_lines
 
         emit(note_lines(made.warnings, painter(sys.stderr)), sys.stderr)
+    context = here()
     with context.store() as store:  # not before the job is known to be valid
         engine = engine_class(made.engine).connect(store)
-        status = engine.submit(made)
+        status = submit(engine, made, context)
         if detach:
             print_detached(status.id, form, quiet=quiet)
             return 0
         from windlass.cli.follow import follow
 
         return follow(status.id, engine, form=form, quiet=quiet, verbose=verbose)
+
+
+@click.command(cls=TakesRest)
+@options.run_argument
+@options.job_options
+@options.output
+@options.detached
+@options.verbose
+@click.pass_context
+def rerun(
+    ctx: click.Context, /, run: str | None, form: str, detach: bool, quiet: bool, verbose: int, **given: Any
+) -> int:  # fmt: skip
+    """Start a new run of the job of an earlier one, as it was recorded; options and arguments after -- change it.
+
+    The code is what its folder has now. Where that differs from what the earlier run began with, a line says so;
+    `windlass cp RUN:code FOLDER` has the code of then.
+
+    \b
+    Example:
+      windlass rerun digits-7f3k2
+      windlass rerun digits-7f3k2 --nodes 4 --on lab -- --epochs 20
+    """
+    from windlass.actions import runs as actions
+    from windlass.runs.context import here
+
+    context = here()
+    on = given.pop("on")
+    with context.store() as store:
+        engine, run_id = actions.find(run, store, context=context)
+        with options.named_by_flag(given):
+            fields = options.overrides(**given)
+            again = actions.rerun_plan(engine, run_id, on, fields, ctx.meta.get("rest") or (), context)
+    if again.changed and form == "table" and not quiet:
+        names = ", ".join(again.changed[:FEW_NAMES]) + (" …" if len(again.changed) > FEW_NAMES else "")
+        click.echo(f"{count(len(again.changed), 'file')} of the code differ from those of {run_id}: {visible(names)}; "
+                   f"windlass cp {run_id}:code FOLDER has those", err=True)  # fmt: skip
+    return _start(again.plan, form, detach=detach, quiet=quiet, verbose=verbose)
 
 
 @click.command()
@@ -169,39 +279,4 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
         from windlass.cli.statetext import print_end
 
         print_end(engine, run_id, form, note)
-    return 0
-
-
-@click.command()
-@options.run_arguments
-@click.option("--force", "-f", is_flag=True, help="Stop it first where it has not ended; remove its checkpoints too.")
-@options.on_cluster
-@options.output
-def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
-    """Remove ended runs with their logs and the results inside their folders.
-
-    Refused, unless forced: a run that goes on, and one that failed, was stopped or was lost and whose folder holds the
-    only checkpoint from which it could be resumed.
-
-    \b
-    Example:
-      windlass rm digits-7f3k2 digits-9x2mm
-      windlass rm --force $(windlass ps -q)
-    """
-    from windlass.actions import runs as actions
-    from windlass.runs.context import here
-
-    context = here()
-    with context.store() as store:
-        # All names are looked up, and all runs checked, before the first is removed.
-        found = [actions.find(run, store, on, context) for run in runs]
-        for engine, run_id in found:
-            (actions.require_here if force else actions.require_removable)(engine, run_id)
-        for engine, run_id in found:
-            if force:
-                engine.stop(run_id, now=True)
-                actions.wait_stopped(engine, run_id, 0)
-            engine.delete(run_id)
-        ids = [run_id for _, run_id in found]
-        print_data({"removed": ids}, form, "\n".join(f"{run_id} removed" for run_id in ids))
     return 0

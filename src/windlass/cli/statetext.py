@@ -7,6 +7,7 @@ import time
 
 import click
 
+from windlass.actions.listing import Filter
 from windlass.cli import statustext
 from windlass.cli.formatting import Paint, duration, painter, titled, visible
 from windlass.cli.interrupts import Choice, Interrupts
@@ -20,9 +21,10 @@ from windlass.views.run import recorded_run, summary_of
 
 POD_ROWS = 16
 TICK_SECONDS = 0.25
+EVERY = Filter()
 
 
-def watch_runs(engine: Engine, on: str, form: str, run_id: str = "") -> int:
+def watch_runs(engine: Engine, on: str, form: str, run_id: str = "", wanted: Filter = EVERY) -> int:
     """Print the runs of a target, then a line for each run that changes, until Ctrl-C or the end of the named run.
 
     For a program, nothing is printed of a named run: the caller prints its end. Returns the exit code.
@@ -32,7 +34,7 @@ def watch_runs(engine: Engine, on: str, form: str, run_id: str = "") -> int:
     with engine.watch(run_id) as watch, Interrupts(can_ask=False) as interrupts:
         while interrupts.choice is not Choice.LEAVE:
             if watch.has_changed():
-                found = {state.status.id: on_cluster(state) for state in watch.runs()}
+                found = {one.status.id: on_cluster(one) for one in watch.runs() if wanted.matches(one.status)}
                 for run in reversed(list(found.values())):
                     if run != shown.get(run.id) and (form == "table" or not run_id):
                         _print_change(run, form)
@@ -99,8 +101,9 @@ def pod_lines(state: RunState, run: RunOnClusterWithPods, now: float, paint: Pai
     if run.attempt > 1:
         lines += labelled("attempt", [str(run.attempt)], paint)
     lines += labelled("progress", advance_lines(summary_of(state.status, now, is_here=False), now), paint)
-    lines += labelled("pods", [f"{run.pods_ready} of {run.pods_total} ready", *_pod_rows(run, paint)], paint)
-    if not run.pods:  # their logs are gone with them
+    members = "pods" if run.namespace else "hosts"
+    lines += labelled(members, [f"{run.pods_ready} of {run.pods_total} ready", *_pod_rows(run, paint)], paint)
+    if run.namespace and not run.pods:  # their logs are gone with them
         return lines
     what = "show the output" if run.phase.is_terminal else "follow the output"
     command = f"windlass logs {'' if run.phase.is_terminal else '-f '}{run.id} --on {run.target}"

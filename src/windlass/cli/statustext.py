@@ -25,6 +25,7 @@ from windlass.cli.formatting import (
     width_of,
 )
 from windlass.cli.style import SPENT_COLOURS, phase_word
+from windlass.code.revision import Revision
 from windlass.runs import events
 from windlass.runs.data import DataDifference
 from windlass.runs.ledger import WASTED, Ledger
@@ -40,6 +41,7 @@ TRACEBACK_LINES: Final = 14
 VERBOSE_TRACEBACK_LINES: Final = 60
 LABEL_WIDTH: Final = 12
 DIGEST_CHARS: Final = 16
+COMMIT_CHARS: Final = 12
 ENDED: Final = {
     "failure": "a rank failed",
     "preemption": "it was preempted",
@@ -84,6 +86,12 @@ def advance_words(run: RunSummary, now: float, rate: float | None = None) -> tup
     facts += [f"{number(advance.rate)} steps/s"] if advance.rate is not None else []
     facts += [f"{number(progress.samples_per_second)} samples/s"] if (progress.samples_per_second or 0) > 0 else []
     return head, facts
+
+
+def importing_words(run: Run) -> str:
+    """`importing torch`: what the ranks of a run do that is starting, once they have been started; else empty."""
+    is_importing = run.phase is Phase.STARTING and any(rank.pid is not None for rank in run.ranks)
+    return f"importing {', '.join(run.imports)}" if is_importing and run.imports else ""
 
 
 def advance_lines(
@@ -207,7 +215,8 @@ def cause_lines(cause: events.RootCause, paint: Paint, *, verbose: int = 0) -> l
     lines = [paint(cause_headline(cause), "red", bold=True)]
     if cause.node_lost is not None:
         lines.append(f"  node {cause.node_lost} was lost with all its ranks")
-    trace = [visible(line) for line in cause.traceback.splitlines()]
+    # Marks below a line of code are out of place once a narrow terminal breaks that line.
+    trace = [visible(line) for line in cause.traceback.splitlines() if line.strip(" ^~") or not line]
     num_lines = VERBOSE_TRACEBACK_LINES if verbose else TRACEBACK_LINES
     if len(trace) > num_lines:
         cut = len(trace) - num_lines + 1
@@ -335,6 +344,19 @@ def collected_words(collected: events.OutputsCollected) -> str:
     return f"{count(collected.files, 'file')}, {size(collected.bytes)} of {of}"
 
 
+def code_words(run: Run) -> list[str]:
+    """The commit of the code, and why the code was not kept with the run."""
+    commit = [revision_words(run.revision)] if run.revision is not None else []
+    return [*commit, *([f"not kept with the run: {visible(run.code_not_kept)}"] if run.code_not_kept else [])]
+
+
+def revision_words(revision: Revision) -> str:
+    """`3f2a1b9c04de (main), 2 files changed since`."""
+    commit = revision.commit[:COMMIT_CHARS] or "no commit yet"
+    branch = f" ({visible(revision.branch)})" if revision.branch else ""
+    return commit + branch + (f", {count(revision.changed, 'file')} changed since" if revision.changed else "")
+
+
 def difference_words(one: DataDifference) -> str:
     """`digits is not what digits-7 has read: set:5f2c8a… then`."""
     return visible(f"{one.name} is not what {one.run} has read, which was {one.digest[:DIGEST_CHARS]}…")
@@ -358,14 +380,19 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
         add("supervisor", "in the cluster" + (f"; started by {visible(run.user)}" if run.user else ""))
     if run.disk_full:
         add("disk", "full: the ends of runs are recorded, everything else once there is space", "yellow")
+    add("labels", visible("  ".join(f"{key}={value}" for key, value in run.labels.items())))
+    add("note", [visible(line) for line in run.note.splitlines()])
+    add("code", code_words(run))
     add("attempt", attempt_words(run))
     if (condition := run.condition) is not None:
         since = f" (for {duration(max(0.0, now - condition.since))})" if condition.since is not None else ""
         add("condition", visible(condition.message) + since, "yellow")
+        add("its log", [visible(line) for line in condition.log])
+        add("fix", visible(condition.fix))
     add("waits for", visible(run.waits_for or ""), "yellow")
     if not over and (unobserved := run.ledger.seconds.get(Spent.UNOBSERVED)):
         add("note", f"no supervisor for {duration(unobserved)}; reading what the nodes reported meanwhile", "yellow")
-    add("progress", advance_lines(run, now))
+    add("progress", advance_lines(run, now) or importing_words(run))
     add("checkpoint", checkpoint_words(run, now) if run.checkpoint is not None else "")
     add("warning", missing_words(run.checkpoint_missing) if run.checkpoint_missing is not None else "", "yellow")
     add("metrics", "  ".join(f"{visible(str(name))} {number(one)}" for name, one in run.progress.metrics.items()))

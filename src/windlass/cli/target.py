@@ -1,4 +1,4 @@
-"""`target setup`: creates what supervisors in a cluster need, once for a namespace."""
+"""`targets`, and `target setup`: creates what supervisors in a cluster need, once for a namespace."""
 
 from __future__ import annotations
 
@@ -8,13 +8,50 @@ from typing import TYPE_CHECKING
 import click
 
 from windlass.cli import options
-from windlass.cli.formatting import Paint, titled
+from windlass.cli.formatting import Paint, tilde, titled, visible
 from windlass.cli.render import print_data, to_yaml
 
 if TYPE_CHECKING:
     from windlass.engines.checks import ObjectChange
+    from windlass.spec.targets import Target
 
 COLOURS = {"created": "green", "changed": "yellow", "removed": "yellow", "kept": None, "absent": None}
+
+
+@click.command()
+@options.output
+def targets(form: str) -> int:
+    """List the targets that --on can name, each with where it is and the file that names it.
+
+    They are read from targets.yaml in this folder, then from ~/.config/windlass/targets.yaml, then from the clusters
+    that `windlass cluster up` has made. The first file that has a name counts.
+
+    \b
+    Example:
+      windlass targets
+      windlass targets -o json
+    """
+    from windlass.actions.targets import named_targets
+    from windlass.runs.context import here
+    from windlass.views.reports import TargetView
+
+    found = [
+        TargetView(name, target.kind, _place(target), None if path is None else str(path),
+                   target.model_dump(mode="json", exclude_defaults=True, exclude={"name", "kind"}))
+        for name, (target, path) in named_targets(here()).items()
+    ]  # fmt: skip
+    print_data(found, form, lambda paint: titled(
+        ("NAME", "KIND", "WHERE", "FILE"),
+        ([paint(one.name, bold=True), one.kind, visible(one.place), tilde(one.file or "–")] for one in found),
+        paint,
+    ))  # fmt: skip
+    return 0
+
+
+def _place(target: Target) -> str:
+    """Where a target is, in a few words: the context and the namespace of a cluster, the region of an account."""
+    words = [str(getattr(target, field)) for field in ("context", "namespace", "region") if getattr(target, field, "")]
+    return " ".join(words) or "this machine"
 
 
 @click.group()
@@ -27,7 +64,7 @@ def target() -> None:
     """
 
 
-@target.command()
+@target.command(short_help="Let the supervisors of runs run in the cluster.")
 @click.argument("name", metavar="TARGET")
 @click.option("--remove", is_flag=True, help="Remove the objects; refused while unfinished runs use them.")
 @options.manifest_output

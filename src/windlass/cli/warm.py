@@ -1,4 +1,4 @@
-"""`warm ls` and `warm stop`: the warm processes from which ranks are forked."""
+"""`warm ls`, `stop`, `off` and `on`: the warm processes from which ranks are forked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def warm() -> None:
     """List and stop warm processes, which have imported what scripts import; ranks are forked from them.
 
     The first run that needs one starts it. It ends after 15 minutes without a start, when packages change, or by
-    `windlass warm stop`.
+    `windlass warm stop`. `windlass warm off` does without them.
 
     \b
     Example:
@@ -67,6 +67,37 @@ def stop(name: str | None, form: str) -> int:
     return 0
 
 
+@warm.command(short_help="Stop all warm processes, and let no run start one.")
+def off() -> int:
+    """Stop all warm processes, and let no run of this user start one, until `windlass warm on`.
+
+    \b
+    Example:
+      windlass warm off
+    """
+    return _switch(on=False)
+
+
+@warm.command()
+def on() -> int:
+    """Let runs use warm processes again.
+
+    \b
+    Example:
+      windlass warm on
+    """
+    return _switch(on=True)
+
+
+def _switch(*, on: bool) -> int:
+    from windlass.engines import engine_class
+    from windlass.runs.context import here
+
+    engine_class("local").switch_warm(here().home, on=on)
+    click.echo(f"warm starts are {'on' if on else 'off: all ranks start cold'}")
+    return 0
+
+
 def _table(found: list[dict[str, Any]], now: float) -> list[str]:
     paint = painter(sys.stdout)
     rows = [
@@ -77,8 +108,19 @@ def _table(found: list[dict[str, Any]], now: float) -> list[str]:
             f"{one['resident_bytes'] / 2**20:.0f} MiB" if "resident_bytes" in one else "–",
             str(one.get("forks", "–")),
             duration(now - one["started_at"]) if "started_at" in one else "–",
-            one["why"] if "why" in one else " ".join(one.get("modules", ())),
+            _modules(one),
         ]
         for one in found
     ]
     return titled(("NAME", "STATE", "PID", "MEMORY", "STARTS", "AGE", "MODULES"), rows, paint)
+
+
+def _modules(one: dict[str, Any]) -> str:
+    """What it has imported, what it leaves to the scripts, and what it finds out."""
+    if "why" in one:
+        return str(one["why"])
+    parts = [" ".join(one.get("imported", one.get("modules", ())))]
+    parts += [f"without {why}" for why in one.get("left_out", ())]
+    parts += [f"tries {' '.join(one['trying'])}"] if one.get("trying") else []
+    parts += [f"for this environment only: {one['reads_all']} reads all of it"] if one.get("reads_all") else []
+    return "; ".join(part for part in parts if part)

@@ -19,7 +19,7 @@ def why(run: str | None, on: str | None, form: str, verbose: int) -> int:
     \b
     Example:
       windlass why                         the newest run
-      windlass why digits-7 -o json        verdict (a stable code), summary, rank, evidence, fix, others
+      windlass why digits-7 -o json    verdict (a stable code), evidence, fix, …
     """
     from windlass.actions.runs import opened
     from windlass.actions.why import report

@@ -17,6 +17,9 @@ PRELOADED: Final = ("numpy", "torch", "torchvision", "scipy", "sklearn", "pandas
 
 Lightning and torchmetrics are not: they store the rank of the process at import.
 """
+SLOW: Final = ("torch", "tensorflow", "jax", "keras", "lightning", "pytorch_lightning", "transformers", "datasets",
+               "deepspeed", "ultralytics", "ray", "xgboost", "lightgbm", "sklearn", "pandas")  # fmt: skip
+"""Libraries whose import a user waits for, those of most users first."""
 MAX_FILES: Final = 64
 MAX_BYTES: Final = 1 << 20
 
@@ -44,9 +47,14 @@ def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
 
 def ahead(job: Job, imported: Collection[str]) -> list[str]:
     """Modules to preload before the ranks of a job are forked, given its script's imports; empty for a cold start."""
-    if job.script_kind == "program" or job.start == "cold":
+    if job.script_kind == "program" or job.start == "cold" or job.setup:  # which may install other packages
         return []
     return list(job.warm) or [name for name in PRELOADED if name in imported]
+
+
+def slow(imported: Collection[str]) -> tuple[str, ...]:
+    """Those of a script's imports that take long."""
+    return tuple(name for name in SLOW if name in imported)
 
 
 def imports(tree: ast.AST) -> Iterator[str]:

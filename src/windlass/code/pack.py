@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -69,15 +69,23 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
         raise UsageError(f"the code is {_megabytes(total)}, and at most {_megabytes(limit)} travel with a job",
                          f"largest: {_listed(largest)}; name what is not code in .windlassignore")  # fmt: skip
     refuse_credentials(selection.files, folder)
-    tar = io.BytesIO()
-    with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for file in selection.files:
-            _add(archive, f"{CODE}/{file.name}", file.path, folder)
-        for name, path in others:
-            _add(archive, name, path.resolve(), path.parent)  # an installer may have made links
-    data = gzip.compress(tar.getvalue(), compresslevel=6, mtime=0)
+    members = [(f"{CODE}/{file.name}", file.path, folder) for file in selection.files]
+    # An installer may have made links.
+    data = archive_of([*members, *((name, path.resolve(), path.parent) for name, path in others)])
     digest = hashlib.sha256(data).hexdigest()
     return Packed(data, digest, files, selection.counted(), len(others), added_bytes)
+
+
+def archive_of(members: Iterable[tuple[str, Path, Path]]) -> bytes:
+    """A gzipped tar of files, each with its name in the archive and the folder that its links must not leave.
+
+    The same files give the same bytes. Raises UsageError: a link to outside, a file that cannot be read.
+    """
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, path, folder in members:
+            _add(archive, name, path, folder)
+    return gzip.compress(tar.getvalue(), compresslevel=6, mtime=0)
 
 
 def _added(name: str, path: Path) -> list[tuple[str, Path]]:
@@ -93,10 +101,9 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
     found = path.lstat()
     entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
     if stat.S_ISLNK(found.st_mode):
-        target = os.path.realpath(path)  # Path.resolve() fails for links that lead to each other
-        if not Path(target).is_relative_to(folder.resolve()):
+        if leads_out(path, folder):
             raise UsageError(f"{path} is a link that leads out of {folder}", "copy what it leads to, or ignore it")
-        entry.type, entry.linkname = tarfile.SYMTYPE, os.path.relpath(target, path.parent.resolve())
+        entry.type, entry.linkname = tarfile.SYMTYPE, os.path.relpath(os.path.realpath(path), path.parent.resolve())
         archive.addfile(entry)
         return
     try:
@@ -105,6 +112,12 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "name it in .windlassignore") from error
     entry.size = len(data)
     archive.addfile(entry, io.BytesIO(data))
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether a link leads out of a folder."""
+    target = os.path.realpath(path)  # Path.resolve() fails for links that lead to each other
+    return not Path(target).is_relative_to(folder.resolve())
 
 
 def _megabytes(num_bytes: int) -> str:

@@ -25,6 +25,12 @@ GIT, OWN = ".gitignore", ".windlassignore"
 NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache",
                           ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".DS_Store"})  # fmt: skip
 """Names that are never selected, whether or not an ignore file lists them."""
+HOME: Final = frozenset({"record.db", "record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve",
+                         "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json"})  # fmt: skip
+"""What Windlass keeps in a folder with records of runs, which is never selected. It is not even opened: a process that
+closes a file of an SQLite database gives up its locks on it, and another one truncates what this one has mapped."""
+RECORD: Final = frozenset({"record.db", "runs"})
+"""By which such a folder is known."""
 BUILT_IN: Final = "built-in rule"
 SHOWN: Final = 8
 """Files with credentials that the error names."""
@@ -49,7 +55,7 @@ class LeftOut:
     """The entries that one rule leaves out."""
 
     source: str
-    """File and line of the rule, `.gitignore:3`; `built-in rule` for the names in `NEVER`."""
+    """File and line of the rule, `.gitignore:3`; `built-in rule` for the names in `NEVER` and `HOME`."""
     pattern: str
     num_entries: int
     """Files and folders; the contents of folders are not counted."""
@@ -61,6 +67,14 @@ class Selection:
 
     files: list[File] = field(default_factory=list)
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    max_entries: int | None = None
+    num_entries: int = 0
+
+    def count(self, many: int) -> None:
+        """So many more entries are listed. Raises UsageError where that is more than `max_entries`."""
+        self.num_entries += many
+        if self.max_entries is not None and self.num_entries > self.max_entries:
+            raise UsageError(f"the folder has more than {self.max_entries:,} entries", f"ignore them in {OWN}")
 
     def counted(self) -> tuple[LeftOut, ...]:
         """Rules that left entries out, those with most entries first."""
@@ -68,13 +82,14 @@ class Selection:
         return tuple(LeftOut(source, pattern, many) for (source, pattern), many in ordered)
 
 
-def select(folder: Path, environ: Mapping[str, str]) -> Selection:
-    """The selected files of a folder, sorted. Raises UsageError for a folder or ignore file that cannot be read.
+def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None = None) -> Selection:
+    """The selected files of a folder, sorted. Raises UsageError for a folder or ignore file that cannot be read, and
+    where more than `max_entries` would have to be listed.
 
     `environ` locates the user's git configuration.
     """
     folder = folder.resolve()  # as git does: the repository is that of the folder, not of a link to it
-    found = Selection()
+    found = Selection(max_entries=max_entries)
     root = root_of(folder)
     above = [place for place in reversed(folder.parents) if root is not None and place.is_relative_to(root)]
     rules: Rules = [user_rules(folder, environ)], []
@@ -88,14 +103,21 @@ def select(folder: Path, environ: Mapping[str, str]) -> Selection:
     return found
 
 
-def refuse_credentials(files: list[File], folder: Path) -> None:
-    """Raise UsageError if files hold credentials that no `.windlassignore` names with a `!` line."""
+def with_credentials(files: list[File]) -> list[str]:
+    """Names of the files that hold credentials and that no `.windlassignore` names with a `!` line.
+
+    Raises UsageError for a file that cannot be read.
+    """
     try:
         unasked = [file for file in files if not file.is_named]
-        held = [file.name for file in unasked if is_credential(file.name, file.path, file.num_bytes)]
+        return [file.name for file in unasked if is_credential(file.name, file.path, file.num_bytes)]
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read: {error.strerror}", f"name it in {OWN}") from error
-    if held:
+
+
+def refuse_credentials(files: list[File], folder: Path) -> None:
+    """Raise UsageError if files hold credentials that no `.windlassignore` names with a `!` line."""
+    if held := with_credentials(files):
         more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
         raise UsageError(
             f"{len(held)} file{'s' * (len(held) > 1)} in {folder} may hold credentials, which would travel to the "
@@ -119,11 +141,14 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror}", "check code:") from error
+    found.count(len(entries))
     git, own = rules = _inside(folder, root, rules)
+    is_home = {entry.name for entry in entries} >= RECORD
+    never = NEVER | HOME if is_home else NEVER
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in NEVER:
+        if entry.name in never:
             found.left_out[BUILT_IN, entry.name] += 1
             continue
         name = os.fsencode(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -39,9 +40,10 @@ CHECKPOINT_DIR: Final = "WINDLASS_CHECKPOINT_DIR"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The pods of a run, as far as their cluster lists them."""
+    """The pods of a run, as far as their cluster lists them; or the hosts of its training job."""
 
     namespace: str
+    """Empty where the target has none."""
     attempt: int
     """The newest for which pods were made; 0 before the first."""
     pods_ready: int
@@ -160,6 +162,10 @@ class ClaimFiles(Protocol):
         """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""
 
 
+class Terminal(io.FileIO):
+    """Standard input of a command that is to run on the terminal of this process."""
+
+
 # -- the protocol -----------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +250,15 @@ class Engine:
         """
         raise cls.unsupported("target setup")
 
+    def kept_warm(self) -> tuple[int, int]:
+        """How many processes are kept to start later runs faster, and the bytes of memory that they hold."""
+        return 0, 0
+
+    @classmethod
+    def switch_warm(cls, home: Path, *, on: bool) -> None:
+        """Let runs use such processes, or end all and let no run start one. Raises StoreError."""
+        raise cls.unsupported("warm on" if on else "warm off")
+
     @classmethod
     def list_warm(cls, home: Path) -> list[dict[str, Any]]:
         """The processes kept to start ranks faster; `state` is `importing`, `ready`, `busy` or `refused`."""
@@ -303,8 +318,26 @@ class Engine:
     # -- runs: by the record, unless the engine knows better ----------------------------------------------------------
 
     def find(self, run: str | None) -> tuple[Engine, str]:
-        """The engine and the id of the run that `run` begins the id of; the newest without one. Raises NoSuchRun."""
+        """The engine and the id of the run that `run` stands for, as `naming.choose`; the newest without one.
+
+        Raises NoSuchRun.
+        """
         return self, self.store.find(run)
+
+    def note(self, run_id: str) -> str:
+        """The note on a run, as it is now; empty for none. Raises UsageError for a run without a record here."""
+        self._require_record(run_id)
+        return self.store.status(run_id, with_progress=False).note
+
+    def write_note(self, run_id: str, text: str) -> None:
+        """Replace the note on a run; an empty text removes it. Raises as `note`, StoreError, EngineError."""
+        self._require_record(run_id)
+        self.store.write_note(run_id, text)
+
+    def _require_record(self, run_id: str) -> None:
+        if not self.plan_of(run_id):
+            raise UsageError(f"the record of {run_id}, and its note with it, is on the machine that started it",
+                             f"there: windlass note {run_id}")  # fmt: skip
 
     def states(self, statuses: Iterable[Status], now: float, *, is_thorough: bool = False) -> list[RunState]:
         """Recorded runs as they are `now` (Unix seconds), with what the target reports where a record may be old.
@@ -405,6 +438,8 @@ class Engine:
     ) -> int:  # fmt: skip
         """Run a command as a rank of a node, or with what all ranks of the node share; returns its exit code.
 
+        Where `stdin` is a `Terminal`, the command has a terminal.
+
         Raises UsageError, EngineError.
         """
         raise self.unsupported("exec")
@@ -468,7 +503,8 @@ def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str 
     status = writer.status
     if status.phase not in RESUMABLE:
         if status.phase is Phase.SUCCEEDED:
-            raise UsageError(f"{status.id} has succeeded: nothing is left to do", "windlass run begins a new run")
+            raise UsageError(f"{status.id} has succeeded: nothing is left to do",
+                             f"a new run of its job: windlass rerun {status.id}")  # fmt: skip
         raise UsageError(f"{status.id} has not ended: it is {status.phase}", f"windlass logs -f {status.id}")
     from windlass.plan.plan import Plan  # a list of runs needs neither
     from windlass.runs.stop_request import clear_stop_request

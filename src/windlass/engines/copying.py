@@ -12,8 +12,10 @@ from windlass.errors import UsageError
 from windlass.worker import tarpipe
 
 
-def copy(source: Path, destination: Path, told: Callable[[int], None], name: str) -> tarpipe.Received:
+def copy(source: Path, destination: Path | str, told: Callable[[int], None], name: str) -> tarpipe.Received:
     """Copy by the program that sends from pods too, so that the same is kept and left out.
+
+    A `destination` that ends in a slash is a folder, which is made.
 
     Raises UsageError, OSError.
     """

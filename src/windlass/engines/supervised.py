@@ -25,7 +25,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.stop_request import StopRequest, read_stop_request, write_stop_request
 from windlass.runs.store import RunWriter, Store
-from windlass.supervise.process import supervisor_pid
+from windlass.supervise.process import supervisor_pid, tell_end
 from windlass.worker import process
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class SupervisedEngine(Engine):
         writer = self.store.create(
             plan.run_id, name=plan.name, target=plan.target, output_dir=plan.output_dir, plan=plan.to_text(),
             time=self._now(plan), restarts=plan.policy.get("max_restarts"), user=user_name(),
-            supervisor=self._supervised_by(plan),
+            supervisor=self._supervised_by(plan), labels=plan.job.get("labels"),
         )  # fmt: skip
         try:
             self._prepare(plan, writer)
@@ -256,6 +256,7 @@ class SupervisedEngine(Engine):
         if writer is None:
             return None
         run_dir = self.store.run_dir(run_id)
+        ended: Plan | None = None
         try:
             if writer.status.phase.is_terminal:
                 return writer.status
@@ -277,9 +278,12 @@ class SupervisedEngine(Engine):
                 supervisor = Supervisor(writer, plan, run_dir, backend)
                 if not adoption.settle(supervisor):
                     self._follow_up(writer, supervisor)
+                ended = plan if writer.status.phase.is_terminal else None
             return self.store.status(run_id)
         finally:
             writer.close()
+            if ended is not None:
+                tell_end(self.store, ended)
 
     def _follow_up(self, writer: RunWriter, supervisor: Supervisor) -> None:
         """Start the next supervisor, unless those before it made no progress and the last was started just now."""

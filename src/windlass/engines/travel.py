@@ -43,9 +43,10 @@ def try_to_pack(
 
 
 def has_script(job: Job, code_dir: Path) -> bool:
-    """Whether a job's script is in its folder; an absolute path is one in the image, which is taken to be there."""
+    """Whether a job's script is in its folder; an absolute path is one in the image, which is taken to be there, and so
+    is what `setup` may bring."""
     script = job.script_argv[0]
-    return job.script_kind != "script" or script.startswith("/") or (code_dir / script).is_file()
+    return bool(job.setup) or job.script_kind != "script" or script.startswith("/") or (code_dir / script).is_file()
 
 
 def planned_code(digest: str, folder: Path) -> Packed:

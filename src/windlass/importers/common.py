@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from windlass.importers.container_command import Start
 from windlass.importers.draft import Draft
+from windlass.importers.operator_variables import RANKS_OF_A_NODE, Given, with_variables
 from windlass.importers.pods import Pods, queue
 from windlass.importers.source import View
 
+_NNODES: Final = re.compile(r"--nnodes[= ]([1-9][0-9]*)(?![:\w])")
 RESTARTS: Final = 3
 """Restarts of a job whose pods are restarted without limit."""
 
@@ -61,25 +64,53 @@ def started(pods: Pods, view: View) -> tuple[Start, View]:
 
 
 def put_start(
-    draft: Draft, started: tuple[Start, View], nodes: Any, per_node: View, named: int | str | None = None
+    draft: Draft,
+    started: tuple[Start, View],
+    nodes: Any,
+    per_node: View,
+    named: int | str | None = None,
+    *,
+    has_group: bool = True,
+    given: Sequence[Given] = (),
 ) -> None:
     """Set what is started, `nodes` and `procs_per_node`, and report the findings on the command.
 
-    `named` is the number of ranks of a node that the manifest has at `per_node`.
+    `named` is the number of ranks of a node that the manifest has at `per_node`. `has_group` is whether the operator
+    sets RANK, WORLD_SIZE and MASTER_ADDR in each pod, as `launcher: pytorch` does: without them, programs of several
+    pods know nothing of each other. `given` is what else it sets there, which a command that stays a command may use.
     """
     start, view = started
+    if start.by in ("python", "program") and "launcher" not in draft.fields:
+        draft.fields["launcher"] = "pytorch" if has_group else "plain"
+    if start.by == "python" and draft.get("launcher") == "plain" and nodes not in (None, 1):
+        view.remark(
+            f"started once in each of {_shown(nodes)} pods, which get neither RANK nor MASTER_ADDR",
+            "launcher: plain does the same; without that line the nodes train together, as under torchrun",
+        )
     for hint in start.left:
         view.remark(*hint)
     fields = dict(start.fields)
     said_nodes, procs = fields.pop("nodes", None), fields.pop("procs_per_node", None)
     for name, value in fields.pop("env", {}).items():
         draft.put_env(name, value, view)
-    for name in ("run", "command", "launcher", "python"):
-        if name in fields:
+    if "command" in fields:
+        fields["command"], names = _with_variables(fields["command"], given, named, view)
+        named = None if RANKS_OF_A_NODE in names else named  # torchrun starts them
+    for name in ("run", "command", "launcher", "python", "setup"):
+        if name in fields and (name != "launcher" or "launcher" not in draft.fields):
             draft.fields[name] = fields.pop(name)
     for name, value in fields.items():
         if draft.get(name) is None:
             draft.put(name, value, view)
+    if said_nodes is None and (within := _NNODES.search(" ".join(draft.get("command") or ()))) is not None:
+        said_nodes = int(within[1])
+    if isinstance(said_nodes, int) and isinstance(nodes, dict) and nodes["min"] <= said_nodes <= nodes["max"]:
+        if nodes["min"] != nodes["max"]:
+            view.remark(
+                f"--nnodes {said_nodes} in a manifest for {_shown(nodes)} nodes: torchrun waits for just so many",
+                f"nodes: {said_nodes} is written; {{min: {nodes['min']}, max: {nodes['max']}}} makes the job elastic",
+            )
+        nodes = said_nodes
     if said_nodes is not None and nodes is not None and said_nodes not in (nodes, {"min": nodes, "max": nodes}):
         view.remark(
             f"--nnodes {_shown(said_nodes)}, and the manifest makes {_shown(nodes)}", "the manifest's number is taken"
@@ -88,6 +119,21 @@ def put_start(
     least, most = (nodes["min"], nodes["max"]) if isinstance(nodes, dict) else (nodes, nodes)
     draft.put("nodes", most if least == most else nodes, view)
     draft.put("procs_per_node", _ranks(start, per_node, draft, most, named) if procs is None else procs, view)
+
+
+def _with_variables(
+    command: list[str], given: Sequence[Given], named: int | str | None, view: View
+) -> tuple[list[str], list[str]]:
+    """The command with the variables of its operator that it uses, and their names; those not known are reported."""
+    command, names, missing = with_variables(command, given, named)
+    if names:
+        view.remark(f"{', '.join(names)}: set by its operator", "the command sets them from Windlass's", is_ours=True)
+    if missing:
+        view.remark(
+            f"{', '.join(missing)}: variables that its operator sets, and Windlass does not",
+            "each node has WINDLASS_NODE_RANK, WINDLASS_NUM_NODES, WINDLASS_MASTER_ADDR and WINDLASS_HOSTS",
+        )
+    return command, names
 
 
 def _ranks(start: Start, view: View, draft: Draft, nodes: int, named: int | str | None) -> int | str:

@@ -27,6 +27,14 @@ _INITS: Final = ("tini", "dumb-init", "catatonit", "nohup", "time")
 """Programs that start another one and add nothing for the ranks."""
 _IN_IMAGE: Final = "put job.yaml into the folder that has it, or write its path in the image, from the root"
 _MPI: Final = (MPIRUN, HOROVOD)
+_STARTERS: Final = re.compile(
+    r"\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed|mpirun|horovodrun|tune run|composer)\b"
+)
+_LOGIN: Final = re.compile(r"\s(?:--?(?:token|password|api[-_]?key)\b|\blogin\s+[A-Za-z0-9_]{12,})")
+_OF_THE_SHELL: Final = frozenset(
+    ("conda", "source", ".", "eval", "module", "ulimit", "unset", "umask", "alias", "pushd")
+)
+"""Commands that change the shell itself, and so what is started after them."""
 
 
 @dataclass
@@ -69,7 +77,7 @@ def start_of(
     if names and not is_shell:  # a shell reads $(NAME) as a command
         made.leave(
             f"{', '.join(names)}, which the cluster fills in",
-            "let the script read it from its environment; JOB_COMPLETION_INDEX is NODE_RANK here",
+            "let the script read it from its environment; JOB_COMPLETION_INDEX is WINDLASS_NODE_RANK here",
         )
     return made
 
@@ -82,13 +90,30 @@ def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_trav
     known = {**env, **line.env}
     folder = folder if line.folder is None else joined(folder, line.folder)
     made = _direct([filled(word, known) for word in line.words], known, folder, code_travels)
-    if made is None or (line.others and made.by != "mpi"):
+    if made is None:
         return None
     if line.env:
         made.fields["env"] = {**line.env, **made.fields.get("env", {})}
-    for other in line.others:
-        made.leave(f"`{_short(other)}` in the same line of the shell", "do it in the image or in the script")
+    if made.by == "mpi":  # on the launcher's pod alone
+        for other in (*line.before, *line.after):
+            made.leave(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")
+    elif line.after or any(_is_of_the_shell(other) for other in line.before):
+        return None
+    elif line.before:
+        for login in filter(_LOGIN.search, line.before):
+            made.leave(
+                f"`{' '.join(login.split()[:2])} …` with a token, which a job file does not hold",
+                "kubectl create secret generic NAME --from-literal=HF_TOKEN=…, and secrets: [NAME]",
+            )
+        line.before = [other for other in line.before if not _LOGIN.search(other)]
+    if line.before and made.by != "mpi":
+        made.fields["setup"] = "set -e\n" * ("&&" in script) + "".join(f"({other})\n" for other in line.before)
     return made
+
+
+def _is_of_the_shell(command: str) -> bool:
+    """Whether a command means something else in a shell of its own."""
+    return bool(re.search(r"[*?~$]", command)) or command.rpartition("&& ")[2].split()[0] in _OF_THE_SHELL
 
 
 def assumed_torchrun(args: Sequence[str]) -> bool:
@@ -97,6 +122,13 @@ def assumed_torchrun(args: Sequence[str]) -> bool:
     is_script = bool(parsed.rest) and (parsed.rest[0].endswith(".py") or bool(parsed.flags & {"module", "no-python"}))
     is_known = bool(parsed.fields or parsed.flags) or not parsed.has_unknown
     return is_known and is_script and args[0].startswith("-")
+
+
+def names_a_program(words: Sequence[str]) -> bool:
+    """Whether the first word is a program for certain: arguments without a command may be those of another one."""
+    if launcher_of(words) is not None or script_of(words) is not None:
+        return True
+    return not words[0].endswith(".py") and bool(re.fullmatch(r"/.*|\./.*|python[0-9.]*|[\w.-]+\.sh", words[0]))
 
 
 def _unwrapped(words: list[str]) -> list[str]:
@@ -119,6 +151,7 @@ def _direct(words: Sequence[str], env: Mapping[str, str], folder: str | None, co
     if launcher is not None:
         parsed = _tolerated(launcher, words[launcher.num_words :])
         made.left += map(_finding, parsed.problems)
+        made.left += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
         parsed.problems.clear()
         made.by = "torchrun"
         if launcher.options in _MPI:
@@ -182,7 +215,8 @@ def _place(made: Start, folder: str | None, code_travels: bool) -> None:
     if kind == "script" and folder is not None and not name.startswith("/"):
         words[0] = joined(folder, name.removeprefix("./"))
         made.fields["run"] = shlex.join(words)
-    if not words[0].startswith("/") and not code_travels:
+    travels = kind != "program" or "/" in words[0]  # the other programs are found by PATH
+    if travels and not words[0].startswith("/") and not code_travels:
         made.leave(f"{name} was found in the image; now it travels with the job file", _IN_IMAGE)
 
 
@@ -193,17 +227,12 @@ def _as_it_stands(words: Sequence[str], folder: str | None) -> Start:
         words = ["sh", "-c", f'cd {shlex.quote(folder)} && exec "$0" "$@"', *words]
     made.fields = {"command": list(words), "launcher": "plain"}
     text = " ".join(words)
-    starter = re.search(
-        r"\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed|mpirun|horovodrun)\b", text
-    )
+    starter = _STARTERS.search(text)
     if starter is not None:
         made.leave(
-            f"{starter[1]} stays inside the command, which is started once on each node, as its only rank: RANK, "
-            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT say so",
+            f"{starter[1]} stays inside the command, which is started once on each node and starts the ranks itself",
             "to have Windlass start and watch all ranks, write what it starts as run: train.py with procs_per_node:",
         )
-    if names := sorted(set(re.findall(r"\$\{?(PET_\w+|SKYPILOT_\w+|OMPI_\w+|TORCHX_\w+)", text))):
-        made.leave(f"{', '.join(names)}: variables of its operator", "use RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT")
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -9,17 +10,17 @@ from typing import Final, Literal
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.common import metadata
-from windlass.importers.documents import Documents, manifests, split
+from windlass.importers.documents import Documents, chosen, manifests, split
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import Hint, hints
 from windlass.importers.jobset import job, jobset
-from windlass.importers.kubeflow import mpijob, pytorchjob
+from windlass.importers.kubeflow import jaxjob, mpijob, pytorchjob, tfjob, xgboostjob
 from windlass.importers.sagemaker import is_training_job, sagemaker
 from windlass.importers.sagemaker_code import is_script, script
 from windlass.importers.sagemaker_sdk import estimator
 from windlass.importers.sagemaker_target import report_missing, target_text
 from windlass.importers.sky import sky
-from windlass.importers.source import Left, Source
+from windlass.importers.source import Left, Source, View
 from windlass.importers.torchx import torchx
 from windlass.importers.trainer import trainjob
 from windlass.spec.dump import dump_job
@@ -31,6 +32,9 @@ Reader = Callable[[Documents, Draft], None]
 """Reads a document into the fields of a job file."""
 _KINDS: Final[Mapping[str, Reader]] = {
     "PyTorchJob": pytorchjob,
+    "TFJob": tfjob,
+    "JAXJob": jaxjob,
+    "XGBoostJob": xgboostjob,
     "MPIJob": mpijob,
     "TrainJob": trainjob,
     "JobSet": jobset,
@@ -64,9 +68,12 @@ class Imported:
         return tuple(left for left in self.left if not left.is_ours)
 
 
-def import_text(text: str, where: str, *, form: Format = "kubernetes", name: str | None = None) -> Imported:
-    """The job of a manifest, a training job of SageMaker, an AppDef or a task in a file named `where`; `name` replaces
-    the job's name.
+def import_text(
+    text: str, where: str, *, form: Format = "kubernetes", name: str | None = None, document: str | None = None
+) -> Imported:
+    """The job of a manifest, a training job of SageMaker, an AppDef or a task in a file named `where`.
+
+    `name` replaces the job's name; `document` names the job to read where the file holds several.
 
     Raises JobFileError with all problems if the text is none of these, or holds several jobs.
     """
@@ -77,14 +84,15 @@ def import_text(text: str, where: str, *, form: Format = "kubernetes", name: str
     elif form == "kubernetes" and len(sources := split(text, where)) == 1 and is_training_job(sources[0].value):
         shown, read, found = "training job of SageMaker", sagemaker, Documents(sources[0])
     elif form == "kubernetes":
-        found = manifests(text, where)
+        found = manifests(text, where, document)
         kind = str(found.job.value["kind"])
         shown, read = f"{kind} {found.job.value['apiVersion']}", _KINDS[kind]
         metadata(found.job.view, draft)
     else:
         shown, read = _FORMS[form]
-        found = Documents(_only(split(text, where), where, form))
+        found = Documents(_only(split(text, where), where, form, document))
     read(found, draft)
+    _pod_names(found.job.view.at("metadata", "name"), draft)
     if draft.target:
         report_missing(found.job.view, draft)
     for other in found.others:
@@ -107,15 +115,44 @@ def _beside(source: Source) -> None:
         source.view.at("metadata").take()
 
 
-def _only(sources: list[Source], where: str, form: Format) -> Source:
-    """The one document of a file. Raises JobFileError if there is none, or several."""
+def _pod_names(view: View, draft: Draft) -> None:
+    """Report host names of the operator's pods in the command and the variables: pods of a run have other names."""
+    if not isinstance(view.value, str):
+        return
+    command = draft.get("command") or [draft.get("run") or ""]
+    text = "\n".join([*command, *map(str, draft.fields.get("env", {}).values())])
+    found = re.findall(rf"(?<![\w./-]){re.escape(view.value)}-(?:[a-z][\w-]*-)?[0-9]+(?![\w-])", text)
+    found += re.findall(r"[a-z][\w.-]*\.svc(?:\.cluster\.local)?(?![\w-])", text)
+    if found:
+        view.remark(
+            f"{', '.join(dict.fromkeys(found))}: names of its pods or of its Service",
+            "WINDLASS_MASTER_ADDR is the first node, on every target, and WINDLASS_HOSTS are all",
+        )
+    if re.search(r"\bhostname\b[^\n)`|]*\||\$\{HOSTNAME[#%:]", text):
+        view.remark("a number in the name of a pod, cut out of it", "WINDLASS_NODE_RANK is the number of the node")
+
+
+def _only(sources: list[Source], where: str, form: Format, document: str | None) -> Source:
+    """The document of a file, by name where there are several. Raises JobFileError if there is none, or several."""
     filled = [source for source in sources if isinstance(source.value, dict)]
     if len(filled) == 2 and form == "sky" and set(filled[0].value) == {"name"}:
         filled = filled[1:]  # the first document of a managed job only names it
-    if len(filled) == 1 and len(sources) <= 2:
+    if len(filled) > 1 and set(filled[0].value) <= {
+        "name",
+        "execution",
+        "placement",
+        "primary_tasks",
+        "termination_delay",
+    }:
+        filled = filled[1:]  # the head of a pipeline or a job group
+    labels = [str(one.view.at("name").value or at) for at, one in enumerate(filled, 1)]
+    if document is not None and filled:
+        return chosen(filled, labels, document, where)
+    if len(filled) == 1:
         return filled[0]
-    message = f"holds {len(filled)} documents" if filled else "holds no mapping"
-    raise JobFileError([Problem(where, "", f"{message}; expected one {_FORMS[form][0]}", "leave one in the file")])
+    message = f"holds {len(filled)} documents, {', '.join(labels)}" if filled else "holds no mapping"
+    hint = f"windlass import --{form} --document {labels[0]} {where}, and so each of them" if filled else ""
+    raise JobFileError([Problem(where, "", f"{message}; expected one {_FORMS[form][0]}", hint)])
 
 
 def _head(where: str, kind: str, left: tuple[Left, ...]) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem, near
+from windlass.importers.field_hints import hints
+from windlass.importers.placeholders import placeholders_of_text, refuse_placeholders
 from windlass.importers.source import Source
 from windlass.spec.places import Path
 from windlass.spec.yamltext import read_documents
@@ -14,6 +16,9 @@ from windlass.spec.yamltext import read_documents
 JOBS: Final[dict[str, tuple[str, ...]]] = {
     "PyTorchJob": ("kubeflow.org/v1",),
     "MPIJob": ("kubeflow.org/v1alpha1", "kubeflow.org/v1alpha2", "kubeflow.org/v1", "kubeflow.org/v2beta1"),
+    "TFJob": ("kubeflow.org/v1",),
+    "JAXJob": ("kubeflow.org/v1",),
+    "XGBoostJob": ("kubeflow.org/v1",),
     "TrainJob": ("trainer.kubeflow.org/v1alpha1",),
     "JobSet": ("jobset.x-k8s.io/v1alpha2",),
     "Job": ("batch/v1",),
@@ -43,8 +48,8 @@ def split(text: str, where: str) -> list[Source]:
     try:
         found, lines = read_documents(text, where)
     except JobFileError as error:
-        if "{{" in text:
-            raise JobFileError([*error.problems, _template(where)]) from error
+        if templated := placeholders_of_text(text, where):
+            raise JobFileError(templated) from error
         raise
     sources: list[Source] = []
     for at, value in enumerate(found):
@@ -57,10 +62,15 @@ def split(text: str, where: str) -> list[Source]:
     return sources
 
 
-def manifests(text: str, where: str) -> Documents:
-    """The one job among Kubernetes objects, and the others. Raises JobFileError if there is none, or several."""
+def manifests(text: str, where: str, document: str | None = None) -> Documents:
+    """The job among Kubernetes objects, by name where there are several, and the others.
+
+    Raises JobFileError if there is none, or several without a name, and for placeholders of a template.
+    """
     sources = split(text, where)
     jobs = [source for source in sources if _kind(source) in JOBS]
+    if document is not None and jobs:
+        jobs = [chosen(jobs, [_label(job) for job in jobs], document, where)]
     if len(jobs) != 1:
         raise JobFileError([_not_one(sources, jobs, where)])
     [job] = jobs
@@ -70,6 +80,8 @@ def manifests(text: str, where: str) -> Documents:
         message = f"is {api!r}, and {_kind(job)} is read in version {' and '.join(known)}"
         raise job.view.at("apiVersion").refused(message, near(str(api), known))
     others = tuple(source for source in sources if source is not job)
+    for source in (job, *(other for other in others if _kind(other) in RUNTIMES)):
+        refuse_placeholders(source)
     for other in others:
         other.label = _label(other)
     for source in sources:
@@ -91,16 +103,30 @@ def _label(source: Source) -> str:
 def _not_one(sources: list[Source], jobs: list[Source], where: str) -> Problem:
     if len(jobs) > 1:
         named = ", ".join(f"{_label(job)} (line {job.line(())})" for job in jobs)
-        return Problem(where, "", f"holds several jobs: {named}", "leave one in the file, and import each by itself")
+        hint = f"windlass import --document {_label(jobs[0])} {where}, and so each of them"
+        return Problem(where, "", f"holds several jobs: {named}", hint)
     kinds = ", ".join(dict.fromkeys(filter(None, map(_kind, sources))))
     known = ", ".join(JOBS)
     if any(isinstance(source.value, dict) and ("run" in source.value or "setup" in source.value) for source in sources):
         return Problem(where, "", "is no Kubernetes object", "windlass import --sky reads a task of SkyPilot")
     if any(isinstance(source.value, dict) and "roles" in source.value for source in sources):
         return Problem(where, "", "is no Kubernetes object", "windlass import --torchx reads an AppDef of TorchX")
+    of_kind = [hints("other kind")[kind] for kind in map(_kind, sources) if kind in hints("other kind")]
+    if of_kind:
+        message = f"holds no job that is read: found {kinds}, {of_kind[0].meaning}"
+        return Problem(where, "", message, of_kind[0].instead)
     found = f"found {kinds}" if kinds else "it is empty" if not sources else "no document has a kind"
     return Problem(where, "", f"holds no job that is known: {found}", f"known kinds are {known}")
 
 
-def _template(where: str) -> Problem:
-    return Problem(where, "", "looks like a template of Helm", "render it first: helm template . > manifest.yaml")
+def chosen(sources: Sequence[Source], labels: Sequence[str], document: str, where: str) -> Source:
+    """The document that the user names: `PyTorchJob/llama`, `llama`, or a number from 1. Raises JobFileError."""
+    named = [
+        source for source, label in zip(sources, labels, strict=True) if document in (label, *label.split("/")[1:])
+    ]
+    if not named and document.isdecimal() and 0 < int(document) <= len(sources):
+        named = [sources[int(document) - 1]]
+    if len(named) == 1:
+        return named[0]
+    message = f"holds {len(named) or 'no'} jobs of the name {document!r}: it has {', '.join(labels)}"
+    raise JobFileError([Problem(where, "--document", message, near(document, labels))])

@@ -9,7 +9,16 @@ from typing import Final, Literal, NamedTuple
 from windlass.spec.places import Path
 
 Table = Literal[
-    "field", "beside", "volume", "torchx", "torchx resource", "sky", "sky resource", "sagemaker", "sagemaker sdk"
+    "field",
+    "beside",
+    "other kind",
+    "volume",
+    "torchx",
+    "torchx resource",
+    "sky",
+    "sky resource",
+    "sagemaker",
+    "sagemaker sdk",
 ]
 _NOT_WHOLE: Final = frozenset(("labels", "annotations", "matchLabels"))
 """Mappings each of whose entries is listed by itself."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from windlass.importers.common import put_start, run_policy, started
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
+from windlass.importers.operator_variables import Given
 from windlass.importers.pods import Pods
 from windlass.importers.source import View
 
@@ -21,7 +23,14 @@ def job(found: Documents, draft: Draft) -> None:
     spec = found.job.view.at("spec")
     pods, template = Pods(draft, found), spec.at("template")
     nodes = of_job(spec, draft, pods)
-    put_start(draft, started(pods, template), nodes, template)
+    _put(draft, pods, nodes, template, ("index",))
+
+
+def _put(draft: Draft, pods: Pods, nodes: int, template: View, given: Sequence[Given]) -> None:
+    """Set what the pods start: a torchrun that names no ranks starts one, since no operator tells it of more."""
+    start = started(pods, template)
+    ranks = 1 if start[0].by == "torchrun" else None
+    put_start(draft, start, nodes, template, ranks, has_group=pods.has_group, given=given)
 
 
 def of_job(spec: View, draft: Draft, pods: Pods, *, is_alone: bool = True) -> int:
@@ -51,7 +60,10 @@ def jobset(found: Documents, draft: Draft) -> None:
     draft.put_restarts(spec.at("failurePolicy", "maxRestarts"))
     draft.put_seconds("kubernetes.ttl", spec.at("ttlSecondsAfterFinished"))
     pods, template, nodes = of_set(spec, draft, found)
-    put_start(draft, started(pods, template), nodes, template)
+    chosen = training_job(spec)
+    is_one = chosen is not None and chosen.at("replicas").value in (None, 1)  # else each replica counts from 0
+    given: tuple[Given, ...] = ("index",) if is_one else ()
+    _put(draft, pods, nodes, template, given)
 
 
 def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None) -> tuple[Pods, View, int]:

@@ -1,4 +1,4 @@
-"""Reads jobs of Kubeflow's training operator and its predecessors: PyTorchJob, MPIJob, ElasticJob."""
+"""Reads jobs of Kubeflow's training operator and its predecessors: PyTorchJob, TFJob, JAXJob, MPIJob and others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from windlass.importers.source import View
 
 PYTORCH: Final = ("pytorch", "elasticjob-worker")
 """Usual names of the container that trains."""
+TENSORFLOW, JAX, XGBOOST = ("tensorflow",), ("jax",), ("xgboost",)
 MPI: Final = ("mpi", "mpi-launcher", "mpi-worker")
 
 
@@ -34,10 +35,59 @@ def pytorchjob(found: Documents, draft: Draft) -> None:
         run_policy(policy, draft)
     nodes = _range(elastic)
     specs = spec.at("pytorchReplicaSpecs") or spec.at("replicaSpecs")
-    pods, template, replicas = _replicas(found, draft, specs, is_range=nodes is not None)
+    pods, template, replicas = _replicas(found, draft, specs, ("Master", "Worker"), PYTORCH, is_range=nodes is not None)
     per_node = spec.at("nprocPerNode")
     named = ranks_named(elastic.at("nProcPerNode"), draft) or ranks_named(per_node, draft)
-    put_start(draft, started(pods, template), nodes or replicas or None, per_node, named)
+    put_start(draft, started(pods, template), nodes or replicas or None, per_node, named, given=("torchrun",))
+
+
+def tfjob(found: Documents, draft: Draft) -> None:
+    """A TFJob of workers, which find each other by TF_CONFIG. Raises JobFileError for parameter servers."""
+    specs = found.job.view.at("spec", "tfReplicaSpecs")
+    for name in ("PS", "Evaluator"):
+        if specs.at(name):
+            message = "has tasks of their own in TF_CONFIG, and all nodes of a job are workers"
+            raise specs.at(name).refused(
+                message, "keep it under its operator, or train with MultiWorkerMirroredStrategy"
+            )
+    for name in ("Chief", "Master"):
+        if specs.at(name):
+            specs.at(name).remark(
+                f"a {name.lower()} in TF_CONFIG", "it is worker 0, which takes its part", is_ours=True
+            )
+    _of_framework(found, draft, specs, ("Chief", "Master", "Worker"), TENSORFLOW, "tensorflow")
+
+
+def jaxjob(found: Documents, draft: Draft) -> None:
+    """A JAXJob: workers, which find each other by the address of a coordinator."""
+    specs = found.job.view.at("spec", "jaxReplicaSpecs")
+    specs.at("Worker").remark(
+        "COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID, which its operator sets",
+        "ranks have JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, which "
+        "jax.distributed.initialize() reads",
+    )
+    _of_framework(found, draft, specs, ("Worker",), JAX, "jax")
+
+
+def xgboostjob(found: Documents, draft: Draft) -> None:
+    """An XGBoostJob: a Master and Workers with RANK, WORLD_SIZE and MASTER_ADDR, as those of a PyTorchJob."""
+    specs = found.job.view.at("spec", "xgbReplicaSpecs")
+    specs.remark("WORKER_ADDRS and WORKER_PORT, which its operator sets", "ranks have WINDLASS_HOSTS: choose a port")
+    _of_framework(found, draft, specs, ("Master", "Worker"), XGBOOST, "pytorch")
+
+
+def _of_framework(
+    found: Documents, draft: Draft, specs: View, replicas: tuple[str, ...], container: tuple[str, ...], launcher: str
+) -> None:
+    """A job of replicas whose containers are started once each, with the variables of this launcher."""
+    spec = found.job.view.at("spec")
+    for policy in (spec, spec.at("runPolicy")):
+        run_policy(policy, draft)
+    pods, template, nodes = _replicas(found, draft, specs, replicas, container, is_range=False)
+    start = started(pods, template)
+    if start[0].by in ("python", "program") and (nodes > 1 or launcher != "tensorflow"):
+        draft.fields["launcher"] = launcher  # one worker alone gets no TF_CONFIG
+    put_start(draft, start, nodes or 1, specs, has_group=False)
 
 
 def mpijob(found: Documents, draft: Draft) -> None:
@@ -45,6 +95,10 @@ def mpijob(found: Documents, draft: Draft) -> None:
     spec = found.job.view.at("spec")
     for policy in (spec, spec.at("runPolicy")):
         run_policy(policy, draft, of_mpi=True)
+    implementation = spec.at("mpiImplementation")
+    if implementation.value in ("Intel", "MPICH"):
+        message = f"is {implementation.value}, and Windlass starts ranks by Open MPI: each would be alone"
+        raise implementation.refused(message, "build the program with Open MPI, or keep the job under its operator")
     replicas = spec.at("mpiReplicaSpecs")
     launcher, worker = (replicas.at("Launcher"), replicas.at("Worker")) if replicas else (spec, spec)
     for one in (launcher, worker):
@@ -60,6 +114,11 @@ def mpijob(found: Documents, draft: Draft) -> None:
         if machine.start is not None and calls.start is not None:
             machine.start[1].remark("the workers wait to be called", "Windlass starts the ranks there", is_ours=True)
     start = started(calls if calls.start is not None else machine, launcher.at("template"))
+    if start[0].by != "mpi":
+        message = (
+            "is no line of mpirun that Windlass can start by itself: each node would run it, not only the launcher"
+        )
+        raise start[1].refused(message, "write run: PROGRAM, launcher: mpi, nodes: and procs_per_node: in a job file")
     if calls is not machine:
         _launchers_own(draft, calls.draft, start[1], launcher.at("template"))
     put_start(draft, start, nodes, spec.at("slotsPerWorker"), spec.whole("slotsPerWorker"))
@@ -85,12 +144,14 @@ def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View) -> N
         )
 
 
-def _replicas(found: Documents, draft: Draft, specs: View, *, is_range: bool) -> tuple[Pods, View, int]:
+def _replicas(
+    found: Documents, draft: Draft, specs: View, names: tuple[str, ...], container: tuple[str, ...], *, is_range: bool
+) -> tuple[Pods, View, int]:
     """The pods of rank 0, their template, and the number of pods of all replicas."""
     total = 0
     base: Pods | None = None
     template = specs
-    for name in ("Master", "Worker"):
+    for name in names:
         replica = specs.at(name)
         if not replica:
             continue
@@ -102,7 +163,7 @@ def _replicas(found: Documents, draft: Draft, specs: View, *, is_range: bool) ->
         count = replica.whole("replicas")
         total += 1 if count is None else count
         pods = Pods(Draft(), found)
-        pods.read(replica.at("template"), PYTORCH)
+        pods.read(replica.at("template"), container)
         if base is None:
             base, template = pods, replica.at("template")
         elif count != 0:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from windlass.importers.container_command import Start, assumed_torchrun, start_of
+from windlass.importers.container_command import Start, assumed_torchrun, names_a_program, start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.node_affinity import GPU, node_affinity
@@ -15,6 +16,9 @@ from windlass.importers.storage import mounted
 from windlass.spec.quantities import cores, size, whole
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+GROUP: Final = ("MASTER_ADDR", "RANK", "WORLD_SIZE")
+_ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|^habana\.ai/")
+"""Devices that ranks compute with: a job without them is not the same job."""
 DEVICES: Final = {
     "vpc.amazonaws.com/efa": "run it as it is where EFA is needed: a job file asks for no network devices yet",
     "ephemeral-storage": "pods have what their machine has; give large files a claim in volumes:",
@@ -37,6 +41,8 @@ class Pods:
     """What the main container starts, and the field with its command; None until one was found."""
     command_words: list[str] = field(default_factory=list)
     """The command without its arguments, which a TrainJob may replace."""
+    has_group: bool = False
+    """Whether the container sets a variable of torch's process group itself: MASTER_ADDR, RANK or WORLD_SIZE."""
 
     # -- the template -------------------------------------------------------------------------------------------------
 
@@ -113,6 +119,10 @@ class Pods:
             return
         words, at = [*command, *args], view.at("command" if command else "args")
         is_torchrun = not command and assumed_torchrun(args)
+        if not command and not is_torchrun and not names_a_program(args):
+            message = f"{args[0][:40]!r} is an argument of the image's own program, which the manifest does not name"
+            hint = "write what the image starts as command: of the container, and import it again"
+            raise view.at("args").refused(message, hint)
         self.command_words = command
         words = ["torchrun", *args] if is_torchrun else words
         start = start_of(words, self.env, folder, unknown=self.unknown)
@@ -151,6 +161,11 @@ class Pods:
             "cpu": ("resources.cpus", cores(given)),
             "memory": ("resources.memory", size(given)),
         }.get(name, ("", None))
+        if _ACCELERATOR.search(name) and value is None:
+            message = (
+                f"is {'empty' if given is None else given}, and a job file asks for whole GPUs of NVIDIA, as {GPU}"
+            )
+            raise view.refused(message, "keep it where it is, or write the number of GPUs")
         if value is None:
             view.leave(f"{name} for each pod", DEVICES.get(name, "a job file asks for gpus, cpus and memory"))
         else:
@@ -166,6 +181,10 @@ class Pods:
             name = entry.text("name")
             if name is None:
                 continue
+            self.has_group |= name in GROUP
+            if entry.at("valueFrom") and name in GROUP:
+                entry.leave(f"{name}, which Windlass sets for each rank", "nothing to do", is_ours=True)
+                continue
             if entry.at("valueFrom"):
                 self.unknown.add(name)
                 self._value_from(name, entry.at("valueFrom"))
@@ -178,6 +197,11 @@ class Pods:
 
     def _variable(self, name: str, value: str, view: View) -> None:
         if self.draft.put_env(name, value, view):
+            if written := re.search(r"\$\{?[A-Za-z_]\w*\}?", value):
+                view.remark(
+                    f"{written[0]} in it stays as it is written: Kubernetes expands $(NAME) alone",
+                    "write the whole value",
+                )
             self.env[name] = value
             self.unknown.discard(name)
 
@@ -186,7 +210,7 @@ class Pods:
         value = self._config(config.text("name")).at(config.text("key") or "")
         if secret:
             held, key = secret.text("name"), secret.text("key")
-            secret.at("optional").take()
+            _optional(secret.at("optional"))
             if held is not None and self.draft.add("secrets", held, secret.at("name")) and key != name:
                 view.leave(
                     f"{name} is key {key} of secret {held}; each key of a secret becomes a variable of its own name",
@@ -218,7 +242,7 @@ class Pods:
                 f"variables of {name}, with {prefix} before their names", "rename its keys, or write them in env:"
             )
         elif secret and isinstance(name, str) and self.draft.add("secrets", name, secret.at("name")):
-            secret.at("optional").take()
+            _optional(secret.at("optional"))
         elif values:
             config.text("name")
             config.at("optional").take()
@@ -232,6 +256,12 @@ class Pods:
         """The values of a ConfigMap, absent if it is not in the file."""
         document = self.beside.called("ConfigMap", name) if name is not None else None
         return document.view.at("data") if document is not None else View(self.beside.job, (), None)
+
+
+def _optional(view: View) -> None:
+    """Read whether a secret may be absent: those of a job may not."""
+    if not view.take_if(False):
+        view.leave("the pods start without this secret too", "make the secret, or take it out of secrets:")
 
 
 def queue(draft: Draft, labels: View) -> None:

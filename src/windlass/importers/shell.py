@@ -20,8 +20,12 @@ _QUIET: Final = (
 """Commands without effect on those after them."""
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SUBSTITUTION: Final = re.compile(
-    r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=\"?(?:`[^`\n]*`|\$\([^\n]*\))\"?[ \t]*$", re.MULTILINE
+    r"^[ \t]*(export[ \t]+)?([A-Za-z_]\w*)=\"?(?:`[^`\n]*`|\$\([^\n]*\))\"?[ \t]*$", re.MULTILINE
 )
+GROUP: Final = frozenset(
+    ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
+)
+"""Variables by which the ranks of torch find each other: Windlass sets them."""
 _COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _NOT_PLAIN: Final = re.compile(
     r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(""",
@@ -43,8 +47,10 @@ class Line:
     """Variables that are set before it."""
     folder: str | None = None
     """Folder in which it starts."""
-    others: list[str] = field(default_factory=list)
-    """Other commands that have an effect."""
+    before: list[str] = field(default_factory=list)
+    """Other commands that have an effect, each in its folder."""
+    after: list[str] = field(default_factory=list)
+    """Those behind the command that trains."""
 
 
 def script_of(words: Sequence[str]) -> str | None:
@@ -64,8 +70,10 @@ def script_of(words: Sequence[str]) -> str | None:
 
 def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Line | None:
     """A script parsed into the command that starts the ranks and its context; None if it needs a shell."""
-    script = _SUBSTITUTION.sub("", _COMMENT.sub("", script.replace("\\\n", " ")))
-    if _NOT_PLAIN.search(script):
+    script = _COMMENT.sub("", script.replace("\\\n", " "))
+    computed = {match[2] for match in _SUBSTITUTION.finditer(script) if match[1]}
+    script = _SUBSTITUTION.sub("", script)
+    if _NOT_PLAIN.search(script) or computed - GROUP:  # a variable that the program may read
         return None
     try:
         lexer = shlex.shlex(script, posix=True, punctuation_chars="();<>|&\n")
@@ -91,16 +99,24 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
         elif words[0] == "export" and all(_ASSIGNMENT.fullmatch(word) for word in words[1:]):
             found.env |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
         elif words[0] not in ("set", "export"):
-            commands.append((words[1:] if words[0] == "exec" and len(words) > 1 else words, env))
+            commands.append((words[1:] if words[0] == "exec" and len(words) > 1 else words, env, found.folder))
     loud = [one for one in commands if one[0][0] not in _QUIET]
     starting = [one for one in loud if starts_ranks(one[0])]
     chosen = starting if len(starting) == 1 else loud
     if len(chosen) != 1 or any("*" in word or "?" in word for word in chosen[0][0]):
         return None
-    found.words, env = chosen[0]
+    found.words, env, found.folder = chosen[0]
     found.env |= env
-    found.others = [shlex.join(words) for words, _ in loud if words is not found.words]
+    at = loud.index(chosen[0])
+    found.before, found.after = [_again(one) for one in loud[:at]], [_again(one) for one in loud[at + 1 :]]
     return found
+
+
+def _again(command: tuple[list[str], dict[str, str], str | None]) -> str:
+    """A command as a line of a shell that is in the folder of the code."""
+    words, env, folder = command
+    line = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(words)])
+    return line if folder is None else f"cd {shlex.quote(folder)} && {line}"
 
 
 def _steps(tokens: Sequence[str]) -> list[list[str]] | None:

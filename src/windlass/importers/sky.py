@@ -1,4 +1,4 @@
-"""Reads a task of SkyPilot: command, resources, variables and data."""
+"""Reads a task of SkyPilot: resources, variables, data, and what its scripts start."""
 
 from __future__ import annotations
 
@@ -10,15 +10,35 @@ from windlass.importers.container_command import start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import hints
+from windlass.importers.sky_script import start_of_script
+from windlass.importers.sky_shell import (
+    NUM_GPUS,
+    NUM_NODES,
+    findings,
+    is_of_several_nodes,
+    setup_of,
+    with_variables,
+)
 from windlass.importers.source import View
 from windlass.spec.names import legal_name
 
 GIBI: Final = 1 << 30
+_NO_GPU: Final = re.compile(r"tpu|inferentia|trainium|gaudi|mi\d|radeon", re.IGNORECASE)
+"""Accelerators that are not asked for as GPUs of NVIDIA."""
+_NO_JOBS: Final = (
+    (
+        "service",
+        "is a service of SkyServe, which answers requests and never ends",
+        "Windlass trains; serve it elsewhere",
+    ),
+    ("pool", "is a pool of workers, which jobs are sent to", "import the task that is sent to it"),
+)
 
 
 def sky(found: Documents, draft: Draft) -> None:
     """Read a task."""
     view = found.job.view
+    _refuse_others(view)
     draft.put_name(view.at("name"))
     _variables(view.at("envs"), draft)
     for secret, value in view.at("secrets").items():
@@ -33,17 +53,52 @@ def sky(found: Documents, draft: Draft) -> None:
     for path, claim in view.at("volumes").items():
         if isinstance(claim.value, str):
             draft.add("volumes", {"claim": claim.value, "path": path.rstrip("/")}, claim)
-    for other, hint in hints("sky").items():
-        view.at(other).leave(*hint)
-    nodes = view.whole("num_nodes")
-    script = view.text("run")
+    script, nodes = view.text("run"), view.whole("num_nodes") or 1
     if script is None:
         raise view.at("run").refused(
             "has no run:, so nothing is started on the nodes", "a task that only sets up is no job"
         )
-    at = view.at("run")
-    start = start_of(["bash", "-c", script.strip()], draft.fields.get("env", {}), code_travels=True)
-    put_start(draft, (start, at), nodes or 1, at)
+    for other, hint in hints("sky").items():
+        view.at(other).leave(*hint)
+    _start(view, script, nodes, draft)
+
+
+def _refuse_others(view: View) -> None:
+    """Raise JobFileError for what is no job: a service, a pool, a task whose nodes call each other by ssh."""
+    for name, meaning, hint in _NO_JOBS:
+        if view.at(name):
+            raise view.at(name).refused(meaning, hint)
+    script = str(view.at("run").value or "")
+    if (template := re.search(r"~/sky_templates/\S+", script)) is not None:
+        message = f"starts {template[0]}, which only the machines of SkyPilot have"
+        raise view.at("run").refused(message, "write a job file whose script starts its own cluster of Ray")
+    program = is_of_several_nodes(script) if (view.at("num_nodes").value or 1) != 1 else None
+    if program is not None:
+        message = f"calls {program}, which starts processes on the other nodes by ssh or by Slurm; nodes have neither"
+        raise view.at("run").refused(message, "write run: PROGRAM, launcher: mpi, nodes: and procs_per_node:")
+
+
+def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
+    """Read `setup` and `run`: as `run:` where no shell is needed, else as the script of each rank, or of each node."""
+    at, setup = view.at("run"), view.text("setup") or ""
+    gpus = draft.get("resources.gpus")
+    known = {NUM_NODES: str(nodes), **({} if gpus is None else {NUM_GPUS: str(gpus)})}
+    start = start_of(["bash", "-c", script.strip()], {**known, **draft.fields.get("env", {})}, code_travels=True)
+    before = ""
+    if "run" not in start.fields or "setup" in start.fields or any(not hint.is_ours for hint in start.left):
+        start, before = start_of_script(script, nodes, gpus)
+    elif "SKYPILOT_" in script:
+        at.remark("variables of SkyPilot", "nodes:, procs_per_node: and the rendezvous say the same", is_ours=True)
+    if setup.strip() or before:
+        text = with_variables(setup_of(setup, before), gpus)
+        draft.put("setup", text, view.at("setup") if setup else at)
+    if "image" not in draft.fields and re.search(r"\bconda\s+(?:activate|create|env)\b", f"{setup}\n{script}"):
+        at.remark("conda, which the images of SkyPilot have", "image: names one that has it, or use pip in setup:")
+    for hint in findings(setup, gpus):
+        view.at("setup").remark(*hint)
+    if before:
+        at.remark("what run: does before torchrun", "setup: does it, once on each node", is_ours=True)
+    put_start(draft, (start, at), nodes, at, has_group=False)
 
 
 def _variables(view: View, draft: Draft) -> None:
@@ -55,7 +110,8 @@ def _variables(view: View, draft: Draft) -> None:
 
 
 def _resources(view: View, draft: Draft) -> None:
-    _accelerators(view.at("accelerators"), draft)
+    others = view.at("any_of") or view.at("ordered")
+    _accelerators(view.at("accelerators") or view.at("gpus"), others, draft)
     for name, field, factor in (("cpus", "cpus", 1), ("memory", "memory", GIBI)):
         given = view.at(name)
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(\+|x)?(?:\s*GB)?", str(given.value)) if given else None
@@ -74,22 +130,55 @@ def _resources(view: View, draft: Draft) -> None:
     draft.put_restarts(recovery.at("max_restarts_on_errors"))
     if isinstance(recovery.value, str):
         recovery.leave("what follows when a machine is lost", "restarts: {max: 3, on: [preemption, node-loss]}")
+    for label, value in view.at("labels").items():
+        draft.put("labels", {**(draft.get("labels") or {}), label: value.value}, value)
     for name, hint in hints("sky resource").items():
         view.at(name).leave(f"{name}: {_shown(view.at(name).value)}", hint.instead)
 
 
-def _accelerators(view: View, draft: Draft) -> None:
-    """`H100:8`, `H100` or `{H100: 8}`."""
-    value = view.value
-    if isinstance(value, dict) and len(value) == 1:
-        kind, count = next(iter(value.items()))
-    elif isinstance(value, str) and value:
-        kind, _, number = value.partition(":")
-        count = int(number) if number.isdecimal() else 1 if not number else None
-    else:
+def _accelerators(view: View, others: View, draft: Draft) -> None:
+    """Read `H100:8`, `{H100: 8}`, or several of which one is taken: `{H100:8, H200:8}`, a list, those of `any_of`.
+
+    Raises JobFileError for what is no number of GPUs, so that none is lost.
+    """
+    found = [*_choices(view)]
+    for other in others.each():
+        found += _choices(other.at("accelerators"))
+    if not found:
         return
-    if isinstance(count, int) and draft.put("resources.gpus", count, view):
-        draft.put("resources.gpu_type", kind, view)
+    for at, kind, count in found:
+        if count is None:
+            raise at.refused(f"{kind} is no number of GPUs", "write for example H100:8")
+        if _NO_GPU.match(kind):
+            raise at.refused(f"is {kind}, and a job file asks for GPUs of NVIDIA", "keep it where it is")
+    at, kind, count = found[0]
+    if draft.put("resources.gpus", count, at):
+        draft.put("resources.gpu_type", kind, at)
+    names = list(dict.fromkeys(f"{kind}:{count}" for _, kind, count in found))
+    if len(names) > 1:
+        at.remark(
+            f"one of {', '.join(names)}, whichever is found first",
+            f"{names[0]} is taken: write another, or leave gpu_type: out for GPUs of any type",
+        )
+    for choice, _, _ in found[1:]:
+        choice.take()
+
+
+def _choices(view: View) -> list[tuple[View, str, int | None]]:
+    """The alternatives of `accelerators`: place, type and number, which is None where it is none."""
+    value = view.value
+    if isinstance(value, list):
+        return [choice for one in view.each() for choice in _choices(one)]
+    if isinstance(value, dict):
+        each = [f"{kind}:{count}" if count is not None else str(kind) for kind, count in value.items()]
+        return [(view, *_kind_and_number(text)) for text in each]
+    return [] if value in (None, "") else [(view, *_kind_and_number(str(value)))]
+
+
+def _kind_and_number(text: str) -> tuple[str, int | None]:
+    kind, _, number = text.partition(":")
+    whole = re.fullmatch(r"([1-9][0-9]*)(?:\.0)?", number or "1")
+    return (text if whole is None else kind), int(whole[1]) if whole is not None else None
 
 
 def _workdir(view: View, draft: Draft) -> None:
@@ -111,6 +200,11 @@ def _mounts(view: View, draft: Draft) -> None:
             via = "mount" if str(given.at("mode").value).upper().startswith("MOUNT") else "copy"
             if draft.add("data", {"name": name, "source": source, "via": via}, given):
                 given.remark(f"{source} was at {path}", f"it is at $WINDLASS_DATA_{name.upper().replace('-', '_')}")
+        elif isinstance(given.value, dict):
+            given.leave(
+                f"the bucket {_shown(given.at('name').value)}, at {path}",
+                "data: [{name: NAME, source: s3://BUCKET, via: mount}], and its path is $WINDLASS_DATA_NAME",
+            )
         else:
             given.leave(f"{_shown(source)} of this machine, at {path}", "put it below code:, it travels with the job")
 

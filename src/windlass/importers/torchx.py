@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,9 +12,22 @@ from windlass.importers.container_command import start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import Hint, hints
+from windlass.importers.node_affinity import INSTANCE_LABELS
+from windlass.importers.shell import script_of
 from windlass.importers.source import View
 
 MEBI: Final = 1 << 20
+_MACROS: Final = {
+    "app_id": "$WINDLASS_RUN_ID",
+    "replica_id": "$WINDLASS_NODE_RANK",
+    "img_root": ".",
+    "base_img_root": ".",
+    "rank0_env": "$WINDLASS_MASTER_ADDR",
+}
+"""TorchX's macros, and what they are here. The address of rank 0 has a default: `$${${rank0_env}:=localhost}`."""
+_MACRO: Final = re.compile(
+    r"\$?\$\{(?:\$\{rank0_env\}|TORCHX_RANK0_HOST|rank0_env)(?::?[=-][^}]*)?\}|\$\{(app_id|replica_id|img_root|base_img_root)\}"
+)
 
 
 def torchx(found: Documents, draft: Draft) -> None:
@@ -33,7 +48,9 @@ def torchx(found: Documents, draft: Draft) -> None:
 
 def _role(view: View, draft: Draft) -> None:
     draft.put_name(view.at("name"))
-    if (image := view.text("image")) is not None and not image.startswith(("/", ".", "file:")):
+    if view.at("image").take_if("<NONE>"):
+        view.at("image").remark("no image: the program is that of the machine", "image: names a container image")
+    elif (image := view.text("image")) is not None and not image.startswith(("/", ".", "file:")):
         draft.put("image", image, view.at("image"))
     elif image is not None:
         view.at("image").leave(f"a folder of this machine, {image}", "code: names the folder that travels")
@@ -48,13 +65,36 @@ def _role(view: View, draft: Draft) -> None:
     words = [word for word in [view.text("entrypoint") or "", *view.texts("args")] if word]
     if not words:
         raise view.refused("starts nothing: no entrypoint and no args")
-    start = start_of([word.replace("$${", "${") for word in words], draft.fields.get("env", {}), code_travels=True)
+    start = start_of(_without_macros(words), draft.fields.get("env", {}), code_travels=True)
     at = view.at("entrypoint")
     most = view.whole("num_replicas") or 1
     least = view.whole("min_replicas")
     nodes: Any = {"min": least, "max": most} if least is not None and least < most else most
-    put_start(draft, (start, at), nodes, at)
+    put_start(draft, (start, at), nodes, at, has_group=False)
     _leave(view, hints("torchx"))
+
+
+def _without_macros(words: list[str]) -> list[str]:
+    """The words with TorchX's macros replaced by what the same is here, in a shell where there was none."""
+    if script_of(words) is not None:
+        return [*words[:-1], _filled(words[-1])]
+    if not any(_MACRO.search(word) for word in words):
+        return [word.replace("$$", "$") for word in words]
+    return ["bash", "-c", "exec " + " ".join(_filled(shlex.quote(word)) for word in words)]
+
+
+def _filled(script: str) -> str:
+    """A script with a shell's variables in the place of macros; one in single quotes gets double ones."""
+
+    def value(match: re.Match[str]) -> str:
+        return _MACROS[match[1] or "rank0_env"]
+
+    inside = re.sub(
+        r"'([^'\n]*\$\{(?:app_id|replica_id|img_root|base_img_root)\}[^'\n]*)'",
+        lambda match: '"' + re.sub(r'(["`\\])', r"\\\1", match[1]) + '"',
+        script,
+    )
+    return _MACRO.sub(value, inside).replace("$${", "${")
 
 
 def _resource(view: View, draft: Draft) -> None:
@@ -66,7 +106,12 @@ def _resource(view: View, draft: Draft) -> None:
             view.at(name).take()  # how TorchX writes that nothing is asked for
         else:
             draft.put(f"resources.{field}", float(value) if name == "cpu" else int(value) * factor, view.at(name))
-    _leave(view, hints("torchx resource"))
+    for label, value in view.at("capabilities").items():
+        if label in INSTANCE_LABELS:
+            draft.put_text("resources.instance", value)
+        else:
+            value.leave(*hints("torchx resource")["capabilities"])
+    _leave(view, {name: hint for name, hint in hints("torchx resource").items() if name != "capabilities"})
 
 
 def _mount(view: View, draft: Draft) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from windlass.importers.common import put_start, ranks_named, started
-from windlass.importers.container_command import start_of
+from windlass.importers.container_command import Start, start_of
 from windlass.importers.documents import RUNTIMES, Documents
 from windlass.importers.draft import Draft
 from windlass.importers.jobset import of_set
@@ -36,6 +36,7 @@ def trainjob(found: Documents, draft: Draft) -> None:
     if own.start is None and trainer.at("args"):
         _args_alone(trainer, pods, own)
     start = started(own if own.start is not None else pods, trainer or spec)
+    _of_policy(policy, start, draft)
     own_nodes, runtime_nodes = trainer.whole("numNodes"), policy.whole("numNodes")
     nodes = own_nodes or runtime_nodes or of_runtime
     if own_nodes is not None:
@@ -43,7 +44,30 @@ def trainjob(found: Documents, draft: Draft) -> None:
     per_node = trainer.at("numProcPerNode")
     of_torch, of_mpi = policy.at("torch", "numProcPerNode"), policy.at("mpi", "numProcPerNode")
     said = [ranks_named(view, draft) for view in (per_node, of_torch, of_mpi)]
-    put_start(draft, start, nodes, per_node, said[0] or said[1] or said[2])
+    if start[0].by in ("python", "program") and ((nodes or 1) > 1 or said[0] not in (None, 1)):
+        _need_runtime(spec.at("runtimeRef"))
+    has_group = pods.has_group or own.has_group
+    of_node = said[0] or said[1] or said[2]
+    put_start(draft, start, nodes, per_node, of_node, has_group=has_group, given=("torchrun", "index"))
+
+
+def _of_policy(policy: View, started: tuple[Start, View], draft: Draft) -> None:
+    """Read by what the nodes find each other. Raises JobFileError for what Windlass does not set up."""
+    for name in ("flux", "xgboost"):
+        if policy.at(name):
+            raise policy.at(name).refused(
+                f"has the policy {name}, by which the Trainer starts the ranks or sets their variables",
+                "keep it under the Trainer: Windlass does so for torch, jax, tensorflow and mpi",
+            )
+    start, at = started
+    if policy.at("mpi") and start.by != "mpi":
+        raise at.refused(
+            "is started on the first node alone by a runtime of MPI",
+            "write it behind mpirun -np N, and import it again",
+        )
+    if policy.at("jax"):
+        policy.at("jax").take()
+        draft.fields["launcher"] = "jax"
 
 
 def _trainer(view: View, pods: Pods) -> None:
@@ -87,6 +111,14 @@ def _runtime(found: Documents, ref: View, draft: Draft, pods: Pods) -> tuple[Vie
             f"append it and import again: kubectl get {kind or RUNTIMES[1]} {name} -o yaml",
         )
     return View(found.job, ("spec", "runtimeRef", "mlPolicy"), None), 1
+
+
+def _need_runtime(ref: View) -> None:
+    """Raise JobFileError where the command starts no ranks itself, and the runtime that may is not in the file."""
+    if ref.path in ref.source.reported:
+        name, kind = ref.at("name").value, ref.at("kind").value or RUNTIMES[1]
+        message = f"runtime {name} is not in this file: it may start the ranks, or set the variables by which they meet"
+        raise ref.refused(message, f"append it and import again: kubectl get {kind} {name} -o yaml")
 
 
 def _patches(spec: View) -> Iterator[View]:

@@ -1,21 +1,20 @@
 """Composes node specs: numbers the ranks of an attempt over its members, and merges their environments. Pure.
 
-This is the only place that does either, for every engine. Names and values are those of torchrun
-(torch/distributed/elastic/agent/server/local_elastic_agent.py), plus `NODE_RANK` and Windlass's own: a script that runs
-under torchrun finds here what it finds there.
+This is the only place that does either, for every engine. `plan/environment.py` has the
+names and values: Windlass's own for all ranks, and those of torchrun, TensorFlow or JAX by the job's launcher.
 
 Precedence of variables, a later source overriding the earlier ones:
 
 1. the environment that the worker is started in: the shell's on this machine, the image's and pod's on a cluster
-2. the attempt: `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RESTART_COUNT`, `WINDLASS_ATTEMPT`
-3. the size of the group: `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `GROUP_WORLD_SIZE`, `ROLE_WORLD_SIZE`
+2. the attempt: `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RESTART_COUNT`, `WINDLASS_ATTEMPT`, `WINDLASS_HOSTS`
+3. the size of the group: `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `GROUP_WORLD_SIZE`, `WINDLASS_WORLD_SIZE`, …
 4. the contract: `WINDLASS_RUN_ID`, folders, checkpoint settings, the other variables of torchrun
 5. the engine's defaults: threads, buffering, interfaces
 6. `env` of the target
 7. `env` of the job
 8. the node's own GPUs (`CUDA_VISIBLE_DEVICES`), which the engine leaves out where 1, 6 or 7 has chosen
 9. `WINDLASS_RESUME_FROM`, where the user has asked for a checkpoint
-10. the rank: `RANK`, `LOCAL_RANK`, `ROLE_RANK`, `NODE_RANK`, `GROUP_RANK`
+10. the rank: `RANK`, `LOCAL_RANK`, `ROLE_RANK`, `NODE_RANK`, `GROUP_RANK`, `WINDLASS_RANK`, `TF_CONFIG`, …
 
 So a user cannot override 9 and 10. The worker adds what only it knows, above all of these: where the rank's status is
 posted and its exit is marked. An external launcher's children have its variables (`OMPI_…`) beside 1.
@@ -23,25 +22,14 @@ posted and its exit is marked. An external launcher's children have its variable
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from string import Template
-from typing import Final
 
+from windlass.plan import environment
+from windlass.plan.arguments import fill_in
 from windlass.plan.template import NodeTemplate
 from windlass.worker.protocol import HeartbeatSpec, LauncherSpec, NodeSpec, RankSpec
-
-RESUME_VARIABLE: Final = "WINDLASS_RESUME_FROM"
-"""Names the checkpoint that the user has asked for; `train/checkpoint` reads it."""
-STATUS_VARIABLES: Final = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN")
-"""Where the libraries of a Python rank may post its progress; see `worker/statusserver.py`."""
-STATUS_VARIABLES_OF_USERS: Final = (
-    *STATUS_VARIABLES,
-    "KUBEFLOW_TRAINER_SERVER_CA_CERT",
-    "DISABLE_KUBEFLOW_INTEGRATION",
-)
-"""A user who has set one of these has decided where progress is posted, or that it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +42,8 @@ class Rendezvous:
     """Where the agents of torchrun meet, on the same host."""
     addresses: tuple[str, ...]
     """By which the members reach each other, in their order."""
+    rank_ports: tuple[int, ...] = ()
+    """A port for each rank to listen on, where the launcher needs them: see `plan/environment.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +83,7 @@ def compose(
     number them. Without `attempt` the specs are as a plan shows them: without what only an attempt knows.
     """
     members = range(template.num_nodes) if members is None else members
-    ranks = _ranks(template, members)
+    ranks = _ranks(template, members, None if attempt is None else attempt.rendezvous)
     specs = [_node(template, members, place, own, attempt) for place, own in enumerate(ranks)]
     if template.notices is not None:  # once for the machine that all nodes share
         known = attempt.continuation.known_notices if attempt is not None else ()
@@ -106,7 +96,9 @@ def ranks_by_node(num_nodes: int, procs_per_node: int) -> list[list[int]]:
     return [list(range(place * procs_per_node, (place + 1) * procs_per_node)) for place in range(num_nodes)]
 
 
-def _ranks(template: NodeTemplate, members: Sequence[int]) -> list[tuple[RankSpec, ...]]:
+def _ranks(
+    template: NodeTemplate, members: Sequence[int], meet: Rendezvous | None
+) -> list[tuple[RankSpec, ...]]:  # fmt: skip
     """The ranks that each worker starts."""
     if not members or template.procs_per_node < 1:
         raise ValueError(f"an attempt has at least one rank, not {len(members)} × {template.procs_per_node}")
@@ -114,12 +106,16 @@ def _ranks(template: NodeTemplate, members: Sequence[int]) -> list[tuple[RankSpe
     numbers = ranks_by_node(len(members), template.procs_per_node)
     for place, node in enumerate(members):
         own = template.node_env.get(str(node), {}) if template.one_worker else {}
-        ranks.append(
-            tuple(
-                RankSpec(rank, local, template.argv, {**own, **rank_environment(rank, local, place)})
-                for local, rank in enumerate(numbers[place])
-            )
-        )
+        found = []
+        for local, rank in enumerate(numbers[place]):
+            env = environment.of_rank(template.launcher, rank, local, place)
+            if meet is not None:
+                env |= environment.of_rank_in_attempt(
+                    template.launcher, rank, template.procs_per_node, meet.addresses, meet.rank_ports
+                )
+            argv = tuple(fill_in(template.argv, env)) if template.argv_by_rank else template.argv
+            found.append(RankSpec(rank, local, argv, {**own, **env}))
+        ranks.append(tuple(found))
     return [sum(ranks, ())] if template.one_worker else ranks
 
 
@@ -129,8 +125,8 @@ def _node(
 ) -> NodeSpec:  # fmt: skip
     node = members[place]
     env = {
-        **(attempt_environment(attempt) if attempt is not None else {}),
-        **group_environment(len(members), template.procs_per_node),
+        **(_attempt_environment(template, attempt) if attempt is not None else {}),
+        **environment.of_group(template.launcher, len(members), template.procs_per_node),
         **template.common,
         **(template.node_env.get(str(node), {}) if not template.one_worker else {}),
         **(_resume_environment(attempt) if attempt is not None else {}),
@@ -139,7 +135,7 @@ def _node(
     launch = template.launchers[min(place, len(template.launchers) - 1)] if template.launchers else None
     resume = template.resume
     if attempt is not None:
-        launch = None if launch is None else _filled(launch, node, place, env, attempt)
+        launch = None if launch is None else _filled(launch, node, place, len(members), attempt)
         asked = attempt.continuation
         if resume is not None and asked.resume_from is not None:
             resume = resume.replace(named=asked.resume_from, named_at=asked.asked_at)
@@ -156,6 +152,7 @@ def _node(
         progress=template.progress,
         stay_seconds=template.stay_seconds,
         outputs_max=template.outputs_max,
+        setup=template.setup,
         resume=resume,
         heartbeat=_heartbeat(template, members, node, attempt),
         network=network,
@@ -179,93 +176,27 @@ def _heartbeat(
     return HeartbeatSpec(f"{template.run_id}.{attempt.number}", node, addresses[node], peers)
 
 
-def _filled(launch: LauncherSpec, node: int, place: int, env: Mapping[str, str], attempt: AttemptFacts) -> LauncherSpec:
+def _filled(launch: LauncherSpec, node: int, place: int, num_nodes: int, attempt: AttemptFacts) -> LauncherSpec:
     """The launcher with the facts of the attempt in place of their names."""
     values = {
-        "MASTER_ADDR": env["MASTER_ADDR"],
+        "MASTER_ADDR": attempt.rendezvous.master_addr,
         "RENDEZVOUS_PORT": str(attempt.rendezvous.launcher_port),
-        "NUM_NODES": env["GROUP_WORLD_SIZE"],
+        "NUM_NODES": str(num_nodes),
         "NODE": str(node),
         "IS_HOST": "true" if place == 0 else "false",
         "NODE_ADDR": attempt.rendezvous.addresses[place],
-        "ATTEMPT": env["WINDLASS_ATTEMPT"],
+        "ATTEMPT": str(attempt.number),
         "ATTEMPT_DIR": attempt.folder,
     }
     peers = attempt.rendezvous.addresses[1:] if launch.port is not None else ()
     return launch.replace(argv=tuple(Template(word).safe_substitute(values) for word in launch.argv), peers=peers)
 
 
-# -- variables --------------------------------------------------------------------------------------------------------
-
-
-def contract(
-    *, run_id: str, max_restarts: int, output_dir: str, checkpoint_dir: str, data: Mapping[str, str],
-    checkpoint_every: float | str | None = None, checkpoint_keep: int | None = None,
-) -> dict[str, str]:  # fmt: skip
-    """What a script is promised and no attempt changes. `data` maps the names of data sets to their folders.
-
-    `checkpoint_every` is a number of seconds, or `20 steps`; None where the script decides.
-    """
-    every = f"{checkpoint_every:.12g}" if isinstance(checkpoint_every, int | float) else checkpoint_every
-    return {
-        "ROLE_NAME": "default",
-        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
-        "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "WINDLASS_RUN_ID": run_id,
-        "WINDLASS_OUTPUT_DIR": output_dir,
-        "WINDLASS_CHECKPOINT_DIR": checkpoint_dir,
-        **({} if checkpoint_keep is None else {"WINDLASS_CHECKPOINT_KEEP": str(checkpoint_keep)}),
-        **({} if every is None else {"WINDLASS_CHECKPOINT_EVERY": every}),
-        **{data_variable(name): folder for name, folder in data.items()},
-    }
-
-
-def attempt_environment(attempt: AttemptFacts) -> dict[str, str]:
-    """What is known only when an attempt starts."""
-    return {
-        "MASTER_ADDR": attempt.rendezvous.master_addr,
-        "MASTER_PORT": str(attempt.rendezvous.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(attempt.number - 1),
-        "WINDLASS_ATTEMPT": str(attempt.number),
-    }
-
-
-def group_environment(num_nodes: int, procs_per_node: int) -> dict[str, str]:
-    """How many ranks there are: it changes when an elastic job continues on fewer nodes, or more."""
-    world_size = str(num_nodes * procs_per_node)
-    return {
-        "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": str(procs_per_node),
-        "GROUP_WORLD_SIZE": str(num_nodes),
-        "ROLE_WORLD_SIZE": world_size,
-    }
-
-
-def rank_environment(rank: int, local_rank: int, place: int) -> dict[str, str]:
-    """What is one rank's own; `place` is that of its node among the members."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "ROLE_RANK": str(rank),
-        "NODE_RANK": str(place),
-        "GROUP_RANK": str(place),
-    }
+def _attempt_environment(template: NodeTemplate, attempt: AttemptFacts) -> dict[str, str]:
+    meet = attempt.rendezvous
+    return environment.of_attempt(template.launcher, attempt.number, meet.master_addr, meet.master_port, meet.addresses)
 
 
 def _resume_environment(attempt: AttemptFacts) -> dict[str, str]:
     asked = attempt.continuation.resume_from
-    return {} if asked is None else {RESUME_VARIABLE: asked}
-
-
-def known_at_start(*, is_python: bool, taken: Collection[str]) -> tuple[str, ...]:
-    """Names of the variables that an attempt sets. `taken` are those that the user has set already."""
-    of_attempt = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "WINDLASS_ATTEMPT")
-    posts = is_python and not any(name in taken for name in STATUS_VARIABLES_OF_USERS)
-    return (*of_attempt, *(STATUS_VARIABLES if posts else ()))
-
-
-def data_variable(name: str) -> str:
-    """The variable that holds a data set's folder: `coco-2017` → `WINDLASS_DATA_COCO_2017`."""
-    return "WINDLASS_DATA_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+    return {} if asked is None else {environment.RESUME_VARIABLE: asked}

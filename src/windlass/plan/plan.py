@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from windlass.code.revision import Revision
 from windlass.errors import PlanError, Problem, StoreError, StoreTooNew
 from windlass.plan.format1 import template_of
 from windlass.plan.template import NO_NODES, NodeTemplate
@@ -63,6 +64,8 @@ class Plan:
     """What `compose` makes the node specs of each attempt of. The steps of kind `node` show them without an attempt."""
     format: int = FORMAT
     """Version of this form."""
+    revision: Revision | None = None
+    """The commit that the folder of the code is at; null outside of a git work tree."""
 
     @property
     def world_size(self) -> int:
@@ -89,7 +92,8 @@ class Plan:
         data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         steps = [dataclasses.asdict(step) for step in self.steps]
         notes = [dataclasses.asdict(note) for note in self.notes]
-        return {**data, "steps": steps, "notes": notes, "nodes": self.nodes.to_json()}
+        revision = None if self.revision is None else dataclasses.asdict(self.revision)
+        return {**data, "steps": steps, "notes": notes, "nodes": self.nodes.to_json(), "revision": revision}
 
     def to_text(self) -> str:
         """The plan as JSON text, the same for the same plan."""
@@ -107,4 +111,5 @@ class Plan:
         except ShapeError as error:
             problem = f"the recorded plan of {data['run_id']} cannot be read: {error}"
             raise StoreError(problem, "start a new run of its job: windlass run") from error
-        return cls(**{**data, "steps": steps, "notes": notes, "nodes": nodes, "format": FORMAT})
+        revision = Revision(**found) if (found := data.get("revision")) else None
+        return cls(**{**data, "steps": steps, "notes": notes, "nodes": nodes, "format": FORMAT, "revision": revision})

@@ -1,11 +1,17 @@
-"""The limits of a job that its supervisor applies: time, grace period, hang, restarts. Pure."""
+"""What a supervisor applies of a job: time limit, grace period, hang, restarts, webhook. Pure."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
+
+
+def secret_variable(name: str) -> str:
+    """The environment variable with a secret: that of `slack-url` is `SLACK_URL`."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def policy(job: Job) -> dict[str, Any]:
@@ -18,4 +24,5 @@ def policy(job: Job) -> dict[str, Any]:
         "restart_on": list(job.restarts.on),
         "min_nodes": job.nodes.max if job.launcher == "mpi" else job.nodes.min,
         "node_back_seconds": job.local.back_after,
+        **({"notify": job.notify} if job.notify is not None else {}),
     }

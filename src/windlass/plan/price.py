@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from windlass.pricing.table import Table
+
+LISTED_IN: Final = "USD"
+"""The currency of list prices."""
 
 
 def price(
@@ -21,6 +27,28 @@ def price(
         "currency": currency,
         "source": source,
     }
+
+
+def list_price(
+    instance_type: str | None, region: str | None, table: Table | None, *, is_spot: bool = False
+) -> tuple[float, str] | None:
+    """What a node of an instance type costs an hour by the list, in US dollars, and where the figure is from.
+
+    For spot instances the highest price of the known range. None where the list has none, as for `ml.*`.
+    """
+    if instance_type is None or region is None or table is None:
+        return None
+    if is_spot:
+        found = table.spot_range(instance_type, region)
+        if found is None:
+            return None
+        high = found.high
+        words = f"highest spot price of {instance_type} in {region} in {found.days} days, as of {high.date}"
+        return high.amount_usd, words
+    price = table.on_demand(instance_type, region)
+    if price is None:
+        return None
+    return price.amount_usd, f"list price of {instance_type} in {region}, on demand, as of {price.date}"
 
 
 def num_spares(engine: str, job: Mapping[str, Any]) -> int:

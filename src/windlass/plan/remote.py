@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from windlass.code.imports import ahead
+from windlass.code.imports import ahead, slow
 from windlass.plan import arguments
-from windlass.plan.compose import contract, known_at_start
+from windlass.plan.environment import contract, known_at_start
 from windlass.plan.template import NodeTemplate
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def remote_nodes(
     """
     promised = contract(
         run_id=run_id,
+        launcher=job.launcher,
         max_restarts=job.restarts.max,
         output_dir=output_dir,
         checkpoint_dir=checkpoint_dir,
@@ -70,15 +71,19 @@ def remote_nodes(
         worker_python=python,
         cwd=folders.code,
         argv=(*program, *arguments.script_arguments(job, common)),
+        argv_by_rank=arguments.differ_by_rank(job),
         contract=promised,
         defaults=defaults,
         target_env=target_env,
         job_env=job.env,
         grace_seconds=grace_seconds,
-        known_at_start=known_at_start(is_python=not is_program, taken=set(common)),
+        known_at_start=known_at_start(job.launcher, is_python=not is_program, taken=set(common)),
         progress=job.progress,
+        setup=job.setup or "",
         warm=tuple(ahead(job, tuple(imports))),
+        imports=slow(tuple(imports)),
         resume=arguments.resume_spec(job, common, folders.code),
+        launcher=job.launcher,
     )
 
 

@@ -18,7 +18,7 @@ class NodeTemplate(Value):
     worker_python: str
     cwd: str
     argv: tuple[str, ...]
-    """The command line of every rank."""
+    """The command line of every rank; see `argv_by_rank`."""
     contract: Environment
     """What the job's script is promised and no attempt changes: run id, folders, checkpoint settings."""
     defaults: Environment
@@ -31,14 +31,22 @@ class NodeTemplate(Value):
     known_at_start: tuple[str, ...] = ()
     progress: str | None = None
     warm: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    """Libraries that take long to import, and that the script imports; shown while its ranks start."""
     stay_seconds: float = 0.0
     outputs_max: int = 0
+    setup: str = ""
+    """The job's script that runs once on a machine before the ranks."""
     resume: ResumeSpec | None = None
     notices: NoticeSpec | None = None
     networks: tuple[NetworkSpec, ...] = ()
     """The network of each node, where nodes have networks of their own."""
     launchers: tuple[LauncherSpec, ...] = ()
     """The external launcher of each place of an attempt; where there are fewer, the last one is that of the rest."""
+    launcher: str = "torchrun"
+    """The job's: which variables ranks get to find each other. Plans of earlier versions have those of torchrun."""
+    argv_by_rank: bool = False
+    """Whether `argv` names numbers of the rank, such as `$WINDLASS_LOCAL_RANK`, which `compose` fills in."""
     one_worker: bool = False
     """Whether one worker starts the ranks of all nodes: mpirun does, on one machine."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Context:
     """Unix seconds."""
     token: Callable[[], str] = _token
     """A fresh ending for a run id."""
+    say: Callable[[str], None] = lambda _line: None
+    """Takes a line for the user that is not the answer of the command."""
 
     @property
     def home(self) -> Path:
@@ -48,4 +51,4 @@ def here() -> Context:
         cwd = Path.cwd()
     except FileNotFoundError:
         cwd = Path(os.environ.get("PWD", "/"))
-    return Context(os.environ, cwd)
+    return Context(os.environ, cwd, say=lambda line: print(line, file=sys.stderr))

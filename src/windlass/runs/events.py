@@ -125,6 +125,8 @@ class Created(Entry):
     """The user who started the run, as the machine that submitted it names them."""
     supervisor: str = ""
     """`cluster` where the supervisor runs in the cluster; empty where it is a process of `machine`."""
+    labels: Mapping[str, str] = EMPTY
+    """Those of the job."""
 
 
 class PhaseEntered(Entry):
@@ -519,6 +521,10 @@ class ConditionChanged(Entry):
     message: str = ""
     since: float | None = None
     """Unix seconds; set in a status."""
+    log: tuple[str, ...] = ()
+    """The last log lines of a supervisor that does not run; set in a status."""
+    fix: str = ""
+    """What to try; set in a status."""
 
 
 class OutputDropped(Entry):
@@ -583,6 +589,16 @@ class RunEnded(Entry):
     reason: str | None = None
     step: int | None = None
     died_at: float | None = None
+
+
+class Notified(Entry):
+    """The end of the run was sent to its webhook."""
+
+    kind = "notified"
+    secret: str
+    """Name of the secret with its address."""
+    error: str = ""
+    """Why it was not taken; empty where it was."""
 
 
 class Unknown(Entry):

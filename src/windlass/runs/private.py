@@ -13,7 +13,7 @@ from windlass.errors import StoreError
 
 RECORD: Final = "record.db"
 BESIDE_RECORD: Final = ("record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve", "reserve.new")
-FOLDERS: Final = ("runs", "warm", "travel", "trash")
+FOLDERS: Final = ("runs", "warm", "travel", "trash", "clusters")
 OTHERS: Final = 0o077
 
 

@@ -56,6 +56,8 @@ class RankState:
 
 REMOVED: Final = "RemovedFromCluster"
 """Type of the condition of a run that another machine has removed from its cluster."""
+SUPERVISOR_ABSENT: Final = "SupervisorAbsent"
+"""Type of the condition of a run whose supervisor is a pod of its cluster that does not run."""
 CLUSTER: Final = "cluster"
 """Value of `Status.supervisor` of a run whose supervisor is a pod of its cluster."""
 DISK_FULL: Final = "disk-full"
@@ -137,6 +139,10 @@ class Status:
     """The user who started it; empty in records of older versions."""
     supervisor: str = ""
     """`cluster` where its supervisor runs in the cluster; empty where it is a process of `machine`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Those of its job."""
+    note: str = ""
+    """What its user has written about it."""
 
     @property
     def root_cause(self) -> events.RootCause | None:
@@ -183,6 +189,7 @@ def created(event: Event) -> Status:
         last_seq=event.seq,
         user=first.user,
         supervisor=first.supervisor,
+        labels=dict(first.labels),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from windlass.plan.compose import RESUME_VARIABLE
+from windlass.plan.environment import RESUME_VARIABLE
 from windlass.runs.events import AttemptEnded, Json, RootCause, RunEnded, RunEnding
 from windlass.runs.history import Ended, History
 from windlass.runs.phase import Phase

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
-from windlass.runs import events
+from windlass.runs import events, naming
 from windlass.runs.events import Entry, Event, Json, Machine
 from windlass.runs.filesystem import is_on_network
 from windlass.runs.machine import this_machine
@@ -55,6 +55,10 @@ VERSION: Final = len(MIGRATIONS)
 BUSY_SECONDS: Final = 30.0
 RESERVE_BYTES: Final = 512 << 10
 """Reserved in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
+NOTE: Final = "note"
+"""In the folder of a run: what its user has written about it."""
+NOTE_CHARS: Final = 4000
+"""The longest note on a run."""
 OUTPUT: Final = "output"
 OUTPUT_DIGEST: Final = "output.sha256"
 """In the folder of a run on a cluster: its outputs, once they were brought here, and then their digest."""
@@ -130,7 +134,7 @@ class Store:
 
     def create(
         self, run_id: str, *, name: str, target: str, output_dir: str, plan: str, time: float,
-        restarts: int | None = None, user: str = "", supervisor: str = "",
+        restarts: int | None = None, user: str = "", supervisor: str = "", labels: Json | None = None,
     ) -> RunWriter:  # fmt: skip
         """Create the record of a run and hold its lock. Raises StoreError.
 
@@ -143,6 +147,7 @@ class Store:
             run_dir.mkdir(mode=0o700, parents=True)
             known: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
             known |= {"supervisor": supervisor} if supervisor else {"machine": self.machine}
+            known |= {"labels": labels} if labels else {}
             first = events.Created(run_id, name, target, output_dir, **known, user=user).event(1, time)
             status = created(first)
             lock = None
@@ -239,6 +244,18 @@ class Store:
                 (json.dumps(progress), run_id, at if isinstance(at, int | float) else 0.0),
             )
 
+    def write_note(self, run_id: str, text: str) -> None:
+        """Replace the note on a run; an empty text removes it. Raises StoreError."""
+        path = self.run_dir(run_id) / NOTE
+        with _border(self.home):
+            if not text:
+                path.unlink(missing_ok=True)
+                return
+            new = path.with_name(f"{NOTE}.new")
+            new.touch(mode=0o600)
+            new.write_text(f"{text}\n")
+            new.replace(path)
+
     def delete(self, run_id: str) -> None:
         """Remove a run's row, events and folder. The caller has made sure that no process writes it.
 
@@ -273,7 +290,7 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def find(self, prefix: str | None = None) -> str:
-        """The id that `prefix` stands for; the newest run's without one. Raises NoSuchRun."""
+        """The id that `prefix` stands for, as `naming.choose`; the newest run's without one. Raises NoSuchRun."""
         if prefix is None:
             row = self._one("SELECT id FROM runs ORDER BY created_at DESC, id LIMIT 1")
             if row is None:
@@ -282,15 +299,12 @@ class Store:
         if not prefix:  # from a script whose variable is not set: it must not mean the newest run
             raise NoSuchRun("the run id is empty", "windlass ps --all lists all ids")
         prefix = prefix.encode(errors="replace").decode()  # an argument may be bytes that are not UTF-8
-        if self._one("SELECT 1 FROM runs WHERE id = ?", prefix):
-            return prefix
-        above = prefix + "\U0010ffff"
-        ids = [row[0] for row in self._all("SELECT id FROM runs WHERE id > ? AND id < ? LIMIT 5", prefix, above)]
-        if not ids:
-            raise NoSuchRun(f"no run has the id '{prefix}'", "windlass ps --all lists all ids")
-        if len(ids) > 1:
-            raise NoSuchRun(f"several runs begin with '{prefix}': {', '.join(ids)}", "write more letters of the id")
-        return str(ids[0])
+        begin = "SELECT id, created_at FROM runs WHERE id >= ? AND id < ?"
+        newest_first = sorted(self._all(begin, prefix, prefix + "\U0010ffff"), key=lambda row: (-row[1], row[0]))
+        found = naming.choose(prefix, [str(row[0]) for row in newest_first])
+        if found is None:
+            raise NoSuchRun(f"no run has the id '{prefix}', nor a job of this name", "windlass ps --all lists all ids")
+        return found
 
     def status(self, run_id: str, *, with_progress: bool = True) -> Status:
         """The status of a run, with its newest progress. Raises NoSuchRun."""
@@ -307,8 +321,10 @@ class Store:
         return [self._at_home(_load(*row)) for row in rows]
 
     def _at_home(self, status: Status) -> Status:
-        """The status with the place of its outputs on this machine, if they were brought here."""
+        """The status with its note, and the place of its outputs on this machine, if they were brought here."""
         run_dir = self.run_dir(status.id)
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            status = replace(status, note=(run_dir / NOTE).read_text().rstrip("\n"))
         if status.collected is None or not (run_dir / OUTPUT_DIGEST).exists():
             return status
         return replace(status, output_dir=str(run_dir / OUTPUT))

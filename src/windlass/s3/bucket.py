@@ -7,6 +7,7 @@ import http.client
 import os
 import random
 import re
+import socket
 import ssl
 import threading
 import time
@@ -20,7 +21,17 @@ from xml.etree import ElementTree
 from windlass.s3 import answer as answers
 from windlass.s3.answer import Body, ask
 from windlass.s3.credentials import Credentials
-from windlass.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
+from windlass.s3.errors import (
+    CHECK_CREDENTIALS,
+    Busy,
+    Changed,
+    Denied,
+    Missing,
+    MissingBucket,
+    NoAnswer,
+    StoreError,
+)
+from windlass.s3.proxy import Route, connect, proxy_of
 from windlass.s3.signature import path_of, query_of, signed
 
 SECONDS = 20
@@ -53,13 +64,13 @@ class Answer:
 class _Kept:
     """A connection that a thread uses again; it closes with the last one who has it."""
 
-    def __init__(self, of: tuple[int, bool, str], connection: http.client.HTTPConnection) -> None:
+    def __init__(self, of: tuple[int, bool, str], route: Route) -> None:
         self.of = of
         """The process that made it, whether it is by TLS, and the host."""
-        self.connection = connection
+        self.route = route
 
     def __del__(self) -> None:
-        self.connection.close()
+        self.route.connection.close()
 
 
 class Bucket:
@@ -75,14 +86,19 @@ class Bucket:
         self.name = name
         self._credentials = Credentials(environ, f"s3://{name}")
         self._region = self._credentials.region
-        self._endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+        self._endpoint = self._credentials.endpoint
         if self._endpoint and urlsplit(self._endpoint).scheme not in ("http", "https"):
             raise StoreError(
                 22, "AWS_ENDPOINT_URL_S3 is no URL: write http://host:port or https://host", self._endpoint
             )
         self._cafile = environ.get("AWS_CA_BUNDLE") or None
+        self._context: ssl.SSLContext | None = None
+        """Made once: reading the certificates takes longer than a request."""
+        self._environ = environ
         self._sleep = sleep
         self._local = threading.local()
+        self._has_answered = False
+        """Whether its store has, ever: then it is at this address."""
 
     def __reduce__(self) -> Any:
         return Bucket, (self.name,)
@@ -163,14 +179,21 @@ class Bucket:
         target = f"{path}?{words}" if words else path
         while True:
             kept, is_fresh = self._connection(secure, host)
+            route = kept.route
+            login = {"proxy-authorization": route.authorization} if route.authorization else {}
             try:
-                return ask(kept.connection, method, target, asked, body), kept
+                answer = ask(route.connection, method, f"{route.base}{target}", {**asked, **login}, body)
             except ssl.SSLCertVerificationError as error:
                 raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
             except (OSError, http.client.HTTPException) as error:
                 if is_fresh:
-                    raise Busy(f"it does not answer: {type(error).__name__} {error}", host) from error
+                    is_wrong = isinstance(error, (ConnectionRefusedError, socket.gaierror)) and not self._has_answered
+                    kind = NoAnswer if is_wrong else Busy
+                    raise kind(f"it does not answer: {type(error).__name__} {error}", host) from error
                 # Else the store has closed a connection that was idle.
+            else:
+                self._has_answered = True
+                return answer, kept
 
     def _where(self) -> tuple[bool, str, str]:
         """Whether it is by TLS, the host, and what begins the path."""
@@ -191,11 +214,13 @@ class Bucket:
         self._local.kept = None
         if kept is not None and kept.of == (os.getpid(), secure, host):
             return kept, False
-        made = http.client.HTTPConnection(host, timeout=SECONDS)
-        if secure:
-            context = ssl.create_default_context(cafile=self._cafile)
-            made = http.client.HTTPSConnection(host, timeout=SECONDS, context=context)
-        return _Kept((os.getpid(), secure, host), made), True
+        if secure and self._context is None:
+            self._context = ssl.create_default_context(cafile=self._cafile)
+        try:
+            route = connect(host, secure, SECONDS, self._context, proxy_of(self._environ, host, secure))
+        except ValueError as error:  # its words have no password
+            raise StoreError(22, f"the proxy of the environment cannot be used: {error}", host) from None
+        return _Kept((os.getpid(), secure, host), route), True
 
     def _refusal(self, key: str, status: int, body: bytes) -> StoreError:
         what = f"s3://{self.name}/{key}"

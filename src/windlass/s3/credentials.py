@@ -1,4 +1,4 @@
-"""Credentials and region of S3: keys of the environment, the role of a pod, or botocore's chain of profiles."""
+"""Credentials, region and endpoint of S3: the environment, the role of a pod, a profile, or botocore's chain."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from windlass.s3 import roles
 from windlass.s3.errors import Denied, StoreError
+from windlass.s3.profile import Profile
 from windlass.s3.signature import Keys
 
 REGION = "us-east-1"
@@ -33,8 +34,11 @@ class Credentials:
         self._what = what
         self._found: Any = None
         self._lock = (os.getpid(), threading.Lock())
-        self.region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or REGION
+        self._profile = Profile(environ)
+        self.region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or self._profile.region or REGION
         """Where the first request goes; the bucket may name another."""
+        self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or self._profile.endpoint
+        """URL of a store that is not AWS; else empty."""
         self._role = _Role(role, clock) if (role := roles.of_environment(environ, self.region, what)) else None
 
     def keys(self) -> Keys:
@@ -43,6 +47,8 @@ class Credentials:
             return self._keys
         if self._role is not None:
             return self._role.fresh() or self._renewed(self._role)
+        if (keys := self._profile.keys) is not None:
+            return keys
         with self._own_lock():
             if self._found is None:
                 self._found = self._of_botocore()
@@ -65,7 +71,8 @@ class Credentials:
             from botocore.session import Session
         except ImportError as error:
             raise Denied(
-                f"{NONE}, or give the pod a role; profiles need boto3: pip install boto3", self._what
+                f"{NONE}, or give the pod a role; roles and logins of profiles need boto3: pip install boto3",
+                self._what,
             ) from error
         try:
             found = Session().get_credentials()

@@ -27,6 +27,10 @@ class Busy(StoreError):
         super().__init__(errno.EIO, text, what)
 
 
+class NoAnswer(Busy):
+    """Nothing listens at the address of a store, or its name has none, and it has never answered: it may be wrong."""
+
+
 class Missing(StoreError, FileNotFoundError):
     """There is no such object, or no such bucket."""
 

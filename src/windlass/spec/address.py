@@ -10,6 +10,8 @@ from windlass.spec.yamltext import read_yaml
 
 PLAIN: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 """Names that are legal for a target and for a namespace alike."""
+PATH: Final = re.compile(r"~?/[-\w./+@]*[-\w.+@]", re.ASCII)
+"""Paths that certainly are absolute, on one line."""
 
 
 class ClusterAddress(NamedTuple):
@@ -19,6 +21,7 @@ class ClusterAddress(NamedTuple):
     context: str
     namespace: str
     kind: str = "kubernetes"
+    kubeconfig: str | None = None
 
 
 def read_address(files: Iterable[tuple[str, str]], name: str) -> ClusterAddress | None:
@@ -45,4 +48,7 @@ def _address(name: str, entry: object) -> ClusterAddress | None:
         return None
     if not (isinstance(namespace, str) and PLAIN.fullmatch(namespace) and PLAIN.fullmatch(name)):
         return None
-    return ClusterAddress(name, context, namespace)
+    kubeconfig = entry.get("kubeconfig")
+    if kubeconfig is not None and not (isinstance(kubeconfig, str) and PATH.fullmatch(kubeconfig)):
+        return None
+    return ClusterAddress(name, context, namespace, kubeconfig=kubeconfig)

@@ -6,31 +6,88 @@
 - `-m package.train` is `run: -m package.train`: the arguments of an interpreter, which torchrun takes unchanged.
 - `--no-python ./prog` is `run: ./prog` with `launcher: torchrun`.
 - `mpirun -np 4 python train.py` is `run: train.py` with `launcher: mpi` and `procs_per_node: 4`.
-- `python train.py` is `run: train.py`. Anything else is `command: [...]` with `launcher: plain`, unchanged.
+- `accelerate launch`, `deepspeed` and `fabric run` are as torchrun, with the variables that they set for their ranks;
+  `deepspeed train.py` is `run: train.py --local_rank=$WINDLASS_LOCAL_RANK`, which is filled in for each rank, and
+  `python -m torch.distributed.launch train.py` is alike.
+- `env A=1 …`, `uv run …` and `conda run …` are the command behind them, with these variables and that interpreter.
+- `python train.py` is `run: train.py`. Anything else is `command: [...]` with `launcher: plain`, unchanged; a remark
+  names a launcher in it, whose ranks Windlass does not see.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from windlass.errors import JobFileError
+from windlass.spec.accelerate import ACCELERATE, take_settings
 from windlass.spec.job import Job
-from windlass.spec.launchers import ACCELERATE, HOROVOD, LAUNCH, MPIRUN, TORCHRUN, WHERE, Options, Parsed, problem, read
+from windlass.spec.launchers import (
+    DEEPSPEED,
+    FABRIC,
+    HOROVOD,
+    LAUNCH,
+    MPIRUN,
+    TORCHRUN,
+    WHERE,
+    Options,
+    Parsed,
+    Remark,
+    problem,
+    read,
+)
 from windlass.spec.names import legal_name
 from windlass.spec.parse import job_from_mapping
+from windlass.spec.wrappers import PythonEnvironment, unwrap
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_PLAIN_PYTHON = ("python", "python3")
 _PYTHON_FLAGS = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
 _COMMON_STEMS = ("train", "main", "run", "__main__", "script", "job")
-_PROGRAMS = {"torchrun": TORCHRUN, **dict.fromkeys(("mpirun", "mpiexec", "orterun"), MPIRUN), "horovodrun": HOROVOD}
+_PROGRAMS = {
+    "torchrun": TORCHRUN,
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun"), MPIRUN),
+    "horovodrun": HOROVOD,
+    **dict.fromkeys(("deepspeed", "ds"), DEEPSPEED),
+    "accelerate-launch": ACCELERATE,
+}
+_TWO_WORDS = {("accelerate", "launch"): ACCELERATE, ("fabric", "run"): FABRIC}
 _LAUNCHER_MODULES = {
     "torch.distributed.run": TORCHRUN,
     "torch.distributed.launch": LAUNCH,
     "accelerate.commands.launch": ACCELERATE,
+    "deepspeed.launcher.runner": DEEPSPEED,
 }
+_LOCAL_RANK = {"deepspeed": "--local_rank=$WINDLASS_LOCAL_RANK", "launch": "--local-rank=$WINDLASS_LOCAL_RANK"}
+"""What deepspeed, and torch.distributed.launch, put before the arguments of a script."""
+_OF_CLUSTERS = ("srun", "jsrun", "aprun", "prun")
+"""Launchers that are not understood, and start several processes too."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What a command line refers to beside its own words, as it is where the line was typed."""
+
+    environ: Mapping[str, str] | None = None
+    """Answers `mpirun -x VAR`."""
+    read_file: Callable[[str], str] | None = None
+    """The text of a file; raises `JobFileError`. None: no file can be read."""
+    accelerate_defaults: str | None = None
+    """The file that `accelerate config` has written; None for none."""
+    find_python: Callable[[PythonEnvironment], str | None] | None = None
+    """The interpreter of an environment; None where it is not found."""
+
+
+class CommandLine(NamedTuple):
+    """What a command line asks for."""
+
+    job: Job
+    remarks: tuple[Remark, ...] = ()
+    python: str | None = None
+    """`python`, or a launcher of Python, where the line names one without a folder: here it is the one of the PATH."""
 
 
 def job_from_command(
@@ -39,31 +96,98 @@ def job_from_command(
     environ: Mapping[str, str] | None = None,
     parsed: Parsed | None = None,
 ) -> Job:
-    """The job that a command line asks for; `name` is its name, else one is made from the script.
+    """The job that a command line asks for, where no file and no environment can be looked into.
 
-    `environ` answers `mpirun -x VAR`, which takes a value from the caller's environment. `parsed` are the options of
-    the launcher, for a caller that has parsed them.
+    `parsed` are the options of the launcher, for a caller that has parsed them. Otherwise as `read_command`.
+    """
+    if parsed is not None and argv:
+        return _understood(argv, name, Caller(environ), parsed, {}).job
+    return read_command(argv, name, Caller(environ)).job
+
+
+def read_command(argv: Sequence[str], name: str | None = None, caller: Caller | None = None) -> CommandLine:
+    """What a command line asks for; `name` is the job's name, else one is made from the script.
+
     Raises `JobFileError` that names every option which a job cannot express.
     """
-    words = list(argv)
-    if not words or not words[0]:
+    caller = caller or Caller()
+    if not argv or not argv[0]:
         raise JobFileError([problem("", "the command is empty", "give for example: torchrun train.py")])
+    wrapped = unwrap(argv)
+    if wrapped.reason:
+        return _opaque(argv, name, f"{wrapped.reason} is not understood")
+    if not _is_known(wrapped.words):
+        return _opaque(argv, name)
+    fields: dict[str, Any] = _given(env=wrapped.env)
+    remarks: list[Remark] = []
+    if wrapped.environment is not None:
+        python = caller.find_python(wrapped.environment) if caller.find_python is not None else None
+        if python is None:
+            return _opaque(argv, name, f"the environment of {wrapped.environment.tool} is not found")
+        fields["python"] = python
+        if wrapped.environment.tool == "uv run" and "--no-sync" not in argv:
+            remarks.append(
+                Remark("environment-as-it-is", f"{python} is used as it is: uv run would sync it", "uv sync")
+            )
+    line = _understood(wrapped.words, name, caller, None, fields)
+    return line._replace(remarks=(*remarks, *line.remarks))
+
+
+def _is_known(words: Sequence[str]) -> bool:
+    return bool(words) and (launcher_of(words) is not None or words[0].endswith(".py") or _python(words) is not None)
+
+
+def _understood(
+    words: Sequence[str], name: str | None, caller: Caller, parsed: Parsed | None, outer: Mapping[str, Any]
+) -> CommandLine:
+    """The job of a line whose program is known; `outer` are the fields that the words before it stand for."""
     launcher = launcher_of(words)
     python = _python(words)
+    typed = words[0] if words[0] in _PLAIN_PYTHON and "python" not in outer else None
     if launcher is not None:
         parsed = parsed or read(launcher.options, words[launcher.num_words :], launcher.program)
         if launcher.options in (MPIRUN, HOROVOD):
-            return _mpi(parsed, name, environ)
-        interpreter, env, _ = python or (_interpreter_beside(words[0]), {}, [])
-        if launcher.options is ACCELERATE:
-            _divide_processes(parsed)
-        return _elastic(parsed, name, interpreter, env)
-    if words[0].endswith(".py"):
-        return job_from_script(words[0], words[1:], name)
+            typed = parsed.rest[0] if parsed.rest[:1] and parsed.rest[0] in _PLAIN_PYTHON else None
+            job = _mpi(parsed, name, caller.environ, outer)
+        else:
+            interpreter, env, _ = python or (_interpreter_beside(words[0]), {}, [])
+            typed = words[0] if python is None and interpreter is None else typed
+            job = _elastic(parsed, name, caller, {**outer, **_given(python=interpreter)}, env)
+        return CommandLine(job, tuple(parsed.remarks), None if "python" in outer else typed)
+    if python is None and words[0].endswith(".py"):
+        return CommandLine(_job({"run": shlex.join(words), **outer}, words, name))
     if python is None:
-        return _job({"command": words, "launcher": "plain"}, [], name or legal_name(stem(words[0])))
+        return _opaque(words, name)
     interpreter, env, rest = python
-    return _job({"run": shlex.join(rest), **_given(python=interpreter, env=env)}, rest, name)
+    fields = {**outer, **_given(python=interpreter, env={**outer.get("env", {}), **env})}
+    return CommandLine(_job({"run": shlex.join(rest), **fields}, rest, name), (), typed)
+
+
+def _opaque(words: Sequence[str], name: str | None, reason: str = "") -> CommandLine:
+    """The job of a line that is started as it stands, with a remark where its author may expect more."""
+    job = _job({"command": list(words), "launcher": "plain"}, [], name or legal_name(stem(words[0])))
+    inner = hidden_launcher(words)
+    if not reason and inner is None:
+        return CommandLine(job)
+    message = f"{reason}, so that the line is one command" if reason else f"{inner} is inside of another command"
+    if inner is not None:
+        message += f": the processes that {inner} starts are one rank with one log, and on one node only"
+        fix = f"put {inner} and what follows it behind --, without the rest"
+    else:
+        fix = "leave it out, or write run: and python: in a job file"
+    return CommandLine(job, (Remark("command-opaque", message, fix),))
+
+
+def hidden_launcher(words: Sequence[str]) -> str | None:
+    """The launcher that is named inside of a command, also in the text of `sh -c`; None for none."""
+    parts = [part for word in words for part in re.split(r"[\s;&|()]+", word) if part]
+    for at, part in enumerate(parts):
+        if stem(part) in _OF_CLUSTERS:
+            return stem(part)
+        launcher = launcher_of(parts[at:])
+        if launcher is not None:
+            return launcher.program
+    return None
 
 
 class Launch(NamedTuple):
@@ -81,8 +205,8 @@ def launcher_of(words: Sequence[str]) -> Launch | None:
     program = stem(words[0])
     if program in _PROGRAMS:
         return Launch(1, _PROGRAMS[program], program)
-    if program == "accelerate" and words[1:2] == ["launch"]:
-        return Launch(2, ACCELERATE, "accelerate launch")
+    if options := _TWO_WORDS.get((program, words[1] if len(words) > 1 else "")):
+        return Launch(2, options, f"{program} {words[1]}")
     _, _, rest = _python(words) or (None, {}, [""])
     if rest[0] == "-m" and (options := _LAUNCHER_MODULES.get(rest[1])):
         return Launch(len(words) - len(rest) + 2, options, rest[1])
@@ -95,16 +219,23 @@ def job_from_script(script: str, args: Sequence[str] = (), name: str | None = No
     return _job({"run": shlex.join(words)}, words, name)
 
 
-def _elastic(parsed: Parsed, name: str | None, python: str | None, env: Mapping[str, str]) -> Job:
-    """The job of a torchrun command line that has been read, started by this interpreter with these variables."""
-    fields, words, flags = dict(parsed.fields), parsed.rest, parsed.flags
+def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[str, Any], env: Mapping[str, str]) -> Job:
+    """The job of a line of torchrun, or of a launcher like it, that has been read; with these further fields."""
+    words, flags = parsed.rest, parsed.flags
+    if "accelerate" in flags:
+        take_settings(parsed, caller.read_file, caller.accelerate_defaults)
+    elif "deepspeed" in flags:
+        parsed.fields.setdefault("procs_per_node", "auto")
+        words = _with_local_rank(parsed, "deepspeed", unless="no-local-rank")
+    elif "launch" in flags:
+        words = _with_local_rank(parsed, "launch", unless="use-env")
+    elif "fabric" in flags:
+        _finish_fabric(parsed)
+    fields = dict(parsed.fields)
+    if "accelerate" not in flags:  # which sets no variables of several ranks for a single one
+        fields["launcher"] = "torchrun"
     if "standalone" in flags and fields.get("nodes", 1) not in (1, {"min": 1, "max": 1}):
         parsed.problems.append(problem("--standalone", "means one node, and --nnodes asks for more", "leave one out"))
-    if "launch" in flags and "use-env" not in flags:
-        hint = "let the script read LOCAL_RANK, and add --use-env or use torchrun"
-        parsed.problems.append(
-            problem("--use-env", "is missing, so the script expects --local-rank, which Windlass does not set", hint)
-        )
     if not words:
         parsed.problems.append(problem("", "no script is named", "give for example: torchrun train.py"))
     elif "module" in flags and "no-python" in flags:
@@ -112,30 +243,35 @@ def _elastic(parsed: Parsed, name: str | None, python: str | None, env: Mapping[
     elif "module" in flags:
         words = ["-m", *words]
     elif "no-python" in flags:
-        fields["launcher"] = "torchrun"
         if words[0].endswith(".py"):
             parsed.problems.append(problem("--no-python", f"starts {words[0]} without Python", "leave it out"))
     elif not words[0].endswith(".py") and not parsed.has_unknown:
         hint = "let its name end in .py, or add --no-python if it is a program"
         parsed.problems.append(problem("", f"{words[0]!r} is not the name of a Python script", hint))
     parsed.refuse_if_any()
-    fields |= _given(python=python, env={**env, **fields.pop("env", {})})
-    return _job({"run": shlex.join(words), **fields}, words, name)
+    fields |= _given(env={**outer.get("env", {}), **env, **fields.pop("env", {})})
+    return _job({"run": shlex.join(words), **outer, **fields}, words, name)
 
 
-def _divide_processes(parsed: Parsed) -> None:
-    """Sets the ranks of each node: `accelerate launch` counts them over all machines."""
-    total, machines = parsed.fields.pop("processes", None), parsed.fields.get("nodes", 1)
-    if total is None:
-        hint = "say how many: --num_processes 2"
-        parsed.problems.append(problem("--num_processes", "is missing, so a file of defaults would decide", hint))
-    elif total % machines:
-        parsed.problems.append(problem("--num_processes", f"{total} do not divide over {machines} machines"))
-    else:
-        parsed.fields["procs_per_node"] = total // machines
+def _with_local_rank(parsed: Parsed, launcher: str, unless: str) -> list[str]:
+    """The script, the local rank that this launcher passes to it unless a flag forbids that, and its arguments."""
+    if unless in parsed.flags:
+        return parsed.rest
+    return [*parsed.rest[:1], _LOCAL_RANK[launcher], *parsed.rest[1:]] if parsed.rest else []
 
 
-def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None) -> Job:
+def _finish_fabric(parsed: Parsed) -> None:
+    env = parsed.fields.get("env", {})
+    parsed.fields.setdefault("procs_per_node", 1)
+    parsed.fields["env"] = {"LT_CLI_USED": "1", "LT_DEVICES": "1", "LT_NUM_NODES": "1", **env}
+    if env.get("LT_STRATEGY") == "dp":
+        hint = "--strategy ddp"
+        parsed.problems.append(problem("--strategy", "is dp, one process that uses all devices", hint))
+
+
+def _mpi(
+    parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, outer: Mapping[str, Any]
+) -> Job:  # fmt: skip
     """The job of an mpirun line that has been read: all ranks on one node, until `nodes` says otherwise."""
     fields = dict(parsed.fields)
     env: dict[str, str] = fields.pop("env", {})
@@ -157,7 +293,8 @@ def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None) ->
         interpreter, more, words = python
         fields |= _given(python=interpreter)
         env = more | env
-    return _job({"run": shlex.join(words), "launcher": "mpi", **fields, **_given(env=env)}, words, name)
+    fields |= _given(env={**outer.get("env", {}), **env})
+    return _job({"run": shlex.join(words), "launcher": "mpi", **outer, **fields}, words, name)
 
 
 def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]] | None:
@@ -175,7 +312,7 @@ def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]
     is_script = bool(rest) and rest[0].endswith(".py") and not rest[0].startswith("-")
     if not is_script and not (len(rest) > 1 and rest[0] == "-m"):
         return None
-    return (None if words[0] in ("python", "python3") else words[0]), env, rest
+    return (None if words[0] in _PLAIN_PYTHON else words[0]), env, rest
 
 
 def stem(path: str) -> str:

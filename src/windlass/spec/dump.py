@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from windlass.spec.job import Job
 from windlass.spec.units import format_duration, format_size, parse_duration, parse_size
-from windlass.spec.yamlwriter import scalar
+from windlass.spec.yamlwriter import literal, scalar
 
 _DURATIONS = frozenset(("every", "timeout", "grace", "hang", "warm_pool"))
 _SIZES = frozenset(("memory", "shm"))
@@ -24,10 +24,11 @@ def dump_job(job: Job) -> str:
     """YAML text that `parse_job` turns into an equal job."""
     start: dict[str, Any] = {"command": job.command} if job.run is None else {"run": job.run}
     usual = Job(name=job.name, **start)
+    by_size = {"launcher": Job(name=job.name, **start, nodes=job.nodes, procs_per_node=job.procs_per_node).launcher}
     lines = [f"name: {scalar(job.name)}"]
     for name in Job.model_fields:
         value = getattr(job, name)
-        if name in start or (name != "name" and value != getattr(usual, name)):
+        if name in start or (name != "name" and value != by_size.get(name, getattr(usual, name))):
             lines.append(_field(name, _short(name, value, getattr(usual, name))))
     return "\n".join(lines) + "\n"
 
@@ -56,13 +57,22 @@ def _short(name: str, value: object, usual: object) -> Any:
 
 
 def _field(name: str, value: Any) -> str:
-    """`name: value` on one line; a long list or mapping gets a line for each entry."""
+    """`name: value` on one line; text of several lines gets a block, a long list or mapping a line for each entry."""
+    if isinstance(value, str) and (block := literal(value, "  ")) is not None:
+        return "\n".join([f"{name}: {block[0]}", *block[1:]])
     line = f"{name}: {_flow(value)}"
-    if len(line) <= _WIDTH or not isinstance(value, list | dict) or not value:
+    has_block = isinstance(value, list) and any(isinstance(part, str) and literal(part, "") for part in value)
+    if (len(line) <= _WIDTH and not has_block) or not isinstance(value, list | dict) or not value:
         return line
     if isinstance(value, dict):
         return "\n".join([f"{name}:", *(f"  {key}: {_flow(part)}" for key, part in value.items())])
-    return "\n".join([f"{name}:", *(f"  - {_flow(part)}" for part in value)])
+    return "\n".join([f"{name}:", *(f"  - {_entry(part)}" for part in value)])
+
+
+def _entry(value: Any) -> str:
+    """An entry of a list, after its dash."""
+    block = literal(value, "    ") if isinstance(value, str) else None
+    return _flow(value) if block is None else "\n".join(block)
 
 
 def _flow(value: Any) -> str:

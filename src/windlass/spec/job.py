@@ -9,12 +9,34 @@ from __future__ import annotations
 import re
 import shlex
 import warnings
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 from pydantic_core import PydanticCustomError
 
-from windlass.spec.names import Env, Label, Line, Location, Module, Name, OnlyList, SecretName, Text, Word
+from windlass.spec.labels import is_reserved
+from windlass.spec.names import (
+    Env,
+    Label,
+    LabelKey,
+    LabelValue,
+    Line,
+    Location,
+    Module,
+    Name,
+    OnlyList,
+    SecretName,
+    Text,
+    Word,
+)
 from windlass.spec.parts import (
     Checkpoint,
     Data,
@@ -34,7 +56,8 @@ from windlass.spec.places import Path, found
 from windlass.spec.problems import MISSING, refuse, refuse_all
 from windlass.spec.units import Duration
 
-Launcher = Literal["torchrun", "mpi", "plain"]
+Launcher = Literal["torchrun", "pytorch", "tensorflow", "jax", "mpi", "plain"]
+MOST_LABELS = 20
 PROGRESS_GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """Names that the groups of a `progress` pattern may have."""
 
@@ -55,9 +78,12 @@ def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
     return "script" if words[0].endswith(".py") else "program"
 
 
-def _default_launcher(data: dict[str, Any]) -> Launcher:
+def _default_launcher(data: Mapping[str, Any]) -> Launcher:
+    """By what is started, and how often: a script that runs once must not find variables of several ranks."""
     run = data["run"]
-    return "plain" if run is None or kind_of(split_run(run)) == "program" else "torchrun"
+    if run is None or kind_of(split_run(run)) == "program":
+        return "plain"
+    return "plain" if data["nodes"].max == 1 and data["procs_per_node"] == 1 else "torchrun"
 
 
 class Job(Document):
@@ -68,26 +94,35 @@ class Job(Document):
     run: Text | None = None
     """A script and its arguments: `train.py --epochs 5`; also `-m package.train`, or a program. Or use `command`.
 
-    `$WINDLASS_CHECKPOINT_DIR`, `$WINDLASS_OUTPUT_DIR` and `$WINDLASS_DATA_…` in it are filled in; nothing else is.
+    `$WINDLASS_CHECKPOINT_DIR`, `$WINDLASS_OUTPUT_DIR` and `$WINDLASS_DATA_…` in it are filled in, and for each rank
+    `$WINDLASS_RANK`, `$WINDLASS_LOCAL_RANK` and `$WINDLASS_NODE_RANK`; nothing else is.
     """
     command: Annotated[tuple[Text, ...], Field(min_length=1), OnlyList] | None = Field(
         default=None, validate_default=True
     )
     """A program and its arguments as a list, started once for each rank as it stands. Or use `run`."""
-    launcher: Launcher = Field(default_factory=_default_launcher)
-    """What starts the ranks. Default: `torchrun` where `run` is Python, else `plain`, which only sets the variables."""
     nodes: Nodes = NodeRange(min=1, max=1)
     """Machines: a number, or `{min: 1, max: 4}` for an elastic job. Default 1."""
     procs_per_node: Procs = 1
     """Ranks on each machine; `auto`: the GPUs of a node, else 1. Default 1, as torchrun."""
+    launcher: Launcher = Field(default_factory=_default_launcher)
+    """How ranks find each other: `torchrun`; `pytorch`, `tensorflow` or `jax`, which set the variables of that library
+    and start no launcher; `mpi`; or `plain`, which sets only `WINDLASS_…`. Default: `torchrun` where `run` is Python
+    and there may be several ranks, else `plain`."""
     resources: Resources = Resources()
     """What each node has. Default: what the target gives."""
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    """Words to find the run by: `{team: vision}`; the objects of a cluster and training jobs have them too. Default:
+    none."""
     code: Line = "."
     """Folder that travels with the job, as seen from the job file. Default: the file's own."""
     image: Word | None = None
     """Container image, where containers are used. Default: one that the target picks for the job."""
     env: Env = Field(default_factory=dict)
     """Environment variables for each rank, as text. Default: none."""
+    setup: Text | None = None
+    """Shell script that bash runs once on each machine, in the folder of the code, before the first ranks start there:
+    `pip install -r requirements.txt`. Where it fails, the attempt fails. Ranks then start cold. Default: none."""
     secrets: Annotated[tuple[SecretName, ...], OnlyList] = ()
     """Names of secrets; their values come from the target. Default: none."""
     data: Annotated[tuple[Data, ...], OnlyList] = ()
@@ -101,6 +136,9 @@ class Job(Document):
     """How often a checkpoint is expected, how many are kept, and how a script that saves its own goes on from one."""
     restarts: RestartPolicy = Restarts()
     """How often and why the workers start again: a number, or `{max: 3, on: [preemption]}`. Default: never."""
+    notify: SecretName | None = None
+    """Name of the secret that holds the address of a webhook, which is told when the run ends: `slack-url`, on this
+    machine the variable `SLACK_URL`. Default: none."""
     timeout: Annotated[Duration, Field(gt=0)] | None = None
     """Seconds after which the run is stopped, all attempts together. Default: no limit."""
     grace: Duration = 30.0
@@ -176,15 +214,28 @@ class Job(Document):
     @classmethod
     def _starts_commands(cls, launcher: Launcher, info: ValidationInfo) -> Launcher:
         if launcher == "torchrun" and info.data.get("command") is not None:
-            raise refuse("is torchrun, which does not start a command", "use run:, or launcher: plain")
+            raise refuse(
+                "is torchrun, which does not start a command", "use run:, or launcher: pytorch for its variables"
+            )
         return launcher
 
-    @field_validator("nodes")
+    @field_validator("launcher")
     @classmethod
-    def _fixed_under_mpi(cls, nodes: NodeRange, info: ValidationInfo) -> NodeRange:
-        if nodes.is_elastic and info.data.get("launcher") == "mpi":
-            raise refuse("is a range, but the ranks of MPI cannot come and go", f"write nodes: {nodes.max}")
-        return nodes
+    def _fixed_under_mpi(cls, launcher: Launcher, info: ValidationInfo) -> Launcher:
+        nodes = info.data.get("nodes")
+        if launcher == "mpi" and nodes is not None and nodes.is_elastic:
+            raise refuse("is a range, but the ranks of MPI cannot come and go", f"write nodes: {nodes.max}", at="nodes")
+        return launcher
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_of_users(cls, labels: dict[str, str]) -> dict[str, str]:
+        if len(labels) > MOST_LABELS:
+            raise refuse(f"has {len(labels)} labels; {MOST_LABELS} are the most")
+        for key in labels:
+            if is_reserved(key):
+                raise refuse(f"has {key}, whose prefix is not for users", "choose another prefix, or none")
+        return labels
 
     @field_validator("secrets", "warm", "data", "volumes")
     @classmethod
@@ -229,8 +280,19 @@ class Job(Document):
     @classmethod
     def _agent_fits(cls, local: LocalOptions, info: ValidationInfo) -> LocalOptions:
         if local.agent == "torchrun" and info.data.get("launcher", "torchrun") != "torchrun":
-            raise refuse(f"is torchrun, but launcher is {info.data['launcher']}", "leave it out", at="local.agent")
+            hint = "leave it out, or write launcher: torchrun"
+            raise refuse(f"is torchrun, but launcher is {info.data['launcher']}", hint, at="local.agent")
         return local
+
+    @model_serializer(mode="wrap")
+    def _without_usual_launcher(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        """A launcher that follows from the other fields is a default: with more ranks it is another one."""
+        fields: dict[str, Any] = handler(self)
+        if info.exclude_defaults and self.launcher == _default_launcher(vars(self)):
+            fields.pop("launcher", None)
+        return fields
 
     @property
     def script_argv(self) -> tuple[str, ...]:

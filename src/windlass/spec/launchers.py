@@ -1,11 +1,14 @@
-"""Parses the options of torchrun, mpirun, horovodrun and accelerate into fields of a job, by one table each."""
+"""Parses the options of torchrun, mpirun, horovodrun, deepspeed and Fabric into fields of a job, by one table each.
+
+Those of accelerate, which may come from a file too, are in `accelerate.py`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from windlass.errors import JobFileError, Problem, near
 from windlass.spec.places import found
@@ -20,15 +23,27 @@ def problem(option: str, message: str, hint: str = "") -> Problem:
     return Problem(WHERE, option, message, hint)
 
 
+class Remark(NamedTuple):
+    """What the author of a command line should know before it runs."""
+
+    code: str
+    """Stable name: `option-dropped`."""
+    message: str
+    fix: str
+
+
 @dataclass
 class Parsed:
     """The parsed part of a command line."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Options that become variables of the ranks, by name."""
     exported: list[str] = field(default_factory=list)
     """Variables whose value the caller's environment has."""
     problems: list[Problem] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
     has_unknown: bool = False
     """Whether there was an unknown option, whose value the first word of `rest` may be."""
     rest: list[str] = field(default_factory=list)
@@ -50,6 +65,8 @@ class Option:
     """Sets the fields; raises `ValueError` with what was expected. None for an option that is not supported."""
     instead: str = ""
     """What to do instead of an option that is not supported."""
+    remark: str = ""
+    """Why an option that is accepted has no effect, where its author expects one."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,8 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
             some = f"{option.values or 'no'} value{'s' * (option.values > 1)}"
             parsed.problems.append(problem(spelled, f"takes {some}"))
         else:
+            if option.remark:
+                parsed.remarks.append(Remark("option-dropped", f"{spelled} is not used: {option.remark}", ""))
             try:
                 option.take(parsed, given)
             except ValueError as error:
@@ -107,47 +126,57 @@ def _key(spelled: str, options: Options) -> str:
     return f"-{name}"
 
 
-def _number(word: str, least: int = 0) -> int:
+def number(word: str, least: int = 0) -> int:
+    """The whole number in a word; raises `ValueError` with what was expected."""
     if not re.fullmatch(r"[0-9]{1,9}", word) or int(word) < least:
         raise ValueError(f"expected a whole number from {least}, found {found(word)}")
     return int(word)
 
 
-def _count(name: str, least: int = 0) -> Option:
+def count(name: str, least: int = 0) -> Option:
+    """An option whose number is a field of the job."""
+
     def take(parsed: Parsed, words: tuple[str, ...]) -> None:
-        parsed.fields[name] = _number(words[0], least)
+        parsed.fields[name] = number(words[0], least)
 
     return Option(1, take)
 
 
-def _flag(name: str) -> Option:
+def flag(name: str) -> Option:
+    """An option without a value that is looked at later, with the others."""
     return Option(0, lambda parsed, _: parsed.flags.add(name))
 
 
-def _ours(values: int) -> Option:
+def ours(values: int) -> Option:
     """An option that is accepted and dropped: Windlass does the same itself."""
     return Option(values, lambda _parsed, _words: None)
 
 
+def dropped(values: int, why: str, *names: str) -> dict[str, Option]:
+    """Options that are accepted and dropped, with a remark."""
+    return dict.fromkeys(names, Option(values, lambda _parsed, _words: None, remark=why))
+
+
 def _nodes(parsed: Parsed, words: tuple[str, ...]) -> None:
     low, colon, high = words[0].partition(":")
-    least = _number(low, 1)
-    parsed.fields["nodes"] = {"min": least, "max": _number(high, 1)} if colon else least
+    least = number(low, 1)
+    parsed.fields["nodes"] = {"min": least, "max": number(high, 1)} if colon else least
 
 
 def _ranks(parsed: Parsed, words: tuple[str, ...]) -> None:
     if words[0] in ("cpu", "xpu"):
         raise ValueError(f"{words[0]} is not known here; write the number of ranks")
-    parsed.fields["procs_per_node"] = "auto" if words[0] in ("auto", "gpu") else _number(words[0], 1)
+    parsed.fields["procs_per_node"] = "auto" if words[0] in ("auto", "gpu") else number(words[0], 1)
 
 
 def _port(parsed: Parsed, words: tuple[str, ...]) -> None:
-    parsed.fields["local"] = {"port": _number(words[0], 1)}
+    parsed.fields["local"] = {"port": number(words[0], 1)}
 
 
-def _backend(_: Parsed, words: tuple[str, ...]) -> None:
+def _backend(parsed: Parsed, words: tuple[str, ...]) -> None:
     if words[0] not in ("c10d", "static"):
-        raise ValueError(f"expected c10d or static, found {found(words[0])}")
+        why = "Windlass sets up the rendezvous itself"
+        parsed.remarks.append(Remark("option-dropped", f"--rdzv-backend {words[0]} is not used: {why}", ""))
 
 
 def _grace(parsed: Parsed, words: tuple[str, ...]) -> None:
@@ -170,87 +199,140 @@ def _mca(parsed: Parsed, words: tuple[str, ...]) -> None:
     parsed.fields.setdefault("env", {})[f"OMPI_MCA_{words[0]}"] = words[1]
 
 
-def _precision(parsed: Parsed, words: tuple[str, ...]) -> None:
-    parsed.fields.setdefault("env", {})["ACCELERATE_MIXED_PRECISION"] = words[0]
+def _gpus(parsed: Parsed, words: tuple[str, ...]) -> None:
+    parsed.fields["procs_per_node"] = "auto" if words[0] == "-1" else number(words[0], 1)
 
 
-def _refused(values: int, instead: str, *names: str) -> dict[str, Option]:
+def _one_node(parsed: Parsed, words: tuple[str, ...]) -> None:
+    if words[0] not in ("-1", "1"):
+        raise ValueError(f"its own launcher would reach {words[0]} nodes by ssh; leave it out, and give Windlass the "
+                         f"number: windlass run --nodes {words[0]} -- deepspeed …")  # fmt: skip
+
+
+def _devices(parsed: Parsed, words: tuple[str, ...]) -> None:
+    parsed.fields["env"] = {**parsed.fields.get("env", {}), "LT_DEVICES": words[0]}
+    ids = [word for word in words[0].split(",") if word.strip()]
+    parsed.fields["procs_per_node"] = (
+        "auto"
+        if words[0] == "-1"
+        else 1
+        if words[0] == "auto"
+        else len(ids)
+        if "," in words[0]
+        else number(words[0], 1)
+    )
+
+
+def _fabric_nodes(parsed: Parsed, words: tuple[str, ...]) -> None:
+    parsed.fields["nodes"] = number(words[0], 1)
+    parsed.fields["env"] = {**parsed.fields.get("env", {}), "LT_NUM_NODES": words[0]}
+
+
+def _variable(name: str) -> Option:
+    """An option whose value each rank finds in a variable."""
+
+    def take(parsed: Parsed, words: tuple[str, ...]) -> None:
+        parsed.fields["env"] = {**parsed.fields.get("env", {}), name: words[0]}
+
+    return Option(1, take)
+
+
+def refused(values: int, instead: str, *names: str) -> dict[str, Option]:
     """Options that are not supported."""
     return dict.fromkeys(names, Option(values, None, instead))
 
 
+LOGS_KEPT = "the run keeps the log of each rank, and `windlass logs` shows them"
+OWN_AGENT = "Windlass starts and supervises the ranks itself"
 _OWN_LOGS = "leave it out: the run keeps the log of every rank, and `windlass logs` shows them"
-_NO_USE = "leave it out: Windlass starts and supervises the ranks itself"
 _HOSTS = "leave it out: the target knows its machines, and nodes: says how many"
 _BINDING = "leave it out: Windlass sets the placement of ranks"
 _TORCHRUN = {
     "nnodes": Option(1, _nodes),
     "nproc-per-node": Option(1, _ranks),
-    "max-restarts": _count("restarts"),
+    "max-restarts": count("restarts"),
     "shutdown-timeout": Option(1, _grace),
-    "standalone": _flag("standalone"),
-    **dict.fromkeys(("m", "module"), _flag("module")),
-    "no-python": _flag("no-python"),
+    "standalone": flag("standalone"),
+    **dict.fromkeys(("m", "module"), flag("module")),
+    "no-python": flag("no-python"),
     "rdzv-backend": Option(1, _backend),
-    **dict.fromkeys(("rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"), _ours(1)),
+    **dict.fromkeys(("rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"), ours(1)),
     "master-port": Option(1, _port),
-    **_refused(1, _OWN_LOGS, "log-dir", "redirects", "r", "tee", "t", "log-line-prefix-template"),
-    **_refused(1, _OWN_LOGS, "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"),
-    **_refused(1, _NO_USE, "monitor-interval", "start-method", "role", "logs-specs", "event-log-handler"),
-    **_refused(1, "leave it out: the target knows the addresses of its nodes", "local-addr"),
-    **_refused(1, "leave it out: ranks are not bound to parts of a machine", "numa-binding"),
-    **_refused(1, "leave it out: SIGTERM reaches every rank, and grace: says how long it has", "signals-to-handle"),
-    **_refused(0, "leave it out: each rank is a process of its own", "run-path"),
-    **_refused(0, "leave it out: LOCAL_RANK is what torchrun sets without it", "virtual-local-rank"),
-    **_refused(1, "see `windlass completion`", "print-completion"),
-    **_refused(0, "see `windlass run --help`", "help", "h"),
+    **dropped(1, LOGS_KEPT, "log-dir", "redirects", "r", "tee", "t", "log-line-prefix-template"),
+    **dropped(1, LOGS_KEPT, "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"),
+    **dropped(1, OWN_AGENT, "monitor-interval", "start-method", "role", "logs-specs", "event-log-handler"),
+    **dropped(1, "the target knows the addresses of its nodes", "local-addr"),
+    **refused(1, "leave it out: ranks are not bound to parts of a machine", "numa-binding"),
+    **refused(1, "leave it out: SIGTERM reaches every rank, and grace: says how long it has", "signals-to-handle"),
+    **refused(0, "leave it out: each rank is a process of its own", "run-path"),
+    **refused(0, "leave it out: LOCAL_RANK is what torchrun sets without it", "virtual-local-rank"),
+    **refused(1, "see `windlass completion`", "print-completion"),
+    **refused(0, "see `windlass run --help`", "help", "h"),
 }
 TORCHRUN = Options(_TORCHRUN)
-LAUNCH = Options({**_TORCHRUN, "use-env": _flag("use-env")}, first=("launch",))
+LAUNCH = Options({**_TORCHRUN, "use-env": flag("use-env")}, first=("launch",))
 MPIRUN = Options(
     {
-        **dict.fromkeys(("np", "n", "c"), _count("procs_per_node", 1)),
+        **dict.fromkeys(("np", "n", "c"), count("procs_per_node", 1)),
         "x": Option(1, _export),
         "mca": Option(2, _mca),
-        **dict.fromkeys(("oversubscribe", "allow-run-as-root"), _ours(0)),
-        **_refused(1, _HOSTS, "H", "host", "hosts", "hostfile", "machinefile", "default-hostfile"),
-        **_refused(1, _BINDING, "bind-to", "map-by", "rank-by", "npernode", "N", "ppr", "rankfile", "cpus-per-rank"),
-        **_refused(0, _BINDING, "bind-to-core", "bind-to-socket", "bind-to-none", "bynode", "byslot"),
-        **_refused(0, _OWN_LOGS, "tag-output", "timestamp-output"),
-        **_refused(1, _OWN_LOGS, "output-filename", "output"),
-        **_refused(1, "leave it out: code: says which folder the ranks start in", "wdir", "wd"),
-        **_refused(1, "leave it out: the image or the machine has its MPI", "prefix"),
-        **_refused(1, "leave it out, and write timeout: in the job", "timeout"),
-        **_refused(0, "leave it out", "verbose", "v", "quiet", "q", "help", "h", "version", "V"),
+        **dict.fromkeys(("oversubscribe", "allow-run-as-root"), ours(0)),
+        **refused(1, _HOSTS, "H", "host", "hosts", "hostfile", "machinefile", "default-hostfile"),
+        **refused(1, _BINDING, "bind-to", "map-by", "rank-by", "npernode", "N", "ppr", "rankfile", "cpus-per-rank"),
+        **refused(0, _BINDING, "bind-to-core", "bind-to-socket", "bind-to-none", "bynode", "byslot"),
+        **refused(0, _OWN_LOGS, "tag-output", "timestamp-output"),
+        **refused(1, _OWN_LOGS, "output-filename", "output"),
+        **refused(1, "leave it out: code: says which folder the ranks start in", "wdir", "wd"),
+        **refused(1, "leave it out: the image or the machine has its MPI", "prefix"),
+        **refused(1, "leave it out, and write timeout: in the job", "timeout"),
+        **refused(0, "leave it out", "verbose", "v", "quiet", "q", "help", "h", "version", "V"),
     },
     single_dash=True,
 )
 HOROVOD = Options(
     {
-        **dict.fromkeys(("np", "num-proc"), _count("procs_per_node", 1)),
-        **dict.fromkeys(("mpi", "verbose"), _ours(0)),
-        **_refused(1, _HOSTS, "H", "hosts", "hostfile"),
-        **_refused(0, "leave it out: Windlass starts Horovod by MPI", "gloo"),
-        **_refused(1, "Horovod is not elastic under MPI", "min-np", "max-np", "host-discovery-script"),
-        **_refused(1, "leave it out: no ssh is used", "ssh-port", "p", "ssh-identity-file", "i"),
+        **dict.fromkeys(("np", "num-proc"), count("procs_per_node", 1)),
+        **dict.fromkeys(("mpi", "verbose"), ours(0)),
+        **refused(1, _HOSTS, "H", "hosts", "hostfile"),
+        **refused(0, "leave it out: Windlass starts Horovod by MPI", "gloo"),
+        **refused(1, "Horovod is not elastic under MPI", "min-np", "max-np", "host-discovery-script"),
+        **refused(1, "leave it out: no ssh is used", "ssh-port", "p", "ssh-identity-file", "i"),
     },
     single_dash=True,
 )
-ACCELERATE = Options(
+_NODES_BY_WINDLASS = "leave it out, and give Windlass the number of nodes: windlass run --nodes 2 -- deepspeed …"
+DEEPSPEED = Options(
     {
-        "num-processes": _count("processes", 1),
-        "num-machines": _count("nodes", 1),
-        "mixed-precision": Option(1, _precision),
-        **dict.fromkeys(("machine-rank", "main-process-ip", "rdzv-backend"), _ours(1)),
-        **dict.fromkeys(("multi-gpu", "same-network"), _ours(0)),
-        "main-process-port": Option(1, _port),
-        "max-restarts": _count("restarts"),
-        **dict.fromkeys(("m", "module"), _flag("module")),
-        "no-python": _flag("no-python"),
-        **_refused(1, "write what it says as options; the file does not travel with the job", "config-file"),
-        **_refused(0, "set it up in the script", "use-deepspeed", "use-fsdp", "use-megatron-lm", "tpu", "cpu"),
-        **_refused(1, "call torch.compile in the script", "dynamo-backend"),
-        **_refused(1, "leave it out: resources: says how many GPUs", "gpu-ids"),
-        **_refused(1, "set it in the script", "gradient-accumulation-steps"),
+        "num-gpus": Option(1, _gpus),
+        "num-nodes": Option(1, _one_node),
+        "master-port": Option(1, _port),
+        "master-addr": ours(1),
+        "module": flag("module"),
+        "no-python": flag("no-python"),
+        "no-local-rank": flag("no-local-rank"),
+        **dict.fromkeys(("no-ssh-check", "save-pid"), ours(0)),
+        **dropped(1, LOGS_KEPT, "enable-each-rank-log"),
+        **dropped(0, OWN_AGENT, "bind-cores-to-rank"),
+        **refused(1, _NODES_BY_WINDLASS, "hostfile", "H", "launcher", "launcher-args", "node-rank", "ssh-port"),
+        **refused(0, _NODES_BY_WINDLASS, "no-ssh", "force-multi"),
+        **refused(1, "write --num_gpus, and CUDA_VISIBLE_DEVICES=0,1 before windlass", "include", "i", "exclude", "e"),
+        **refused(0, "leave it out: nodes: {min: 1, max: 4} makes a job elastic", "elastic-training"),
+        **refused(1, "leave it out: nodes: {min: 1, max: 4} makes a job elastic", "min-elastic-nodes"),
+        **refused(1, "leave it out: nodes: {min: 1, max: 4} makes a job elastic", "max-elastic-nodes"),
+        **refused(1, "run it without Windlass: it starts many trainings", "autotuning"),
+        **refused(1, "leave it out", "bind-core-list", "venv-script"),
     },
+    first=("deepspeed",),
+)
+FABRIC = Options(
+    {
+        "devices": Option(1, _devices),
+        "num-nodes": Option(1, _fabric_nodes),
+        "accelerator": _variable("LT_ACCELERATOR"),
+        "strategy": _variable("LT_STRATEGY"),
+        "precision": _variable("LT_PRECISION"),
+        **dict.fromkeys(("node-rank", "main-address"), ours(1)),
+        "main-port": Option(1, _port),
+    },
+    first=("fabric",),
 )

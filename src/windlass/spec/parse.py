@@ -1,4 +1,4 @@
-"""Parses job files, targets files and mappings into `Job`s and targets, or raises all their problems."""
+"""Parses job, targets and cluster files and mappings into their models, or raises all their problems."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from windlass.spec.problems import MISSING
 from windlass.spec.yamltext import read_yaml
 
 if TYPE_CHECKING:
+    from windlass.spec.cluster import Cluster
     from windlass.spec.targets import Target
 
 
@@ -26,6 +27,20 @@ def parse_job(text: str, where: str = "job.yaml") -> Job:
     if places.problems:
         raise JobFileError([problem for _, problem in places.problems])
     return job
+
+
+def parse_cluster(text: str, where: str = "cluster.yaml") -> Cluster:
+    """The cluster that YAML text asks for; `where` is the name of the file in messages.
+
+    Raises `JobFileError` with all problems in the order of the file, each with its line.
+    """
+    from windlass.spec.cluster import Cluster
+
+    mapping, places = read_yaml(text, where, "two lines are enough: name and region")
+    cluster = Cluster.model_validate(mapping, context=places)
+    if places.problems:
+        raise JobFileError([problem for _, problem in places.problems])
+    return cluster
 
 
 def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:

@@ -231,7 +231,8 @@ class Checkpoint(Part):
     find: Line | None = None
     """Files or folders that the script itself saves: `checkpoint-*`, in `$WINDLASS_CHECKPOINT_DIR`. Default: none."""
     resume: Line | None = Field(default=None, validate_default=True)
-    """What is added to the script's arguments once there is one: `--resume_from_checkpoint {path}`. Needs `find`."""
+    """What is added to the arguments of the script once there is one: `--resume_from_checkpoint {path}`; or, where it
+    finds it by itself, an option without a path: `--init_from=resume`. Needs `find`."""
 
     @field_validator("folder")
     @classmethod
@@ -261,11 +262,9 @@ class Checkpoint(Part):
         if "find" in info.data and find is None:
             raise refuse(f"is {resume}, but find names no checkpoints to resume from", "add find: 'checkpoint-*'")
         try:
-            words = shlex.split(resume)
+            shlex.split(resume)
         except ValueError as error:
             raise refuse(f"cannot be split into words: {str(error).lower()}", "close the quote") from None
-        if not any("{path}" in word for word in words):
-            raise refuse(f"has no {{path}}, found {found(resume)}", "write for example --resume {path}")
         return resume
 
 

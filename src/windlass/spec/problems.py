@@ -124,11 +124,17 @@ def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str,
             section = re.sub(r"\[\d+\]", "", spell(path[:-1]))
             word = str(path[-1]).lower().replace("-", "_")
             other = OTHER_NAMES.get(section, {}).get(word)
+            if other is not None and other.split(".")[0] not in field_names(model, path[:-1]):
+                other = None  # a word of job files, in another kind of document
             return "not a field", f"did you mean {other}?" if other else near(word, field_names(model, path[:-1]))
         case "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
-            message = f"expected {' or '.join([', '.join(choices[:-1]), choices[-1]] if choices[1:] else choices)}"
-            return f"{message}, found {found(value)}", near(value, choices) if isinstance(value, str) else ""
+            listed = " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
+            if isinstance(value, str):
+                fix = near(value, choices)
+            else:  # a number that is one of the words
+                fix = _text_hint(value) if found(value) in choices else ""
+            return f"expected {listed or context['expected']}, found {found(value)}", fix
         case "dict_type" | "model_type" | "model_attributes_type" | "mapping_type":
             names = field_names(model, path)
             return f"expected a mapping, found {found(value)}", f"its fields are {', '.join(names)}" if names else ""

@@ -1,4 +1,4 @@
-"""Generates the JSON Schema (draft 2020-12) of job and targets files, for editors and `windlass schema`.
+"""Generates the JSON Schema (draft 2020-12) of job, targets and cluster files, for editors and `windlass schema`.
 
 The schema is generated from the models. Rules that it cannot express (a name given twice, a pattern that does not
 compile) are checked by the parser alone.
@@ -34,6 +34,32 @@ def job_schema() -> dict[str, Any]:
     return schema
 
 
+def job_settings() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The fields of a job file as `--set` takes them, `resources.gpus`: its meaning, and its few values."""
+    schema = job_schema()
+    return dict(_settings(schema, schema["$defs"]))
+
+
+def _settings(
+    part: dict[str, Any], definitions: dict[str, Any], above: str = ""
+) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+    for name, field in part["properties"].items():
+        inner = [definitions[one["$ref"].rsplit("/", 1)[-1]] for one in _choices(field) if "$ref" in one]
+        nested = [one for one in inner if "properties" in one]
+        flat = [one for one in (*_choices(field), *inner) if "$ref" not in one and "properties" not in one]
+        if any(one.get("type") != "null" for one in flat) or not nested:
+            values = tuple(str(value) for one in flat for value in one.get("enum", ()))
+            values += ("true", "false") if any(one.get("type") == "boolean" for one in flat) else ()
+            yield f"{above}{name}", (" ".join(field.get("description", "").split()), values)
+        for one in nested:
+            yield from _settings(one, definitions, f"{above}{name}.")
+
+
+def _choices(field: dict[str, Any]) -> list[dict[str, Any]]:
+    """The forms that a value may have."""
+    return next((field[key] for key in ("anyOf", "oneOf", "allOf") if key in field), [field])
+
+
 def targets_schema() -> dict[str, Any]:
     """The schema of a targets file."""
     definitions: dict[str, Any] = {}
@@ -54,6 +80,17 @@ def targets_schema() -> dict[str, Any]:
         "additionalProperties": {"oneOf": [{"$ref": f"#/$defs/{kind}"} for kind in KINDS]},
         "$defs": definitions,
     }
+
+
+def cluster_schema() -> dict[str, Any]:
+    """The schema of a cluster file."""
+    from windlass.spec.cluster import Cluster
+
+    schema = _described(Cluster)
+    schema["$schema"] = DRAFT
+    schema["title"] = "Windlass cluster"
+    schema["description"] = "An EKS cluster for training. Only name and region are required."
+    return schema
 
 
 def _described(model: type[Part]) -> dict[str, Any]:

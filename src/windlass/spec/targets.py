@@ -16,6 +16,7 @@ from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validat
 
 from windlass.spec.names import Env, Label, Line, Location, Name, OnlyList, Text, Word
 from windlass.spec.parts import DataClaim, Document, FileSystem, Workload, in_s3
+from windlass.spec.places import found
 from windlass.spec.problems import refuse
 from windlass.spec.units import Size
 
@@ -50,6 +51,8 @@ class KubernetesTarget(Document):
     """What `--on` calls it."""
     context: Line
     """Context of the kubeconfig. Has no default: which cluster pays for a run is never left to the last `kubectl`."""
+    kubeconfig: Line | None = None
+    """File with that context, such as `~/.kube/lab`. Default: as kubectl, `$KUBECONFIG` or `~/.kube/config`."""
     namespace: Label = "default"
     """Namespace in which runs live. Default `default`, as kubectl."""
     via: Workload = "auto"
@@ -86,13 +89,23 @@ class KubernetesTarget(Document):
     network_policy: StrictBool = True
     """Whether each run gets NetworkPolicies that admit only connections between its own pods, where the login may
     create them. Default true."""
+    region: Label | None = None
+    """AWS region of the nodes, such as `us-east-1`: jobs that run on one instance type, and for which the target has no
+    price of its own, are then priced by the list of `windlass prices update`. Default: none, and no list applies."""
     price_per_hour: Price | None = None
-    """What one node costs an hour, for `windlass cost`. Default: none, and nothing is priced."""
+    """What one node costs an hour, for `windlass cost`. Default: none, and only list prices are known."""
     prices: Mapping[Line, Price] = Field(default_factory=dict)
     """What a node of an instance type costs an hour, such as `{g5.12xlarge: 5.672}`: for plans that name types, and in
     place of `price_per_hour` for a job that only one type can serve. Default: none."""
     currency: Currency = "USD"
     """Currency of the price, as its three letters. Default `USD`."""
+
+    @field_validator("kubeconfig")
+    @classmethod
+    def _is_absolute(cls, path: str | None) -> str | None:
+        if path is not None and not path.startswith(("/", "~/")):
+            raise refuse(f"is relative, found {found(path)}", "begin with / or ~/: commands run in many folders")
+        return path
 
     @field_validator("storage")
     @classmethod

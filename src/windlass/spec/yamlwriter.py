@@ -50,6 +50,15 @@ def block_lines(value: Any, indent: str = "") -> Iterator[str]:
             yield f"{lead}{'' if key is None else ' '}{_inline(one)}"
 
 
+def literal(text: str, indent: str) -> list[str] | None:
+    """Text of several lines as a block, to follow `key: ` or `- `; None where only a quoted scalar reads back as it."""
+    whole = text if text.endswith("\n") else f"{text}\n"
+    if "\n" not in text.rstrip("\n") or not _fits_block(whole):
+        return None
+    lines = [f"{indent}{line}" if line else "" for line in whole[:-1].split("\n")]
+    return ["|" if text.endswith("\n") else "|-", *lines]
+
+
 def _inline(value: Any) -> str:
     return "{}" if isinstance(value, Mapping) else "[]" if isinstance(value, list | tuple) else scalar(value)
 

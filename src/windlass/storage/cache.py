@@ -20,6 +20,7 @@ from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
 from windlass.storage.folder import Folder
+from windlass.storage.note import cuts
 from windlass.storage.opening import journal_for, open_place
 from windlass.storage.place import Entry, Place
 from windlass.storage.progress import Copied, Progress
@@ -63,19 +64,22 @@ class DataCache:
             return found, 0
         with self._locked(staging_lock(self._root, source)):
             place = open_place(source, self._root)
-            entries = [entry async for batch in place.entries() for entry in batch]
+            known = self._sets.of(source)
+            names = cuts(list(self._sets.names(known)))
+            entries = [entry async for batch in place.entries(names) for entry in batch]
             if not entries:
                 raise StorageError(f"{source} has no files", f"see: windlass data ls {source}")
             while True:
-                known, done = self._sets.of(source), None
+                done = None
                 if known is None or not self._sets.has_just(known, entries):
                     done = await self._fetch(source, place, entries, known, progress or Progress())
                 with self._locked(self._root / "lock"):
                     if done is not None:
-                        known = self._sets.put(self._staging(source), done.manifest.digest)
+                        known = self._sets.put(self._staging(source), done.digest)
                     if known is not None and known.folder.exists():  # else it was removed meanwhile
                         self._sets.use(source, known, link)
                         return known, 0 if done is None else done.num_bytes
+                known = self._sets.of(source)
 
     def sets(self) -> list[CachedSet]:
         """All sets, the least recently used first."""
@@ -119,7 +123,7 @@ class DataCache:
             named = "; ".join(f"{one.name}: {one.why}" for one in done.refused[:NAMED])
             more = f"; and {len(done.refused) - NAMED} more" if len(done.refused) > NAMED else ""
             raise StorageError(f"{len(done.refused)} of the files of {source} cannot be staged: {named}{more}")
-        remove_others(files, done.manifest)
+        remove_others(files, done.files)
         return done
 
     def _staging(self, source: Address) -> Path:

@@ -7,7 +7,7 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,11 +19,13 @@ from windlass.storage.folder import Folder
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
+from windlass.storage.note import Note, Noted, cuts
 from windlass.storage.place import Entry, Fatal, PartialFile, Place, Throttled, joined
 from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.window import MOST, Window
 
+NOTHING: Final = Noted()
 SETTLE_SECONDS: Final = 2.0
 SLICE_SECONDS: Final = 0.05
 """For which a thread copies small files before it asks again whether it may."""
@@ -47,8 +49,9 @@ class Copy:
 
     def __init__(
         self, source: Place, destination: Place, journal: Journal, progress: Progress | None = None,
-        window: Window | None = None, clock: Callable[[], float] = time.monotonic,
+        window: Window | None = None, clock: Callable[[], float] = time.monotonic, noted: Noted = NOTHING,
     ) -> None:  # fmt: skip
+        """`noted` is where it notes that nothing is left to do, for the next copy between these places."""
         self.progress = progress or Progress()
         self._source, self._destination = source, destination
         self._journal = journal
@@ -61,14 +64,23 @@ class Copy:
         """For what the threads write down."""
         self._expected: dict[str, File] = {}
         """Of the source, by its own manifest."""
+        self._noted = noted
+        self._there: list[Entry] | None = None
+        """What the destination lists, where it was asked."""
 
     async def run(self) -> Copied:
         """Copy what differs. Raises StorageError where nothing more can be copied."""
         began = self._clock()
-        before = await _manifest(self._destination)
-        if (of_source := await _manifest(self._source)) is not None:
+        stored = await _stored(self._destination)
+        note = None if self._journal.files else self._noted.read(stored)
+        before = None if note is not None else _manifest(stored)
+        found = await self._listed(note, before)
+        if note is not None:
+            if note.is_of(found, self._there or ()):
+                return self._unchanged(note, began)
+            before = _manifest(stored)
+        if (of_source := _manifest(await _stored(self._source))) is not None:
             self._expected = dict(of_source.files)
-        found = [entry async for batch in self._source.entries() for entry in batch]
         if not found and not isinstance(self._source, Folder):
             hint = "name a bucket, and the prefix that all keys of the set begin with"
             raise StorageError(f"{self._source.address}: there is no object below it", hint)
@@ -88,14 +100,36 @@ class Copy:
                 await settling
             await self._settle()
         manifest = Manifest.of(self._files.values())
-        if before is None or manifest != before:
-            await repeated(lambda: self._destination.write_own(manifests.NAME, manifest.to_bytes()))
+        if before is None or stored is None or manifest != before:
+            data = stored = manifest.to_bytes()
+            await repeated(lambda: self._destination.write_own(manifests.NAME, data))
         self._journal.clear()
+        if not self._refused:
+            # What was listed before files were written is no longer so.
+            there = self._there if self.progress.files_done == 0 else None
+            self._noted.write(found, manifest.files.values() if there is None else there, manifest, stored)
         progress = self.progress
         return Copied(
-            manifest, progress.files_done, progress.bytes_moved, progress.num_unchanged,
+            manifest.digest, len(manifest.files), manifest.num_bytes, manifest.files,
+            progress.files_done, progress.bytes_moved, progress.num_unchanged,
             tuple(sorted(self._refused, key=lambda one: one.name)), self._clock() - began,
         )  # fmt: skip
+
+    # -- whether anything does ----------------------------------------------------------------------------------------
+
+    async def _listed(self, note: Note | None, before: Manifest | None) -> list[Entry]:
+        """What the source lists; the destination is asked at the same time, where it is to be."""
+        names = cuts([] if before is None else list(before.files)) if note is None else note.cuts
+        if note is None and (before is None or isinstance(self._destination, Folder)):
+            return await _entries(self._source, names)
+        found, self._there = await asyncio.gather(_entries(self._source, names), _entries(self._destination, names))
+        return found
+
+    def _unchanged(self, note: Note, began: float) -> Copied:
+        self.progress.num_unchanged, self.progress.is_listing = note.num_files, False
+        self._journal.clear()
+        seconds = self._clock() - began
+        return Copied(note.digest, note.num_files, note.num_bytes, {}, 0, 0, note.num_files, (), seconds)
 
     # -- which files differ -------------------------------------------------------------------------------------------
 
@@ -131,7 +165,8 @@ class Copy:
         """Of all files of a store; those of a folder are asked for one by one."""
         if isinstance(self._destination, Folder):
             return {}
-        return {one.name: one.version async for batch in self._destination.entries() for one in batch}
+        there = await _entries(self._destination) if self._there is None else self._there
+        return {one.name: one.version for one in there}
 
     def _is_there(self, one: File, there: dict[str, str]) -> bool:
         if isinstance(self._destination, Folder):
@@ -304,10 +339,18 @@ def _first(small: deque[Entry]) -> Entry | None:
         return None
 
 
-async def _manifest(place: Place) -> Manifest | None:
-    """The manifest of a place; None where it has none that can be read: then its files are copied and verified anew."""
+async def _entries(place: Place, names: Sequence[str] = ()) -> list[Entry]:
+    return [entry async for batch in place.entries(names) for entry in batch]
+
+
+async def _stored(place: Place) -> bytes | None:
+    """The manifest of a place as it is stored."""
+    return await repeated(lambda: place.read_own(manifests.NAME))
+
+
+def _manifest(data: bytes | None) -> Manifest | None:
+    """None where there is none that can be read: then the files of its place are copied and verified anew."""
     try:
-        data = await repeated(lambda: place.read_own(manifests.NAME))
         return None if data is None else Manifest.from_bytes(data)
     except BadManifest:
         return None

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,7 @@ class Folder(Place):
         self._made: set[str] = set()
         """Folders that are there."""
 
-    async def entries(self) -> AsyncIterator[list[Entry]]:
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
         if self._may_be_missing and not self._root.exists():
             return
@@ -58,22 +58,25 @@ class Folder(Place):
 
     def put(self, name: str, data: Buffer) -> str:
         """See `Place`."""
-        part = self._partial(name)
+        path, part = f"{self._root}/{name}", str(self._partial(name))
         with system_errors(name):
-            self._folder_of(self._root / name)
+            self._folder_of(path)
             self._folder_of(part)
-            with open(part, "wb", 0) as file:
-                write_at(file.fileno(), 0, data)
-                found = os.fstat(file.fileno())
-            part.replace(self._root / name)
+            file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                write_at(file, 0, data)
+                found = os.fstat(file)
+            finally:
+                os.close(file)
+            os.replace(part, path)  # noqa: PTH105 - a Path takes as long as the system call
             return version(found)
 
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
         """See `Place`."""
         part = self._partial(entry.name)
         with system_errors(entry.name):
-            self._folder_of(self._root / entry.name)
-            self._folder_of(part)
+            self._folder_of(f"{self._root}/{entry.name}")
+            self._folder_of(str(part))
             return await asyncio.to_thread(FolderFile, self._root / entry.name, part, entry, parts, source)
 
     async def read_own(self, name: str) -> bytes | None:
@@ -88,7 +91,7 @@ class Folder(Place):
         """See `Place`."""
         path = self._root / own_file(name)
         with system_errors(name):
-            self._folder_of(path)
+            self._folder_of(str(path))
             write_whole(path, data)
 
     async def settle(self) -> None:
@@ -132,21 +135,21 @@ class Folder(Place):
     def _partial(self, name: str) -> Path:
         return self._root / OWN / PARTIAL / hashlib.sha256(name.encode()).hexdigest()[:40]
 
-    def _folder_of(self, path: Path) -> None:
+    def _folder_of(self, path: str) -> None:
         """Make the folder of a file; no part of its path below the root may be a link."""
-        folder = path.parent
-        if str(folder) in self._made:
+        folder = path.rpartition("/")[0]
+        if folder in self._made:
             return
-        if folder != self._root:
+        if folder != str(self._root):
             self._folder_of(folder)
             try:
-                folder.mkdir()
+                Path(folder).mkdir()
             except FileExistsError:
-                if folder.is_symlink() or not folder.is_dir():
+                if Path(folder).is_symlink() or not Path(folder).is_dir():
                     raise StorageError(f"{folder} is in the way: it is no folder") from None
         else:
-            folder.mkdir(parents=True, exist_ok=True)
-        self._made.add(str(folder))
+            self._root.mkdir(parents=True, exist_ok=True)
+        self._made.add(folder)
 
 
 def _entry(root: str, name: str, found: os.DirEntry[str]) -> Entry:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from abc import ABC, abstractmethod
 from base64 import b64decode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from windlass.errors import StorageError
 from windlass.storage.digest import Parts, combined, from_s3, to_s3
 from windlass.storage.files import write_whole
 from windlass.storage.place import Buffer, PartialFile, Throttled, joined, system_errors
+
+COMPLETING_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds between looks for an object that may be being put together: VersityGW took 10 s for 1 GB under load."""
 
 
 class NoUpload(StorageError):
@@ -85,8 +90,15 @@ class Uploads(ABC):
 class S3Upload(PartialFile):
     """One multipart upload. S3 verifies the SHA-256 of each part when it comes, and lists what it has."""
 
-    def __init__(self, uploads: Uploads, parts: Parts, source: str, state: Path) -> None:
-        """Go on with the upload that `state` has of this source, or begin one. Raises StorageError."""
+    def __init__(
+        self, uploads: Uploads, parts: Parts, source: str, state: Path,
+        sleep: Callable[[float], object] = time.sleep, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """Go on with the upload that `state` has of this source, or begin one. `clock` gives Unix seconds.
+
+        Raises StorageError.
+        """
+        self._sleep, self._clock = sleep, clock
         self._uploads, self._parts = uploads, parts
         bucket, key = uploads.bucket, uploads.key
         self._note = state / f"{hashlib.sha256(f'{bucket}/{key}'.encode()).hexdigest()[:40]}.upload"
@@ -157,10 +169,21 @@ class S3Upload(PartialFile):
         try:
             return upload, dict(self._listed(upload))
         except NoUpload:
-            if len(digests) == len(self._parts) and (etag := self._etag_of(combined(digests))):
+            if len(digests) == len(self._parts) and (etag := self._completed_etag(combined(digests))):
                 self._completed = etag
                 return upload, dict(enumerate(digests))
         return "", {}
+
+    def _completed_etag(self, digest: str) -> str:
+        """The ETag of the object; a store goes on with a completion whose client was killed, and may show neither the
+        upload nor the object until it is done. Empty where it is not there after a while.
+        """
+        is_recent = self._clock() - self._note.stat().st_mtime < sum(COMPLETING_PAUSES)
+        for pause in COMPLETING_PAUSES if is_recent else ():
+            if etag := self._etag_of(digest):
+                return etag
+            self._sleep(pause)
+        return self._etag_of(digest)
 
     def _etag_of(self, digest: str) -> str:
         """The ETag of the object, if S3 has its digest and it is this one; else empty."""

@@ -1,21 +1,16 @@
-"""An object store as a place, by obstore; what obstore has not of S3 is in `boto.py`."""
+"""A bucket of Google Cloud Storage or a container of Azure as a place, by obstore."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.errors import MissingPart, StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
-from windlass.storage.listing import pages
-from windlass.storage.multipart import S3Upload
 from windlass.storage.names import is_own
 from windlass.storage.place import (
     Buffer,
@@ -43,41 +38,27 @@ BUSY: Final = ("503", "SlowDown", "429", "500", "502", "504", "timed out", "time
 class ObjectStore(Place):
     """Objects below a prefix of a bucket."""
 
-    def __init__(self, address: Address, state: Path, environ: dict[str, str] | None = None) -> None:
-        """`state` is a folder of this machine for what is known of uploads that are not done.
-
-        Raises StorageError, and MissingPart without the extra `data`.
-        """
+    def __init__(self, address: Address) -> None:
+        """Raises StorageError, and MissingPart without the extra `data`."""
         self.address = address
-        self._state = state
-        self._client: Any = None
         try:
-            self._store = self._open(dict(os.environ) if environ is None else environ)
+            self._store = self._open()
         except ImportError as error:
-            hint = "pip install 'windlass[data]'"
+            hint = "pip install 'obstore<0.13'"
             raise MissingPart(f"{address}: {address.kind}:// needs the extra `data`", hint) from error
 
-    async def entries(self) -> AsyncIterator[list[Entry]]:
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
-        prefix = f"{self.address.path}/" if self.address.path else ""
-        async for batch in self._listed(prefix):
-            yield [one for one in batch if not is_own(one.name)]
-
-    async def _listed(self, prefix: str) -> AsyncIterator[list[Entry]]:
-        if self._client is not None:
-            from windlass.storage.boto import page_of
-
-            async for page in pages(partial(page_of, self._client, self.address.bucket, prefix)):
-                yield page
-            return
         import obstore
 
+        prefix = f"{self.address.path}/" if self.address.path else ""
         with _said(str(self.address)):
             async for batch in obstore.list(self._store, self.address.path or None, chunk_size=LIST_BATCH):
-                found = (one for one in batch if one["path"].startswith(prefix))
+                found = ((one["path"][len(prefix) :], one) for one in batch if one["path"].startswith(prefix))
                 yield [
-                    Entry(one["path"][len(prefix) :], one["size"], one["e_tag"] or str(one["last_modified"]))
-                    for one in found
+                    Entry(name, one["size"], one["e_tag"] or str(one["last_modified"]))
+                    for name, one in found
+                    if not is_own(name)
                 ]
 
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
@@ -110,12 +91,7 @@ class ObjectStore(Place):
 
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
         """See `Place`."""
-        if self.address.kind != "s3":
-            raise StorageError(f"{entry.name}: {self.address}: uploads in parts are made to S3 alone")
-        from windlass.storage.boto import BotoUploads
-
-        uploads = BotoUploads(self._client, self.address.bucket, self.address.key(entry.name))
-        return await asyncio.to_thread(S3Upload, uploads, parts, source, self._state)
+        raise StorageError(f"{entry.name}: {self.address}: uploads in parts are made to S3 alone")
 
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`."""
@@ -132,27 +108,12 @@ class ObjectStore(Place):
         """See `Place`."""
         await asyncio.to_thread(self.put, name, data)
 
-    async def expected(self, entry: Entry) -> str:
-        """See `Place`: a SHA-256 that S3 keeps, if its parts are ours."""
-        if self._client is None:
-            return ""
-        from windlass.storage.boto import BotoUploads
-
-        uploads = BotoUploads(self._client, self.address.bucket, self.address.key(entry.name))
-        return (await asyncio.to_thread(uploads.stored)).digest
-
-    def _open(self, environ: dict[str, str]) -> Any:
+    def _open(self) -> Any:
         from obstore.store import AzureStore, GCSStore
 
         options: Any = {"client_options": CLIENT, "retry_config": RETRIES}
-        if self.address.kind == "gs":
-            return GCSStore(self.address.bucket, **options)
-        if self.address.kind == "az":
-            return AzureStore(self.address.bucket, **options)
-        from windlass.storage.boto import open_s3
-
-        self._client, store = open_s3(self.address, options)
-        return store
+        kind = GCSStore if self.address.kind == "gs" else AzureStore
+        return kind(self.address.bucket, **options)
 
 
 @contextmanager

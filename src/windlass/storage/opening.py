@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from windlass.storage.address import Address
 from windlass.storage.folder import PARTIAL, Folder
 from windlass.storage.journal import Journal
 from windlass.storage.names import OWN
+from windlass.storage.note import Noted
 from windlass.storage.objects import ObjectStore
 from windlass.storage.place import Place, system_errors
 from windlass.storage.s3_store import S3Store
@@ -24,19 +24,10 @@ LOCK: Final = "lock"
 
 
 def open_place(address: Address, home: Path) -> Place:
-    """The place of an address; `home` is the folder of this user's records. Raises StorageError, MissingPart.
-
-    Without the extra `data`, S3 is reached by the standard library: more slowly, and without the profiles of boto3.
-    """
+    """The place of an address; `home` is the folder of this user's records. Raises StorageError, MissingPart."""
     if address.is_folder:
         return Folder(address)
-    state = _state(address, home)
-    return S3Store(address, state) if address.kind == "s3" and not has_extra() else ObjectStore(address, state)
-
-
-def has_extra() -> bool:
-    """Whether the extra `data` is installed."""
-    return all(find_spec(name) is not None for name in ("obstore", "boto3"))
+    return S3Store(address, _state(address, home)) if address.kind == "s3" else ObjectStore(address)
 
 
 @contextmanager
@@ -53,6 +44,11 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
             yield journal
         if destination.is_folder:
             _remove_finished(folder)
+
+
+def note_of(source: Address, destination: Address, home: Path) -> Noted:
+    """Where a copy notes that it left nothing to do."""
+    return Noted(_state(destination, home).parent / "notes" / f"{_key(f'{source} {destination}')}.json")
 
 
 @contextmanager
@@ -98,7 +94,11 @@ def _remove_finished(folder: Path) -> None:
 
 def _state(address: Address, home: Path) -> Path:
     """A folder of this machine for what is known of a store."""
-    return home / "transfers" / hashlib.sha256(str(address).encode()).hexdigest()[:20]
+    return home / "transfers" / _key(str(address))
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:20]
 
 
 def _refuse_overlap(source: Address, destination: Address) -> None:

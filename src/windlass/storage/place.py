@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from windlass.errors import StorageError
 from windlass.storage.address import Address
@@ -28,6 +27,10 @@ class Throttled(StorageError):
     """A store asks for fewer requests."""
 
 
+class Unreachable(Throttled):
+    """A store has never answered, and nothing listens at its address: the address may be wrong."""
+
+
 @contextmanager
 def system_errors(what: str) -> Iterator[None]:
     """Errors of the system as ours."""
@@ -40,9 +43,8 @@ def system_errors(what: str) -> Iterator[None]:
         raise (Fatal if error.errno == errno.EROFS else StorageError)(words) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file as its place lists it."""
+class Entry(NamedTuple):
+    """One file as its place lists it. A tuple, since there may be 100,000 of them."""
 
     name: str
     """Below the address, with `/` between its parts."""
@@ -86,8 +88,11 @@ class Place(ABC):
     address: Address
 
     @abstractmethod
-    def entries(self) -> AsyncIterator[list[Entry]]:
-        """All files, in batches, in any order, without ours (`names.OWN`)."""
+    def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
+        """All files, in batches, in any order, without ours (`names.OWN`).
+
+        Between the `cuts`, names in order, a store may be asked for several ranges at once.
+        """
 
     @abstractmethod
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from windlass.storage.manifest import Manifest
+from windlass.storage.manifest import File
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,12 @@ class Progress:
 class Copied:
     """What a copy has done."""
 
-    manifest: Manifest
-    """Of the destination."""
+    digest: str
+    """Of the set at the destination."""
+    num_files: int
+    set_bytes: int
+    files: Mapping[str, File]
+    """Of the destination, by name; empty where a note showed that nothing has changed."""
     num_copied: int
     num_bytes: int
     """That were moved."""

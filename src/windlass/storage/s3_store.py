@@ -1,4 +1,4 @@
-"""S3 as a place by the standard library alone, for pods and machines without obstore."""
+"""S3 as a place, by the standard library alone: on this machine, and in pods that have nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,18 +15,21 @@ from xml.sax.saxutils import escape
 
 from windlass.errors import StorageError, UsageError
 from windlass.s3.bucket import PASSING, PAYLOAD_HEADER, Answer, Bucket
-from windlass.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, StoreError
+from windlass.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, NoAnswer, StoreError
 from windlass.s3.objects import parsed
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts, to_s3
 from windlass.storage.listing import Page, pages, parse
 from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, Uploads
 from windlass.storage.names import is_own
-from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled
+from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled, Unreachable
 
 PIECE_BYTES: Final = 256 << 10
 """That are handed on at once: what is lost of each request when the process is killed."""
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+DIRECTORY: Final = "--x-s3"
+"""What the names of directory buckets end with."""
+CHECK_ENDPOINT: Final = "check the region, AWS_ENDPOINT_URL_S3 and the network"
 CHECKSUM_MODE: Final = {"x-amz-checksum-mode": "ENABLED"}
 
 
@@ -42,16 +45,19 @@ class S3Store(Place):
         with _said(str(address)):
             self._bucket = Bucket(address.bucket, environ)
 
-    async def entries(self) -> AsyncIterator[list[Entry]]:
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
-        async for page in pages(self._page):
+        # A directory bucket has no order of names, and cannot be asked for those after one.
+        async for page in pages(self._page, () if self.address.bucket.endswith(DIRECTORY) else cuts):
             yield [one for one in page if not is_own(one.name)]
 
-    def _page(self, token: str) -> Page:
+    def _page(self, token: str, after: str) -> Page:
         prefix = f"{self.address.path}/" if self.address.path else ""
         query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
         if token:
             query["continuation-token"] = token
+        elif after:
+            query["start-after"] = f"{prefix}{after}"
         with _said(str(self.address)):
             root = _root(self._bucket, "", self._bucket.send_once("GET", "", query))
         try:
@@ -93,7 +99,7 @@ class S3Store(Place):
 
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`."""
-        with _said(f"{self.address}{name}"):
+        with _said(str(self.address)):
             try:
                 return (await asyncio.to_thread(self._bucket.send_once, "GET", self.address.key(name))).body
             except MissingBucket:
@@ -226,6 +232,8 @@ def _said(what: str) -> Iterator[None]:
         yield
     except StoreError as error:
         words = str(error.strerror)
+        if isinstance(error, NoAnswer):
+            raise Unreachable(f"{what}: {error}", CHECK_ENDPOINT) from error
         if isinstance(error, Busy):
             raise Throttled(f"{what}: {error}") from error
         if isinstance(error, MissingBucket):

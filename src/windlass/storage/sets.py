@@ -10,18 +10,19 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
-from windlass.storage.files import write_whole
+from windlass.storage.files import version, write_whole
 from windlass.storage.folder import Folder
-from windlass.storage.manifest import BadManifest, Manifest
+from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.place import Entry
 
 MANIFEST: Final = "manifest.jsonl"
@@ -73,6 +74,11 @@ class SetFolder:
         if found is None or any(place.version_of(one.name) != one.version for one in found.files.values()):
             return None
         return _set(files.parent, {})
+
+    def names(self, one: CachedSet | None) -> Iterable[str]:
+        """The names of the files of a set, in order."""
+        found = None if one is None else _manifest(one.folder.parent)
+        return () if found is None else found.files
 
     def has_just(self, one: CachedSet, entries: Iterable[Entry]) -> bool:
         """Whether a set is just what its source lists."""
@@ -171,14 +177,14 @@ def link_tree(files: Path, to: Path) -> None:
         write_whole(to / manifests.IN_FOLDER, (files.parent / MANIFEST).read_bytes())
 
 
-def remove_others(files: Path, found: Manifest) -> None:
+def remove_others(files: Path, wanted: Mapping[str, File]) -> None:
     """Remove what is not in a set."""
     with said(str(files)):
         for below, _, names in os.walk(files):
             for name in names:
                 path = Path(below, name)
                 known = path.relative_to(files).as_posix()
-                if known not in found.files and known != manifests.IN_FOLDER:
+                if known not in wanted and known != manifests.IN_FOLDER:
                     path.unlink()
 
 
@@ -210,7 +216,14 @@ def _sources_of(one: CachedSet) -> dict[str, tuple[int, str]]:
 
 
 def _manifest(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST
     try:
-        return Manifest.from_bytes((folder / MANIFEST).read_bytes())
+        return _read(path, version(path.stat()))
     except (OSError, BadManifest):
         return None
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, _version: str) -> Manifest:
+    """A manifest is asked for several times while a set is staged. Raises OSError, BadManifest."""
+    return Manifest.from_bytes(path.read_bytes())

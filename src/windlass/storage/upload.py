@@ -26,8 +26,8 @@ def uploaded(home: str, name: str, folder: str, destination: str) -> dict[str, A
     with child.reported(name) as progress, journal_for(of, to, Path(home), waits=True) as journal:
         done = asyncio.run(Copy(*places, journal, progress).run())
     return {
-        "name": name, "digest": done.manifest.digest, "files": len(done.manifest.files),
-        "bytes": done.manifest.num_bytes, "moved": done.num_bytes,
+        "name": name, "digest": done.digest, "files": done.num_files,
+        "bytes": done.set_bytes, "moved": done.num_bytes,
         "refused": [f"{one.name}: {one.why}" for one in done.refused],
     }  # fmt: skip
 

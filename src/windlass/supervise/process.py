@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,8 +63,18 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
         writer.close()  # commands that resume or remove the run need not wait for what follows
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        tell_end(store, plan)
         supervisor.backend.watch_node_deletion(store)
         store.empty_trash()  # no command waits for this process
+
+
+def tell_end(store: Store, plan: Plan) -> None:
+    """Tell the webhook of the job, if it has one, of the end of its run. Raises StoreError."""
+    if plan.policy.get("notify"):
+        from windlass.supervise import notify  # its imports are as large as a supervisor
+
+        if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
+            notify.tell_end(store, plan.run_id, webhook, time.sleep)
 
 
 def supervisor_pid(run_dir: Path) -> int | None:

@@ -69,11 +69,10 @@ class Supervisor:
         min_nodes = policy.get("min_nodes", plan.num_nodes)
         self.membership = Membership(plan.num_nodes, min_nodes, policy.get("node_back_seconds", 0.0))
         self.record = Recorder(writer, self.membership.take, now=clock.time)
-        launcher = plan.job.get("launcher") or ("plain" if plan.job.get("command") else "torchrun")
         self.run_state = RunState(
             self.record, policy, self.membership,
             Liveness(self.record, self.membership, backend.unreachable, clock),
-            RunProgress(self.record, plan.num_nodes), clock, has_process_group=launcher == "torchrun",
+            RunProgress(self.record, plan.num_nodes), clock, has_process_group=plan.nodes.launcher == "torchrun",
         )  # fmt: skip
         self.monitor: AttemptMonitor | None = None
         """The attempt in progress; None between two."""

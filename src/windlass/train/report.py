@@ -21,7 +21,7 @@ MAX_LINE_BYTES = 4095
 INTERVAL_SECONDS = 0.1
 """At most ten lines a second from a process: enough for an eye, and a conversion from a GPU waits for the GPU."""
 
-_RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "WINDLASS_RANK")
 _STDOUT_FD = 1
 _SHORTEST_WINDOW_SECONDS = 0.05  # speeds over less than this are noise
 _NUM_METRICS = 64

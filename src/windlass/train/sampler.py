@@ -222,4 +222,6 @@ def _rank_and_size() -> tuple[int, int]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    # Without those of torchrun, of the ranks that `launcher: plain` starts side by side.
+    prefix = "" if "RANK" in os.environ else "WINDLASS_"
+    return int(os.environ.get(f"{prefix}RANK", "0")), int(os.environ.get(f"{prefix}WORLD_SIZE", "1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,6 +37,10 @@ class RunOnCluster:
     """The user who started it; empty where that is not recorded in the cluster."""
     supervisor: str
     """`cluster` where its supervisor is a pod of the cluster, and with it the record; else empty."""
+    labels: Mapping[str, str]
+    """Those of its job."""
+    note: str
+    """What users have written about it, where its record is in the cluster or here."""
 
 
 def on_cluster(state: RunState) -> RunOnCluster:

@@ -42,6 +42,66 @@ class RemovedRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class LogLineView:
+    """A line of a rank."""
+
+    time: float
+    """When it arrived, in Unix seconds."""
+    attempt: int
+    """From 1."""
+    rank: int
+    text: str
+    """Without its newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetView:
+    """A target that `--on` can name."""
+
+    name: str
+    kind: str
+    """`local`, `kubernetes`, `sagemaker` or `sagemaker-local`."""
+    place: str
+    """`this machine`, the context and namespace of a cluster, or the region of an account."""
+    file: str | None
+    """The file that names it; null for `local` where none does."""
+    settings: Mapping[str, Any]
+    """Its other fields, as far as they are not their defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """The note on a run."""
+
+    id: str
+    note: str
+    """Empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRun:
+    """A run that ended long ago."""
+
+    id: str
+    phase: Phase
+    age_seconds: float
+    """Since its end."""
+    kept_for: str = ""
+    """Why it was not removed; empty for one that was."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRuns:
+    """What `prune` removed, oldest first."""
+
+    removed: tuple[PrunedRun, ...]
+    kept: tuple[PrunedRun, ...]
+    """Those that `--force` would have removed too."""
+    is_dry: bool
+    """Whether nothing was removed."""
+
+
+@dataclass(frozen=True, slots=True)
 class VerdictView:
     """One explanation of how a run ended."""
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from windlass.code.kept import why_not_kept
+from windlass.code.revision import Revision
 from windlass.runs import events
 from windlass.runs.data import DataDifference, data_differences
 from windlass.runs.ledger import Ledger, fold_ledger, ledger_of
@@ -39,6 +41,10 @@ class RunSummary:
     """The user who started it; empty in records of older versions."""
     supervisor: str
     """`cluster` where its supervisor is a pod of the cluster; empty where it is a process of `host`."""
+    labels: Mapping[str, str]
+    """Those of its job."""
+    note: str
+    """What its user has written about it."""
     phase: Phase
     exit_code: int | None
     """The exit code of the rank that failed first; null while the run goes on."""
@@ -89,6 +95,12 @@ class Run(RunSummary):
     procs_per_node: int
     max_restarts: int
     """How many restarts the job allows."""
+    revision: Revision | None
+    """The commit that its code was at; null outside of a git work tree, and in records of older versions."""
+    code_not_kept: str
+    """Why the code that it began with was not kept beside its record; empty where it was."""
+    imports: tuple[str, ...]
+    """Libraries that take long to import, and that its script was seen to import."""
     ledger: Ledger
     network: events.NetworkCreated | None
     """The addresses of nodes that have a network of their own; null where they have none."""
@@ -141,6 +153,7 @@ def summary_of(status: Status, now: float, *, is_here: bool, current: RunState |
 def run_of(
     status: Status, plan: Mapping[str, Any], ledger: Ledger, now: float, *, is_here: bool,
     current: RunState | None = None, disk_full: bool = False, data_differences: tuple[DataDifference, ...] = (),
+    code_not_kept: str = "",
 ) -> Run:  # fmt: skip
     """The view of one run; `plan` is its recorded plan."""
     network = next((step["request"] for step in plan.get("steps", ()) if step["kind"] == "network"), None)
@@ -149,6 +162,9 @@ def run_of(
         num_nodes=plan.get("num_nodes", 1),
         procs_per_node=plan.get("procs_per_node", 1),
         max_restarts=plan.get("policy", {}).get("max_restarts", 0),
+        revision=Revision(**found) if (found := plan.get("revision")) else None,
+        code_not_kept=code_not_kept,
+        imports=tuple(plan.get("nodes", {}).get("imports", ())),
         ledger=ledger,
         network=None if network is None else events.NetworkCreated.from_json(network),
         data=tuple(map(events.DataStaged.from_json, status.data)),
@@ -166,6 +182,7 @@ def recorded_run(status: Status, store: Store, now: float, current: RunState | N
         is_here=store.host_elsewhere(status) is None,
         disk_full=not status.phase.is_terminal and not store.reserve.has_room(),
         data_differences=data_differences(status, store),
+        code_not_kept=why_not_kept(store.run_dir(status.id)),
     )  # fmt: skip
 
 

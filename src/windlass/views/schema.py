@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from windlass.plan.plan import Plan, Step
-from windlass.views import cluster, cluster_pods, reports, run
+from windlass.views import cluster, cluster_pods, platform, prices, reports, run
 from windlass.worker.values import REQUIRED, Value
 
 PRINTED: Final[Mapping[str, Any]] = {
@@ -32,9 +32,11 @@ PRINTED: Final[Mapping[str, Any]] = {
     | reports.Removed
     | cluster_pods.ClusterAnswer,
     "events": reports.EventView,
+    "logs": reports.LogLineView,
     "why": reports.Why,
     "cost": reports.CostReport,
     "resume": reports.RunId | run.Run,
+    "rerun": reports.RunId | run.Run,
     "checkpoints": reports.CheckpointList,
     "checkpoints-verify": reports.VerifiedCheckpoints,
     "checkpoints-prune": reports.PrunedCheckpoints,
@@ -42,9 +44,12 @@ PRINTED: Final[Mapping[str, Any]] = {
     "artifacts": reports.ArtifactList,
     "cp": reports.CopiedFiles,
     "rm": reports.RemovedRuns,
+    "note": reports.RunNote,
+    "prune": reports.PrunedRuns,
     "init": reports.WrittenJob,
     "import": reports.ImportedJob,
     "check": reports.CheckedJob | reports.CheckedCluster,
+    "targets": list[reports.TargetView],
     "target-setup": reports.TargetSetup,
     "data-copy": reports.DataCopied,
     "data-fetch": reports.DataFetched | reports.DataRecipeList,
@@ -52,11 +57,22 @@ PRINTED: Final[Mapping[str, Any]] = {
     "data-ls": reports.DataList | reports.DataCacheList,
     "data-stage": reports.StagedData,
     "data-rm": reports.CachedData,
+    "prices-list": prices.PriceList,
+    "prices-update": prices.PricesUpdated,
+    "cluster-init": platform.WrittenCluster,
+    "cluster-plan": platform.ClusterPlan,
+    "cluster-up": platform.ClusterMade,
+    "cluster-down": platform.ClusterRemoved,
+    "cluster-ls": list[platform.ClusterSummary],
+    "cluster-status": platform.ClusterStatus,
+    "cluster-audit": platform.ClusterAudit,
+    "cluster-export": platform.ExportedCluster,
     "doctor": reports.DoctorReport,
     "error": reports.ErrorReport,
 }
 """The view that each command prints. `run` and `resume` print the first with --detach; `status`, `stop` and `ps` the
-second with --on, `ps --watch` a line for each of the others; `events` one a line; `check` the second for a cluster."""
+second with --on, `ps --watch` a line for each of the others; `events` and `logs` one a line; `check` the second for a
+cluster."""
 
 
 _VALUES: Final[dict[type, type[Value]]] = {}

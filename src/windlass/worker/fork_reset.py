@@ -52,6 +52,7 @@ class ForkReset:
 
     def __init__(self, imports: Imports) -> None:
         """In the warm process, when the imports are done."""
+        self.watch = imports.watch
         self._variables = imports.variables_changed()
         self._handlers = {number: signal.getsignal(number) for number in OVERWRITTEN_SIGNALS}
         self._kept: list[object] = []

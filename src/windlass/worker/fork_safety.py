@@ -12,20 +12,10 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any
 
-PER_RANK = frozenset({
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-    "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
-})  # fmt: skip
-PER_RANK_PREFIXES = ("WINDLASS_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
-"""Variables of one rank, or of one run: a module that reads one while it is imported cannot be shared."""
-PER_TERMINAL = frozenset({
-    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID",
-    "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TMUX", "TMUX_PANE", "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE",
-})  # fmt: skip
-"""Variables that no import reads. Any other that differs means another warm process."""
+from windlass.worker.environ_watch import EnvironWatch
+
 OVERWRITTEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE)
 """Signals that a node worker takes for itself, before its ranks get back what the imports had set."""
 THREAD_PATIENCE_SECONDS = 0.5
@@ -34,44 +24,23 @@ TRIAL_SECONDS = 10
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
-def lasting(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are the same for every rank and in every terminal."""
-    return {
-        name: value
-        for name, value in env.items()
-        if name not in PER_RANK and name not in PER_TERMINAL and not name.startswith(PER_RANK_PREFIXES)
-    }
-
-
 class Imports:
     """What importing did to this process besides the importing. Made before it, closed after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, initial: dict[str, str]) -> None:
+        """`initial` is the environment that this process was started with."""
         self.environ = dict(os.environ)
         self.state = process_state()
         self.descriptors = _descriptors()
         self.shared = _shared_memory()
-        self.children = _children()
-        self.read: str = ""
-        """The first variable of one rank that was read."""
-        self._watch_environ()
-
-    def _watch_environ(self) -> None:
-        found = self
-        plain = type(os.environ)
-
-        class Watched(plain):  # type: ignore[misc, valid-type]
-            def __getitem__(self, name: str) -> str:
-                if name in PER_RANK or str(name).startswith(PER_RANK_PREFIXES):
-                    found.read = found.read or name
-                return str(super().__getitem__(name))
-
-        self._plain = plain
-        os.environ.__class__ = Watched
+        self.children = children()
+        self.watch = EnvironWatch(initial)
+        self.watch.note_start()
+        self.watch.open()
 
     def close(self) -> None:
         """Look no further."""
-        os.environ.__class__ = self._plain
+        self.watch.close()
 
     def variables_changed(self) -> dict[str, str | None]:
         """What the imports set in the environment, and None for what they took out of it."""
@@ -81,11 +50,11 @@ class Imports:
 
     def why_unsafe(self) -> str:
         """What makes a fork differ from a new interpreter; empty where nothing does."""
-        if self.read:
-            return f"an import reads {self.read}, which every rank has of its own"
+        if self.watch.of_rank:
+            return f"an import reads {self.watch.of_rank}, which every rank has of its own"
         if reason := why_unsafe(THREAD_PATIENCE_SECONDS):
             return reason
-        if _children() - self.children:  # asked before the first fork: later, the nodes of runs are children too
+        if children() - self.children:  # asked before the first fork: later, the nodes of runs are children too
             return "the imports left a process running, which is not the ranks' child"
         if changed := [name for name, value in process_state().items() if value != self.state[name]]:
             return f"the imports changed the {changed[0]} of their process"
@@ -164,7 +133,7 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _children() -> set[str]:
+def children() -> set[str]:
     """Pids of this process's children."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
@@ -198,7 +167,7 @@ def package_fingerprint(known: dict[str, tuple[int, int]] | None = None) -> dict
 
     With `known`, of the same paths as there.
     """
-    paths = set(known) if known is not None else {*_imported_files(), *mapped("/"), *_package_folders()}
+    paths = set(known) if known is not None else {*_imported_files(), *mapped("/"), *package_folders()}
     found = {}
     for path in paths:
         try:
@@ -221,9 +190,13 @@ def _imported_files() -> set[str]:
     return {path for path in files if isinstance(path, str)}
 
 
-def _package_folders() -> list[str]:
-    """Those of the interpreter: an installation, an upgrade and a removal each change one of them."""
-    return [path for path in sys.path if os.path.isdir(path) and _is_installed(path)]
+def package_folders() -> list[str]:
+    """Those of the interpreter: an installation, an upgrade and a removal each change one of them.
+
+    A command in `bin` has that folder in its path too, which holds no packages.
+    """
+    found = [path for path in sys.path if os.path.isdir(path) and _is_installed(path)]
+    return [path for path in found if os.path.basename(path) != "bin"]
 
 
 def _is_installed(path: str) -> bool:

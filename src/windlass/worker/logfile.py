@@ -14,10 +14,16 @@ from windlass.worker.progress import Recogniser
 from windlass.worker.reserve import Reserve
 
 TAIL_BYTES = 64 << 10
+USAGE_BYTES = 8 << 10
 _RECORD = struct.Struct("<QQ")
 _TRACEBACK = b"Traceback (most recent call last)"
 _STRUCTURED = re.compile(rb"^::windlass \{[^\n]*\n?", re.MULTILINE)
 _OF_BAR = ("step", "total", "rate", "samples_per_second", "percent")
+
+
+def is_usage(text: bytes | bytearray) -> bool:
+    """Whether a program has written a usage message and nothing else, as argparse and click do."""
+    return len(text) < USAGE_BYTES and b"usage: ".startswith(text[:USAGE_BYTES].lstrip().lower()[:7])
 
 
 class LogFile:
@@ -39,7 +45,7 @@ class LogFile:
         self._total: object = None
         """How many steps the rank has reported there will be, in another way than by its output."""
         self.has_output = False
-        """Whether the rank has written anything at all."""
+        """Whether the rank has written anything but a usage message."""
         self.dropped_bytes = 0
         """What could not be written since the disk was full."""
         self.dropped_lines = 0
@@ -78,11 +84,11 @@ class LogFile:
 
     def keep(self, data: bytes, now_ns: int) -> None:
         """Append what the rank wrote and look for progress in it."""
-        self.has_output = True
         self._write(data)
         if _TRACEBACK in data:
             self.traceback_at = now_ns / 1e9
         self._tail += data[-TAIL_BYTES:]
+        self.has_output = self.has_output or not is_usage(self._tail)
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
         found = self._recogniser.feed(data)

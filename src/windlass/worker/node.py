@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from windlass.worker import netns, output_size, process, resume
+from windlass.worker import devices, netns, output_size, process, resume
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.event_log import EventLog
 from windlass.worker.heartbeat import Heartbeat
@@ -50,6 +50,7 @@ from windlass.worker.rank_start import Start
 from windlass.worker.ranks import Rank
 from windlass.worker.rendezvous_check import ALONE, looks_alone
 from windlass.worker.reserve import Reserve
+from windlass.worker.setup_step import SetupStep
 from windlass.worker.stack_dump import ask_after_failure, flights_of, forget, take_stacks, waited_in_vain
 from windlass.worker.tracebacks import with_error_file
 from windlass.worker.values import ShapeError
@@ -130,7 +131,7 @@ class Node:
             self._report_checkpoint(self.spec.ranks[0].rank, found)
         if self.spec.network is not None:
             self._watch_for_notices()  # a network namespace has no route to the instance metadata
-        if self._enter_network():
+        if self._enter_network() and self._set_up():
             self._start_ranks()
         if self.spec.network is None:
             self._watch_for_notices()
@@ -174,11 +175,28 @@ class Node:
                 netns.enter(self.spec.network, self.folder)
             if self.spec.heartbeat is not None:
                 self.heartbeat = Heartbeat(self.spec.heartbeat)
-                self.selector.register(self.heartbeat.socket, selectors.EVENT_READ, self._beat)
+                self.selector.register(self.heartbeat.socket, selectors.EVENT_READ, self.beat)
         except OSError as error:
             self._fail_to_start(self.spec.ranks[0].rank, error)
             return False
         return True
+
+    def _set_up(self) -> bool:
+        """Run the job's script that comes before the ranks, if it has one; gives whether the ranks can be started."""
+        if not self.spec.setup:
+            return True
+        try:
+            return SetupStep(self).run()
+        except OSError as error:
+            self._fail_to_start(self.spec.ranks[0].rank, error)
+            return False
+
+    def fail_before_ranks(self, rank: int, exit_code: int, tail: str, *, ended_by_us: bool = False) -> None:
+        """Report that no rank is started since what comes before them has failed, or was stopped."""
+        self.own_failures.append(failure(rank, exit_code, time.time(), tail, ended_by_us=ended_by_us))
+        if not ended_by_us:
+            self.events.add(RankFailing(time.time(), rank))  # the ranks of the other nodes would wait for it
+            self._end_others(by="failure")
 
     def _start_ranks(self) -> None:
         """Start all ranks, up to the first that cannot be started."""
@@ -204,7 +222,7 @@ class Node:
         number = spec.rank
         done = os.path.join(self.folder, f"rank-{number}.done")
         env = {**environ, **self.spec.env, **spec.env, DONE_VARIABLE: done}
-        env.update(self._status_environment(number, env))
+        env.update({**self._status_environment(number, env), **devices.of_jax(env)})
         read, write = os.pipe()
         try:
             pid = self.start(list(spec.argv), self.spec.cwd, env, write, beside)
@@ -279,7 +297,7 @@ class Node:
         busy = False
         for key, _ in ready:
             if key.data is None:
-                self._take_signals()
+                self.take_signals()
             elif not isinstance(key.data, Rank):
                 key.data()
             else:
@@ -287,7 +305,7 @@ class Node:
                 self._drain(key.data, now_ns)
         self._reap()
         self._read_marks()
-        self._beat()
+        self.beat()
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             self._kill_all()
         self.events.write()
@@ -310,7 +328,8 @@ class Node:
             due.append(self.marks_at - now)
         return due
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Send and read heartbeats, and report which nodes are silent."""
         if self.heartbeat is not None and self.heartbeat.turn():
             self.events.add(PeersUnreachable(time.time(), self.heartbeat.silent))
 
@@ -422,7 +441,8 @@ class Node:
         self.signals = read
         self.selector.register(read, selectors.EVENT_READ, None)
 
-    def _take_signals(self) -> None:
+    def take_signals(self) -> None:
+        """Act on the signals that have arrived: a stop ends the ranks, or what runs before them."""
         try:
             numbers = os.read(self.signals, 4096)
         except BlockingIOError:

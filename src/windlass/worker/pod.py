@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from windlass.worker import event_feed, fork_safety, output_size, pod_node, pod_reuse, process, warm_server
+from windlass.worker import environ_watch, event_feed, import_ahead, output_size, pod_node, pod_reuse, process
 from windlass.worker.pod_log import PodLog
 from windlass.worker.protocol import ATTEMPT, POD, STACKS_SIGNAL, NodeSpec, unpack
 
@@ -233,7 +233,7 @@ def _execute(
     """Begin this process again, to import what the ranks of this node will; without one, to import nothing."""
     modules = spec.warm if spec is not None else ()
     env = {**os.environ, **(spec.env if spec is not None else {})}
-    state = {"modules": modules, "client": client, "env": dict(os.environ), "warm_env": env}
+    state = {"modules": modules, "client": client, "env": dict(os.environ)}
     file = os.memfd_create("state")
     os.write(file, json.dumps(state).encode())
     os.lseek(file, 0, os.SEEK_SET)
@@ -244,7 +244,7 @@ def _execute(
     arguments = [os.path.abspath(__file__), folder, nodes, str(file)]
     # An interpreter that imports ahead must find what those of the ranks find, and needs room for their names.
     options = [*arguments, process.PADDING] if modules else ["-I", "-S", *arguments]
-    os.execve(sys.executable, [sys.executable, *options], fork_safety.lasting(env) if modules else env)
+    os.execve(sys.executable, [sys.executable, *options], environ_watch.lasting(env) if modules else env)
 
 
 def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imports | None:
@@ -252,14 +252,14 @@ def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imp
     with open(os.path.join(base, "imports.out"), "w+b", buffering=0) as said:
         for descriptor in (1, 2):
             os.dup2(said.fileno(), descriptor)
-        reset, why_unsafe = warm_server.import_ahead(state["modules"])
+        reset, why_unsafe = import_ahead.import_ahead(import_ahead.parts_of(state["modules"]))
         said.seek(0)
         log.put(POD, said.read())
     os.environ.clear()
     os.environ.update(state["env"])
     gc.collect()
     gc.freeze()  # a collection in the forked ranks must not touch, and so copy, every page of the imports
-    return None if why_unsafe else pod_node.Imports(reset, state["warm_env"])
+    return None if why_unsafe else pod_node.Imports(reset)
 
 
 def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.Identity]:

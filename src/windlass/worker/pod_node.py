@@ -27,6 +27,8 @@ NAME_SECONDS = 600.0
 """How long the name of the first pod may take to be known: until it has an address, which may wait for an image."""
 NAME_PAUSE_SECONDS = 0.2
 LOG_SECONDS = 5.0
+OF_OPERATORS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that the operator of a PyTorchJob sets in the pod; ranks have those of their job's launcher, or none."""
 QUOTED_BYTES = 64 << 10
 FAILURE_FILE = "WINDLASS_FAILURE_FILE"
 """Variable: where the platform of this container reads why it has failed."""
@@ -35,14 +37,12 @@ FAILURE_FILE = "WINDLASS_FAILURE_FILE"
 class Imports:
     """What the first process of the pod has imported for its ranks, which are then its forks."""
 
-    def __init__(self, reset: ForkReset, env: Mapping[str, str]) -> None:
-        """`env` is what it was imported with."""
+    def __init__(self, reset: ForkReset) -> None:
         self.reset = reset
-        self.env = fork_safety.lasting(env)
 
     def start(self, spec: NodeSpec) -> Start:
         """How this node starts its ranks: by forks where they are as good as new interpreters."""
-        other = fork_safety.lasting({**os.environ, **spec.env}) != self.env
+        other = self.reset.watch.differs({**os.environ, **spec.env})
         if other or spec.launch is not None or fork_safety.why_unsafe() or fork_safety.shadowed(spec.script):
             return ColdStart()
         return WarmStart(self.reset)
@@ -84,6 +84,8 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
     with open(output, "wb", buffering=0) as file:  # of a launcher, and tracebacks of this process
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    for name in OF_OPERATORS:
+        os.environ.pop(name, None)
     make_folders(spec.env)
     _wait_for_name(spec, base, log)
     if spec.launch is not None and spec.launch.port is not None:
@@ -135,13 +137,14 @@ def _wait_for_name(spec: NodeSpec, base: str, log: PodLog) -> None:
 
     Its name goes with its end. Where it needed no rendezvous and has ended already, there is nothing to wait for.
     """
+    first = spec.env.get("MASTER_ADDR") or spec.env["WINDLASS_MASTER_ADDR"]
     first_ended = os.path.join(base, f"{pod_reuse.FIRST_ENDED}{spec.attempt}")
 
     def look() -> None:
         if not os.path.exists(first_ended):
-            socket.getaddrinfo(spec.env["MASTER_ADDR"], None)
+            socket.getaddrinfo(first, None)
 
-    _wait(look, f"the name {spec.env['MASTER_ADDR']}", "is not known", log)
+    _wait(look, f"the name {first}", "is not known", log)
 
 
 def _wait_for_port(name: str, port: int, log: PodLog) -> None:

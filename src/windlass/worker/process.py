@@ -181,6 +181,11 @@ class Birth:
                 os._exit(1)
 
 
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends (Linux)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _libc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 

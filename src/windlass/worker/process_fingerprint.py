@@ -16,6 +16,12 @@ RIGHTS = frozenset({"Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", 
                     "Mems_allowed_list"})  # fmt: skip
 """Lines of `/proc/self/status` that a child inherits."""
 
+CGROUP_LIMITS = {"memory.max": "max", "memory.high": "max", "memory.swap.max": "max", "cpu.max": "max 100000",
+                 "cpu.weight": "100", "cpu.idle": "0", "cpuset.cpus": "", "cpuset.mems": ""}  # fmt: skip
+"""Files of a control group that limit what its processes can use, with what they hold where there is no limit.
+
+`pids.max` is not among them: systemd sets the same high one for each of its groups."""
+
 
 def process_fingerprint() -> dict[str, Any]:
     """Rights, limits, namespaces and scheduling of this process, as JSON data. Raises OSError without `/proc`."""
@@ -29,10 +35,35 @@ def process_fingerprint() -> dict[str, Any]:
         "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
         "spaces": [os.readlink(f"/proc/self/ns/{name}") for name in SPACES],
         "root": os.readlink("/proc/self/root"),
-        "cgroup": _read("cgroup"),
+        "cgroup": cgroup_limits(_read("cgroup")),
         "boot": boot_id(),  # a home may be shared by machines that are alike
         "oom": _read("oom_score_adj"),
     }
+
+
+def cgroup_limits(lines: str, mount: str = "/sys/fs/cgroup") -> object:
+    """The limits under which this process is, each with the control group that sets it; `lines` are its `cgroup` file.
+
+    Each login, and each tab of some terminals, has a control group of its own, mostly without limits: a fork of one
+    can serve another. Where limits cannot be read, as with version 1 of control groups, the groups themselves count.
+    """
+    if not lines.startswith("0::/") or lines.count("\n") > 1 or "/.." in lines:
+        return lines
+    folder, found = lines[3:].strip().rstrip("/"), []
+    if not os.path.isdir(mount + folder) or not os.path.exists(f"{mount}{folder}/cgroup.controllers"):
+        return lines
+    while True:
+        for name, default in CGROUP_LIMITS.items():
+            try:
+                with open(f"{mount}{folder}/{name}") as file:
+                    value = file.read().strip()
+            except OSError:
+                continue  # not controlled here, or the root
+            if value != default:
+                found.append([folder, name, value])
+        if not folder:
+            return found
+        folder = folder.rpartition("/")[0]
 
 
 def name_of(identity: dict[str, Any]) -> str:

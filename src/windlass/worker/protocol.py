@@ -142,6 +142,8 @@ class NodeSpec(Value):
     """Pattern of the script's progress lines."""
     stay_seconds: float = 0.0
     """How long a pod whose ranks failed waits for the next attempt."""
+    setup: str = ""
+    """Shell script that runs once on a machine before the ranks: see `worker/setup_step.py`."""
     outputs_max: int = 0
     """Bytes that the outputs of a pod may have to be kept until the supervisor has them; 0: they are not."""
     resume: Optional[ResumeSpec] = None

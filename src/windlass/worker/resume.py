@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from windlass.worker.protocol import NodeSpec, ResumeSpec
 
 PLACE = "{path}"
-"""What stands for the checkpoint in the added arguments."""
+"""What stands for the checkpoint in the added arguments; without it they only say that there is one."""
 STATE = "trainer_state.json"
 LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
 """Of each kind of folder, the file that is written when all others are there."""
@@ -224,6 +224,8 @@ def _chosen(request: ResumeSpec, path: str, refused: list[dict[str, Any]]) -> Ch
     step = step_of(path)
     if step is not None:
         event["step"] = step
+    if request.named and not any(PLACE in word for word in request.words):
+        raise ValueError(f"cannot resume from {request.named}: checkpoint.resume has no {PLACE}, so the script chooses")
     words = tuple(word.replace(PLACE, path) for word in request.words)
     return Choice(path, words, (*refused, event))
 

@@ -102,11 +102,11 @@ def _place_nodes(source: str, target: str, hosts: list[str]) -> None:
     """Write the specs of the nodes with this host's folders, and with the names by which the hosts are known here."""
     with gzip.open(source, "rt") as file:
         text = file.read()
-    if BASE != OPT:
-        text = re.sub(re.escape(OPT) + r"(?=[/\"])", lambda _: json.dumps(BASE)[1:-1], text)
     names = {f"algo-{number}": host for number, host in enumerate(hosts, 1)}
     if any(name != host for name, host in names.items()):
         text = re.sub(r"\balgo-\d+\b", lambda found: names.get(found[0], found[0]), text)
+    if BASE != OPT:  # after the names: the folder may be called as a host
+        text = re.sub(re.escape(OPT) + r"(?=[/\"])", lambda _: json.dumps(BASE)[1:-1], text)
     with gzip.open(target, "wt") as file:
         file.write(text)
 

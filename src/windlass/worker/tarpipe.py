@@ -63,11 +63,14 @@ def receive(
 ) -> Received:  # fmt: skip
     """Make what comes by `stream`: inside `destination` and called `name` if that is a folder, else at its place.
 
-    `progress` is called with the bytes so far. Raises OSError, tarfile.TarError for a stream that breaks off.
+    A `destination` that ends in a slash is a folder, which is made. `progress` is called with the bytes so far. Raises
+    OSError, tarfile.TarError for a stream that breaks off.
     """
-    into = os.path.join(destination, name) if os.path.isdir(destination) else destination
-    if not os.path.isdir(os.path.dirname(os.path.abspath(into))):
-        raise FileNotFoundError(2, "there is no such folder", os.path.dirname(os.path.abspath(into)))
+    parent = os.path.dirname(os.path.abspath(destination))
+    if not os.path.isdir(parent):
+        raise FileNotFoundError(2, "there is no such folder", parent)
+    is_folder = destination.endswith("/") or os.path.isdir(destination)
+    into = os.path.join(destination, name) if is_folder else destination
     found, links = Received(into), []
     with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER_BYTES) as tar:
         for member in tar:

@@ -28,7 +28,10 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
-_HINTS = (b"loss", b"epoch", b"step", b"iter", b"it/s", b"s/it", b"train", b"%|")
+_HINTS = (b"loss", b"epoch", b"step", b"iter", b"it/s", b"s/it", b"train", b"%|", b"]\t")
+# Ray puts the process before each line of a worker, and how many workers have printed the same behind it.
+_RAY_WORKER = _compile(r"\s*\((?:[\w.<>-]{1,80} )?pid=\d{1,9}(?:, ip=[\da-f.:]{2,45})?\)\s")
+_RAY_REPEATED = _compile(r"\s\[repeated \d{1,9}x across cluster\].*")
 
 # tqdm: `desc:  45%|####5     | 450/1000 [00:12<00:15, 36.1it/s, loss=0.5]` and `450it [00:12, 36.1it/s]`
 _BAR = _compile(r"[^|]*\|\s*(\d{1,15})/(\d{1,15})\s+\[[^,\]]*(?:,\s*(.*))?")
@@ -48,8 +51,15 @@ _SAMPLE_UNITS = ("sample", "samples", "img", "imgs", "image", "images")
 
 # Lightning's rich bar: `Epoch 4/9  ━━━━━━━━ 232/291 0:00:33 • 0:00:09 7.00it/s train_loss: 0.398`
 _RICH = _compile(r"Epoch (\d{1,9})(?:/\d{1,9})?\s+[━╸╺─\s-]+\s(\d{1,15})/(\d{1,15})\s+\d+:\d\d:\d\d\s(.*)")
-# Keras: `100/500 ━━━━━━━━ 3s 12ms/step - loss: 0.5` and `100/500 [=====>....] - ETA: 3s - loss: 0.5`
-_KERAS = _compile(r"\s*(\d{1,15})/(\d{1,15})\s+(?:[━─]+|\[[=>.]+\])\s(.*\bloss\b.*)")
+# Keras: `100/500 ━━━━━━━━ 3s 12ms/step - loss: 0.5`, `100/500 [=====>....] - ETA: 3s - loss: 0.5` and, with verbose=2,
+# `500/500 - 3s - 6ms/step - loss: 0.5`
+_KERAS = _compile(r"\s*(\d{1,15})/(\d{1,15}|Unknown)\s+(?:[━─]+\s|\[[=>.]+\]\s|-\s\d{1,9}s\s-\s)(.*\bloss\b.*)")
+# Ultralytics: `      3/100      2.1G     1.234     2.345     12        640: 45% ━━━━━─────── 45/100 8.5it/s 5.3s<6.5s`
+_ULTRALYTICS = _compile(
+    r"\s*(\d{1,6})/\d{1,6}\s+[\d.]{1,10}[GM]?\s[\s\d.]{1,200}:\s+\d{1,3}%\s[━╸─]{1,80}\s(\d{1,15})/(\d{1,15})\s(.*)"
+)
+# XGBoost: `[3]\ttrain-rmse:0.50\teval-rmse:0.61`; LightGBM: `[3]\tvalid_0's l2: 0.25`
+_BOOSTED = _compile(rf"\[(\d{{1,9}})\]\t([a-z][^\t]{{0,80}}:\s?{_NUM}(?:\s.*)?)$")
 # `Epoch: [3]  [ 40/500]`, `Epoch: [3][40/500]`, `Epoch(train) [3][40/500]`, `epoch 003:  40 / 500 loss=..`
 _BRACKETS = _compile(
     r"\bepoch(?:\(train\))?:?\s*(?:\[\s*(\d{1,9})(?:/\d{1,9})?\]\s*\[\s*(\d{1,15})/\s*(\d{1,15})\]"
@@ -111,7 +121,7 @@ def recognise(line: str) -> Progress | None:
     """The progress in one line of a known format, or None; structured lines are not among them."""
     if len(line) > LINE_CHARS:
         return None
-    line = without_colours(line)
+    line = _RAY_WORKER.sub("", _RAY_REPEATED.sub("", without_colours(line)), count=1)
     for reader in (_from_bar, _from_dict, _from_special, _from_words):
         found = reader(line)
         if found is not None:
@@ -120,8 +130,8 @@ def recognise(line: str) -> Progress | None:
 
 
 def without_colours(line: str) -> str:
-    """The line without escape sequences."""
-    return _ANSI.sub("", line) if "\x1b" in line else line
+    """The line without escape sequences, and without the steps back by which Keras writes over a line."""
+    return _ANSI.sub("", line).replace("\b", "") if "\x1b" in line or "\b" in line else line
 
 
 def is_hint(text: bytes) -> bool:
@@ -214,11 +224,18 @@ def _from_special(line: str) -> Progress | None:
     """Formats of libraries whose numbers stand in places of their own."""
     rich = _RICH.match(line.strip()) if line.lstrip().startswith("Epoch ") else None
     keras = _KERAS.match(line) if "loss" in line else None
+    yolo = _ULTRALYTICS.match(line) if "% " in line else None
+    boosted = _BOOSTED.match(line) if "]\t" in line else None
     found: Progress
-    if rich:
+    if boosted:
+        found, rest = {"step": int(boosted[1])}, boosted[2]
+    elif yolo:
+        found, rest = {"epoch": int(yolo[1]), "step": int(yolo[2]), "total": int(yolo[3])}, yolo[4]
+    elif rich:
         found, rest = {"epoch": int(rich[1]), "step": int(rich[2]), "total": int(rich[3])}, rich[4]
     elif keras:
-        found, rest = {"step": int(keras[1]), "total": int(keras[2])}, keras[3]
+        of_steps = {} if keras[2].isalpha() else {"total": int(keras[2])}
+        found, rest = {"step": int(keras[1]), **of_steps}, keras[3]
     else:
         place = _BRACKETS.search(line) or _TRAIN_STEPS.search(line) or _TRAIN_SAMPLES.search(line)
         if place is None:

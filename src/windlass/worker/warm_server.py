@@ -1,10 +1,15 @@
 """A process that has imported what scripts import, and forks node workers on request; private to its user.
 
-One such process serves one interpreter, one environment and one set of installed packages. It runs no operation of any
-library, has one thread, and never touches a GPU: a fork of it is as good as a new interpreter that has just finished
-its imports. Where that does not hold it refuses with the reason, and the caller starts cold.
+One such process serves one interpreter, one list of modules and one set of installed packages, in every environment
+in which its imports would have read the same. It runs no operation of any library, has one thread, and never touches a
+GPU: a fork of it is as good as a new interpreter that has just finished its imports. Where that does not hold it
+refuses with the reason, and the caller starts cold.
+
+Modules that are not known to be safe are tried in a child first (`import_trial.py`), beside the run; what is safe is
+imported by this process when it begins again, which it does while none of its forks lives.
 
 The protocol, on a Unix socket in a folder that only the user may enter: one JSON line, `{"spec": path, "script": path,
+"env": …,
 "inherit": …}`, with the descriptors of the node (`output`, and those of `keep`, in order) attached; one JSON line back,
 with `pid`, or with `refused` and `lasting` or `again`.
 
@@ -15,7 +20,6 @@ not get a second one.
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import signal
@@ -26,63 +30,88 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.worker.fork_reset import ForkReset
+    from windlass.worker.import_ahead import Part
+    from windlass.worker.import_trial import Trial, Verdicts
 
+TRIAL_LOOK_SECONDS = 0.05
+"""How often the process looks at a trial."""
 ACCEPT_SECONDS = 2.0
 """How often an idle process looks whether it is still wanted: its socket's file may have been removed with its home."""
 CALLER_SECONDS = 5.0
 """How long a caller may take to send its request."""
 REQUEST_BYTES = 1 << 20
 MAX_DESCRIPTORS = 16
-DEFAULT_MODULES = {
-    # DDP and the first optimizer import torch._dynamo, which takes as long as torch itself.
-    # Loads its parts when they are first asked for; the Trainer's take as long as torch itself.
-    "transformers": ("transformers", "torch._dynamo", "transformers.trainer"),
-    "torch": ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch.optim"),
-}
-"""What is imported with a module, since nearly every script that imports it comes to need it."""
+TRIES = "its imports are tried beside it, for the next run"
+CHANGED = "installed packages changed since they were imported"
 
 
 class WarmProcess:
     """Imports once, forks often."""
 
-    def __init__(self, socket_path: str, modules: list[str], idle_seconds: float, max_resident_bytes: int) -> None:
-        self.socket_path = socket_path
-        self.modules = modules
-        self.idle_seconds = idle_seconds
-        self.max_resident_bytes = max_resident_bytes
+    def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
+        """`settings` are those of the command line; the socket listens already."""
+        self.settings = settings
+        self.listener = listener
+        self.socket_path: str = settings["socket"]
+        self.command = [sys.executable, os.path.abspath(__file__), str(listener.fileno()), *sys.argv[2:]]
+        self.environ = dict(os.environ)
         self.started_at = time.monotonic()
         self.import_seconds = 0.0
         self.forks = 0
         self.unsafe = ""
         """Why nothing may ever be forked from here; empty where all is well."""
-        self.stale = False
-        """Whether another process, started now, would do."""
+        self.stale = ""
+        """Why another process, started now, would do; empty where this one does."""
         self.files: dict[str, tuple[int, int]] = {}
         self.looked_for = ""
-        self.socket_identity = _identity(socket_path)
+        self.untried: list[Part] = []
+        self.trial: Trial | None = None
+        self.begins_again = False
+        """Whether there is more to import than this process has, once all is tried."""
+        self.socket_identity = _identity(self.socket_path)
 
     # -- warming ------------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Import the modules, and find out whether a fork is then as good as a new interpreter."""
+        """Import what is known to be safe, and find out whether a fork is then as good as a new interpreter."""
         from windlass.worker.fork_safety import package_fingerprint
+        from windlass.worker.import_ahead import import_ahead, is_sure, parts_of
+        from windlass.worker.import_trial import Verdicts
 
         began = time.time_ns()
-        self.reset, self.unsafe = import_ahead(self.modules)
+        self.verdicts: Verdicts = Verdicts(self.settings["tried"])
+        reasons = self.verdicts.reasons
+        parts = parts_of(self.settings["modules"])
+        self.untried = [(name, part) for name, part in parts if not is_sure(part) and part not in reasons]
+        # Until the rest is tried, a run waits for no more than its script would import by itself.
+        sure = [(name, part) for name, part in parts if is_sure(part) and not (self.untried and part != name)]
+        self.parts = [(name, part) for name, part in parts if (name, part) in sure or reasons.get(part) == ""]
+        self.begins_again = bool(self.untried and len(sure) < sum(is_sure(part) for _, part in parts))
+        self.left_out = [reasons[part] for _, part in parts if not is_sure(part) and reasons.get(part)]
+        self.reset, self.unsafe = import_ahead(self.parts)
+        if self.unsafe:
+            self.verdicts.forget()
         self.files = package_fingerprint()
         if any(changed > began for changed, _ in self.files.values()):
-            self.stale = True  # something was installed meanwhile: one part of it may be old, another new
+            self.stale = CHANGED  # something was installed meanwhile: one part of it may be old, another new
         self.import_seconds = time.monotonic() - self.started_at
         gc.collect()
         self._write_ready()
         gc.freeze()  # a collection in the forked ranks must not touch, and so copy, every page of the imports
 
     def _write_ready(self) -> None:
-        """Report the time of the imports and the number of forks to `windlass warm ls`."""
+        """Report what was imported and the number of forks to `windlass warm ls`."""
         path = self._path("ready")
+        about = {
+            "import_seconds": round(self.import_seconds, 3),
+            "forks": self.forks,
+            "imported": [part for name, part in self.parts if part == name],
+            "left_out": self.left_out,
+            "trying": [part for _, part in self.untried],
+            "reads_all": self.reset.watch.whole,
+        }
         with open(f"{path}.new", "w") as file:
-            json.dump({"import_seconds": round(self.import_seconds, 3), "forks": self.forks}, file)
+            json.dump(about, file)
         os.replace(f"{path}.new", path)
 
     def refusal(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +121,13 @@ class WarmProcess:
         # The nodes of one attempt ask within milliseconds.
         if refused := self.outdated(os.path.dirname(request["spec"])):
             return refused
+        if not self.parts:
+            if self.untried or self.begins_again:
+                return {"refused": TRIES}
+            return {"refused": self.left_out[0], "lasting": True}
+        if name := self.reset.watch.differs(request["env"]):
+            self.stale = f"{name} is not what it was for the imports"
+            return {"refused": self.stale, "again": True}
         hidden = shadowed(request["script"])
         return {"refused": f"{hidden} would be imported in place of a module already imported"} if hidden else {}
 
@@ -102,37 +138,100 @@ class WarmProcess:
         self.unsafe = self.unsafe or why_unsafe()
         if self.unsafe:
             return {"refused": self.unsafe, "lasting": True}
-        if occasion != self.looked_for:
-            self.stale = self.stale or package_fingerprint(self.files) != self.files
+        if occasion != self.looked_for and not self.stale:
+            self.stale = CHANGED if package_fingerprint(self.files) != self.files else ""
             self.looked_for = occasion
-        return {"refused": "installed packages changed since they were imported", "again": True} if self.stale else {}
+        return {"refused": self.stale, "again": True} if self.stale else {}
+
+    # -- trying -------------------------------------------------------------------------------------------------------
+
+    def try_next(self) -> None:
+        """Begin the next trial, or take the verdict of the one that runs; begin again once all have one."""
+        from windlass.worker.fork_safety import children
+        from windlass.worker.import_ahead import attempt
+        from windlass.worker.import_trial import Trial
+
+        if time.monotonic() - self.started_at < self.settings["trial_delay_seconds"]:
+            return
+        if self.trial is None and self.untried:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # how it ends must be known
+            parts = self.untried[:1]
+            self.trial = Trial(lambda: attempt(parts), self.settings["import_seconds"], self.listener.fileno())
+        elif self.trial is not None:
+            self._judge(self.trial)
+        if self.begins_again and not self.untried and not children():
+            self._begin_again()
+
+    def _judge(self, trial: Trial) -> None:
+        try:
+            if (reason := trial.verdict()) is None:
+                return
+        except InterruptedError:
+            self.untried.clear()  # by this process; the next one tries again
+            self.begins_again = False
+            self.stale = "" if self.parts else "the trial of its imports was killed"
+        else:
+            _, part = self.untried.pop(0)
+            self.verdicts.add({part: f"{part}: {reason}" if reason else ""})
+            self.begins_again = self.begins_again or not reason
+            self.left_out += [self.verdicts.reasons[part]] if reason else []
+        self.trial = None
+        if not self.untried:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        if self._owns_socket():
+            self._write_ready()
+
+    def _begin_again(self) -> None:
+        """Become a new process that imports all that is safe, under the same pid and with the same socket."""
+        if not self._owns_socket():
+            return
+        try:
+            with open(self._path("json"), "r+") as file:
+                about = json.load(file)
+                file.seek(0)
+                json.dump({**about, "started_at": time.time()}, file)
+                file.truncate()
+            os.unlink(self._path("ready"))
+        except (OSError, ValueError):
+            return  # it is being stopped, or its starter has not written yet
+        self.listener.set_inheritable(True)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.execve(self.command[0], self.command, self.environ)
 
     # -- serving ------------------------------------------------------------------------------------------------------
 
-    def serve(self, listener: socket.socket) -> None:
+    def serve(self) -> None:
         """Answer until idle for too long, unsafe, stale, too large, or the socket's file is gone."""
         from windlass.worker.process import resident_bytes
 
-        listener.settimeout(min(ACCEPT_SECONDS, self.idle_seconds))
+        idle_seconds: float = self.settings["idle_seconds"]
         idle_since = time.monotonic()
-        while not (self.unsafe or self.stale or resident_bytes() > self.max_resident_bytes):
+        while True:
+            if not (self.unsafe or self.stale):
+                self.try_next()
+            if self.unsafe or self.stale or resident_bytes() > self.settings["max_resident_bytes"]:
+                break
+            self.listener.settimeout(min(TRIAL_LOOK_SECONDS if self.untried else ACCEPT_SECONDS, idle_seconds))
             try:
-                client, _ = listener.accept()
+                client, _ = self.listener.accept()
             except socket.timeout:  # noqa: UP041 - they are two before Python 3.10
-                if time.monotonic() - idle_since >= self.idle_seconds or not self._owns_socket():
+                idles = self.trial is None and time.monotonic() - idle_since >= idle_seconds
+                if idles or not self._owns_socket():
                     break
                 continue
             idle_since = time.monotonic()
-            self._serve_caller(client, listener)
+            self._serve_caller(client)
+        if self.trial is not None:
+            self.trial.stop()
         # No caller finds the socket any more; those that are connected already get an answer.
         self._withdraw()
-        listener.setblocking(False)
+        self.listener.setblocking(False)
         while True:
             try:
-                client, _ = listener.accept()
+                client, _ = self.listener.accept()
             except OSError:
                 return
-            self._serve_caller(client, listener)
+            self._serve_caller(client)
 
     def _withdraw(self) -> None:
         """Remove the files by which callers find this process."""
@@ -152,7 +251,7 @@ class WarmProcess:
         except OSError:
             return False
 
-    def _serve_caller(self, client: socket.socket, listener: socket.socket) -> None:
+    def _serve_caller(self, client: socket.socket) -> None:
         with client:
             client.settimeout(CALLER_SECONDS)
             try:
@@ -165,16 +264,14 @@ class WarmProcess:
                             self._withdraw()  # first: a caller that tries again must not find this process
                         _send(client, refused)
                     else:
-                        self._fork(client, listener, request, descriptors)
+                        self._fork(client, request, descriptors)
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 pass  # a caller that died or sent something else; the next one must be served
 
-    def _fork(
-        self, client: socket.socket, listener: socket.socket, request: dict[str, Any], descriptors: list[int]
-    ) -> None:
+    def _fork(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
         pid = os.fork()
         if pid:
             self.forks += 1
@@ -184,7 +281,7 @@ class WarmProcess:
             return
         code = 1
         try:
-            listener.close()
+            self.listener.close()
             client.settimeout(None)
             if client.recv(1):
                 code = self.become(client, request, descriptors)
@@ -210,63 +307,6 @@ class WarmProcess:
             os.set_inheritable(descriptor, False)
         # What is kept open besides the first (the node's lock, the reserved port) is held by its mere number.
         return run_node(request["spec"], kept[0] if kept else None, WarmStart(self.reset))
-
-
-def import_ahead(modules: list[str]) -> tuple[ForkReset, str]:
-    """Import as a script would that has not begun, in a process that has done nothing else.
-
-    Gives what forks have to undo, and why none may be made, which is empty where all is well.
-    """
-    from windlass.worker.fork_reset import ForkReset
-    from windlass.worker.fork_safety import Imports
-
-    # What the forks need of us, while this folder can still be imported from.
-    for name in ("main", "rank_start"):
-        importlib.import_module(f"windlass.worker.{name}")
-    rank = importlib.import_module("windlass.worker.rank")
-    _without_own_folders()
-    sys.argv = [""]
-    # A module that keeps `__main__` must keep the one that will be the script's.
-    rank.prepare_main(rank.NOWHERE)
-    held = os.environ.get("OPENBLAS_NUM_THREADS")
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else the import of NumPy starts a thread
-    try:
-        imports = Imports()
-        broken = import_all(modules)
-        imports.close()
-        sys.stdout.flush()
-        sys.stderr.flush()  # or every fork would write what is left in it
-        _flush_c_streams()
-        return ForkReset(imports), broken or imports.why_unsafe()
-    finally:
-        if held is None:
-            del os.environ["OPENBLAS_NUM_THREADS"]
-        else:
-            os.environ["OPENBLAS_NUM_THREADS"] = held
-
-
-def import_all(modules: list[str]) -> str:
-    """Import them; gives which one failed. One that is not installed is left to the script's own import error."""
-    for name in modules:
-        for part in DEFAULT_MODULES.get(name, (name,)):
-            before = set(sys.modules)
-            try:
-                importlib.import_module(part)
-            except ModuleNotFoundError as error:
-                if part.startswith(f"{error.name}.") or part == error.name:
-                    break
-                return f"{part} could not be imported ahead ({error})"
-            except BaseException as error:
-                if part != name and set(sys.modules) == before:
-                    break  # a part that this build does not have
-                return f"{part} could not be imported ahead ({type(error).__name__}: {error})"
-    return ""
-
-
-def _flush_c_streams() -> None:
-    ctypes = sys.modules.get("ctypes")
-    if ctypes is not None:
-        ctypes.CDLL(None).fflush(None)
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -300,15 +340,6 @@ def _send(client: socket.socket, answer: dict[str, Any]) -> None:
     client.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _without_own_folders() -> None:
-    """Leave in `sys.path` what a rank will have, and for its script's folder a place that is nowhere."""
-    from windlass.worker.rank import NOWHERE
-
-    del sys.path[0]  # the package's; what follows it is this file's, unless the interpreter adds none (`-P`)
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = NOWHERE
-
-
 def main(argv: list[str]) -> int:
     """`LISTENER_FD SETTINGS_JSON [PADDING]`: warm up, then serve the socket that is already listening.
 
@@ -319,12 +350,10 @@ def main(argv: list[str]) -> int:
     listener.set_inheritable(False)
     settings = json.loads(argv[1])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    warm = WarmProcess(
-        settings["socket"], settings["modules"], settings["idle_seconds"], settings["max_resident_bytes"]
-    )
+    warm = WarmProcess(settings, listener)
     warm.warm_up()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # node workers are reaped by the kernel
-    warm.serve(listener)
+    warm.serve()
     return 0
 
 

@@ -88,7 +88,15 @@ NODES = Module(
     {"karpenter": ("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds"))},
 )  # fmt: skip
 """Apart, for it wants newer parts of Kubernetes than the operators compile with."""
-MODULES = (MAIN, OPERATORS, QUEUES, NODES)
+HELM = Module(CODE / "go-helm", "helm (2 minutes)", ("helm.sh/helm/v3/cmd/helm",), {})
+BALANCER = Module(
+    CODE / "go-balancer", "the AWS Load Balancer Controller (2 to 4 minutes)",
+    ("sigs.k8s.io/aws-load-balancer-controller",),
+    {"aws-load-balancer-controller": (
+        "sigs.k8s.io/aws-load-balancer-controller", ("helm/aws-load-balancer-controller/crds",))},
+)  # fmt: skip
+"""Both apart: each is made with another version of Kubernetes' libraries, and with none of the above."""
+MODULES = (MAIN, OPERATORS, QUEUES, NODES, HELM, BALANCER)
 
 
 def home() -> Path:
@@ -112,6 +120,11 @@ def manifests(operator: str) -> Path:
 
 def _module_of(operator: str) -> Module:
     return next((module for module in MODULES if operator in module.installs), MAIN)
+
+
+def build_cluster_tools() -> None:
+    """Build what the tests of components and of `drain` start beside a bed."""
+    golang.build((HELM, BALANCER))
 
 
 def build(*operators: str) -> None:

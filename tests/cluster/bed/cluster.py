@@ -37,11 +37,32 @@ class Cluster:
     program: str = "kubectl"
 
     def kubectl(self, *args: str, stdin: str | None = None, user: str | None = None) -> str:
-        """Output of kubectl; CalledProcessError, with its complaint as `stderr`, where it fails."""
+        """Output of kubectl; CalledProcessError, with its complaint as `stderr`, where it fails.
+
+        Where a wait was in vain, the error has notes of the pods of the namespace, its events and what the pods said.
+        """
         context = users.context(user) if user else self.context
+        done = self._call(context, *args, stdin=stdin)
+        if done.returncode:
+            error = subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
+            error.add_note(done.stderr.strip())
+            if "wait" in args and "-n" in args:
+                self._describe(error, context, args[args.index("-n") + 1])
+            raise error
+        return done.stdout
+
+    def _call(self, context: str, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [self.program, f"--context={context}", *args]
         env = {**os.environ, "KUBECONFIG": self.kubeconfig}
-        return subprocess.run(command, env=env, input=stdin, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(command, env=env, input=stdin, capture_output=True, text=True, check=False)
+
+    def _describe(self, error: Exception, context: str, namespace: str) -> None:
+        """Add to an error what there is in a namespace."""
+        of = ("-n", namespace)
+        error.add_note(self._call(context, "get", "pods,jobs", *of, "-o", "wide").stdout)
+        error.add_note(self._call(context, "get", "events", *of, "--sort-by=.lastTimestamp").stdout)
+        for pod in self._call(context, "get", "pods", *of, "-o", "name").stdout.split():
+            error.add_note(f"{pod}: {self._call(context, 'logs', *of, pod, '--tail=20').stdout}")
 
     @contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from tests.cluster.bed import api, build, host, programs, users
@@ -73,9 +73,15 @@ def stop(layout: Layout, operator: Operator) -> None:
         if operator.leaves:
             operator.leaves(layout)
         client.discard(_lease(operator))
-        for path, definition in _objects(operator, hooks=False):
-            client.discard(path)
-            host.wait_for(partial(api.calm, partial(_is_gone, client, path, definition)), f"{path} to go")
+        withdraw(client, [definition for _, definition in _objects(operator, hooks=False)])
+
+
+def withdraw(client: Api, definitions: Iterable[Object]) -> None:
+    """Remove kinds, with all objects of them; returns when they are gone."""
+    for definition in definitions:
+        path = f"{COLLECTIONS[DEFINITION]}/{definition['metadata']['name']}"
+        client.discard(path)
+        host.wait_for(partial(api.calm, partial(_is_gone, client, path, definition)), f"{path} to go")
 
 
 def _refuse_two_versions(layout: Layout, operator: Operator) -> None:
@@ -102,7 +108,13 @@ def define(client: Api, operator: Operator, layout: Layout) -> None:
     made = list(_objects(operator, hooks=False))
     for _, each in made:
         _create(client, operator, each, layout)
-    host.wait_for(lambda: all(_is_established(client, path) for path, _ in made), f"the kinds of {operator.name}")
+    await_established(client, [path for path, _ in made], operator.name)
+
+
+def await_established(client: Api, paths: Iterable[str], whose: str) -> None:
+    """Wait until definitions are served."""
+    wanted = list(paths)
+    host.wait_for(lambda: all(_is_established(client, path) for path in wanted), f"the kinds of {whose}")
 
 
 def hook(client: Api, operator: Operator, layout: Layout) -> None:
@@ -118,13 +130,26 @@ def _objects(operator: Operator, hooks: bool) -> Iterator[tuple[str, Object]]:
             yield f"{COLLECTIONS[each['kind']]}/{each['metadata']['name']}", each
 
 
+def manifests_of(operator: Operator, layout: Layout) -> Object:
+    """All that is installed of an operator, as one list: definitions and webhooks that find it in this bed."""
+    every = [each for hooks in (False, True) for _, each in _objects(operator, hooks)]
+    for each in every:
+        _point(operator, each, layout)
+    return {"apiVersion": "v1", "kind": "List", "items": every}
+
+
 def _create(client: Api, operator: Operator, each: Object, layout: Layout) -> None:
-    """Create an object; wherever the API server is to call the operator, it finds it and trusts our authority."""
+    """Create an object that finds the operator."""
+    _point(operator, each, layout)
+    client.ensure(COLLECTIONS[each["kind"]], each)
+
+
+def _point(operator: Operator, each: Object, layout: Layout) -> None:
+    """Wherever the API server is to call the operator, it finds it and trusts our authority."""
     called = [*each.get("webhooks", ()), each.get("spec", {}).get("conversion", {}).get("webhook")]
     for one in filter(None, called):
         one["clientConfig"]["caBundle"] = base64.b64encode((layout.pki / "ca.crt").read_bytes()).decode()
         one["clientConfig"]["service"]["namespace"] = operator.namespace
-    client.ensure(COLLECTIONS[each["kind"]], each)
 
 
 def _is_established(client: Api, path: str) -> bool:

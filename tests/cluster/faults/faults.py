@@ -74,7 +74,8 @@ FAULTS = (
           job={"resources": {"gpus": 3}, "procs_per_node": 1, "timeout": "12s"}, ends=True),
     # -- the script itself --
     Fault("an exception of the script, in one of two pods", "exception", ("ValueError: bad label 11", "train.py:3"),
-          "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad label 11')\ntime.sleep(600)\n",
+          "import os, time\nif os.environ['WINDLASS_RANK'] == '1':\n    raise ValueError('bad label 11')\n"
+          "time.sleep(600)\n",
           {"nodes": 2, "launcher": "plain"}, ends=True),
     Fault("a module that the image does not have", "module-missing", ("nothing_like_it",), "import nothing_like_it\n",
           ends=True),

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines.harness import BEHAVIOURS, Aspect, Can, Case, Harness, differs, needs
 from tests.helpers.once import once
 
 SHAPES = [(1, 1), (2, 2), (3, 2)]
+NUMBERS = ("$WINDLASS_RANK", "--local_rank=$WINDLASS_LOCAL_RANK", "${WINDLASS_NODE_RANK}", "$LOCAL_RANK")
+"""Arguments that differ by rank, and one that no rank gets filled in."""
 
 OF_TORCHRUN_ALONE = {
     "TORCHELASTIC_ERROR_FILE",  # a file for its agent to read; our worker reads the traceback in the log
@@ -50,6 +53,16 @@ def ask_torchrun() -> dict[str, dict[str, str]]:
 
 
 class Placement(Case):
+    @property
+    def of_torch(self) -> dict[str, str]:
+        """Fields by which one rank has the variables of torchrun too."""
+        return {"launcher": "torchrun"} if Can.ANY_LAUNCHER in self.way.can else {}
+
+    def numbered(self, harness: Harness, nodes: int, procs: int) -> dict[int, Any]:
+        """By rank, its variables and its arguments."""
+        found = harness.finish("environment", *NUMBERS, nodes=nodes, procs_per_node=procs, **self.of_torch)
+        return found.json_of_ranks()
+
     @pytest.fixture(scope="class")
     @classmethod
     def torchrun_environments(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
@@ -60,18 +73,49 @@ class Placement(Case):
     @differs(Aspect.START)
     @pytest.mark.parametrize(("nodes", "procs"), SHAPES, ids=lambda n: str(n))
     def test_ranks_are_numbered_node_by_node(self, harness: Harness, nodes: int, procs: int) -> None:
-        found = harness.finish("environment", nodes=nodes, procs_per_node=procs).json_of_ranks()
+        found = self.numbered(harness, nodes, procs)
         names = ("RANK", "ROLE_RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
         assert {rank: [int(env[name]) for name in names] for rank, env in found.items()} == {
             rank: [rank, rank, rank % procs, rank // procs, rank // procs] for rank in range(nodes * procs)
         }
+        assert {rank: env["arguments"] for rank, env in found.items()} == {
+            rank: [str(rank), f"--local_rank={rank % procs}", str(rank // procs), "$LOCAL_RANK"] for rank in found
+        }
 
     @pytest.mark.parametrize(("nodes", "procs"), SHAPES, ids=lambda n: str(n))
     def test_every_rank_knows_the_sizes(self, harness: Harness, nodes: int, procs: int) -> None:
-        found = harness.finish("environment", nodes=nodes, procs_per_node=procs).json_of_ranks()
+        found = self.numbered(harness, nodes, procs)
         names = ("WORLD_SIZE", "ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
         sizes = {tuple(int(env[name]) for name in names) for env in found.values()}
         assert sizes == {(nodes * procs, nodes * procs, procs, nodes)}
+
+    @differs(Aspect.START)
+    @needs(Can.ANY_LAUNCHER)
+    @pytest.mark.parametrize(("nodes", "launcher"), [(1, None), (2, "plain")], ids=["one rank", "plain"])
+    def test_ranks_that_need_no_peers_find_no_variables_of_torchrun(
+        self, harness: Harness, nodes: int, launcher: str | None
+    ) -> None:
+        given = {} if launcher is None else {"launcher": launcher}
+        found = harness.finish("environment", nodes=nodes, **given).json_of_ranks()
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+        assert [name for env in found.values() for name in names if name in env] == []
+        sizes = {(env["WINDLASS_RANK"], env["WINDLASS_WORLD_SIZE"]) for env in found.values()}
+        assert sizes == {(str(rank), str(nodes)) for rank in range(nodes)}
+        hosts = {env["WINDLASS_HOSTS"] for env in found.values()}
+        assert [len(one.split(",")) for one in hosts] == [nodes]
+
+    @differs(Aspect.START)
+    @needs(Can.ANY_LAUNCHER)
+    def test_every_rank_of_tensorflow_has_a_port_of_its_own(self, harness: Harness) -> None:
+        found = harness.finish("environment", nodes=2, procs_per_node=2, launcher="tensorflow").json_of_ranks()
+        configs = {rank: json.loads(env["TF_CONFIG"]) for rank, env in found.items()}
+        assert {rank: one["task"] for rank, one in configs.items()} == {
+            rank: {"type": "worker", "index": rank} for rank in range(4)
+        }
+        [workers] = {tuple(one["cluster"]["worker"]) for one in configs.values()}
+        assert len(set(workers)) == 4
+        hosts = found[0]["WINDLASS_HOSTS"].split(",")
+        assert [worker.rpartition(":")[0] for worker in workers] == [hosts[0], hosts[0], hosts[1], hosts[1]]
 
     @differs(Aspect.MEETING)
     def test_all_ranks_meet_at_one_place(self, harness: Harness) -> None:
@@ -151,11 +195,13 @@ class Placement(Case):
 
     @needs(Can.PROGRAMS)
     def test_any_program_can_be_a_rank(self, harness: Harness) -> None:
-        run = harness.finish(command=["sh", "-c", 'echo "$RANK of $WORLD_SIZE: $1"', "sh", "a  b"], procs_per_node=2)
+        run = harness.finish(
+            command=["sh", "-c", 'echo "$WINDLASS_RANK of $WINDLASS_WORLD_SIZE: $1"', "sh", "a  b"], procs_per_node=2
+        )
         assert sorted(run.text().splitlines()) == ["0 of 2: a  b", "1 of 2: a  b"]
         assert run.status.exit_code == 0
 
     @needs(Can.PROGRAMS)
     def test_a_program_that_fails_is_the_first_cause(self, harness: Harness) -> None:
-        run = harness.finish(command=["sh", "-c", "test $RANK = 0 && exec sleep 60; exit 9"], procs_per_node=2)
+        run = harness.finish(command=["sh", "-c", "test $WINDLASS_RANK = 0 && exec sleep 60; exit 9"], procs_per_node=2)
         assert (run.status.exit_code, (run.status.cause or {})["rank"]) == (9, 1)

@@ -46,7 +46,7 @@ def plan_fake(job: Job, base: Path, home: Path, run_id: str) -> Plan:
 
 
 class TestFake(Contract):
-    can = frozenset({Can.QUICK_START, Can.FILES, Can.EVERY_LINE})
+    can = frozenset({Can.ANY_LAUNCHER, Can.QUICK_START, Can.FILES, Can.EVERY_LINE})
     way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, can)
 
 

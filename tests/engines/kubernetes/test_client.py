@@ -137,4 +137,4 @@ def test_the_package_for_exec_is_asked_for_by_its_extra(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "websocket", None)
     with serving(lambda *_: b"") as api, pytest.raises(MissingPart) as missing:
         exec_stream.call(client_of(api, tmp_path), POD, ["true"], 1.0)
-    assert missing.value.hint == "pip install 'windlass[kubernetes]'"
+    assert missing.value.hint == "pip install websocket-client"

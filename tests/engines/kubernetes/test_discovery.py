@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.discovery.discovery import GONE, TABLES, UNSAID, Board, Seen, progress_in, selecting
+from windlass.engines.kubernetes.discovery.discovery import (
+    GONE,
+    TABLES,
+    UNSAID,
+    Board,
+    Seen,
+    find,
+    progress_in,
+    selecting,
+)
+from windlass.errors import NoSuchRun
 from windlass.runs.phase import Phase
 
 ANCHORS, JOBS, PODS = TABLES
@@ -106,6 +119,25 @@ def test_what_keeps_pods_waiting_is_said() -> None:
     assert seen((f"{RUN}-1-0-a", "Error"), jobs=[(f"{RUN}-1", "Failed", "0/2")]).waits_for == UNSAID
 
 
+@pytest.mark.parametrize(
+    ("words", "waits"),
+    [
+        (("CrashLoopBackOff",), "its supervisor: CrashLoopBackOff"),
+        (("OOMKilled",), "its supervisor: OOMKilled"),
+        (("Error", "ImagePullBackOff"), "its supervisor: ImagePullBackOff"),
+        (("Error", "Running"), None),
+        (("Pending",), None),
+        (("ContainerCreating",), None),
+        (("Completed",), None),
+    ],
+)
+def test_a_supervisor_that_crashes_or_cannot_start_is_named(words: tuple[str, ...], waits: str | None) -> None:
+    pods = [(f"{RUN}-supervisor-x{at}", word) for at, word in enumerate(words)]
+    found = seen(*pods, (f"{RUN}-1-0-x", "Running"), jobs=[(f"{RUN}-1", "Running", "0/1")])
+    assert found.pods_total == 1
+    assert found.state("lab").status.waits_for == waits
+
+
 def test_columns_are_found_by_name_and_may_be_missing() -> None:
     board = Board("team-a")
     board.fill(ANCHORS, [anchors(RUN)])
@@ -170,3 +202,19 @@ def test_the_newest_progress_in_a_log_is_found_between_what_ranks_say() -> None:
 def test_one_run_is_selected_by_its_label() -> None:
     assert selecting(PODS, RUN) == f"app.kubernetes.io/managed-by=windlass,windlass.dev/run={RUN}"
     assert selecting(ANCHORS, "").endswith("windlass.dev/run,!windlass.dev/attempt,!windlass.dev/code")
+
+
+def test_a_run_on_a_cluster_is_named_as_one_of_this_machine(tmp_path: Path) -> None:
+    with closing(ObjectServer()) as server, closing(server.client(tmp_path)) as client:
+        for minute, run in enumerate(["digits-zzzzz", "digits-aaaaa", "digits-big-bbbbb"]):
+            server.anchor(run, created=f"2026-11-21T15:0{minute}:00Z")
+        meant = {
+            asked: find(client, asked, "lab") for asked in ("digits-zzzzz", "digits-z", "digits", "digits-b", None)
+        }
+        assert list(meant.values()) == [
+            "digits-zzzzz", "digits-zzzzz", "digits-aaaaa", "digits-big-bbbbb", "digits-big-bbbbb",
+        ]  # fmt: skip
+        with pytest.raises(NoSuchRun, match="several runs on lab begin with 'dig': digits-big-bbbbb, digits-aaaaa"):
+            find(client, "dig", "lab")
+        with pytest.raises(NoSuchRun, match="no run on lab has the id 'mnist'"):
+            find(client, "mnist", "lab")

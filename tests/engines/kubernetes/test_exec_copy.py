@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
+import os
+import signal
+import struct
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import websocket
 
+from windlass.engines.base import Terminal
 from windlass.engines.kubernetes.api.client import Unreachable
 from windlass.engines.kubernetes.pods.exec_copy import RunPods
-from windlass.engines.kubernetes.pods.exec_stream import STDERR, STDOUT
+from windlass.engines.kubernetes.pods.exec_stream import STDERR, STDOUT, attach
 from windlass.engines.kubernetes.pods.files import PodFiles
 from windlass.errors import EngineError
 from windlass.worker import tarpipe
@@ -73,6 +80,50 @@ def put(path: Path) -> Any:
 
 def fetch(into: Path) -> tarpipe.Received:
     return RunPods(CLIENT, PLAN, STATUS).fetch(0, "output/there", into, lambda _had: None)
+
+
+class Socket:
+    """What a stream sends, and a command that ends at once."""
+
+    def __init__(self) -> None:
+        self.query: list[tuple[str, str]] = []
+        self.sent: list[bytes] = []
+
+    def path(self, *words: str) -> str:
+        return "/".join(words)
+
+    def websocket(self, path: str, query: list[tuple[str, str]]) -> Socket:
+        self.query = query
+        return self
+
+    def settimeout(self, _seconds: float | None) -> None:
+        """It is never silent."""
+
+    def send(self, data: bytes, opcode: int) -> None:
+        self.sent.append(data)
+
+    def recv_data_frame(self, _control: bool) -> tuple[int, Any]:
+        return websocket.ABNF.OPCODE_BINARY, SimpleNamespace(data=b"\x03" + json.dumps({"status": "Success"}).encode())
+
+    def close(self, timeout: float) -> None:
+        """Nothing is open."""
+
+
+def test_a_command_on_a_terminal_gets_its_size_and_leaves_it_as_it_was() -> None:
+    socket, (ours, theirs) = Socket(), os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    before = termios.tcgetattr(theirs)
+    client: Any = socket
+    pod = {"metadata": {"name": "d-1"}, "spec": {"containers": [{"name": "main"}]}}
+    terminal = Terminal(theirs, closefd=False)
+    assert attach(client, pod, ["bash"], terminal, io.BytesIO(), io.BytesIO()) == 0
+    assert ("tty", "true") in socket.query
+    assert ("stderr", "true") not in socket.query
+    assert socket.sent[0] == b'\x04{"Width": 100, "Height": 30}'
+    assert termios.tcgetattr(theirs) == before
+    assert signal.getsignal(signal.SIGWINCH) == signal.SIG_DFL
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_receiver_that_has_told_all_may_be_cut_off(said: Any, tmp_path: Path) -> None:

@@ -94,6 +94,22 @@ def test_the_ranks_of_a_node_are_its_gpus_where_that_is_left_open() -> None:
     assert planned(procs_per_node="auto", resources={"gpus": 4}).procs_per_node == 4
 
 
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        ({"nodes": 2}, True),
+        ({"nodes": 2, "launcher": "plain"}, False),
+        ({"nodes": 2, "env": {"ACCELERATE_USE_CPU": "true"}}, False),
+        ({"nodes": 2, "resources": {"gpus": 1}}, False),
+        ({"nodes": 2, "kubernetes": {"runtime": "torch-distributed"}}, False),
+        ({}, False),
+    ],
+)
+def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(fields: dict[str, Any], warned: bool) -> None:
+    made = planned(dataclasses.replace(FACTS, script_imports=("accelerate", "torch")), **fields)
+    assert ("accelerate-alone" in {note.code for note in made.notes}) == warned
+
+
 def test_a_script_with_a_path_from_the_root_is_one_in_the_image() -> None:
     node = planned(run="/opt/train.py").requests("node")[0]
     assert (node["script"], node["ranks"][0]["argv"][-1]) == ("/opt/train.py", "/opt/train.py")

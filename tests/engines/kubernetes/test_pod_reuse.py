@@ -146,7 +146,7 @@ def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene
     assert lost not in scene.server.names("Pod"), "nothing of the attempt before may train on"
     assert scene.server.names("Job") == ["r-1-1", "r-1-2"]
     [order] = scene.control.orders[kept[1]]
-    assert order[2].env["MASTER_ADDR"] == "r-1-1-0.r-1"
+    assert order[2].env["WINDLASS_MASTER_ADDR"] == "r-1-1-0.r-1"
 
 
 def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: Scene) -> None:
@@ -154,7 +154,7 @@ def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: Scene
     scene.end_attempt("preemption")
     scene.begin_attempt()
     scene.start().close()
-    assert {scene.control.orders[name][0][place].env["MASTER_ADDR"] for place, name in enumerate(kept, 1)} == {
+    assert {scene.control.orders[name][0][place].env["WINDLASS_MASTER_ADDR"] for place, name in enumerate(kept, 1)} == {
         "r-1-2-0.r-1"
     }
 

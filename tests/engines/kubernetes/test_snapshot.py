@@ -34,12 +34,6 @@ AGO = 600.0
 """How long ago the record was last written."""
 
 
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        yield server
-
-
 class Recorded:
     """Runs on the cluster in the record of this machine, each with a supervisor that says nothing."""
 

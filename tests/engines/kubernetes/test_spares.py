@@ -70,7 +70,7 @@ def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Scene)
         names[0]: [0], names[2]: [2], names[3]: [3],
     }  # fmt: skip
     [order] = scene.control.orders[names[3]]
-    assert (order[3].node, order[3].env["MASTER_ADDR"]) == (1, "r-1-1-0.r-1")
+    assert (order[3].node, order[3].env["WINDLASS_MASTER_ADDR"]) == (1, "r-1-1-0.r-1")
     assert lost not in scene.server.names("Pod")
     assert names[3] in scene.server.names("Pod")
     assert completions(scene.server, 2) == 1

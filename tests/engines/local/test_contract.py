@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.engines.cases.setup import StoppedSetup
 from tests.engines.contract import Contract
 from tests.engines.harness import Aspect, Can, Harness, Way
 from tests.engines.local.planning import plan_local, starts
@@ -39,3 +40,7 @@ class TestWarm(Contract):
 
     def test_ranks_were_forked(self, harness: Harness) -> None:
         assert starts(harness) == {"warm"}
+
+
+class TestSetup(StoppedSetup):
+    way = TestWarm.way

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.cases.mpi import a_killed_node_leaves_neither_processes_nor_files
+from tests.engines.cases.setup import StoppedSetup
 from tests.engines.contract import Contract
 from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
 from tests.engines.local.planning import plan_local
@@ -27,7 +28,7 @@ class TestMpi(Contract):
         "local mpi",
         LocalEngine,
         plan_local,
-        frozenset(Can),
+        frozenset(Can) - {Can.ANY_LAUNCHER},
         {"launcher": "mpi", "start": "cold"},
         adds=OF_OPEN_MPI,
         differs_in=frozenset({Aspect.START, Aspect.MEETING, Aspect.ENDS, Aspect.SIGNALS}),
@@ -130,3 +131,8 @@ def test_a_machine_without_mpirun_is_told_what_to_install(tmp_path: Path) -> Non
     [note] = plan(job, LocalTarget(name="local"), facts, "m-1").notes
     assert (note.code, note.blocks) == ("mpirun-missing", True)
     assert "apt-get install openmpi-bin" in note.fix
+
+
+@pytest.mark.slow
+class TestSetup(StoppedSetup):
+    way = TestMpi.way

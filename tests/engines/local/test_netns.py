@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.local.warm.forks import trust
+from tests.helpers import machine
 from tests.helpers.until import until
 
 from windlass.engines import netns
@@ -259,6 +261,7 @@ def test_a_node_that_cannot_enter_its_network_fails_the_run_at_once(house: House
 @needs_root
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_each_node_is_a_host_with_an_address_of_its_own(house: House, start: str) -> None:
+    trust(house.home, "json")
     status, run_id = house.finish("where_on_the_net.py", nodes=3, procs_per_node=2, start=start, warm=["json"])
     assert status.phase is Phase.SUCCEEDED, house.text(run_id)
     seen = {int(rank["RANK"]): rank for rank in map(json.loads, house.text(run_id).splitlines())}
@@ -423,7 +426,7 @@ def test_what_all_killed_processes_leave_is_removed_by_the_next_command(house: H
     before = host_network()
     run_id = house.sleeper(local={"rate": "100mbit"})
     for pid in (house.supervisor(run_id), *house.nodes(run_id)):
-        os.kill(pid, signal.SIGKILL)
+        machine.kill(pid)
     assert len(names(run_id)) == 3
     until(lambda: house.engine.status(run_id).phase.is_terminal)
     assert house.engine.status(run_id).phase is Phase.LOST

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.engines.cases.mpi import a_killed_node_leaves_neither_processes_nor_files
+from tests.engines.cases.setup import Setup
 from tests.engines.contract import Contract
 from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
 from tests.engines.local.planning import plan_local, starts
 from tests.engines.local.test_torchrun_agent import WAY as TORCHRUN
+from tests.engines.local.warm.forks import trust
 
 from windlass.engines.local.engine import LocalEngine
 
@@ -30,6 +32,10 @@ class TestNetnsCold(Contract):
 
     def test_ranks_were_started_cold(self, harness: Harness) -> None:
         assert starts(harness) == {"cold"}
+
+
+class TestNetnsSetup(Setup):
+    way = TestNetnsCold.way
 
 
 class TestNetnsWarm(Contract):
@@ -75,6 +81,7 @@ class TestNetnsMpi(Contract):
         assert said == [f"rank {rank} of 4, local rank {rank % 2}, equal weights" for rank in range(4)]
 
     def test_a_warm_rank_is_forked_into_the_network_of_its_node(self, harness: Harness) -> None:
+        trust(harness.home, "json")
         local = {"netns": True}
         run = harness.finish("mpi.py", "where", base=SCRIPTS, nodes=2, local=local, start="warm", warm=["json"])
         assert run.status.exit_code == 0, run.text()

@@ -58,6 +58,24 @@ def test_ranks_that_share_nothing_are_told_nothing(tmp_path: Path, fields: dict[
     assert "gpus-shared" not in notes(plan_of(tmp_path, **fields))
 
 
+@pytest.mark.parametrize(
+    ("fields", "known", "warned"),
+    [
+        ({"procs_per_node": 2}, {}, True),
+        ({}, {}, False),
+        ({"procs_per_node": 2, "env": {"ACCELERATE_USE_CPU": "true"}}, {}, False),
+        ({"procs_per_node": 2, "launcher": "plain"}, {}, False),
+        ({"procs_per_node": 2}, {"gpus": ("T4",) * 2}, False),
+        ({"procs_per_node": 2}, {"script_imports": ("torch",)}, False),
+    ],
+)
+def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(
+    tmp_path: Path, fields: dict[str, Any], known: dict[str, Any], warned: bool
+) -> None:
+    made = plan_of(tmp_path, known={"script_imports": ("accelerate",), "gpus": (), **known}, **fields)
+    assert ("accelerate-alone" in notes(made)) == warned
+
+
 def test_causes_without_restarts_are_told_to_change_nothing(tmp_path: Path) -> None:
     told = notes(plan_of(tmp_path, restarts={"on": ["node-loss"]}))["restarts-none"]
     assert "node-loss" in told
@@ -76,7 +94,7 @@ def test_a_streamed_source_is_not_staged_and_reaches_the_script_as_its_address(t
 
 @pytest.mark.parametrize("to", ["s3://bucket/runs", "gs://bucket/runs/", "file:///mnt/runs"])
 def test_outputs_in_a_store_are_uploaded_after_the_last_attempt(tmp_path: Path, to: str) -> None:
-    made = plan_of(tmp_path, outputs=to)
+    made = plan_of(tmp_path, outputs=to, known={"has_data_extra": to.startswith("gs")})
     assert made.requests("upload")[0]["destination"] == f"{to.rstrip('/')}/a-1/"
     assert made.requests("upload")[0]["source"] == made.output_dir == f"{tmp_path}/home/runs/a-1/output"
     assert not any(note.blocks for note in made.notes)
@@ -89,7 +107,7 @@ def test_outputs_in_a_folder_are_written_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("to", "known", "code"),
-    [("ftp://host/runs", {}, "outputs-unknown"), ("s3://bucket/runs", {"has_data_extra": False}, "data-extra")],
+    [("ftp://host/runs", {}, "outputs-unknown"), ("gs://bucket/runs", {"has_data_extra": False}, "data-extra")],
 )
 def test_outputs_that_cannot_be_uploaded_block_the_plan(
     tmp_path: Path, to: str, known: dict[str, Any], code: str

@@ -25,8 +25,9 @@ WAY = Way(
     "local torchrun",
     LocalEngine,
     plan_local,
-    frozenset(Can) - {Can.PROGRAMS, Can.INTERPRETERS, Can.QUICK_START},  # other interpreters have no torch
-    {"start": "cold", "local": {"agent": "torchrun"}},
+    # Other interpreters have no torch.
+    frozenset(Can) - {Can.ANY_LAUNCHER, Can.PROGRAMS, Can.INTERPRETERS, Can.QUICK_START},
+    {"start": "cold", "launcher": "torchrun", "local": {"agent": "torchrun"}},
     differs_in=frozenset({Aspect.START, Aspect.MEETING, Aspect.ENDS, Aspect.SIGNALS}),
 )
 
@@ -117,7 +118,8 @@ def agents(run: Run) -> list[int]:
 def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    job = Job(name="t", run="train.py", local={"agent": "torchrun"}, python=str(tmp_path / "python"))
+    agent = {"launcher": "torchrun", "local": {"agent": "torchrun"}}
+    job = Job(name="t", run="train.py", python=str(tmp_path / "python"), **agent)
     facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
     notes = {note.code: note for note in plan(job, LocalTarget(name="local"), facts, "t-1").notes}
     assert notes["torch-missing"].blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.engines.cases.setup import StoppedSetup
 from tests.engines.contract import Contract
 from tests.engines.harness import Aspect, Can, Harness, Way
 from tests.engines.sagemaker.emulated import emulated
@@ -26,6 +27,11 @@ class TestHere(Contract):
         CAN,
         differs_in=frozenset(Aspect) - {Aspect.OBJECTS},
     )
+
+
+@pytest.mark.slow
+class TestSetup(StoppedSetup):
+    way = TestHere.way
 
 
 @pytest.mark.slow

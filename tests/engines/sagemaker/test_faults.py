@@ -14,6 +14,7 @@ from tests.engines.harness import Can, Harness, Run, Way
 from tests.engines.sagemaker.emulated import emulated
 from tests.engines.sagemaker.planning import plan_emulated
 from tests.fakeaws.control_plane import CAPACITY, ControlPlane
+from tests.helpers import machine
 from tests.helpers.until import until
 
 from windlass.diagnose.diagnose import diagnose
@@ -57,6 +58,12 @@ def plane(world: tuple[Harness, ControlPlane]) -> Iterator[ControlPlane]:
 
 def why(run: Run) -> Verdict:
     return diagnose(run.harness.engine.observe(run.id)).verdict
+
+
+def assert_time_was_over(run: Run) -> None:
+    """Its ranks may not have come so far on a busy machine, which is another verdict on the same end."""
+    expected = ("timeout",) if "ready" in run.text() else ("never-started", "never-printed")
+    assert why(run).code in expected, (why(run), run.text())
 
 
 def warnings(run: Run) -> list[str]:
@@ -132,7 +139,7 @@ def test_data_that_is_not_there(harness: Harness, plane: ControlPlane) -> None:
     data = [{"name": "train", "source": "s3://no-such-bucket-of-ours/train/"}]
     run = harness.start("leave", "0", data=data)
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
-    assert why(run).code in ("data-missing", "s3-denied"), why(run)
+    assert why(run).code == "data-missing", why(run)
 
 
 def test_secrets_reach_the_ranks_and_nothing_else(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
@@ -167,24 +174,35 @@ def test_the_first_rank_that_fails_is_the_cause(harness: Harness, plane: Control
 
 
 def test_the_time_limit(harness: Harness, plane: ControlPlane) -> None:
-    run = harness.start(*UNTIL_TERM, timeout="4s")
+    run = harness.start(*UNTIL_TERM, timeout="15s")
     assert run.wait().phase is Phase.FAILED
-    assert why(run).code in ("timeout", "never-started", "never-printed")
+    assert_time_was_over(run)
+
+
+def test_the_time_limit_while_no_supervisor_is_there(harness: Harness, plane: ControlPlane) -> None:
+    run = harness.start("last_words", "0", timeout="15s")
+    name = layout.job_name(run.id, 1)
+    until(lambda: name in plane.jobs() and plane.twin.describe(name)["SecondaryStatus"] == "Training")
+    machine.kill(int((run.dir / "supervisor.pid").read_text().split()[0]))
+    until(lambda: plane.twin.describe(name)["SecondaryStatus"] == "MaxRuntimeExceeded")
+    assert run.wait().phase is Phase.FAILED
+    assert_time_was_over(run)
 
 
 def test_a_host_that_is_killed(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start(*UNTIL_TERM, nodes=2).until_ready(2)
     for pid in _containers(run, "algo-2"):
-        os.kill(pid, signal.SIGKILL)
+        machine.kill(pid)  # one of them ends the others: it is the first of their namespace
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
-    assert why(run).code in ("host-killed", "node-killed"), why(run)
+    assert why(run).code == "host-killed", why(run)
 
 
-def test_a_job_that_another_stops_is_said_to_be(harness: Harness, plane: ControlPlane) -> None:
-    run = harness.start(*UNTIL_TERM).until_ready()
+@pytest.mark.parametrize("words", [UNTIL_TERM, ("last_words", "0")], ids=["killed", "exits with 0"])
+def test_a_job_that_another_stops_is_said_to_be(harness: Harness, plane: ControlPlane, words: tuple[str, ...]) -> None:
+    run = harness.start(*words).until_ready()
     plane.twin.stop(layout.job_name(run.id, 1))
-    assert run.wait().phase.is_terminal
-    assert why(run).code in ("stopped-outside", "stopped", "signal"), why(run)
+    assert run.wait().phase is Phase.FAILED
+    assert why(run).code == "stopped-outside", why(run)
 
 
 def test_a_stop_lets_ranks_save(harness: Harness, plane: ControlPlane) -> None:

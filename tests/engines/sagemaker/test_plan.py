@@ -19,6 +19,8 @@ from windlass.plan.plan import Plan
 GOLDEN = Path(__file__).with_name("golden")
 VPC = {"subnets": ["subnet-1"], "security_groups": ["sg-1"], "kms_key": "alias/training", "encrypt_traffic": True}
 TRAINING_PLAN = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p"
+ISOLATED = {"network_isolation": True}
+STREAMED = {"name": "text", "source": "s3://bucket/text/", "via": "stream"}
 CASES: dict[str, dict[str, Any]] = {
     "efa": {"nodes": 2, "procs_per_node": "auto", "resources": {"instance": "ml.p4d.24xlarge"}, "timeout": "2h"},
     "spot": {"sagemaker": {"spot": True, "max_wait": "6h"}, "timeout": "2h", "restarts": 3},
@@ -47,6 +49,24 @@ def test_the_request_is_that_of_the_golden_file_and_botocore_accepts_it(name: st
     assert problems(request(made)) == ""
     path = GOLDEN / f"{name}.json"
     assert request(made) == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("instance", "fields", "warned"),
+    [
+        ("ml.m5.xlarge", {"nodes": 2}, True),
+        ("ml.m5.xlarge", {"nodes": 2, "env": {"ACCELERATE_USE_CPU": "true"}}, False),
+        ("ml.g5.xlarge", {"nodes": 2}, False),
+        ("ml.p9.xlarge", {"nodes": 2}, False),
+        ("ml.m5.xlarge", {}, False),
+    ],
+)
+def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(
+    instance: str, fields: dict[str, Any], warned: bool
+) -> None:
+    made = planned(replace(FACTS, script_imports=("accelerate",)), {"instance": instance}, **fields)
+    assert ("accelerate-alone" in {note.code for note in made.notes}) == warned
+    assert "accelerate-alone" not in {note.code for note in planned(target={"instance": instance}, **fields).notes}
 
 
 def test_the_same_inputs_give_the_same_plan_byte_for_byte() -> None:
@@ -98,7 +118,11 @@ def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
         ({"target": {"instance": None}}, "instance-missing"),
         ({"resources": {"instance": "g5.xlarge"}}, "instance-unknown"),
         ({"launcher": "mpi"}, "mpi"),
-        ({"secrets": ["token"], "target": {"network_isolation": True}}, "secrets"),
+        ({"secrets": ["token"], "target": ISOLATED}, "secrets"),
+        ({"data": [STREAMED], "target": ISOLATED}, "data-isolated"),
+        ({"nodes": 2, "checkpoint": {"every": "10 steps"}, "target": ISOLATED}, "checkpoint-isolated"),
+        ({"checkpoint": {"folder": "s3://bucket/saved/"}, "target": ISOLATED}, "checkpoint-isolated"),
+        ({"procs_per_node": "auto", "resources": {"instance": "ml.p99.48xlarge"}}, "gpus-unknown"),
         ({"volumes": [{"claim": "c", "path": "/c"}]}, "volumes"),
         ({"outputs": "s3://bucket/out/"}, "outputs"),
         ({"python": ".venv/bin/python"}, "python-relative"),
@@ -110,6 +134,26 @@ def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
     assert code in blockers(planned(**fields))
+
+
+def test_isolated_hosts_get_and_give_what_sagemaker_moves_itself() -> None:
+    data = [{"name": "digits", "source": "s3://bucket/digits/"}]
+    made = planned(data=data, checkpoint={"every": "10 steps"}, target=ISOLATED)
+    assert not blockers(made)
+    assert request(made)["EnableNetworkIsolation"] is True
+    assert request(made)["CheckpointConfig"]["LocalPath"] == "/opt/ml/checkpoints"
+
+
+@pytest.mark.parametrize("fields", [{"procs_per_node": 8}, {"procs_per_node": "auto", "resources": {"gpus": 8}}])
+def test_a_type_that_is_newer_than_this_version_is_used_once_the_ranks_are_said(fields: dict[str, Any]) -> None:
+    made = planned(target={"instance": "ml.p99.48xlarge"}, **fields)
+    assert (blockers(made), made.procs_per_node) == ({}, 8)
+
+
+def test_instances_that_are_kept_are_said_to_be_paid_for() -> None:
+    [note] = [one for one in planned(nodes=2, sagemaker={"warm_pool": "10min"}).notes if one.code == "warm-pool"]
+    assert "2 instances" in note.message
+    assert "600 s" in note.message
 
 
 @pytest.mark.parametrize(

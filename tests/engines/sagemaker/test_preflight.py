@@ -124,6 +124,7 @@ def test_a_role_that_does_not_trust_sagemaker(plane: ControlPlane) -> None:
 def test_a_role_that_is_not_there(plane: ControlPlane) -> None:
     plane.account.roles.clear()
     assert bad(target())["role"] == "fail"
+    assert found(target())["rights of the role"].fix == "create the role first"
 
 
 @pytest.mark.parametrize(

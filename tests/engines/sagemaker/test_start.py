@@ -35,7 +35,7 @@ HOSTS = ["algo-1", "algo-2", "algo-10"]
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The program as it lies in its channel of a host without mounts of its own."""
-    channel = tmp_path / "ml" / "input" / "data" / "windlass"
+    channel = tmp_path / "algo-1" / "ml" / "input" / "data" / "windlass"
     channel.mkdir(parents=True)
     for name in ("sagemaker_start.py", "boot.py"):
         (channel / name).write_bytes(PROGRAM.with_name(name).read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.engines.harness import Can, Harness, Way
 from tests.engines.sagemaker.emulated import emulated
 from tests.engines.sagemaker.planning import FIELDS, ROLE, plan_emulated
 from tests.fakeaws.control_plane import ACCOUNT, ControlPlane
+from tests.helpers.machine import Machine
 
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.engine import SageMakerEngine
@@ -69,8 +71,29 @@ def test_the_phase_of_a_run(status: str, second: str, phase: Phase) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[tuple[Harness, ControlPlane]]:
-    with emulated(WAY, tmp_path) as made:
+    with emulated(WAY, tmp_path / "aws") as made:
         yield made
+
+
+@pytest.mark.slow
+def test_the_commands_of_another_machine(world: tuple[Harness, ControlPlane], machine: Machine) -> None:
+    harness, _ = world
+    run = harness.start("sleep", "600", nodes=2).until_ready(2)
+    fields = {**FIELDS, "kind": "sagemaker"}
+    machine.write("targets.yaml", json.dumps({"aws": {name: fields[name] for name in fields if name != "name"}}))
+    listed = machine.windlass("ps", "--on", "aws")
+    assert listed.returncode == 0, listed.stderr
+    titles, row = (line.split() for line in listed.stdout.splitlines())
+    assert titles == ["ID", "NAME", "PHASE", "HOSTS", "ATTEMPT", "AGE", "RECORD"]
+    assert [*row[:5], *row[6:]] == [run.id, "case", "training", "2/2", "1", "another", "machine"]
+    [found] = json.loads(machine.windlass("ps", "--on", "aws", "-o", "json").stdout)
+    assert (found["pods_ready"], found["kept"], found["namespace"]) == (2, "elsewhere", "")
+    shown = machine.windlass("status", run.id, "--on", "aws")
+    assert "hosts       2 of 2 ready" in shown.stdout, shown.stderr
+    assert f"windlass logs -f {run.id} --on aws" in shown.stdout
+    stopped = machine.windlass("stop", run.id, "--on", "aws")
+    assert f"{run.id}  stopped" in stopped.stdout, stopped.stderr
+    assert run.wait().phase is Phase.FAILED
 
 
 @pytest.mark.slow
@@ -84,6 +107,7 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
         other = AccountRuns.connect(store, SageMakerTarget(**FIELDS), here())
         [state] = other.list()
         assert (state.status.id, state.status.phase, state.is_recorded) == (run.id, Phase.TRAINING, False)
+        assert other.find(run.id.rpartition("-")[0])[1] == run.id
         engine, run_id = other.find(run.id[:-1])
         assert (engine, run_id) == (other, run.id)
         with engine.logs(run_id) as (folder, follow):
@@ -94,6 +118,8 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
             other.find("none")
         with pytest.raises(UsageError, match="no command into a container"):
             other.exec(run_id, 0, None, ["ls"], None, None, None)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="is on the machine that started it"):
+            other.write_note(run_id, "x")
         engine.stop(run_id)
         assert engine.wait(run_id, 120).phase is Phase.STOPPED
     assert run.wait().phase.is_terminal

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from tests.engines.harness import Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
-from tests.engines.sagemaker.planning import plan_here
+from tests.engines.sagemaker.emulated import emulated
+from tests.engines.sagemaker.planning import plan_emulated, plan_here
 
 from windlass.engines.local.engine import LocalEngine
-from windlass.engines.sagemaker.engine import SageMakerLocalEngine
+from windlass.engines.sagemaker.engine import SageMakerEngine, SageMakerLocalEngine
 from windlass.runs.phase import Phase
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 HERE = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can))
+EMULATED = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
 SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
 SLOW = """
 import os, runpy, sys, time
@@ -56,11 +58,17 @@ def succeeded(run: Run) -> Run:
 
 
 def test_digits_end_with_the_weights_of_this_machine(tmp_path: Path) -> None:
-    with opened(LOCAL, tmp_path / "local") as local, opened(HERE, tmp_path / "here") as here:
+    with (
+        opened(LOCAL, tmp_path / "local") as local,
+        opened(HERE, tmp_path / "here") as here,
+        emulated(EMULATED, tmp_path / "aws") as (aws, _),
+    ):
         words = ("train.py", "--epochs", "3")
         base = EXAMPLES / "01-digits"
-        expected = digest(succeeded(local.start(*words, base=base, **SHAPE)), "model.pt")
-        assert digest(succeeded(here.start(*words, base=base, **SHAPE)), "model.pt") == expected
+        expected, *found = [
+            digest(succeeded(one.start(*words, base=base, **SHAPE)), "model.pt") for one in (local, here, aws)
+        ]
+        assert found == [expected] * 2
 
 
 def test_a_run_that_was_stopped_goes_on_from_the_checkpoints_in_the_store(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ FAILED = [
      "image-pull-failed", IMAGE),
     ("ClientError: Data download failed:Unable to download object s3://bucket/x (AccessDenied: Access Denied)",
      "s3-denied", "may not read"),
+    ("ClientError: Data download failed: the secret access key does not fit: check your key and signing method",
+     "s3-denied", "may not read"),
     ("ClientError: Data download failed:NoSuchKey (404): The specified key does not exist", "data-missing", "NoSuch"),
     ("ClientError: Data download failed: write /opt/ml/input/data/x: no space left on device", "disk-full", "volume"),
     ("ClientError: Artifact upload failed:Error 1: AccessDenied", "s3-denied", "may not write"),
@@ -85,6 +87,20 @@ def test_no_capacity_and_a_training_plan_without_any_are_told_apart() -> None:
     plan = "CapacityError: the training plan has expired"
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": plan}
     assert verdict(description, {"summary": "", "node_lost": 0}).code == "training-plan-not-active"
+
+
+@pytest.mark.parametrize(
+    ("step", "message", "code"),
+    [
+        ("Starting", "Insufficient capacity error from EC2 while launching instances, retrying!", "no-capacity-yet"),
+        ("Pending", "", "waiting-for-capacity"),
+        ("Starting", "Preparing the instances for training", "none"),
+    ],
+)
+def test_a_job_that_has_no_instances_yet(step: str, message: str, code: str) -> None:
+    steps = [{"Status": step, "StatusMessage": message}]
+    description = {"TrainingJobStatus": "InProgress", "SecondaryStatus": step, "SecondaryStatusTransitions": steps}
+    assert verdict(description, None, Phase.PROVISIONING).code == code
 
 
 def test_a_killed_container_is_most_often_out_of_memory() -> None:

@@ -18,6 +18,7 @@ from tests.helpers.until import until
 from tests.train.checkpoint.saved import build, make, train
 
 from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint.consensus import Flags
 from windlass.train.checkpoint.files import examine, list_checkpoints
 
 
@@ -151,6 +152,24 @@ def test_a_thing_that_cannot_be_kept_is_told_at_the_first_step(tmp_path: Path) -
     saved.close()
     with pytest.raises(TypeError, match=r"Checkpoint\(wrong=\.\.\.\)"):
         Checkpoint(wrong=3, folder=tmp_path)
+
+
+def test_a_rank_that_has_stopped_with_the_others_is_not_killed_by_its_own_sigterm_which_comes_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = signal.getsignal(signal.SIGTERM)
+    try:
+        model, optimizer = build()
+        saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
+        monkeypatch.setattr(saved._world, "exchange", lambda _: Flags(stop=True))  # another rank has received one
+        train(model, optimizer)
+        with pytest.raises(SystemExit) as left:
+            saved.step()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert left.value.code == 143
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert steps_of(tmp_path) == [1]
 
 
 TRAINER = """

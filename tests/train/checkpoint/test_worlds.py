@@ -20,7 +20,7 @@ from windlass.train.checkpoint.files import examine, list_checkpoints
 
 SCRIPT = Path(__file__).with_name("scripts") / "worlds.py"
 KINDS = ("ddp", "fsdp")
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Session:

@@ -122,7 +122,8 @@ def test_processes_that_write_at_once_keep_the_bound_together(tmp_path: Path) ->
     most = 0
     while any(child.poll() is None for child in children):
         most = max(most, on_disk(tmp_path))
-    assert most <= 1_000_000
+    # A walk is no snapshot: it may count a file that goes, and the one that takes its place, of each of the four.
+    assert most <= 1_000_000 + len(children) * 10_000
     kept = 0
     for child in children:
         assert child.stdout is not None

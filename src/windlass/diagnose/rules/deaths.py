@@ -27,6 +27,11 @@ _ABORT: Final = re.compile(
 )
 _USAGE: Final = re.compile(r"^usage:.*", re.MULTILINE | re.IGNORECASE)
 _USAGE_ERROR: Final = re.compile(r"^(?:\S.*: )?error: .*", re.MULTILINE | re.IGNORECASE)
+_LOCAL_RANK: Final = re.compile(r"(--local[-_]rank)=")
+_NO_LOCAL_RANK: Final = {
+    "--local_rank": "let the script take --local_rank, or give deepspeed --no_local_rank",
+    "--local-rank": "let the script take --local-rank, or give torch.distributed.launch --use-env",
+}
 _NOT_FOUND: Final = re.compile(r"^.*?(?:line \d+: )?(?P<what>[^\s:]+): (?:command )?not found$", re.MULTILINE)
 
 
@@ -131,9 +136,12 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
         error = errors[-1].strip() if errors else lines[-1]
         job = case.plan.get("job", {})
         called = f"it was called with: {job.get('run') or ' '.join(job.get('command') or ())}"
+        passed = _LOCAL_RANK.search(error)
+        is_launchers = passed is not None and f"{passed[0]}$WINDLASS_LOCAL_RANK" in called
+        fix = _NO_LOCAL_RANK[passed[1]] if passed and is_launchers else "change the arguments in run: (or after --)"
         yield case.of_first(
             "wrong-arguments", f"the script does not take these arguments: {error.rpartition('error: ')[2]}",
-            [error, usage[0].strip()[:300], called], "change the arguments in run: (or after --)", 92,
+            [error, usage[0].strip()[:300], called], fix, 92,
         )  # fmt: skip
     elif code == 127 and (missing := _NOT_FOUND.search(case.text)):
         yield case.of_first(

@@ -20,6 +20,14 @@ NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
 
+def resumed(case: Observations) -> str:
+    """`windlass resume RUN continues from step 120`: the next command after an end that is not the script's fault."""
+    saved = case.status.last_checkpoint
+    is_usable = saved is not None and not saved.refused and saved.step is not None
+    gives = f"continues from step {saved.step:,}" if saved is not None and is_usable else "starts it again"
+    return f"windlass resume {case.status.id} {gives}"
+
+
 def stopped(case: Observations) -> Iterator[Verdict]:
     """The user, or the node's shutdown, ended the run."""
     status = case.status
@@ -31,13 +39,13 @@ def stopped(case: Observations) -> Iterator[Verdict]:
         is_reclaimed = notice is not None and notice.source == "imds"
         what = "its node was to be reclaimed" if is_reclaimed else "SIGTERM, as from a node shutdown"
         summary = f"the run was ended from outside: {what}"
-        fix = f"windlass resume {status.id}; restarts: {{max: 3, on: [preemption]}} resumes it automatically"
+        fix = f"{resumed(case)}; restarts: {{max: 3, on: [preemption]}} does so automatically"
     elif stop is not None and stop.reason == "removed":
         summary = "the run was removed from the cluster"
         fix = f"nothing to fix; windlass rm {status.id} removes the record of this machine"
     else:
         summary = "stopped by the user" + (" without grace" if stop is not None and stop.now else "")
-        fix = "nothing to fix; start it again with windlass run"
+        fix = f"nothing to fix; {resumed(case)}"
     yield Verdict("stopped", summary, None, tuple(_last_places(case)), fix, 100)
 
 
@@ -53,13 +61,14 @@ def timeout(case: Observations) -> Iterator[Verdict]:
         total = f" of {progress['total']}" if "total" in progress else ""
         evidence.append(f"it had reached step {progress['step']}{total}")
     evidence += _last_places(case)
-    yield Verdict("timeout", reached, None, tuple(evidence), "give it more time (timeout:), or less to do", 70)
+    more_time = f"windlass rerun {case.status.id} --timeout TIME gives a new run more"
+    fix = f"{resumed(case)}, with as much time again; {more_time}"
+    yield Verdict("timeout", reached, None, tuple(evidence), fix, 70)
     if case.status.ranks and all(state.pid is None for state in case.status.ranks):
         yield Verdict(
             "never-started", f"{reached} before any rank was started", None,
             (*evidence, "a warm process imports what the script imports before it forks the ranks"),
-            "see whether this machine is overloaded; give it more time (timeout:), or start cold: "
-            "start: cold", 90,
+            f"see whether this machine is overloaded; {more_time}, and with --cold it starts cold", 90,
         )  # fmt: skip
     elif case.ranks and all(seen.last_output_at is None for seen in case.ranks):
         yield Verdict(
@@ -90,16 +99,17 @@ def lost(case: Observations) -> Iterator[Verdict]:
     if booted_at is not None and booted_at > began_at:
         summary = "the machine was restarted during the run"
         evidence = [f"the machine booted {booted_at - began_at:.0f} s after the run had begun"]
-        fix = "start it again; a script that loads its newest checkpoint goes on from there"
+        fix = resumed(case)
     elif crash:
-        summary, evidence, fix = "the run's supervisor crashed", list(last_lines(crash, 5)), DEFECT
+        summary, evidence = "the run's supervisor crashed", list(last_lines(crash, 5))
+        fix = f"{DEFECT}; {resumed(case)}"
     else:
         summary = "the run's supervisor and its workers were killed together"
         last_at = max((event.time for event in case.events if event.kind != "end"), default=began_at)
         evidence = [f"its last event: {case.events[-2].kind}, {last_at - began_at:.0f} s after it began"] * (
             len(case.events) > 1
         )
-        fix = "see what ends processes here (systemd, a container that ended, kill -9); then start it again"
+        fix = f"see what ends processes here (systemd, a container that ended, kill -9); then {resumed(case)}"
     yield Verdict("lost", summary, None, tuple(evidence), fix, 100)
 
 
@@ -117,8 +127,8 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
     yield Verdict(
         "node-killed", f"the worker of node {number} was killed, and {ranks} with it", None,
         (f"the worker of node {number} exited without reporting; its ranks have not failed by themselves",),
-        "see what ended it (kill -9, the kernel for lack of memory: dmesg); restarts: {max: 3, on: [node-loss]} "
-        "restarts it automatically", 100,
+        f"see what ended it (kill -9, the kernel for lack of memory: dmesg); then {resumed(case)}; restarts: "
+        "{max: 3, on: [node-loss]} does so automatically", 100,
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ KNOWN: Final = (
     (r"UnreadableCheckpoint: (\S+) cannot be read, also after retries \((.*?)\)\. No",
      Advice("checkpoint-unreadable", "{who} could not read {1}: {2}",
            "check that the file system is mounted and readable on every node; no checkpoint was changed; then "
-           "windlass resume, with --from NAME to go on from another one", 95)),
+           "windlass resume {run}, with --from NAME to go on from another one", 95)),
     (r"Error\(s\) in loading state_dict|size mismatch for ",
      Advice("checkpoint-mismatch", "the checkpoint does not fit the model in {who}",
            "build the model as it was when the checkpoint was written, or begin with an empty checkpoint folder")),
@@ -96,6 +96,12 @@ KNOWN: Final = (
     (r"process group has not been initialized",
      Advice("process-group-missing", "{who} calls a collective before init_process_group",
            "call torch.distributed.init_process_group() first; the launcher sets all that it needs", 85)),
+    (r"devices=(\d+)` and `num_nodes=(\d+)` in Lightning.* does not match the world size \((\d+)\)",
+     Advice("ranks-mismatch", "{who} is set to {1} devices × {2} nodes, and the run has ranks: {3}",
+           "procs_per_node: {1} and nodes: {2} in the job; or set the script to what the job has", 94)),
+    (r"(?:environment variable |KeyError: ')(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b",
+     Advice("launcher-variables", "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
+           "launcher: torchrun in the job, or: windlass run -- torchrun … script", 93)),
     (r"^KeyboardInterrupt",
      Advice("interrupted", "{who} was interrupted (SIGINT)",
            "check what sends SIGINT; Ctrl-C in windlass run does not reach the ranks", 88)),
@@ -115,7 +121,9 @@ def known(case: Observations) -> Iterator[Verdict]:
         if match := re.search(pattern, text, re.DOTALL):
             more = f" (it asked for {match[1]})" if advice.code == "gpu-out-of-memory" and match[1] else ""
             found = [(group or "")[:300] for group in match.groups()]
-            verdict = advice.verdict(_evidence(case, error), *found, rank=case.first.rank, who=case.who)
+            verdict = advice.verdict(
+                _evidence(case, error), *found, rank=case.first.rank, who=case.who, run=case.status.id
+            )
             yield replace(verdict, summary=verdict.summary + more + case.at_place)
 
 
@@ -324,7 +332,7 @@ def nan_loss(case: Observations) -> Iterator[Verdict]:
         return
     reported, message = recorded.losses(case), ""
     if case.first is not None and case.signal is None:
-        text = case.raised.line + " " + case.raised.message if case.raised else "\n".join(last_lines(case.text, 5))
+        text = f"{case.raised.line}\n{case.raised.message}" if case.raised else "\n".join(last_lines(case.text, 5))
         match = _NAN.search(text)
         message = next((line for line in text.splitlines() if match and match[0].splitlines()[0] in line), "")[:300]
     is_reported = reported is not None and reported.loss is not None and not recorded.is_finite(reported.loss)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from windlass.engines.fake.rank import FakeRank, Play, RankThread
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.supervise.backend import Attempt, Backend, Intent, Node
 from windlass.supervise.clock import Clock, SystemClock
@@ -132,7 +133,9 @@ class FakeBackend(Backend):
                 Path(made[name]).mkdir(parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         here = (MASTER_ADDR,) * len(members)
-        meet = Rendezvous(MASTER_ADDR, FIRST_PORT + number, 0, here)
+        launcher, procs = self._plan.nodes.launcher, self._plan.procs_per_node
+        distinct = consecutive_ports(launcher, 1, len(members) * procs, number)  # all are this machine
+        meet = Rendezvous(MASTER_ADDR, FIRST_PORT + number, 0, here, distinct)
         asked = record.history.continuation(record.status)
         facts = AttemptFacts(number, str(folder), meet, record.status.created_at, continuation=asked)
         try:

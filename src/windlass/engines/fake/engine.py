@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from windlass.engines.fake.backend import FakeBackend, ThreadClock
 from windlass.engines.fake.rank import FakeRank, FakeSignal, Play
 from windlass.engines.supervised import SupervisedEngine
-from windlass.plan.arguments import fill_in, resume_spec
-from windlass.plan.compose import contract
+from windlass.plan.arguments import differ_by_rank, fill_in, folders_in, resume_spec
+from windlass.plan.environment import contract
 from windlass.plan.plan import Plan, Step
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
@@ -21,6 +21,7 @@ from windlass.runs import crash
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome
 from windlass.runs.store import RunWriter, Store
+from windlass.supervise.process import tell_end
 from windlass.supervise.supervisor import Supervisor
 
 __all__ = ["FakeEngine", "FakeRank", "FakeSignal", "FakeTarget", "Play", "plan"]
@@ -47,15 +48,17 @@ def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
     run_dir = f"{home}/runs/{run_id}"
     folders = {"path": f"{run_dir}/output", "checkpoints": f"{run_dir}/checkpoints"}
     promised = contract(
-        run_id=run_id, max_restarts=job.restarts.max, output_dir=folders["path"], checkpoint_dir=folders["checkpoints"],
+        run_id=run_id, launcher=job.launcher, max_restarts=job.restarts.max, output_dir=folders["path"],
+        checkpoint_dir=folders["checkpoints"],
         data={data.name: data.source for data in job.data},
         checkpoint_every=job.checkpoint.every, checkpoint_keep=job.checkpoint.keep,
     )  # fmt: skip
-    argv = job.script_argv if job.command is not None else fill_in(job.script_argv, promised)
+    argv = job.script_argv if job.command is not None else fill_in(job.script_argv, folders_in(promised))
     nodes = NodeTemplate(
         run_id=run_id, num_nodes=job.nodes.max, procs_per_node=procs, script=job.script_argv[0], worker_python="",
-        cwd="", argv=tuple(argv), contract=promised, defaults={}, target_env=target.env, job_env=job.env,
-        grace_seconds=job.grace, progress=job.progress, resume=resume_spec(job, promised, home),
+        cwd="", argv=tuple(argv), argv_by_rank=differ_by_rank(job), contract=promised, defaults={},
+        target_env=target.env, job_env=job.env, grace_seconds=job.grace, progress=job.progress,
+        resume=resume_spec(job, promised, home), launcher=job.launcher,
     )  # fmt: skip
     return Plan(
         run_id=run_id, name=job.name, target=target.name, engine="fake", output_dir=folders["path"],
@@ -113,6 +116,7 @@ class FakeEngine(SupervisedEngine):
                 Supervisor(writer, plan, run_dir, self._backend(plan, run_dir), clock).run()
             finally:
                 writer.close()
+            tell_end(store, plan)
 
     def _is_supervised(self, run_id: str) -> bool:
         return True  # a thread has no pid file

@@ -33,7 +33,7 @@ class FakeRank:
         self.rank: int = spec.rank
         self.local_rank: int = spec.local_rank
         self.node: int = node.node
-        self.world_size = int(self.env["WORLD_SIZE"])
+        self.world_size = node.world_size
         self.attempt = int(self.env["WINDLASS_ATTEMPT"])
         self._log = log
         self._wake = wake

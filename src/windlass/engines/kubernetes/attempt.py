@@ -26,6 +26,7 @@ from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.kubernetes.workloads.tombstones import Ear
 from windlass.errors import EngineError
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous
+from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.plan.price import num_spares
 from windlass.runs.node_events import RankSeen
@@ -365,5 +366,6 @@ def attempt_facts(
     master = hosts[0] if len(hosts) > 1 else "127.0.0.1"  # a single pod needs no name
     # Ranks of an earlier attempt, on a node that had been cut off, must not reach those of this one in the same pod.
     later = (number - ids[0].made_for) % layout.PORTS
-    meet = Rendezvous(master, layout.MASTER_PORT + later, layout.RENDEZVOUS_PORT + later, hosts)
+    ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, later)
+    meet = Rendezvous(master, layout.MASTER_PORT + later, layout.RENDEZVOUS_PORT + later, hosts, ports)
     return AttemptFacts(number, f"{layout.WORK}/attempt", meet, since, continuation=asked)

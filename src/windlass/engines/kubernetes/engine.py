@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines import copying
 from windlass.engines.base import Manifests, Report, ResultsPlace, RunState
-from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes import layout, notes
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
 from windlass.engines.supervised import SupervisedEngine
@@ -146,6 +146,32 @@ class KubernetesEngine(SupervisedEngine):
         if inside:
             found |= {state.status.id: state for state in self._in_cluster.states(inside.values())}
         return [found[one.id] for one in every]
+
+    def state(self, run_id: str, now: float) -> RunState:
+        """See `Engine`: with the note that another user may have written."""
+        found = super().state(run_id, now)
+        return found if found.stale else replace(found, status=replace(found.status, note=self.note(run_id)))
+
+    def note(self, run_id: str) -> str:
+        """See `Engine`: of a run whose record is in the cluster, the note there; as last read where that is away."""
+        before = super().note(run_id)
+        if not self._is_in_cluster(run_id):
+            return before
+        try:
+            client = self._in_cluster.client(run_id)
+        except WindlassError:  # a context that is no longer there
+            return before
+        found = at_once({"note": lambda: notes.read(client, run_id)}).get("note")
+        if not isinstance(found, str) or found == before:
+            return before
+        super().write_note(run_id, found)
+        return found
+
+    def write_note(self, run_id: str, text: str) -> None:
+        """See `Engine`: a run whose record is in the cluster has its note there too."""
+        if self._is_in_cluster(run_id):
+            notes.write(self._in_cluster.client(run_id), run_id, text)
+        super().write_note(run_id, text)
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
         """See `Engine`."""

@@ -23,9 +23,11 @@ from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.transfers.planning import wanted_claim
 from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, runtimes
 from windlass.runs.machine import user_name
+from windlass.runs.store import default_home
 
 if TYPE_CHECKING:
     from windlass.plan.plan import Note, Plan
+    from windlass.pricing.table import Table
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
 
@@ -109,17 +111,20 @@ class Facts:
     """The name of the user on this machine; empty where it has none."""
     script_imports: tuple[str, ...] = ()
     """Top-level names of the modules that the script, and what lies beside it, imports."""
+    prices: Table | None = None
+    """List prices; None where the target names no region."""
 
 
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` on `target` depends on.
 
-    Raises UsageError for a context or login that cannot be used, MissingPart before a run that could not be signalled.
+    Raises UsageError for a context or login that cannot be used, MissingPart before a run that could not be signalled,
+    StoreError for list prices that cannot be read.
     """
     require_websockets()
     code_dir = (base / job.code).absolute()
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
-    kubeconfig = find_kubeconfig(environ)
+    kubeconfig = find_kubeconfig(target, environ)
     with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
         limit = MAX_BYTES if target.storage is None else travel.MAX_BYTES
         packing = pool.submit(travel.try_to_pack, code_dir, environ, limit) if found else None
@@ -136,7 +141,15 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
         unreachable=unreachable,
         user=user_name(),
         script_imports=script_imports(job, code_dir) if found else (),
+        prices=None if target.region is None else _prices(environ),
     )
+
+
+def _prices(environ: Mapping[str, str]) -> Table:
+    """List prices of AWS. Raises StoreError for fetched prices that are damaged."""
+    from windlass.pricing.refreshed import load  # a supervisor in a cluster imports this module, and has no prices
+
+    return load(default_home(environ))
 
 
 def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster | None, str]:
@@ -151,7 +164,7 @@ def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster 
 
 def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
     """Facts of the cluster that matter to this job, read in parallel. Raises Refused (401), Unreachable."""
-    asked = list(job.secrets)
+    asked = [*job.secrets, *([job.notify] if job.notify is not None else [])]
     claims = [volume.claim for volume in job.volumes]
     results = job.kubernetes.results
     if results is not None and results.claim is not None:

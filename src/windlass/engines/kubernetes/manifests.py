@@ -99,7 +99,7 @@ class Shape:
 
 def labels(shape: Shape, job: Job, component: str, attempt: int | None = None) -> dict[str, str]:
     """What ties an object to its run."""
-    return named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)
+    return {**job.labels, **named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)}
 
 
 def core(kind: str, name: str, namespace: str, labels: Mapping[str, str], **fields: Any) -> Manifest:

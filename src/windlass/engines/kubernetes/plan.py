@@ -12,7 +12,7 @@ from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.mounts import planning as mounting
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.preflight.supervision import missing_rights, supervised_in_cluster, supervision_notes
-from windlass.engines.kubernetes.provisioning.findings import node_notes, node_price, pools_for, provisioning_steps
+from windlass.engines.kubernetes.provisioning.findings import node_notes, plan_price, pools_for, provisioning_steps
 from windlass.engines.kubernetes.queue.findings import queue_notes
 from windlass.engines.kubernetes.supervisor import manifests as supervisor
 from windlass.engines.kubernetes.transfers import planning
@@ -24,10 +24,10 @@ from windlass.engines.kubernetes.workloads.runtime_findings import runtime_notes
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
 from windlass.plan import arguments
+from windlass.plan.accelerate import lone_ranks
 from windlass.plan.launch import torchrun
 from windlass.plan.plan import Note, Plan, Step
-from windlass.plan.policy import policy
-from windlass.plan.price import price
+from windlass.plan.policy import policy, secret_variable
 from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
@@ -123,11 +123,10 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *runtime_notes(job, facts.cluster, asked),
             *planning.lost_notes(job, via),
             *_warnings(job, target, facts),
-            *arguments.left_over(arguments.words_with_names(job), _FOLDERS),
+            *_lone_ranks(job, target, facts, num_nodes * procs),
+            *arguments.left_over(job, _FOLDERS),
         ),
-        price=price(
-            node_price(job, pools, target), target.currency, num_nodes, f"target {target.name}", spares
-        ),
+        price=plan_price(job, pools, target, facts.prices, num_nodes, spares),
         nodes=nodes,
     )  # fmt: skip
 
@@ -372,6 +371,10 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str
         if cluster.secrets is not None and name not in cluster.secrets:
             yield blocker("secret-missing", f"secret {name} is not in the namespace",
                            f"kubectl create secret generic {name} --from-literal=NAME=value")  # fmt: skip
+    if job.notify is not None and cluster.secrets is not None and job.notify not in cluster.secrets:
+        how = f"--from-literal={secret_variable(job.notify)}=ADDRESS"
+        yield Note("notify-missing", f"notify: secret {job.notify} is not in the namespace, so that nothing is told of "
+                   "the end", f"kubectl create secret generic {job.notify} {how}")  # fmt: skip
     results = job.kubernetes.results
     wanted = [volume.claim for volume in job.volumes]
     wanted += [results.claim] if results is not None and results.claim is not None else []
@@ -384,6 +387,13 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str
     if is_unknown and cluster.gpu_labels and cluster.node_pools is None:  # else one may be provisioned
         had = ", ".join(sorted({value for _, value in cluster.gpu_labels}))
         yield blocker("gpu-type-missing", f"no node has a GPU of type {job.resources.gpu_type}", f"there are: {had}")
+
+
+def _lone_ranks(job: Job, target: KubernetesTarget, facts: Facts, num_ranks: int) -> Iterator[Note]:
+    """A runtime may add GPUs to pods for which the job asks for none."""
+    if not job.resources.gpus and job.kubernetes.runtime is None:
+        env = {*target.env, *job.env}
+        yield from lone_ranks(job, num_ranks, facts.script_imports, env, no_gpus="the job asks for no GPUs")
 
 
 def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:

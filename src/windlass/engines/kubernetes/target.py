@@ -150,7 +150,8 @@ class ClusterRuns(Engine):
         sign = signs(status, self.store, self._context.now())
         if sign is not None:
             status = merged(status, seen, sign.as_of)[0]
-        return replace(state, status=replace(status, waits_for=status.waits_for or None), is_recorded=True)
+        note = status.note if seen.note is None else seen.note
+        return replace(state, status=replace(status, waits_for=status.waits_for or None, note=note), is_recorded=True)
 
     def find(self, run: str | None) -> tuple[Engine, str]:
         """See `Engine`. Raises EngineError too."""
@@ -160,7 +161,7 @@ class ClusterRuns(Engine):
             self.store.status(run_id)
         except NoSuchRun:
             with self._connected() as client:
-                kubeconfig = find_kubeconfig(self._context.environ)
+                kubeconfig = find_kubeconfig(self._target, self._context.environ)
                 if not self._recorded.import_run(client, self._target.context, kubeconfig, run_id):
                     return self, run_id
         return self._recorded, run_id

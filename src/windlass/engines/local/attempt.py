@@ -158,7 +158,7 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
     out = os.open(node.path("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        answer = _fork_worker(node, spec, out, [*kept, lock], pool) if spec.warm else None
+        answer = _fork_worker(node, spec, out, [*kept, lock], pool) if spec.warm and not pool.is_off else None
         if isinstance(answer, int):
             node.know(answer)
             return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from windlass.engines.local.attempt import LocalAttempt, first_start, start_atte
 from windlass.engines.local.transfer import checkpoint_uploads, data_staging, outputs_upload
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.runs.events import NetworkCreated, Warned
 from windlass.supervise.backend import Backend
@@ -56,6 +58,7 @@ class LocalBackend(Backend):
         with (
             contextlib.closing(ports.reserve(self._plan.policy["port"])) as master,
             contextlib.closing(ports.reserve(None)) as agents,
+            contextlib.ExitStack() as own,
         ):
             addresses = self._make_networks(record, folder.parent)
             here = [addresses[node] for node in members] if addresses else [MASTER_ADDR] * len(members)
@@ -64,16 +67,21 @@ class LocalBackend(Backend):
             if not is_held:
                 # A program that binds the port without SO_REUSEADDR could not while it is held.
                 master.close()
+            rank_ports = consecutive_ports(self._plan.nodes.launcher, len(members), self._plan.procs_per_node, number)
+            of_ranks: list[socket.socket] = []
+            if not addresses:  # all ranks are on one address
+                of_ranks = [own.enter_context(contextlib.closing(ports.reserve(None))) for _ in rank_ports]
+                rank_ports = tuple(one.getsockname()[1] for one in of_ranks)
             facts = AttemptFacts(
                 number=number,
                 folder=str(folder),
-                rendezvous=Rendezvous(here[0], port, agents.getsockname()[1], tuple(here)),
+                rendezvous=Rendezvous(here[0], port, agents.getsockname()[1], tuple(here), rank_ports),
                 since=first_start(folder.parent),
                 held_port=port if is_held else None,
                 continuation=record.history.continuation(record.status),
             )
             specs = compose(self._plan.nodes, members, facts)
-            held = [master, agents] if is_held else [agents]
+            held = [*([master] if is_held else []), agents, *of_ranks]
             return start_attempt(folder, specs, held, clock.fileno(), WarmPool(record.writer.store.home))
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:

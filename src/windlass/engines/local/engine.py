@@ -49,6 +49,22 @@ class LocalEngine(SupervisedEngine):
 
         return Report(checks(context))
 
+    def kept_warm(self) -> tuple[int, int]:
+        """See `Engine`."""
+        from windlass.engines.local.warm_pool import WarmPool
+
+        return WarmPool(self.store.home).kept()
+
+    @classmethod
+    def switch_warm(cls, home: Path, *, on: bool) -> None:
+        """See `Engine`."""
+        from windlass.engines.local.warm_pool import WarmPool
+
+        try:
+            WarmPool(home).switch(on=on)
+        except OSError as error:
+            raise StoreError(f"{home}/warm cannot be changed ({error.strerror})", "see: windlass doctor") from error
+
     @classmethod
     def list_warm(cls, home: Path) -> list[dict[str, Any]]:
         """See `Engine`."""
@@ -91,7 +107,8 @@ class LocalEngine(SupervisedEngine):
         from windlass.engines.copying import copy
         from windlass.engines.local import exec_copy
 
-        return copy(local, exec_copy.result(self._folders(run_id), path), told, local.resolve().name)
+        slash = "/" if path.endswith("/") else ""
+        return copy(local, f"{exec_copy.result(self._folders(run_id), path)}{slash}", told, local.resolve().name)
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
         """The folder of a run, and the environment with the folders of its results."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from windlass.code.imports import ahead
+from windlass.code.imports import ahead, slow
 from windlass.engines import netns
 from windlass.engines.local import launchers
 from windlass.engines.local.facts import Facts
 from windlass.errors import PlanError, Problem
 from windlass.plan import arguments
-from windlass.plan.compose import contract, known_at_start
+from windlass.plan.accelerate import lone_ranks
+from windlass.plan.environment import contract, known_at_start
 from windlass.plan.plan import Note, Plan, Step
-from windlass.plan.policy import policy
+from windlass.plan.policy import policy, secret_variable
 from windlass.plan.price import price
 from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
@@ -34,10 +35,14 @@ NOT_HERE = {
 """Fields on images and queues, which have no effect on this machine."""
 
 
-KNOWN_STORES = "known are s3://, gs://, az:// and file://, and paths of folders"
+WITHOUT_EXTRA: Final = ("file", "s3")
+"""Schemes of addresses that are read and written without the extra `data`."""
+KNOWN_STORES: Final = "known are s3://, gs://, az:// and file://, and paths of folders"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 NOTICE_SECONDS = 5.0
 """Polling interval of the instance metadata, as AWS advises: a notice comes two minutes ahead."""
+REHEARSED_RANKS = 4
+"""So many ranks for each core, on several nodes, rehearse a job; that they are slow is no news."""
 MAX_RANKS = 4096
 """The most processes that a plan may start on one machine."""
 
@@ -76,7 +81,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         notes=(
             *_refusals(job, facts),
             *_warnings(job, target, facts, num_nodes, procs),
-            *arguments.left_over(arguments.words_with_names(job), nodes.common),
+            *arguments.left_over(job, nodes.common),
         ),
         price=price(target.price_per_hour, target.currency, num_nodes, f"target {target.name}"),
         nodes=nodes,
@@ -131,6 +136,7 @@ def _nodes(
     """What all attempts have in common."""
     promised = contract(
         run_id=run_id,
+        launcher=job.launcher,
         max_restarts=job.restarts.max,
         output_dir=output_dir,
         checkpoint_dir=job.checkpoint.place(run_id, f"{run_dir}/checkpoints"),
@@ -152,19 +158,23 @@ def _nodes(
         worker_python=facts.own_python if is_program else facts.python,
         cwd=facts.code_dir,
         argv=(*_program(job, facts), *arguments.script_arguments(job, common)),
+        argv_by_rank=arguments.differ_by_rank(job),
         contract=promised,
         defaults=defaults,
         target_env=target.env,
         job_env=job.env,
         grace_seconds=job.grace,
         node_env={} if DEVICES in chosen else _devices(facts, num_nodes, procs),
-        known_at_start=known_at_start(is_python=not is_program, taken=chosen),
+        known_at_start=known_at_start(job.launcher, is_python=not is_program, taken=chosen),
         progress=job.progress,
+        setup=job.setup or "",
         warm=tuple(ahead(job, facts.script_imports)),
+        imports=slow(facts.script_imports),
         resume=arguments.resume_spec(job, common, facts.code_dir),
         notices=notices,
         networks=networks,
         launchers=launchers.launcher(job, facts, run_id, num_nodes, procs, networks),
+        launcher=job.launcher,
         one_worker=job.launcher == "mpi",
     )
 
@@ -227,12 +237,12 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """Fields that this machine does not support: the results would be wrong, so the run is refused."""
     if not facts.code_dir_found:
         yield _blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
-    elif not facts.script_found:
+    elif not facts.script_found and not job.setup:  # which may fetch it
         script = job.script_argv[0]
         yield _blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")
-    elif job.script_kind == "program" and facts.program is None:
+    elif job.script_kind == "program" and facts.program is None and not job.setup:
         yield _blocker("program-missing", f"{job.script_argv[0]} was not found", "give its path, or install it")
-    if not facts.python_found and job.script_kind != "program":
+    if not facts.python_found and job.script_kind != "program" and not job.setup:
         yield _blocker(
             "python-missing", f"no interpreter at {facts.python}", "set python: to one that has your packages"
         )
@@ -252,11 +262,14 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     if job.volumes:
         yield _blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: and outputs: here")
     for name in job.secrets:
-        variable = name.upper().replace("-", "_")
+        variable = secret_variable(name)
         if variable not in facts.environ:
             yield _blocker(
                 "secret-missing", f"secret {name}: {variable} is not set", f"export {variable} and run again"
             )
+    if job.notify is not None and (variable := secret_variable(job.notify)) not in facts.environ:
+        yield Note("notify-missing", f"notify: {variable} is not set, so that nothing is told of the end",
+                   f"export {variable} with the address of the webhook")  # fmt: skip
 
 
 def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
@@ -271,9 +284,9 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         elif data.via != "copy":
             yield _blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
                            "leave it out: the set is copied to the cache of this machine; or: via: stream")  # fmt: skip
-        elif data.scheme != "file" and not facts.has_data_extra:
+        elif data.scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
             yield _blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
-                           "pip install 'windlass[data]'")  # fmt: skip
+                           "pip install 'obstore<0.13'")  # fmt: skip
 
 
 def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
@@ -281,8 +294,8 @@ def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     scheme = job.outputs_scheme
     if scheme and scheme not in (*STORES, "file"):
         yield _blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
-    elif scheme not in ("", "file") and not facts.has_data_extra:
-        yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", "pip install 'windlass[data]'")
+    elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
+        yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", "pip install 'obstore<0.13'")
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
@@ -303,7 +316,7 @@ def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
 def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> Iterator[Note]:
     """What is worth knowing before the run."""
     ranks = num_nodes * procs
-    if ranks > facts.num_cpus:
+    if procs > facts.num_cpus or ranks > REHEARSED_RANKS * facts.num_cpus:
         yield Note("ranks-exceed-cores", f"{ranks} ranks share {facts.num_cpus} cores", "fewer ranks run faster here")
     asked = job.resources.gpus * num_nodes
     if asked > len(facts.gpus):
@@ -323,6 +336,9 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
                    blocks=True)  # fmt: skip
     for name in sorted(facts.missing_data):
         yield Note("data-missing", f"data {name}: its source is not there", "check source:", blocks=True)
+    if not facts.gpus:
+        env = {*facts.environ, *target.env, *job.env}
+        yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus="no GPU is here")
     if job.nodes.is_elastic and job.launcher == "mpi":
         asked_range = f"{job.nodes.min}–{job.nodes.max} nodes were asked for"
         yield Note("elastic-fixed", f"{asked_range}: mpirun starts {num_nodes} and ends with the first that is lost",

@@ -9,4 +9,4 @@ from windlass.engines.sagemaker.backend import SageMakerBackend
 from windlass.supervise.process import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], SageMakerBackend))
+    sys.exit(main(sys.argv[1:], SageMakerBackend.of_supervisor))

@@ -88,7 +88,7 @@ class HostNode(Node):
                 yield from self._noted(event)
         if self.place == 0:
             yield from attempt.reports()
-        if all_read:
+        if all_read and not self._was_ended_from_outside():  # else it is lost
             for event in self._held:
                 yield from self._noted(event)
             self._held.clear()
@@ -137,6 +137,16 @@ class HostNode(Node):
             self.failures = [
                 RankFailure(rank, -signal.SIGTERM, time.time(), words, ended_by_us=True) for rank in self.ranks
             ]
+
+    def _was_ended_from_outside(self) -> bool:
+        """Whether SageMaker has stopped the job, and not for us: ranks that save and exit with 0 have not finished.
+
+        Where the job's own limits ended it, ranks that did fail are kept as failures of the time limit.
+        """
+        attempt = self._attempt
+        if attempt.status != STOPPED or not self._is_told_to_end or attempt.was_stopped_by_user:
+            return False
+        return not self._claim or attempt.description.get("SecondaryStatus") == STOPPED
 
     @property
     def claims_failure(self) -> bool:
@@ -203,6 +213,8 @@ class JobAttempt(Attempt):
         self._is_to_stop = False
         self._ended_at: float | None = None
         """Monotonic seconds; when the job was first seen to have ended."""
+        self._is_isolation_told = False
+        """Whether it was reported that hosts on this machine are folders alone."""
         self._num_told = 0
         """Transitions of the job that were reported."""
         self._closed = threading.Event()
@@ -270,6 +282,13 @@ class JobAttempt(Attempt):
     def reports(self) -> Iterator[NodeEvent]:
         """What the service has reported of the job since the last call."""
         transitions = self.description.get("SecondaryStatusTransitions") or []
+        hosts = self.description.get("WindlassHosts") or {}
+        if hosts.get("isolation") == "folders" and not self._is_isolation_told:
+            self._is_isolation_told = True
+            yield NodeWarning(
+                time.time(), f"hosts have no namespaces here ({hosts.get('why')}): /opt/ml is the folder that "
+                "SAGEMAKER_BASE_DIR names, hosts are called by their addresses, and process 1 is not theirs",
+            )  # fmt: skip
         for one in transitions[self._num_told :]:
             self._num_told += 1
             if (stage := STAGES.get(one["Status"])) is not None:

@@ -7,9 +7,9 @@ import functools
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.attempt import JobAttempt, unavailable
@@ -19,6 +19,7 @@ from windlass.engines.sagemaker.service import ENDED, IN_USE, Refused, Service, 
 from windlass.engines.travel import planned_code
 from windlass.errors import EngineError, WindlassError
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.runs.events import Warned
 from windlass.supervise.backend import Backend, TargetUnavailable
@@ -44,13 +45,23 @@ class SageMakerBackend(Backend):
         [self._where] = plan.requests("service")
         [self._body] = plan.requests("training-job")
         [self._model] = plan.requests("model")
+        self._ahead: _Connecting | None = None
         self._attempt: JobAttempt | None = None
         self._fetching: _Fetching | None = None
+
+    @classmethod
+    def of_supervisor(cls, plan: Plan, run_dir: Path) -> SageMakerBackend:
+        """One that connects to AWS while its supervisor still reads the record and sends what the job needs."""
+        made = cls(plan, run_dir)
+        if made._where["kind"] == "sagemaker":
+            made._ahead = _Connecting(made._where)
+        return made
 
     @functools.cached_property
     def service(self) -> Service:
         """Raises EngineError, UsageError."""
-        return connect(self._where, os.environ)
+        made = self._ahead.result() if self._ahead is not None else None
+        return made or connect(self._where, os.environ)
 
     def close(self) -> None:
         """See `Backend`."""
@@ -109,7 +120,7 @@ class SageMakerBackend(Backend):
         facts = AttemptFacts(
             number=number,
             folder=f"{layout.WORK}/attempt",
-            rendezvous=Rendezvous(hosts[0], port, agents, hosts),
+            rendezvous=Rendezvous(hosts[0], port, agents, hosts, self._rank_ports(len(hosts), number)),
             since=record.status.created_at,
             continuation=record.history.continuation(record.status),
         )
@@ -135,6 +146,14 @@ class SageMakerBackend(Backend):
             return layout.ports(address)
         with _free_port() as one, _free_port() as other:
             return one, other
+
+    def _rank_ports(self, num_nodes: int, number: int) -> tuple[int, ...]:
+        """A port for each rank, where the launcher needs them."""
+        found = consecutive_ports(self._plan.nodes.launcher, num_nodes, self._plan.procs_per_node, number)
+        if self._where["kind"] == "sagemaker":
+            return found
+        with contextlib.ExitStack() as held:
+            return tuple(held.enter_context(_free_port()) for _ in found)
 
     def trouble(self) -> TargetUnavailable | None:
         """See `Backend`."""
@@ -201,6 +220,26 @@ class SageMakerBackend(Backend):
             return f"windlass stop {self._plan.run_id}"
         name = layout.job_name(self._plan.run_id, 1)
         return f"to end them: aws sagemaker stop-training-job --training-job-name {name}"
+
+
+class _Connecting:
+    """Connects in a thread: importing botocore and reading its model of SageMaker takes 0.2 s."""
+
+    def __init__(self, where: Mapping[str, Any]) -> None:
+        self._where = where
+        self._made: Service | None = None
+        self._thread = threading.Thread(target=self._run, name="connect", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(Exception):  # the next attempt, which is made where it can be reported, fails too
+            self._made = connect(self._where, os.environ)
+
+    def result(self) -> Service | None:
+        """The service, once; None where it could not be made."""
+        self._thread.join()
+        made, self._made = self._made, None
+        return made
 
 
 class _Fetching:

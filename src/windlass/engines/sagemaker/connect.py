@@ -26,4 +26,4 @@ def connect(where: Mapping[str, Any], environ: Mapping[str, str]) -> Service:
 def require_boto3() -> None:
     """Raise MissingPart where the extra `aws` is not installed."""
     if find_spec("boto3") is None:
-        raise MissingPart("targets of kind sagemaker need boto3", "pip install 'windlass[aws]'")
+        raise MissingPart("targets of kind sagemaker need boto3", "pip install boto3")

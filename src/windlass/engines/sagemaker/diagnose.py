@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from windlass.diagnose.observations import Observations, Rule
 from windlass.diagnose.verdict import Advice, Verdict
-from windlass.engines.sagemaker.service import FAILED, STOPPED
+from windlass.engines.sagemaker.service import FAILED, IN_PROGRESS, STOPPED
 from windlass.runs.phase import Phase
 
 _QUOTA: Final = r"service limit (?:'([^']+)'|for (\S+)) is ([\d.]+ \w+), with current utilization of ([\d.]+)"
@@ -58,11 +58,12 @@ MESSAGES: Final = (
     (r"(?i)(?:data download failed|artifact upload failed|checkpoint upload failed)"
      r".*?(?:no space left|insufficient disk|disk.*full|not enough (?:disk )?space)",
      Advice("disk-full", "the volume of the hosts is full", "set volume: in the target or under sagemaker:")),
-    (r"(?i)data download failed.*?(?:AccessDenied|access denied|403|forbidden|permission)",
+    (r"(?i)data download failed.*?(?:access ?denied|403|forbidden|permission|signing method|access key)",
      Advice("s3-denied", "role {role} may not read what the job needs from S3",
             "grant s3:ListBucket and s3:GetObject (and kms:Decrypt); windlass check --on {target} --role prints the "
             "policy")),
-    (r"(?i)(?:artifact|checkpoint) upload failed.*?(?:AccessDenied|access denied|403|forbidden|permission)",
+    (r"(?i)(?:artifact|checkpoint) upload failed.*?"
+     r"(?:access ?denied|403|forbidden|permission|signing method|access key)",
      Advice("s3-denied", "role {role} may not write to {storage}",
             "grant s3:PutObject (and kms:GenerateDataKey); windlass check --on {target} --role prints the policy")),
     (r"(?i)data download failed:?\s*(.*)",
@@ -76,6 +77,10 @@ MESSAGES: Final = (
             "windlass resume {run} starts it again; restarts: {{max: 3, on: [node-loss]}} does so by itself")),
 )  # fmt: skip
 """Patterns of a message, the first that fits counts; `{1}` and on are its groups."""
+NO_CAPACITY_YET: Final = "Insufficient capacity error from EC2"
+"""How the status message begins of a job that SageMaker goes on to seek instances for (API reference,
+SecondaryStatusTransition).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ class JobSeen:
 
 def rules_on(job: JobSeen) -> tuple[Rule, ...]:
     """All of them, on the training job of the newest attempt; of equal scores the earlier rule wins."""
-    return tuple(partial(rule, job) for rule in (refused, failed, host_failed, interrupted, time_is_over, stopped))
+    return tuple(partial(rule, job) for rule in RULES)
 
 
 def refused(job: JobSeen, case: Observations) -> Iterator[Verdict]:
@@ -119,6 +124,25 @@ def failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     if job.description.get("TrainingJobStatus") != FAILED or reason.startswith("AlgorithmError"):
         return  # the worker has the first cause
     yield from _explained(job, case, reason, 105)
+
+
+def waiting(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """The job has no instances yet."""
+    if case.status.phase.is_terminal or job.description.get("TrainingJobStatus") != IN_PROGRESS:
+        return
+    last = (job.description.get("SecondaryStatusTransitions") or [{}])[-1]
+    message = str(last.get("StatusMessage", ""))
+    words = job.words(case.status.id)
+    if message.startswith(NO_CAPACITY_YET):
+        advice = Advice("no-capacity-yet", "AWS has no capacity for {count} × {instance} in {region} yet, and "
+                        "SageMaker asks again by itself", "windlass stop {run} ends the wait; take another instance "
+                        "type, region, or a training plan", 100)  # fmt: skip
+        yield advice.verdict((message,), **words)
+    elif job.description.get("SecondaryStatus") == "Pending":
+        advice = Advice("waiting-for-capacity", "the training job waits for the capacity that it was promised",
+                        "see the start of its training plan: aws sagemaker list-training-plans; windlass stop {run} "
+                        "ends the wait", 100)  # fmt: skip
+        yield advice.verdict((message,) if message else (), **words)
 
 
 def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
@@ -174,13 +198,16 @@ def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 
 def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     """The job was stopped by something else than Windlass."""
-    is_stopped = job.description.get("TrainingJobStatus") == STOPPED
-    if is_stopped and job.description.get("SecondaryStatus") == STOPPED and "node_lost" in case.cause:
+    is_stopped = job.description.get("TrainingJobStatus") == job.description.get("SecondaryStatus") == STOPPED
+    if is_stopped and case.status.phase in (Phase.FAILED, Phase.LOST) and "node_lost" in case.cause:
         yield Verdict(
             "stopped-outside", "the training job was stopped from outside: in the console, by the API, or by a policy",
             None, _transitions(job),
             f"see which user called StopTrainingJob in CloudTrail; windlass resume {case.status.id} goes on", 105,
         )  # fmt: skip
+
+
+RULES: Final = (refused, failed, waiting, host_failed, interrupted, time_is_over, stopped)
 
 
 def _explained(job: JobSeen, case: Observations, message: str, score: float) -> Iterator[Verdict]:

@@ -104,13 +104,18 @@ class SageMakerEngine(SupervisedEngine):
         return str(body["CheckpointConfig"]["S3Uri"]).removeprefix("file://")
 
     def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
-        """See `Engine`: of the model, which was brought home, and of checkpoints; of hosts nothing can be read."""
+        """See `Engine`: of the model, which was brought home, and of checkpoints on this machine; of hosts nothing can
+        be read.
+        """
         from windlass.engines.copying import copy
 
         first, _, rest = path.partition("/")
         folders = {"output": str(self.store.run_dir(run_id) / "output"), "checkpoints": self.checkpoint_dir(run_id)}
         if first not in folders:
             raise UsageError(f"{path} is not among what {run_id} has brought home", f"windlass cp {run_id}:output .")
+        if folders[first].startswith("s3://"):
+            raise UsageError(f"the {first} of {run_id} are in the store, at {folders[first]}",
+                             f"windlass data copy {folders[first]} FOLDER")  # fmt: skip
         if not Path(folders[first]).exists():
             raise UsageError(f"{run_id} has brought no {first} home", f"windlass status {run_id}")
         return copy(Path(folders[first], rest), local, told, Path(path).name)

@@ -16,6 +16,7 @@ from windlass.engines.base import Manifests, Upload, WrittenRequest
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.service import Request
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
+from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Note, Plan
 from windlass.worker.protocol import pack
 
@@ -81,9 +82,10 @@ def _specs(plan: Plan, address: str, since: float) -> dict[int, Any]:
     members = range(plan.num_nodes)
     hosts = tuple(map(layout.host, members))
     port, agents = layout.ports(address)
+    ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, 1)
     facts = AttemptFacts(
-        number=1, folder=f"{layout.WORK}/attempt", rendezvous=Rendezvous(hosts[0], port, agents, hosts), since=since,
-        continuation=Continuation(),
+        number=1, folder=f"{layout.WORK}/attempt", since=since,
+        rendezvous=Rendezvous(hosts[0], port, agents, hosts, ports), continuation=Continuation(),
     )  # fmt: skip
     return dict(enumerate(compose(plan.nodes, members, facts)))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import windlass.worker
+from windlass.code.unpack import extract
 from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, StorageError
 from windlass.storage.address import Address
@@ -141,7 +142,7 @@ def _said(what: str) -> Iterator[None]:
 def _unpack(archive: Path, into: Path) -> tuple[int, int]:
     """Members whose names or links lead out of the folder are refused. Raises tarfile.TarError, OSError."""
     with tarfile.open(archive) as tar:
-        members: list[Any] = tar.getmembers()
-        tar.extractall(into, members, filter="data")
+        members = tar.getmembers()
+        extract(tar, members, into)
     files = [one for one in members if one.isreg()]
     return len(files), sum(one.size for one in files)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.sagemaker import instances, layout
 from windlass.engines.sagemaker.facts import Facts
-from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel, training_job
+from windlass.engines.sagemaker.notes import STOP_SECONDS, refusals, warnings
+from windlass.engines.sagemaker.request import Shape, checkpoint_folder, is_channel, training_job
 from windlass.plan import arguments
+from windlass.plan.accelerate import lone_ranks
 from windlass.plan.launch import torchrun
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
@@ -30,12 +32,7 @@ if TYPE_CHECKING:
 LOCAL_ROLE: Final = "arn:aws:iam::000000000000:role/this-machine"
 LOCAL_IMAGE: Final = "windlass/this-machine"
 PYTHON: Final = "python3"
-STOP_SECONDS: Final = 120
-"""From SIGTERM to SIGKILL, which no request can change."""
-MAX_CHANNELS: Final = 18
-"""Data sets beside our own two channels."""
 FOLDERS: Final = Folders(layout.CODE, layout.TRAVEL)
-_FOLDERS: Final = {"WINDLASS_CHECKPOINT_DIR": "", "WINDLASS_OUTPUT_DIR": ""}
 
 
 def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
@@ -67,9 +64,10 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
             *node_steps(nodes, job),
         ),
         notes=(
-            *_refusals(job, target, facts, shape),
-            *_warnings(job, target),
-            *arguments.left_over(arguments.words_with_names(job), nodes.common),
+            *refusals(job, target, facts, shape),
+            *warnings(job, target),
+            *_lone_ranks(shape, job, target, facts, procs),
+            *arguments.left_over(job, nodes.common),
         ),
         price=price(per_hour, currency, job.nodes.max, f"target {target.name}"),
         nodes=nodes,
@@ -168,90 +166,14 @@ def _launchers(shape: Shape, job: Job, procs: int) -> tuple[LauncherSpec, ...]:
     )  # fmt: skip
 
 
+def _lone_ranks(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> Iterator[Note]:
+    if instances.num_gpus(shape.instance) == 0:
+        env, no_gpus = {*target.env, *job.env}, f"{shape.instance} has no GPU"
+        yield from lone_ranks(job, job.nodes.max * procs, facts.script_imports, env, no_gpus=no_gpus)
+
+
 def _data_path(data: Data, facts: Facts) -> str:
     """Where the ranks read it, or the address of its source."""
     if is_channel(data):
         return layout.data_channel(data.name)
     return data.source if data.is_remote else str(PurePosixPath(facts.code_dir) / data.source)
-
-
-# -- notes ------------------------------------------------------------------------------------------------------------
-
-
-def _refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[Note]:
-    """What SageMaker, or this version, cannot do for the job."""
-    is_local = not isinstance(target, SageMakerTarget)
-    if not facts.code_dir_found:
-        yield _blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
-    elif not facts.script_found:
-        yield _blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
-    if facts.code_problem is not None:
-        yield _blocker("code-unpacked", *facts.code_problem)
-    if facts.role_problem is not None:
-        words, fix = facts.role_problem
-        yield _blocker("role-unknown", f"the ARN of the target's role is not known: {words}",
-                       f"{fix}; or give its ARN in target {target.name}")  # fmt: skip
-    if not shape.image:
-        yield _blocker("image-missing", "no image is named", f"set image:, in the job or in target {target.name}")
-    if not shape.instance:
-        yield _blocker("instance-missing", "no instance type is named",
-                       f"set resources: {{instance: …}} in the job, or instance: in target {target.name}")  # fmt: skip
-    elif not shape.instance.startswith("ml."):
-        yield _blocker("instance-unknown", f"{shape.instance} is no instance type of SageMaker",
-                       f"its types begin with ml.: ml.{shape.instance}")  # fmt: skip
-    if not is_local and "/" in (job.python or "") and not (job.python or "").startswith("/"):
-        yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
-                       "give the interpreter's path in the image, or leave it out")  # fmt: skip
-    if job.launcher == "mpi":
-        yield _blocker("mpi", "launcher: mpi is not in this version on SageMaker", "use a target of kind kubernetes")
-    if job.secrets and shape.network_isolation:
-        yield _blocker("secrets", "secrets: hosts with network_isolation do not reach Secrets Manager",
-                       "set network_isolation: false, or leave them out")  # fmt: skip
-    if job.volumes:
-        yield _blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
-    if job.outputs is not None:
-        yield _blocker("outputs", f"outputs: {job.outputs}: SageMaker uploads the model to storage: of the target, and "
-                       "the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
-    if job.nodes.is_elastic:
-        yield Note("elastic-fixed", f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
-                   f"{job.nodes.max}, and ends with the first that is lost", "restarts: begin it again")  # fmt: skip
-    yield from _data_refusals(job, facts, is_local=is_local)
-
-
-def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
-    channels = [data for data in job.data if is_channel(data)]
-    if len(channels) > MAX_CHANNELS:
-        yield _blocker("data-many", f"the job has {len(channels)} data sets, and a training job has channels for "
-                       f"{MAX_CHANNELS}", "name one address that has several of them below it")  # fmt: skip
-    for data in job.data:
-        if not data.is_remote and not is_local:
-            yield _blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
-                           "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:")  # fmt: skip
-        elif is_channel(data) and data.scheme != "s3" and not (is_local and data.scheme == "file"):
-            yield _blocker("data-unknown", f"data {data.name}: SageMaker does not read {data.scheme}://",
-                           "copy it to s3://BUCKET/PREFIX: windlass data copy")  # fmt: skip
-        if is_channel(data) and data.name in (layout.OWN, layout.CODE_CHANNEL):
-            yield _blocker("data-name", f"data {data.name}: the channel of this name is Windlass's own", "rename it")
-
-
-def _warnings(job: Job, target: Target) -> Iterator[Note]:
-    if job.grace > STOP_SECONDS:
-        yield Note("grace", f"grace: SageMaker ends containers {STOP_SECONDS} s after SIGTERM, and the job asks for "
-                   f"{job.grace:g} s", "save checkpoints more often")  # fmt: skip
-    if job.timeout is None and isinstance(target, SageMakerTarget):
-        yield Note("timeout-none", f"no timeout is set: SageMaker ends the job after {MAX_RUNTIME // 86400} days",
-                   "set timeout:")  # fmt: skip
-    if job.restarts.max and isinstance(target, SageMakerTarget):
-        yield Note("restarts-here", "restarts are made by the supervisor on this machine, and wait while it is off",
-                   "leave it on")  # fmt: skip
-    if job.secrets:
-        names = ", ".join(job.secrets)
-        yield Note("secrets-role", f"each host reads {names} from Secrets Manager, as the target's role",
-                   "the role needs secretsmanager:GetSecretValue on each")  # fmt: skip
-    for name in ("queue", "priority"):
-        if getattr(job, name) is not None:
-            yield Note(f"{name}-unused", f"{name}: has no meaning on SageMaker", "it is kept for other targets")
-
-
-def _blocker(code: str, message: str, fix: str) -> Note:
-    return Note(code, message, fix, blocks=True)

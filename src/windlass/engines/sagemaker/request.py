@@ -198,5 +198,5 @@ def _tags(shape: Shape, job: Job) -> Iterator[dict[str, str]]:
         layout.RUN_TAG: shape.run_id, layout.JOB_TAG: job.name, layout.ATTEMPT_TAG: "1",
         **({layout.USER_TAG: shape.user} if shape.user else {}),
     }  # fmt: skip
-    for name, value in {**shape.tags, **own}.items():
+    for name, value in {**shape.tags, **job.labels, **own}.items():
         yield {"Key": name, "Value": value}

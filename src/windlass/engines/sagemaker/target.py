@@ -7,13 +7,14 @@ index is some seconds behind.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from windlass.engines.base import Engine, RunState
+from windlass.engines.base import Engine, Placement, RunState
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.engine import SageMakerEngine
@@ -21,6 +22,7 @@ from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, STOPPED
 from windlass.errors import EngineError, NoSuchRun
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
+from windlass.runs.naming import choose
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -72,7 +74,14 @@ class Seen(NamedTuple):
             ended_at=changed if self.phase.is_terminal else None, user=self.tags.get(layout.USER_TAG, ""),
             cause={"summary": reason} if (reason := self.job.get("FailureReason")) else None,
         )  # fmt: skip
-        return RunState(status, time.time(), is_recorded=False)
+        return RunState(status, time.time(), is_recorded=False, placement=self.placement)
+
+    @property
+    def placement(self) -> Placement:
+        """The hosts of its newest job, in place of pods: an account has no namespaces."""
+        count = int(self.job.get("ResourceConfig", {}).get("InstanceCount", 0))
+        is_there = self.job.get("SecondaryStatus") in ("Training", "Uploading", "Stopping")
+        return Placement("", int(self.name.rpartition("-")[2]), count if is_there else 0, count)
 
 
 def runs(jobs: Sequence[Description]) -> list[Seen]:
@@ -81,7 +90,7 @@ def runs(jobs: Sequence[Description]) -> list[Seen]:
     for job in sorted(jobs, key=lambda one: _seconds(one.get("CreationTime"), 0.0)):
         tags = {str(one["Key"]): str(one["Value"]) for one in job.get("Tags") or ()}
         run_id = tags.get(layout.RUN_TAG)
-        if run_id is None or not str(job["TrainingJobName"]).startswith(f"{run_id}-"):
+        if run_id is None or re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", str(job["TrainingJobName"])) is None:
             continue
         first = found.get(run_id)
         created = first.created_at if first is not None else _seconds(job.get("CreationTime"), 0.0)
@@ -126,7 +135,8 @@ class AccountRuns(Engine):
             self.store.status(seen.id)
         except NoSuchRun:
             return seen.state(self._target.name)
-        return RunState(SageMakerEngine(self.store).status(seen.id), self._context.now())
+        status = SageMakerEngine(self.store).status(seen.id)
+        return RunState(status, self._context.now(), placement=seen.placement)
 
     def find(self, run: str | None) -> tuple[Engine, str]:
         """See `Engine`. Raises EngineError too."""
@@ -136,17 +146,14 @@ class AccountRuns(Engine):
             raise NoSuchRun("the id that was given is empty", hint)
         with self._service() as service:
             every = [one.id for one in runs(service.tagged(layout.RUN_TAG))]
-        ids = [run] if run in every else [one for one in every if one.startswith(run or "")]
-        if not ids:
+        found = choose(run, every, where) if run else next(iter(every), None)
+        if found is None:
             raise NoSuchRun(f"no run on {where} has the id '{run}'" if run else f"there is no run on {where}", hint)
-        if run and len(ids) > 1:
-            words = f"several runs on {where} begin with '{run}': {', '.join(ids[:5])}"
-            raise NoSuchRun(words, "give more letters of the id")
         try:
-            self.store.status(str(ids[0]))
+            self.store.status(found)
         except NoSuchRun:
-            return self, str(ids[0])
-        return SageMakerEngine(self.store), str(ids[0])
+            return self, found
+        return SageMakerEngine(self.store), found
 
     # -- one run without a record -------------------------------------------------------------------------------------
 

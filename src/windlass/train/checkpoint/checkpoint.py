@@ -221,6 +221,7 @@ class Checkpoint:
         if self._world.rank == 0:
             what = f"the state at step {self.steps} is saved" if is_saved else f"step {self.steps} could not be saved"
             print(f"windlass: SIGTERM: {what}; ending", file=sys.stderr, flush=True)
+        self._stop_signal.keep()
         self.close()
         raise Preempted
 
@@ -310,7 +311,11 @@ class Checkpoint:
         self._world.reduce(consensus.Flags())
 
     def close(self) -> None:
-        """Wait for what is being written and restore the earlier handler of SIGTERM. May be called twice."""
+        """Wait for what is being written and restore the earlier handler of SIGTERM. May be called twice.
+
+        After `Preempted` SIGTERM stays handled: this rank may have stopped for that of another one, and its own comes
+        only now.
+        """
         if self._closed:
             return
         self._closed = True

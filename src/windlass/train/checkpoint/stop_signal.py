@@ -33,6 +33,10 @@ class StopSignal:
             self._installed = True
             self._earlier = signal.signal(signal.SIGTERM, self._receive)
 
+    def keep(self) -> None:
+        """Have `remove` do nothing: the process is ending with `EXIT_CODE`, which a late SIGTERM must not change."""
+        self._installed = False
+
     def remove(self) -> None:
         """Restore the handler before it."""
         if self._installed and threading.current_thread() is threading.main_thread():

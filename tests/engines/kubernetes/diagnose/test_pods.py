@@ -327,3 +327,13 @@ def test_the_page_names_every_verdict_on_a_cluster() -> None:
 
 def test_the_page_shows_the_faults_that_are_injected() -> None:
     assert table() in PAGE.read_text(), f"put this into docs/concepts/why.md:\n{table()}"
+
+
+def test_a_supervisor_that_crashes_is_the_verdict_with_the_end_of_its_log() -> None:
+    message = "no supervisor is running: pod r-1-supervisor-x has crashed (exit code 1); no pod trains"
+    condition = {"type": "SupervisorAbsent", "message": message, "log": ["Traceback", "KeyError: 'x'"]}
+    found = why(waiting("ContainerCreating", ""), more=[("condition", condition)])
+    assert (found.code, found.summary, found.evidence) == (
+        "supervisor-absent", message, ("Traceback", "KeyError: 'x'"),
+    )  # fmt: skip
+    assert "supervisor: machine in target bed" in found.fix

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, status
-from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, RUN, Scene, scene, server
+from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, RUN, Scene, scene
 from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.engines.kubernetes import layout
@@ -23,7 +23,7 @@ from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, War
 from windlass.runs.phase import Phase
 from windlass.supervise.recorder import Recorder
 
-__all__ = ["scene", "server"]
+__all__ = ["scene"]
 
 DIGEST = "5f" * 32
 COLLECTED = OutputsCollected((0,), DIGEST, 1, 4)

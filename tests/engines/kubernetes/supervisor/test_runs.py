@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
@@ -15,6 +16,7 @@ from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
 from windlass.engines.kubernetes import expiry, labels, layout
 from windlass.engines.kubernetes.api.client import PLURALS, Client
 from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, SKEW_SECONDS
+from windlass.engines.kubernetes.diagnose.supervisors import absent
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.supervisor import presence, runs
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
@@ -26,6 +28,7 @@ from windlass.runs.record import fold
 from windlass.runs.store import Store
 
 RUN = "digits-7f3k2"
+HOLDER = f"{RUN}-supervisor-x_home_7-boot"
 OF_SUPERVISOR = {layout.RUN_LABEL: RUN, labels.COMPONENT: labels.SUPERVISOR}
 
 
@@ -51,7 +54,7 @@ class Scene:
         self.events = self.store.events(RUN)
         head = Head(tuple(self.events), summary_of(fold(self.events), {}), 0, "submitter")
         self.client.create(head_manifest(self.client.get("v1", "ConfigMap", RUN), head))
-        self._record = ClusterRecord(self.client, RUN, "pod-a")
+        self._record = ClusterRecord(self.client, RUN, HOLDER)
         self.engine = KubernetesEngine(self.store)
 
     def write(self, *entries: Entry, step: int = 0) -> None:
@@ -63,7 +66,7 @@ class Scene:
         """The Lease of the run, renewed so long ago."""
         stamp = datetime.fromtimestamp(time.time() - ago, UTC).isoformat()
         self.server.put("Lease", RUN, {layout.RUN_LABEL: RUN}, api="coordination.k8s.io/v1",
-                        spec={"holderIdentity": "pod-a", "renewTime": stamp})  # fmt: skip
+                        spec={"holderIdentity": HOLDER, "renewTime": stamp})  # fmt: skip
 
     def close(self) -> None:
         self.client.close()
@@ -74,12 +77,6 @@ class Scene:
 def at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.0)
     monkeypatch.setattr(runs, "ENDED_REFRESH_SECONDS", 0.0)
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        yield server
 
 
 @pytest.fixture
@@ -261,6 +258,86 @@ def test_pods_that_live_are_not_declared_stopped(server: ObjectServer, tmp_path:
         server.put("Pod", f"{RUN}-1-0-x", {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"},
                    status={"phase": "Running"}, spec={"containers": [{"name": "node"}]})  # fmt: skip
         assert scene.engine.status(RUN).phase is Phase.QUEUED
+
+
+def supervisor_pod(server: ObjectServer, container: dict[str, Any], **status: Any) -> None:
+    server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+    statuses = [{"name": "proxy", "state": {"running": {}}}, {"name": "supervisor", **container}]
+    server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, spec={"nodeName": "a", "containers": [{"name": "proxy"}]},
+               status={"phase": "Running", "containerStatuses": statuses, **status})  # fmt: skip
+
+
+def ended(reason: str, code: int, log: str = "") -> dict[str, Any]:
+    return {"terminated": {"reason": reason, "exitCode": code, "message": log}}
+
+
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
+PULL = {
+    "waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "ours/x:1": ErrImagePull: not found'}
+}
+NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+           "message": "0/3 nodes are available: 3 Insufficient memory."}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("container", "status", "code", "words", "log"),
+    [
+        ({"state": BACK_OFF, "lastState": ended("Error", 1, "Traceback\nKeyError: 'x'\n"), "restartCount": 3}, {},
+         "supervisor-absent", "crashed (exit code 1, 3 restarts so far)", ("Traceback", "KeyError: 'x'")),
+        ({"state": ended("OOMKilled", 137)}, {}, "supervisor-absent", "crashed (OOMKilled, exit code 137)", ()),
+        ({"state": PULL}, {}, "image-not-found", "cannot start: ImagePullBackOff", ()),
+        ({}, {"phase": "Pending", "conditions": [NO_ROOM]}, "supervisor-absent", "is not scheduled: Unschedulable", ()),
+    ],
+    ids=["crash-loop", "out-of-memory", "image", "unschedulable"],
+)  # fmt: skip
+def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_reports_it(
+    scene: Scene, server: ObjectServer, container: dict[str, Any], status: dict[str, Any], code: str, words: str,
+    log: tuple[str, ...],
+) -> None:  # fmt: skip
+    """The run was submitted just now, and its supervisor may even hold the Lease that it took before it crashed."""
+    supervisor_pod(server, container, **status)
+    scene.lease(0.5)
+    condition = scene.engine.status(RUN).condition
+    assert condition is not None
+    assert words in condition["message"]
+    assert tuple(condition["log"]) == log
+    assert condition["fix"]
+    found = absent(condition["message"], condition["log"], "lab")
+    assert (found.code, found.fix) == (code, condition["fix"])
+    assert set(log) <= set(found.evidence)
+
+
+@pytest.mark.parametrize(
+    "container", [{"state": {"running": {}}}, {"state": {"waiting": {"reason": "ContainerCreating"}}}]
+)
+def test_a_supervisor_that_is_being_started_is_none_that_is_absent(
+    scene: Scene, server: ObjectServer, container: dict[str, Any]
+) -> None:
+    supervisor_pod(server, container)
+    assert scene.engine.status(RUN).condition is None
+
+
+def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
+        scene.lease(5.0)
+        supervisor_pod(server, {"state": {"running": {}}, "lastState": ended("Error", 1), "restartCount": 1})
+        assert scene.engine.status(RUN).condition is None
+        supervisor_pod(server, {"state": BACK_OFF, "lastState": ended("Error", 1), "restartCount": 2})
+        condition = scene.engine.status(RUN).condition
+        assert condition is not None
+        assert "has crashed (exit code 1, 2 restarts so far)" in condition["message"]
+        assert presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
+
+
+def test_a_supervisor_that_was_restarted_receives_the_stop(scene: Scene, server: ObjectServer) -> None:
+    supervisor_pod(server, {"state": {"running": {}}, "lastState": ended("Error", 1), "restartCount": 1})
+    server.job(RUN, "Running")
+    scene.engine.stop(RUN)
+    assert f"{RUN}-1" in server.names("Job")
+    assert not presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
 def test_a_fresh_record_asks_for_no_lease(scene: Scene) -> None:

@@ -13,9 +13,12 @@ from tests.engines.local.planning import plan_local
 from tests.helpers.until import until
 
 from windlass.engines.local.engine import LocalEngine
-from windlass.engines.local.warm_pool import Bounds, Refused, WarmPool
+from windlass.engines.local.warm_client import Bounds
+from windlass.engines.local.warm_pool import Refused, WarmPool
 from windlass.plan.compose import compose
 from windlass.spec.job import Job
+from windlass.worker.import_ahead import parts_of
+from windlass.worker.import_trial import Verdicts
 
 SCRIPTS = Path(__file__).with_name("scripts")
 MODULES = ("numpy", "torch")
@@ -27,6 +30,14 @@ def harness_in(home: Path, start: str) -> Harness:
     return Harness(Way(f"local {start}", LocalEngine, plan_local, frozenset(), fields), home)
 
 
+def trust(home: Path, *modules: str) -> None:
+    """Let modules count as tried, and safe, for the interpreter of the tests."""
+    path = WarmPool(home).tried(sys.executable, modules)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        Verdicts(str(path)).add({part: "" for _, part in parts_of(list(modules))})
+
+
 class Forks:
     """A pool in a folder, with scripts and modules beside it."""
 
@@ -36,12 +47,14 @@ class Forks:
         self.modules = folder / "modules"
         for made in (self.home, self.folder, self.modules):
             made.mkdir()
-        self.pool = WarmPool(self.home)
+        self.bounded()
         self.count = 0
+        self.trusts = True
+        """Whether modules count as tried, and safe."""
         self.script("done.py", "print('done')")
 
     def bounded(self, **bounds: Any) -> None:
-        self.pool = WarmPool(self.home, Bounds(**bounds))
+        self.pool = WarmPool(self.home, Bounds(**{"trial_delay_seconds": 0.0, **bounds}))
 
     def script(self, name: str, text: str) -> str:
         (self.folder / name).write_text(text)
@@ -51,6 +64,10 @@ class Forks:
         """A module that can be imported by way of PYTHONPATH."""
         (self.modules / f"{name}.py").write_text(text)
         return name
+
+    def trust(self, *modules: str) -> None:
+        """Let modules count as tried, and safe."""
+        trust(self.home, *modules)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -66,6 +83,8 @@ class Forks:
         [spec] = compose(plan_local(job, self.folder, self.home, f"case-{self.count}").nodes)
         spec = spec.replace(folder=str(place), env={**spec.env, **self.environ, **env})
         spec.write()
+        if self.trusts:
+            self.trust(*spec.warm)
         output = os.open(place / "out", os.O_WRONLY | os.O_CREAT)
         try:
             return self.pool.fork(

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 from tests.engines.harness import Harness, Run
-from tests.engines.local.warm.forks import SCRIPTS
+from tests.engines.local.warm.forks import SCRIPTS, trust
 
 from windlass.engines.local.facts import find_gpus
+from windlass.engines.local.warm_pool import WarmPool
 
 WORDS = ("everything.py", "--epochs", "5", "two words")
-RUN_VARIABLES = ("MASTER_PORT", "WINDLASS_RUN_ID", "WINDLASS_OUTPUT_DIR", "WINDLASS_CHECKPOINT_DIR",
-                 "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN")  # fmt: skip
+RUN_VARIABLES = ("MASTER_PORT", "WINDLASS_MASTER_PORT", "WINDLASS_RUN_ID", "WINDLASS_OUTPUT_DIR",
+                 "WINDLASS_CHECKPOINT_DIR", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINER_SERVER_URL",
+                 "KUBEFLOW_TRAINER_SERVER_TOKEN")  # fmt: skip
 """Variables in which any two runs differ."""
 OF_THE_LAUNCHER = {"environ", "faulthandler", "flags", "streams", "torch_threads", "blas", "descriptors", "handlers",
                    "leads_group", "leads_session", "session_is_parents", "cgroup", "executable", "orig_argv",
@@ -67,6 +69,21 @@ def test_a_forked_rank_sees_what_a_new_interpreter_sees(cold: Harness, warm: Har
         assert line == [word for word in started["seen"].pop("cmdline") if not word.endswith("/rank.py")]
         del forked["seen"]["cmdline"]
         assert differences(started["seen"], forked["seen"]) == {}
+
+
+@pytest.mark.slow
+def test_so_does_one_whose_environment_is_not_that_of_the_imports(cold: Harness, warm: Harness) -> None:
+    """As in another shell, whose process is the same: what the imports have not read is set in the fork."""
+    seen(warm)
+    before = {found["pid"] for found in WarmPool(warm.home).show()}
+    env = {"WANDB_NAME": "other", "PATH": f"/other/bin{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV_PROMPT": "other",
+           "TERM": "vt52", "COLUMNS": "33", "EDITOR": "ed", "HISTSIZE": ""}  # fmt: skip
+    for started, forked in both(cold, warm, env=env):
+        assert forked["seen"].pop("cmdline") == [sys.executable, *WORDS]
+        del started["seen"]["cmdline"]
+        assert differences(started["seen"], forked["seen"]) == {}
+        assert forked["seen"]["environ"]["WANDB_NAME"] == "other"
+    assert {found["pid"] for found in WarmPool(warm.home).show()} == before
 
 
 @pytest.mark.slow
@@ -198,6 +215,7 @@ def test_ignored_signals_and_limits_of_the_caller_are_taken_on(warm: Harness, tm
     )
     (tmp_path / "caller.py").write_text(script)
     windlass = Path(sys.executable).with_name("windlass")
+    trust(warm.home, "json")
     told = f"umask 027; ulimit -S -n 500; exec {windlass} run -q caller.py --set 'warm=[\"json\"]'"
     for command, expected in (([], "SIG_DFL"), (["nohup"], "SIG_IGN")):
         done = subprocess.run(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.engines.harness import Harness
-from tests.engines.local.warm.forks import Forks, harness_in
+from tests.engines.local.warm.forks import Forks, harness_in, trust
+from tests.helpers.until import until
 
 from windlass.engines.local.facts import find_gpus
 from windlass.engines.local.warm_pool import why_not
+from windlass.worker import process
 
 UNSAFE = {
     "a thread": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
@@ -46,6 +49,54 @@ def test_what_an_import_leaves_behind_is_noticed(forks: Forks, what: str) -> Non
     forks.module("culprit", text)
     assert reason in forks.refused("done.py", "culprit")
     assert forks.pids() == [], "what cannot be used is not kept in memory"
+
+
+@pytest.mark.parametrize("what", ["a thread", "a process", "a variable of the rank", "an import that fails", "a crash"])
+def test_what_is_not_known_to_be_safe_is_tried_beside_a_cold_start(forks: Forks, what: str) -> None:
+    """Nothing waits for the imports, and the answer holds in every environment."""
+    text, reason = UNSAFE[what]
+    forks.trusts = False
+    forks.module("culprit", f"{text}")
+    assert forks.refused("done.py", "culprit") == "its imports are tried beside it, for the next run"
+    until(lambda: forks.one().get("left_out"))
+    assert reason in forks.refused("done.py", "culprit", OMP_PROC_BIND="true")
+    assert forks.pids() == []
+
+
+def test_the_part_of_the_list_that_is_safe_is_imported(forks: Forks) -> None:
+    """By a process that begins again, under the same pid."""
+    forks.trusts = False
+    forks.module("culprit", UNSAFE["a thread"][0])
+    forks.module("harmless", "import os\nPID = os.getpid()")
+    forks.script("look.py", "import sys\nprint('culprit' in sys.modules, 'harmless' in sys.modules)")
+    assert "are tried beside it" in forks.refused("look.py", "culprit", "harmless")
+    (pid,) = forks.pids()
+    until(lambda: forks.one().get("imported") == ["harmless"])
+    assert forks.works("look.py", "culprit", "harmless") == "False True\n"
+    assert forks.one()["pid"] == pid
+    assert forks.one()["left_out"] == ["culprit: the imports left 1 extra thread, which a fork would lose"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not forks.pids())
+    assert forks.works("look.py", "culprit", "harmless") == "False True\n", "a later process knows what is safe"
+
+
+def test_a_trial_that_is_killed_from_outside_is_no_verdict(forks: Forks) -> None:
+    forks.trusts = False
+    forks.module("slow", "import time\ntime.sleep(600)")
+    assert "are tried beside it" in forks.refused("done.py", "slow")
+    (pid,) = forks.pids()
+    until(lambda: forks.one().get("trying") and process.children(pid))
+    os.kill(process.children(pid)[0], signal.SIGKILL)
+    until(lambda: not forks.pids())
+    assert "are tried beside it" in forks.refused("done.py", "slow")
+
+
+def test_a_trial_that_hangs_is_ended(forks: Forks) -> None:
+    forks.trusts = False
+    forks.bounded(import_seconds=0.5)
+    forks.module("slow", "import time\ntime.sleep(600)")
+    assert "are tried beside it" in forks.refused("done.py", "slow")
+    until(lambda: forks.one().get("left_out") == ["slow: did not finish its imports within 0.5 s"])
 
 
 def test_a_refusal_is_remembered_until_forgotten(forks: Forks) -> None:
@@ -189,6 +240,7 @@ def test_a_package_that_goes_is_noticed(forks: Forks) -> None:
     assert "No module named 'package'" in forks.works("look.py", "package")
 
 
+@pytest.mark.slow
 def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path: Path) -> None:
     """An upgrade replaces folders in site-packages, even where no imported file changes."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=60)
@@ -197,14 +249,16 @@ def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path:
     (site / "package").mkdir()
     (site / "package" / "__init__.py").write_text("")
     harness, pids = harness_in(forks.home, "warm"), []
-    for _ in range(2):
-        run = harness.start("done.py", base=forks.folder, python=str(python), warm=["package"])
-        run.wait()
-        assert [event.data["start"] for event in run.events if event.kind == "node"] == ["warm"], [
-            event.data for event in run.events if event.kind == "warning"
-        ]
+    for number in range(2):
+        (site / f"other-{number}.dist-info").mkdir()
+        starts = []
+        for _ in range(2):  # the first is cold: packages that were not tried before are tried beside it
+            run = harness.start("done.py", base=forks.folder, python=str(python), warm=["package"])
+            run.wait()
+            starts += [event.data["start"] for event in run.events if event.kind == "node"]
+            until(lambda: forks.one().get("imported") == ["package"])
+        assert starts == ["cold", "warm"]
         pids += forks.pids()
-        (site / "other-2.0.dist-info").mkdir(exist_ok=True)
     assert len(set(pids)) == 2
     harness.close()
 
@@ -237,6 +291,7 @@ def test_a_file_that_hides_nothing_is_allowed(forks: Forks, name: str) -> None:
 
 
 def test_a_run_says_in_one_line_why_it_starts_cold(warm: Harness) -> None:
+    trust(warm.home, "nonexistent_module")
     run = warm.finish("environment", nodes=2, env={"LD_PRELOAD": ""}, warm=["nonexistent_module"])
     assert [event.data["start"] for event in run.events if event.kind == "node"] == ["warm", "warm"]
     preloaded = warm.finish("environment", nodes=2, env={"LD_PRELOAD": "/dev/null"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,7 +23,8 @@ from tests.engines.local.warm.forks import SCRIPTS, Forks, harness_in
 from tests.helpers.machine import lives
 from tests.helpers.until import passed, until
 
-from windlass.engines.local.warm_pool import Bounds, Refused, WarmPool
+from windlass.engines.local.warm_client import Bounds
+from windlass.engines.local.warm_pool import Refused, WarmPool
 
 SLOW = "import time\ntime.sleep(600)"
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -62,16 +64,39 @@ def test_ten_starts_at_once_begin_one_process(forks: Forks) -> None:
             env=forks.environ, output=2, keep=[],
         )  # fmt: skip
 
+    forks.trust("json")
     with ThreadPoolExecutor(10) as executor:
         answers = list(executor.map(start, pools))
     assert all(isinstance(answer, int) for answer in answers), answers
     assert len(forks.pids()) == 1
 
 
-def test_another_environment_means_another_process(forks: Forks) -> None:
-    forks.works(ONE="1")
-    forks.works(ONE="2")
-    forks.works(ONE="1", RANK="7", TERM="vt100", WINDLASS_RUN_ID="x")
+def test_one_process_serves_environments_that_differ_in_what_no_import_reads(forks: Forks) -> None:
+    """As four shells in turn do, and runs of a sweep. Each rank has the variables of its own."""
+    forks.script("look.py", "import os\nprint(os.environ.get('WANDB_NAME'), os.environ['PATH'], os.getenv('TERM'))")
+    for number in range(4):
+        env = {"WANDB_NAME": f"sweep-{number}", "PATH": f"/shell-{number}/bin", "TERM": f"vt10{number}"}
+        env |= {"RANK": "7"} if number else {"VIRTUAL_ENV": "/env"}
+        assert forks.works("look.py", **env) == f"{env['WANDB_NAME']} {env['PATH']} {env['TERM']}\n"
+    assert forks.one()["forks"] == 4
+
+
+def test_a_variable_that_an_import_or_a_native_library_reads_means_a_new_process_in_place_of_the_old(
+    forks: Forks,
+) -> None:
+    forks.module("reads", "import os\nVALUE = os.environ.get('MODE')")
+    forks.script("look.py", "import reads\nprint(reads.VALUE)")
+    pids = set()
+    for env, value in (({"MODE": "a"}, "a"), ({"MODE": "b"}, "b"), ({}, None), ({"MKL_CBWR": "COMPATIBLE"}, None)):
+        assert forks.works("look.py", "reads", **env) == f"{value}\n"
+        pids.add(forks.one()["pid"])
+    assert len(pids) == 4
+
+
+def test_another_number_of_threads_means_another_process_beside_it(forks: Forks) -> None:
+    """Windlass sets it by the number of ranks, between which a user changes to and fro."""
+    for threads in ("1", "2", "1"):
+        forks.works(OMP_NUM_THREADS=threads)
     assert sorted(found["forks"] for found in forks.pool.show()) == [1, 2]
 
 
@@ -98,7 +123,8 @@ def test_a_caller_of_another_kind_means_another_process(forks: Forks, changed: s
     ask += "f.__dict__.update(eval(sys.argv[1])); "
     ask += "f.folder, f.home, f.modules = Path(f.folder), Path(f.home), Path(f.modules); f.pool = WarmPool(f.home); "
     ask += "print(f.works(), end='')"
-    about = {"folder": str(forks.folder), "home": str(forks.home), "modules": str(forks.modules), "count": 100}
+    about = {"folder": str(forks.folder), "home": str(forks.home), "modules": str(forks.modules), "count": 100,
+             "trusts": True}  # fmt: skip
     done = subprocess.run(
         [*words, sys.executable, "-c", ask, repr(about)], cwd=Path(__file__).parents[4], capture_output=True, text=True,
         check=False, timeout=120, env={**os.environ, "PYTHONPATH": "."},
@@ -196,6 +222,7 @@ def test_imports_that_hang_are_waited_for_no_longer_than_bounded(forks: Forks) -
 def test_a_run_that_is_stopped_while_imports_last_ends_at_once(forks: Forks) -> None:
     forks.module("slow", SLOW)
     harness = harness_in(forks.home, "warm")
+    forks.trust("slow")
     run = harness.start("done.py", base=forks.folder, warm=["slow"], env={"PYTHONPATH": str(forks.modules)})
     until(lambda: forks.pids())
     harness.engine.stop(run.id)
@@ -212,7 +239,7 @@ def test_a_worker_whose_caller_gave_up_does_nothing(forks: Forks) -> None:
         caller.connect(str(sock(forks)))
         from windlass.worker.fork_reset import inheritance
 
-        request = {"spec": str(spec), "script": "x.py", "inherit": inheritance()}
+        request = {"spec": str(spec), "script": "x.py", "env": forks.environ, "inherit": inheritance()}
         socket.send_fds(caller, [json.dumps(request).encode() + b"\n"], [null.fileno()])
         pid = json.loads(caller.recv(4096))["pid"]
         assert lives(pid)
@@ -415,15 +442,23 @@ def test_a_process_above_its_memory_ends(forks: Forks) -> None:
 def test_the_process_used_longest_ago_makes_room(forks: Forks) -> None:
     assert Bounds().processes == 3
     for number in ("1", "2", "3"):
-        forks.works(NUMBER=number)
+        forks.works(OMP_NUM_THREADS=number)
         passed(0.02)
-    forks.works(NUMBER="1")
+    forks.works(OMP_NUM_THREADS="1")
     first = {found["pid"] for found in forks.pool.show()}
-    forks.works(NUMBER="4")
+    forks.works(OMP_NUM_THREADS="4")
     second = forks.pool.show()
     assert (len(first), len(second)) == (3, 3)
     assert sorted(found["forks"] for found in second) == [1, 1, 2], "number 2 is the one that went"
     until(lambda: sum(lives(pid) for pid in first) == 2)
+
+
+def test_all_together_hold_no_more_than_their_share_of_memory(forks: Forks) -> None:
+    forks.module("large", "room = bytearray(100 << 20)")
+    forks.bounded(resident_bytes=200 << 20)
+    for threads in ("1", "2"):
+        assert forks.works("done.py", "large", OMP_NUM_THREADS=threads) == "done\n"
+    assert forks.one()["forks"] == 1, "the second made the first end"
 
 
 # -- many -------------------------------------------------------------------------------------------------------------
@@ -514,3 +549,29 @@ def test_the_command_lists_and_ends_them(forks: Forks) -> None:
     assert json.loads(windlass(forks.home, "warm", "stop", name, "-o", "json").stdout) == {"stopped": [name]}
     assert forks.pool.show() == []
     assert windlass(forks.home, "warm", "stop").stdout == "nothing to stop\n"
+
+
+def test_a_line_after_a_run_says_what_is_kept(forks: Forks) -> None:
+    forks.trust("json")
+    words = ("run", str(forks.folder / "done.py"), "--set", 'warm=["json"]')
+    done = windlass(forks.home, *words)
+    assert done.stdout == "[0] done\n", done.stderr
+    assert re.fullmatch(r"1 warm process kept, \d+ MiB; windlass warm stop", done.stderr.splitlines()[-1])
+    forks.pool.stop()
+    assert "kept" not in windlass(forks.home, *words, "--cold").stderr
+
+
+def test_a_switch_turns_all_off(forks: Forks) -> None:
+    forks.works()
+    assert windlass(forks.home, "warm", "off").stdout == "warm starts are off: all ranks start cold\n"
+    assert forks.pids() == []
+    harness = harness_in(forks.home, "warm")
+    for words, start in ((), "cold"), (("warm", "on"), "warm"):
+        if words:
+            assert windlass(forks.home, *words).stdout == "warm starts are on\n"
+        forks.trust("json")
+        run = harness.start("done.py", base=forks.folder, warm=["json"])
+        assert run.wait().phase == "succeeded"
+        assert [event.data["start"] for event in run.events if event.kind == "node"] == [start]
+        assert [event.data for event in run.events if event.kind == "warning"] == [], "a user knows what was turned off"
+    harness.close()

@@ -102,3 +102,17 @@ def test_nothing_is_made_of_a_refused_request(tmp_path: Path) -> None:
     with pytest.raises(Refused):
         Twin(tmp_path, {}, isolation="folders").create(body(TrainingJobName="../x"))
     assert list(tmp_path.iterdir()) == []
+
+
+DRIVERS = [channel("sm_drivers", "file:///drivers")]
+
+
+@pytest.mark.parametrize("given", [{"title": "it's"}, {"title": "'; touch /tmp/x; '"}, {"a=1; touch /tmp/x": "1"}])
+def test_the_drivers_of_the_sdk_get_no_hyperparameter_that_a_shell_would_run(given: dict[str, str]) -> None:
+    with pytest.raises(Refused, match="unescaped into a shell script"):
+        check(body(HyperParameters=given, InputDataConfig=DRIVERS))
+    check(body(HyperParameters=given))
+
+
+def test_other_hyperparameters_reach_the_drivers_of_the_sdk() -> None:
+    check(body(HyperParameters={"batch-size": "32", "title": 'a "b" $c `d`'}, InputDataConfig=DRIVERS))

@@ -14,7 +14,8 @@ import windlass.worker
 from windlass.diagnose.observations import Observations
 from windlass.engines.supervised import SupervisedEngine
 from windlass.plan import arguments
-from windlass.plan.compose import AttemptFacts, Rendezvous, compose, contract
+from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.environment import consecutive_ports, contract
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
@@ -53,7 +54,7 @@ class ToyEngine(SupervisedEngine):
         procs = 1 if job.procs_per_node == "auto" else job.procs_per_node
         folders = {"path": f"{run_dir}/output", "checkpoints": f"{run_dir}/checkpoints"}
         promised = contract(
-            run_id=run_id, max_restarts=job.restarts.max, output_dir=folders["path"],
+            run_id=run_id, launcher=job.launcher, max_restarts=job.restarts.max, output_dir=folders["path"],
             checkpoint_dir=folders["checkpoints"], data={data.name: data.source for data in job.data},
             checkpoint_every=job.checkpoint.every, checkpoint_keep=job.checkpoint.keep,
         )  # fmt: skip
@@ -61,9 +62,10 @@ class ToyEngine(SupervisedEngine):
         nodes = NodeTemplate(
             run_id=run_id, num_nodes=job.nodes.max, procs_per_node=procs, cwd=code_dir,
             script=f"{code_dir}/{job.script_argv[0]}", worker_python=python,
-            argv=(*program, *arguments.script_arguments(job, promised)), contract=promised,
-            defaults={"OMP_NUM_THREADS": "1"}, target_env={}, job_env=job.env,
+            argv=(*program, *arguments.script_arguments(job, promised)), argv_by_rank=arguments.differ_by_rank(job),
+            contract=promised, defaults={"OMP_NUM_THREADS": "1"}, target_env={}, job_env=job.env,
             grace_seconds=job.grace, progress=job.progress, resume=arguments.resume_spec(job, promised, code_dir),
+            launcher=job.launcher, setup=job.setup or "",
         )  # fmt: skip
         return Plan(
             run_id=run_id, name=job.name, target=target.name, engine=cls.kind, output_dir=folders["path"],
@@ -97,7 +99,9 @@ class ToyBackend(Backend):
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
             ports = one.getsockname()[1], other.getsockname()[1]
         asked = record.history.continuation(record.status)
-        meet = Rendezvous("127.0.0.1", *ports, ("127.0.0.1",) * len(members))
+        nodes = self._plan.nodes
+        of_ranks = consecutive_ports(nodes.launcher, 1, len(members) * nodes.procs_per_node, number)
+        meet = Rendezvous("127.0.0.1", *ports, ("127.0.0.1",) * len(members), of_ranks)
         facts = AttemptFacts(number, str(folder), meet, record.status.created_at, continuation=asked)
         try:
             specs = add_resume_arguments(compose(self._plan.nodes, members, facts))

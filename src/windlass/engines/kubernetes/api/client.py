@@ -132,7 +132,7 @@ class NotLoggedIn(Unreachable):
 def require_websockets() -> None:
     """Raises MissingPart where the package for exec is not installed: the only one that a client may need."""
     if importlib.util.find_spec("websocket") is None:
-        raise MissingPart("websocket-client is needed", "pip install 'windlass[kubernetes]'")
+        raise MissingPart("websocket-client is needed", "pip install websocket-client")
 
 
 class Client:

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 
-def find_kubeconfig(environ: Mapping[str, str]) -> str:
-    """The kubeconfig files of this user, as kubectl finds them: paths, joined as in `$KUBECONFIG`."""
-    named = environ.get("KUBECONFIG") or f"{environ.get('HOME', '/')}/.kube/config"
+def find_kubeconfig(target: ClusterAddress | KubernetesTarget, environ: Mapping[str, str]) -> str:
+    """The kubeconfig that a target names, else those of this user, as kubectl finds them: paths as in `$KUBECONFIG`."""
+    home = environ.get("HOME", "/")
+    if target.kubeconfig is not None:
+        return home + target.kubeconfig[1:] if target.kubeconfig.startswith("~/") else target.kubeconfig
+    named = environ.get("KUBECONFIG") or f"{home}/.kube/config"
     return os.pathsep.join(os.path.abspath(path) for path in named.split(os.pathsep) if path)  # noqa: PTH100
 
 
 def connect(target: ClusterAddress | KubernetesTarget, environ: Mapping[str, str]) -> contextlib.closing[Client]:
     """A client for the target's context and namespace, closed after its block. Raises UsageError."""
-    return contextlib.closing(Client(target.context, target.namespace, find_kubeconfig(environ)))
+    return contextlib.closing(Client(target.context, target.namespace, find_kubeconfig(target, environ)))

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.rules.collectives import is_rendezvous_missed
+from windlass.diagnose.rules.endings import resumed
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.diagnose.pod_reasons import ENDS, explained
 from windlass.engines.kubernetes.diagnose.scheduling import unschedulable
 from windlass.engines.kubernetes.observations import ClusterStatus, PodStatus
 from windlass.runs.events import StopRequested, Warned, entries
 from windlass.runs.phase import Phase
+from windlass.runs.record import SUPERVISOR_ABSENT
 
 NOT_BEGUN: Final = ("missing", "queued", "pulling")
 OWNERS: Final = ("Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob")
@@ -95,7 +98,7 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
             continue
         reported = f"{_called(pod)}: {pod.reason}" + (f": {pod.message}" if pod.message else "")
         score = 105 - at * 0.1 - (3 if pod.reason == "Deleted" else 0)
-        yield _of_end(cluster, pod, score, (reported, *_where(cluster, pod)), _rank_of(case, pod))
+        yield _of_end(case, pod, score, (reported, *_where(cluster, pod)), _rank_of(case, pod))
 
 
 def oom(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
@@ -115,16 +118,19 @@ def lost_peer(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """Ranks that lost the connection to a peer whose node no longer answers."""
     if case.only_victims:
         for pod in (pod for pod in cluster.pods if pod.reason in NODE_GONE):
-            yield _of_end(cluster, pod, 97, _where(cluster, pod))
+            yield _of_end(case, pod, 97, _where(cluster, pod))
 
 
 def _of_end(
-    cluster: ClusterStatus, pod: PodStatus, score: float, evidence: tuple[str, ...], rank: int | None = None
+    case: Observations, pod: PodStatus, score: float, evidence: tuple[str, ...], rank: int | None = None
 ) -> Verdict:
-    return ENDS[pod.reason].verdict(
+    found = ENDS[pod.reason].verdict(
         evidence, score=score, rank=rank, it=_called(pod), message=pod.message or pod.reason,
         machine=pod.machine or "NAME",
     )  # fmt: skip
+    if not case.status.phase.is_terminal or "restarts:" not in found.fix:
+        return found
+    return replace(found, fix=f"{found.fix}; now: {resumed(case)}")
 
 
 def name_unknown(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
@@ -162,7 +168,7 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
 def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """An active run of which its supervisor cannot read something, though the cluster answers this command."""
     state = case.status.condition
-    if not state or case.status.phase.is_terminal:
+    if not state or case.status.phase.is_terminal or state["type"] == SUPERVISOR_ABSENT:
         return
     message = str(state["message"])
     if found := explained(message, "the cluster", (message,), 106):

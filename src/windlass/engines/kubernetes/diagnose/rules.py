@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from windlass.diagnose.observations import Rule
-from windlass.engines.kubernetes.diagnose import nodes, pods, queues
+from windlass.engines.kubernetes.diagnose import nodes, pods, queues, supervisors
 from windlass.engines.kubernetes.observations import ClusterStatus
 
 
 def rules_on(cluster: ClusterStatus) -> tuple[Rule, ...]:
     """All of them, on what was observed of a run's newest attempt in its cluster."""
     every = (
-        pods.unreachable, pods.not_followed, pods.could_not_start, queues.waits, queues.evicted, nodes.awaited,
-        pods.not_started, pods.ended, pods.oom, pods.lost_peer, pods.name_unknown, pods.lines_missing,
+        pods.unreachable, supervisors.not_running, pods.not_followed, pods.could_not_start, queues.waits,
+        queues.evicted, nodes.awaited, pods.not_started, pods.ended, pods.oom, pods.lost_peer, pods.name_unknown,
+        pods.lines_missing,
     )  # fmt: skip
     return tuple(partial(rule, cluster) for rule in every)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,11 +19,14 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.discovery import followups
 from windlass.engines.kubernetes.discovery.followups import SUSPENDED, More
+from windlass.engines.kubernetes.notes import note_in
 from windlass.engines.kubernetes.pods.waiting import ON_THE_WAY, STUCK
 from windlass.engines.kubernetes.supervisor.summary import summarised, summary_in
 from windlass.errors import NoSuchRun
+from windlass.runs.naming import choose
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
+from windlass.spec.labels import of_job
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.observations import PodStatus
@@ -87,8 +90,14 @@ class Seen:
     """Unix seconds."""
     waits_for: str = ""
     """Why it does not proceed, as the cluster reports it; empty where nothing blocks it."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Those of its job."""
     summary: Json | None = None
     """What its supervisor, where that is in the cluster, last recorded of its status."""
+    note: str | None = None
+    """What users have written about it; None where none ever did."""
+    supervisor: str = ""
+    """Why the pod of that supervisor does not run, as its row reports: `CrashLoopBackOff`; empty where it may."""
 
     def state(self, target: str) -> RunState:
         """The run on this target, as a run without a record."""
@@ -96,6 +105,9 @@ class Seen:
                         waits_for=self.waits_for or None)  # fmt: skip
         if self.summary is not None:
             status = summarised(status, self.summary)
+        if self.supervisor and not status.phase.is_terminal:
+            status = replace(status, waits_for=f"its supervisor: {self.supervisor}")
+        status = replace(status, labels=self.labels, note=self.note or "")
         placement = Placement(self.namespace, self.attempt, self.pods_ready, self.pods_total)
         return RunState(status, time.time(), is_recorded=False, placement=placement)
 
@@ -119,8 +131,12 @@ class _Parts:
     """Of its status, by the head of its record in the cluster."""
     spares: int = 0
     """How many pods it has beside those of its nodes."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    note: str | None = None
     how: str = ""
     """`well` or `badly`, by the end mark; empty where that is not known."""
+    supervisors: list[str] = field(default_factory=list)
+    """The status column of each pod of its supervisor."""
 
     def is_bare(self) -> bool:
         """Whether it has neither a Job nor a pod."""
@@ -213,6 +229,8 @@ class Board:
         for name, ready, status in self._rows["Pod"].values():
             if (of := _run_of(name, found)) is not None:
                 found[of[0]].pods.setdefault(of[1], []).append((name, _is_ready(ready), status))
+            elif (supervised := name.rpartition(f"{layout.supervisor_name('')}-")[0]) in found:
+                found[supervised].supervisors.append(status)
         return found
 
     def _anchors(self) -> dict[str, _Parts]:
@@ -229,7 +247,10 @@ class Board:
             elif labels[layout.RUN_LABEL] == name:
                 spares = layout.number_in(meta.get("annotations", {}).get(layout.SPARES_ANNOTATION, "")) or 0
                 created_at = seconds_of(meta["creationTimestamp"])
-                found[name] = _Parts(labels.get(layout.JOB_LABEL, ""), created_at, spares=spares)
+                found[name] = _Parts(
+                    labels.get(layout.JOB_LABEL, ""), created_at, spares=spares, labels=of_job(labels),
+                    note=note_in(meta),
+                )  # fmt: skip
         for run_id, mark, how in marks:
             if run_id in found:
                 found[run_id].marks.add(mark)
@@ -276,7 +297,15 @@ def _seen(run_id: str, namespace: str, parts: _Parts, more: More, now: float) ->
     if phase is Phase.PROVISIONING:
         waits = f"node provisioning: {', '.join(dict.fromkeys(comes))}"
     total = max(wanted, len(pods)) + len(reused)
-    return Seen(run_id, parts.name, namespace, phase, number, ready, total, parts.created_at, waits, parts.summary)
+    return Seen(
+        run_id, parts.name, namespace, phase, number, ready, total, parts.created_at, waits, parts.labels,
+        parts.summary, parts.note, _supervisor_trouble(parts.supervisors),
+    )  # fmt: skip
+
+
+def _supervisor_trouble(words: Sequence[str]) -> str:
+    """Why no supervisor runs, by the status of its pods; empty where one runs or is being started."""
+    return words[-1] if words and all(word in STUCK or _state(word) == "failed" for word in words) else ""
 
 
 def _without_spares(pods: list[_Row], wanted: int) -> tuple[list[_Row], int]:
@@ -410,25 +439,23 @@ def everywhere(client: Client, now: float) -> list[Seen]:
 
 
 def find(client: Client, prefix: str | None, where: str) -> str:
-    """The id of the run in the namespace that `prefix` stands for; the newest's without one. Raises NoSuchRun.
+    """The id of the run in the namespace that `prefix` stands for, as `naming.choose`; the newest's without one.
 
-    `where` is the name of the place in messages. Raises Refused, Unreachable.
+    `where` is the name of the place in messages. Raises NoSuchRun, Refused, Unreachable.
     """
     if prefix and _is_there(client, prefix):
         return prefix
     board = Board(client.namespace)
     fill(board, client, TABLES[0])
-    ids = [seen.id for seen in board.runs(time.time()) if seen.id.startswith(prefix or "")]
+    ids = [seen.id for seen in board.runs(time.time())]
     hint = f"windlass ps --on {where} lists them"
     if prefix == "":  # from a script whose variable is not set
         raise NoSuchRun("the id that was given is empty", hint)
-    if not ids:
+    found = choose(prefix, ids, where) if prefix else next(iter(ids), None)
+    if found is None:
         said = f"no run on {where} has the id '{prefix}'" if prefix else f"there is no run on {where}"
         raise NoSuchRun(said, hint)
-    if prefix and len(ids) > 1:
-        raise NoSuchRun(f"several runs on {where} begin with '{prefix}': {', '.join(ids[:5])}",
-                        "give more letters of the id")  # fmt: skip
-    return ids[0]
+    return found
 
 
 def _is_there(client: Client, run_id: str) -> bool:

@@ -12,7 +12,6 @@ from windlass.engines.kubernetes import labels
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
-from windlass.engines.kubernetes.pods.exec_stream import Stream
 from windlass.engines.kubernetes.pods.files import Pod, PodFiles, Told, require_claim
 from windlass.worker import tarpipe
 
@@ -52,15 +51,15 @@ class ClaimFiles:
 
     def put(self, local: Path, path: str, told: Told) -> tarpipe.Received:
         """Copy `local` of this machine to a path of the claim. Raises EngineError, OSError."""
-        return self._files.put(self._pod, local, str(PurePosixPath(MOUNT, path)), told)
+        slash = "/" if path.endswith("/") else ""
+        return self._files.put(self._pod, local, f"{PurePosixPath(MOUNT, path)}{slash}", told)
 
     def execute(
         self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]
     ) -> int:  # fmt: skip
         """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""
         words = [*self._python, "-c", EXEC, MOUNT, *command]
-        with contextlib.closing(Stream(self._client, self._pod, words, stdin=stdin is not None)) as stream:
-            return exec_stream.attach(stream, stdin, stdout, stderr)
+        return exec_stream.attach(self._client, self._pod, words, stdin, stdout, stderr)
 
 
 @contextlib.contextmanager

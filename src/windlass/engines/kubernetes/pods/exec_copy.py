@@ -16,7 +16,6 @@ from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
-from windlass.engines.kubernetes.pods.exec_stream import Stream
 from windlass.engines.kubernetes.pods.files import SILENCE_SECONDS, PodFiles, Told, last_line, parsed, require_claim
 from windlass.engines.kubernetes.pods.nodes import by_id
 from windlass.engines.kubernetes.pods.spares import begun
@@ -57,8 +56,7 @@ class RunPods:
             raise EngineError(f"the pod of node {node} {how}", f"windlass status {self._status.id}")
         spec = f"{layout.WORK}/attempt/node-{node}.json"
         words = [*self._python, PROGRAM, spec, "-" if rank is None else str(rank), "0", *command]
-        with contextlib.closing(Stream(self._client, pod, words, stdin=stdin is not None)) as stream:
-            return exec_stream.attach(stream, stdin, stdout, stderr)
+        return exec_stream.attach(self._client, pod, words, stdin, stdout, stderr)
 
     def list_checkpoints(self, folder: str) -> Mapping[str, Any]:
         """What a folder of checkpoints holds, as `worker/checkpoint_list.py` prints it."""
@@ -152,7 +150,8 @@ class RunPods:
 
 
 def _absolute(path: str) -> str:
-    return path if path.startswith("/") else str(PurePosixPath(layout.RESULTS, path))
+    slash = "/" if path.endswith("/") else ""  # as a destination: a folder
+    return path if path.startswith("/") else f"{PurePosixPath(layout.RESULTS, path)}{slash}"
 
 
 def results_claim(spec: Pod) -> Mapping[str, Any] | None:

@@ -1,22 +1,29 @@
 """Exec stream: a command in a container, its input and output over a web socket of the API server.
 
-The channels (0 input, 1 and 2 output, 3 how it ended) are those of `v5.channel.k8s.io`, and of v4, in which
-the end of the input cannot be sent.
+The channels (0 input, 1 and 2 output, 3 how it ended, 4 the size of a terminal) are those of `v5.channel.k8s.io`, and
+of v4, in which the end of the input cannot be sent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import termios
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Final
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.errors import EngineError
 
-STDIN, STDOUT, STDERR, ENDED, CLOSE = 0, 1, 2, 3, 255
+if TYPE_CHECKING:
+    from windlass.engines.base import Terminal
+
+STDIN, STDOUT, STDERR, ENDED, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CHUNK_BYTES: Final = 32 << 10
 """The longest message that API servers accept."""
 KEPT_BYTES: Final = 8 << 10
@@ -30,12 +37,13 @@ class Stream:
     """One command that runs in a pod. Raises Refused, Unreachable, EngineError where the connection breaks."""
 
     def __init__(
-        self, client: Client, pod: Pod, command: Sequence[str], *, stdin: bool = False,
+        self, client: Client, pod: Pod, command: Sequence[str], *, stdin: bool = False, with_tty: bool = False,
         silence_seconds: float | None = None,
     ) -> None:  # fmt: skip
         """`silence_seconds`: how long the connection may be silent until it counts as broken."""
         query = [("command", word) for word in command]
-        query += [("container", layout.container_of(pod)), ("stdout", "true"), ("stderr", "true")]
+        query += [("container", layout.container_of(pod)), ("stdout", "true")]
+        query += [("tty", "true")] if with_tty else [("stderr", "true")]  # a terminal has one output
         query += [("stdin", "true")] if stdin else []
         name = pod["metadata"]["name"]
         self._what = f"the command in pod {name}"
@@ -78,6 +86,14 @@ class Stream:
             except self._broken as error:
                 raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node well?") from error
 
+    def resize(self, columns: int, rows: int) -> None:
+        """Send the size of the terminal; a connection that is broken is noticed by its reader."""
+        import websocket
+
+        size = json.dumps({"Width": columns, "Height": rows}).encode()
+        with contextlib.suppress(*self._broken):
+            self._socket.send(bytes([RESIZE]) + size, opcode=websocket.ABNF.OPCODE_BINARY)
+
     def end_input(self) -> None:
         """Send the end of the input, where the protocol can."""
         import websocket
@@ -116,7 +132,43 @@ class Output:
         return data
 
 
-def attach(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+def attach(
+    client: Client, pod: Pod, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]
+) -> int:  # fmt: skip
+    """Run a command with these as its input and output; returns its exit code. Raises Unreachable, EngineError."""
+    from windlass.engines.base import Terminal  # the pod of a supervisor has no terminal, and lacks this module
+
+    with contextlib.ExitStack() as stack:
+        with_tty = isinstance(stdin, Terminal)
+        stream = stack.enter_context(
+            contextlib.closing(Stream(client, pod, command, stdin=stdin is not None, with_tty=with_tty))
+        )
+        if isinstance(stdin, Terminal):
+            stack.enter_context(raw(stdin, stream.resize))
+        return copy(stream, stdin, stdout, stderr)
+
+
+@contextlib.contextmanager
+def raw(terminal: Terminal, resize: Callable[[int, int], None]) -> Iterator[None]:
+    """Send each key as it is pressed, Ctrl-C too, and call `resize` with the columns and rows now and when they change;
+    afterwards the terminal is as before.
+    """
+    fd = terminal.fileno()
+
+    def tell(*_signal: object) -> None:
+        resize(*os.get_terminal_size(fd))
+
+    before, handler = termios.tcgetattr(fd), signal.signal(signal.SIGWINCH, tell)
+    try:
+        tty.setraw(fd)
+        tell()
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, handler)
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def copy(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
     """Copy input and output until the command ends; returns its exit code. Raises Unreachable, EngineError."""
     if stdin is not None:
         threading.Thread(target=_feed, args=(stream, stdin), name="input", daemon=True).start()

@@ -11,8 +11,10 @@ from windlass.engines.kubernetes.observations import NodePoolMatch
 from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.provisioning.node_pools import MAX_TYPES, makes, match, matches, taints_of
 from windlass.plan.plan import Note, Step
+from windlass.plan.price import LISTED_IN, list_price, price
 
 if TYPE_CHECKING:
+    from windlass.pricing.table import Table
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
 
@@ -51,11 +53,34 @@ def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
 
 def node_price(job: Job, pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> float | None:
     """What a node of the job costs an hour by the target: by its type where only one can serve it."""
+    return target.prices.get(node_type(job, pools) or "", target.price_per_hour)
+
+
+def node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
+    """The instance type of the job's nodes, where only one can serve it."""
     types = [job.resources.instance] if job.resources.instance is not None else []
     fit = [pool for pool in pools if not pool.mismatch]
     if not types and all(pool.types for pool in fit):
         types = list(dict.fromkeys(one for pool in fit for one in pool.types))
-    return target.prices.get(str(types[0]), target.price_per_hour) if len(types) == 1 else target.price_per_hour
+    return str(types[0]) if len(types) == 1 else None
+
+
+def plan_price(
+    job: Job,
+    pools: tuple[NodePoolMatch, ...],
+    target: KubernetesTarget,
+    table: Table | None,
+    num_nodes: int,
+    spares: int,
+) -> dict[str, Any] | None:
+    """The price of a plan: the target's own, else the list price where the target names its region."""
+    per_hour = node_price(job, pools, target)
+    if per_hour is not None:
+        return price(per_hour, target.currency, num_nodes, f"target {target.name}", spares)
+    fit = [pool for pool in pools if not pool.mismatch]
+    is_spot = bool(fit) and all(tuple(pool.capacity_types) == ("spot",) for pool in fit)
+    listed = list_price(node_type(job, pools), target.region, table, is_spot=is_spot)
+    return None if listed is None else price(listed[0], LISTED_IN, num_nodes, listed[1], spares)
 
 
 def _text(pool: NodePoolMatch, target: KubernetesTarget) -> str:

@@ -36,6 +36,7 @@ from windlass.plan.plan import Plan
 from windlass.runs import crash
 from windlass.runs.events import NodeStarted, SupervisorRestarted, of_newest_attempt
 from windlass.runs.store import RunWriter
+from windlass.supervise import notify
 from windlass.supervise.clock import SystemClock
 from windlass.supervise.process import handle_signals
 from windlass.supervise.recorder import Recorder
@@ -101,6 +102,9 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
             if supervisor.terminated:
                 backend.lease.release()  # its successor need not wait until the Lease expires
             return AGAIN
+        if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
+            writer.note(notify.send(webhook, writer.status, time.sleep))
+            mirror.flush(HOLD_PAUSE_SECONDS)
         backend.watch_node_deletion(store)
         mirror.flush(HOLD_PAUSE_SECONDS)
         return 0

@@ -21,6 +21,7 @@ from windlass.engines.kubernetes.package import FILE
 from windlass.engines.kubernetes.pods.control import order_client_fields
 from windlass.engines.kubernetes.supervisor import package
 from windlass.engines.kubernetes.workloads.base import Manifest
+from windlass.plan.policy import secret_variable
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -48,7 +49,7 @@ def job(shape: Shape, job: Job) -> Manifest:
     its = labels(shape, job, SUPERVISOR)
     queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
     meta = {"name": layout.supervisor_name(shape.run_id), "namespace": shape.namespace, "labels": {**its, **queue}}
-    template = {"metadata": {"labels": its}, "spec": _pod(shape)}
+    template = {"metadata": {"labels": its}, "spec": _pod(shape, job.notify)}
     spec = {"backoffLimit": ENDLESS, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
     if shape.expires_seconds is not None:  # see `expiry.py`
         spec["ttlSecondsAfterFinished"] = shape.expires_seconds
@@ -109,7 +110,7 @@ def stamped(made: Mapping[str, Any]) -> Manifest:
     return {**made, "spec": {**made["spec"], "template": template}}
 
 
-def _pod(shape: Shape) -> Manifest:
+def _pod(shape: Shape, notify: str | None) -> Manifest:
     name = layout.supervisor_name(shape.run_id)
     spec: Manifest = {
         "restartPolicy": "OnFailure",
@@ -122,7 +123,7 @@ def _pod(shape: Shape) -> Manifest:
             {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_SECONDS}
             for key in SILENT
         ],
-        "containers": [_container(shape)],
+        "containers": [_container(shape, notify)],
         "volumes": [
             {"name": "supervisor", "configMap": {"name": name}},
             {"name": "home", "emptyDir": {"sizeLimit": _home_limit(shape)}},
@@ -140,13 +141,19 @@ def _home_limit(shape: Shape) -> str:
     return f"{-(-size // (1 << 20))}Mi"
 
 
-def _container(shape: Shape) -> Manifest:
+def _container(shape: Shape, notify: str | None) -> Manifest:
     env = {"WINDLASS_RUN": shape.run_id, "WINDLASS_NAMESPACE": shape.namespace, "WINDLASS_HOME": HOME}
+    secret = []
+    if notify is not None:  # a run is supervised whether or not its webhook is known
+        variable = secret_variable(notify)
+        secret = [
+            {"name": variable, "valueFrom": {"secretKeyRef": {"name": notify, "key": variable, "optional": True}}}
+        ]
     return {
         "name": SUPERVISOR,
         "image": shape.supervisor_image or shape.image,
         "command": [shape.python, "-I", "-S", f"{MOUNTED}/{CODE_FILE}"],
-        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "env": [*({"name": name, "value": value} for name, value in env.items()), *secret],
         "resources": {"requests": AMOUNTS, "limits": {"memory": MEMORY_LIMIT}},
         "securityContext": UNPRIVILEGED,
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Client, Refused
+from windlass.engines.kubernetes.api.lease import host_of
 from windlass.engines.kubernetes.api.optional import at_once
 from windlass.engines.kubernetes.discovery.snapshot import Place, place_of
 from windlass.engines.kubernetes.supervisor import presence
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
-from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, summaries
+from windlass.engines.kubernetes.supervisor.presence import Absence
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, summaries
 from windlass.engines.kubernetes.workloads.job import BATCH
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
-from windlass.runs.events import Event, RunResumed, entries
+from windlass.runs.events import Event, RunResumed, SupervisorRestarted, entries
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 
@@ -31,8 +33,8 @@ class News(NamedTuple):
     """Whether there is a record at all: the submission may have been killed before it was made."""
     is_removed: bool = False
     """Whether the run was removed from the cluster."""
-    absence: str = ""
-    """Why no supervisor acts for it; empty where one does."""
+    absence: Absence | None = None
+    """Why no supervisor acts for it; None where one does."""
     plan: str | None = None
     """Its new plan, where it was resumed with another number of nodes."""
 
@@ -106,8 +108,10 @@ class NewsReader:
             return self._without_record(client, status, now)
         now += client.ahead  # events and Leases have times of the cluster
         written_at = max((event.time for event in head.events), default=status.created_at)
-        is_quiet = not status.phase.is_terminal and now - written_at > presence.QUIET_SECONDS
-        absence = presence.absence(client, status.id, now) if is_quiet else ""
+        is_quiet = now - written_at > presence.QUIET_SECONDS
+        absence = None
+        if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):
+            absence = presence.absence(client, status.id, now, may_start=not is_quiet)
         # A submission or a resume was killed between the record and the supervisor's Job, which is created last.
         has_job = not absence or not is_absent(client, BATCH, "Job", layout.supervisor_name(status.id))
         plan = self._new_plan(client, place, status.id, events)
@@ -127,6 +131,12 @@ class NewsReader:
         """The plan of a run, where the machine that submitted it has resumed it by another one."""
         is_new = any(resumed.nodes is not None for resumed in entries(events, RunResumed))
         return plan_in(client, place, run_id).to_text() if is_new and run_id in self._imported else None
+
+
+def _is_starting(head: Head, run_id: str) -> bool:
+    """Whether no supervisor has recorded anything since it was started: then it may be one that crashes at once."""
+    by_supervisor = host_of(head.writer).startswith(f"{layout.supervisor_name(run_id)}-")
+    return not by_supervisor or (bool(head.events) and head.events[-1].kind == SupervisorRestarted.kind)
 
 
 def plan_in(client: Client, place: Place, run_id: str) -> Plan:

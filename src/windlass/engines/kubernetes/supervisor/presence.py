@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.api import lease
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.optional import items
-from windlass.engines.kubernetes.pods.nodes import has_ended
-from windlass.engines.kubernetes.pods.status import MAX_WORDS, pod_status
-from windlass.engines.kubernetes.quantity import event_time
+from windlass.engines.kubernetes.pods.status import MAX_WORDS
+from windlass.engines.kubernetes.pods.waiting import STUCK
+from windlass.engines.kubernetes.quantity import condition, event_time
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.queue.admission import is_suspended
 from windlass.engines.kubernetes.workloads import shutdown
 from windlass.engines.kubernetes.workloads.job import BATCH
 
+Json = Mapping[str, Any]
+
 QUIET_SECONDS: Final = 20.0
-"""How long nothing may be recorded until it is looked whether there is a supervisor."""
+"""How long nothing may be recorded until it is looked whether there is a supervisor that had acted before."""
 GONE_ON: Final = "the pods train on, and nothing is restarted until there is one"
 NOTHING: Final = "no pod trains, and none is started until there is one"
 MOST_EVENTS: Final = "100"
+LOG_LINES: Final = 8
+
+
+class Absence(NamedTuple):
+    """Why no supervisor acts for a run."""
+
+    message: str
+    """In one sentence, with the reason that the cluster reports."""
+    log: tuple[str, ...] = ()
+    """The last lines of the supervisor's log, where its container has ended."""
+
+
+class Trouble(NamedTuple):
+    """Why the pod of a supervisor does not run."""
+
+    words: str
+    log: tuple[str, ...] = ()
 
 
 def selector(run_id: str) -> str:
@@ -31,24 +51,43 @@ def selector(run_id: str) -> str:
     return f"{layout.selector(run_id)},{labels.COMPONENT}={labels.SUPERVISOR}"
 
 
-def absence(client: Client, run_id: str, now: float) -> str:
-    """Why no supervisor acts for the run at `now` (Unix seconds); empty where one does. Raises EngineError."""
+def absence(client: Client, run_id: str, now: float, *, may_start: bool = False) -> Absence | None:
+    """Why no supervisor acts for the run at `now` (Unix seconds); None where one does. Raises EngineError.
+
+    With `may_start` only a reason that the cluster reports counts: a pod may just have been requested.
+    """
+    pods = client.find("v1", "Pod", selector(run_id))["items"]
+    open_pods = sorted((pod for pod in pods if not is_over(pod)), key=lambda pod: not is_running(pod))
+    if not may_start and _is_held(client, run_id, pods, now):
+        return None
+    if open_pods:
+        name = open_pods[0]["metadata"]["name"]
+        trouble = trouble_of(open_pods[0])
+        if trouble is None and may_start:
+            return None
+        words, log = trouble or Trouble(_state(open_pods[0]))
+        what = f"pod {name} {words}"
+    else:
+        why, log = _no_pod(client, run_id) or next((word for pod in pods if (word := _end_of(pod))), ""), ()
+        if not why and may_start:
+            return None
+        what = f"Job {layout.supervisor_name(run_id)} has no pod" + (f" ({why})" if why else "")
+    goes_on = GONE_ON if shutdown.live_pods(client, run_id) else NOTHING
+    return Absence(f"no supervisor is running: {what}; {goes_on}", log)
+
+
+def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> bool:
+    """Whether a supervisor holds the Lease of the run, whose pod has not crashed since it renewed that."""
     try:
         spec = client.get(lease.API, lease.KIND, run_id).get("spec") or {}
     except Refused as error:
         if not error.is_absent(run_id, lease.KIND):
             raise
-        spec = {}
-    if spec.get("holderIdentity") and abs(now - _renewed_at(spec)) < lease.DURATION_SECONDS + lease.SKEW_SECONDS:
-        return ""
-    pods = [pod for pod in client.find("v1", "Pod", selector(run_id))["items"] if not has_ended(pod)]
-    if pods:
-        seen = pod_status(0, pods[0])
-        what, why = f"pod {seen.name} is {seen.state}", ": ".join(part for part in (seen.reason, seen.message) if part)
-    else:
-        what, why = f"Job {layout.supervisor_name(run_id)} has no pod", _no_pod(client, run_id)
-    goes_on = GONE_ON if shutdown.live_pods(client, run_id) else NOTHING
-    return f"no supervisor is running: {what}" + (f" ({why})" if why else "") + f"; {goes_on}"
+        return False
+    holder = spec.get("holderIdentity") or ""
+    is_fresh = abs(now - _renewed_at(spec)) < lease.DURATION_SECONDS + lease.SKEW_SECONDS
+    is_crashed = any(pod["metadata"]["name"] == lease.host_of(holder) and _is_crashed(pod) for pod in pods)
+    return bool(holder) and is_fresh and not is_crashed
 
 
 def has_ended_on(client: Client, run_id: str, host: str) -> bool:
@@ -56,7 +95,78 @@ def has_ended_on(client: Client, run_id: str, host: str) -> bool:
     if not host.startswith(f"{layout.supervisor_name(run_id)}-"):
         return False
     pods = client.find("v1", "Pod", selector(run_id))["items"]
-    return not any(pod["metadata"]["name"] == host and not has_ended(pod) for pod in pods)
+    return not any(pod["metadata"]["name"] == host and not (is_over(pod) or _is_crashed(pod)) for pod in pods)
+
+
+# -- one pod ----------------------------------------------------------------------------------------------------------
+
+
+def is_over(pod: Json) -> bool:
+    """Whether the pod will not run again; a container that has ended is restarted in its pod."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_running(pod: Json) -> bool:
+    """Whether a supervisor runs in this pod, and not only until the end of its grace period."""
+    return "running" in _container(pod).get("state", {}) and "deletionTimestamp" not in pod["metadata"]
+
+
+def trouble_of(pod: Json) -> Trouble | None:
+    """Why a supervisor's pod does not run, as the cluster reports it; None where it runs, or is being started."""
+    container = _container(pod)
+    state = container.get("state", {})
+    if "running" in state:
+        return None
+    if ended := state.get("terminated") or container.get("lastState", {}).get("terminated"):
+        return _crash(ended, container.get("restartCount", 0))
+    waiting = state.get("waiting") or {}
+    if waiting.get("reason") in STUCK:
+        return Trouble(f"cannot start: {_reason(waiting)}")
+    placed = condition(pod, "PodScheduled")
+    if placed.get("status") == "False":
+        return Trouble(f"is not scheduled: {_reason(placed)}")
+    return None
+
+
+def _crash(ended: Json, restarts: int) -> Trouble:
+    """That its container has ended: the kubelet keeps the end of its log, and restarts it at longer intervals."""
+    code, reason = ended.get("exitCode"), ended.get("reason") or ""
+    why = f"OOMKilled, exit code {code}" if reason == "OOMKilled" else f"exit code {code}"
+    times = f", {restarts} restarts so far" if restarts > 1 else ", 1 restart so far" if restarts else ""
+    lines = [line for line in str(ended.get("message") or "").splitlines() if line.strip()]
+    return Trouble(f"has crashed ({why}{times})", tuple(line[:MAX_WORDS] for line in lines[-LOG_LINES:]))
+
+
+def _state(pod: Json) -> str:
+    if "deletionTimestamp" in pod["metadata"]:
+        return "is being deleted"
+    return "has not reported for a while" if is_running(pod) else "is being started"
+
+
+def _is_crashed(pod: Json) -> bool:
+    container = _container(pod)
+    return not is_running(pod) and bool(
+        container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
+    )
+
+
+def _end_of(pod: Json) -> str:
+    """Why a pod that is over has ended: evicted, or removed with its node."""
+    status = pod.get("status", {})
+    return f"pod {pod['metadata']['name']}: {_reason(status)}" if status.get("reason") else ""
+
+
+def _container(pod: Json) -> Json:
+    """The status of the supervisor's container, beside which there may be sidecars."""
+    statuses: Sequence[Json] = pod.get("status", {}).get("containerStatuses") or ()
+    return next((one for one in statuses if one["name"] == labels.SUPERVISOR), {})
+
+
+def _reason(reported: Json) -> str:
+    return ": ".join(part.strip() for part in (reported.get("reason"), reported.get("message")) if part)[:MAX_WORDS]
+
+
+# -- no pod -----------------------------------------------------------------------------------------------------------
 
 
 def _no_pod(client: Client, run_id: str) -> str:
@@ -73,7 +183,7 @@ def _no_pod(client: Client, run_id: str) -> str:
     return "" if newest is None else str(newest.get("message") or newest.get("reason") or "").strip()[:MAX_WORDS]
 
 
-def _renewed_at(spec: dict[str, str]) -> float:
+def _renewed_at(spec: Json) -> float:
     try:
         return datetime.fromisoformat(str(spec.get("renewTime")).replace("Z", "+00:00")).timestamp()
     except ValueError:

@@ -20,11 +20,11 @@ from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS
 from windlass.engines.kubernetes.discovery.snapshot import Place
 from windlass.engines.kubernetes.logs.fetch import LogReader
 from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.nodes import has_ended
 from windlass.engines.kubernetes.supervisor import outputs, presence
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
 from windlass.engines.kubernetes.supervisor.manifests import filled, keyed, stamped, with_digest
 from windlass.engines.kubernetes.supervisor.news import News, NewsReader, is_absent, plan_in
+from windlass.engines.kubernetes.supervisor.presence import Absence
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
 from windlass.engines.kubernetes.supervisor.summary import summary_of
 from windlass.engines.kubernetes.workloads import shutdown, tombstones
@@ -34,7 +34,7 @@ from windlass.plan.plan import Plan
 from windlass.runs.events import Event, Json, RunEnded, StopRequested
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
-from windlass.runs.record import REMOVED, Status
+from windlass.runs.record import REMOVED, SUPERVISOR_ABSENT, Status
 from windlass.runs.store import RunWriter, Store
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class ClusterSupervised:
         """When the cache of a run is refreshed next, in monotonic seconds."""
         self._stale: dict[str, Stale] = {}
         """Runs whose record cannot be read now."""
-        self._absent: dict[str, str] = {}
-        """Why no supervisor acts for a run, by its id; empty where one does."""
+        self._absent: dict[str, Absence | None] = {}
+        """Why no supervisor acts for a run, by its id; None where one does."""
         self._fetch_at: dict[str, float] = {}
         """When the outputs of a run are fetched next, in monotonic seconds."""
         self._removed: set[str] = set()
@@ -108,7 +108,8 @@ class ClusterSupervised:
     @staticmethod
     def _require_record(client: Client, run_id: str) -> None:
         if is_absent(client, "v1", "ConfigMap", layout.record_name(run_id)):
-            raise UsageError(f"{run_id} is no longer in the cluster: {EXPIRED}", "submit its job again: windlass run")
+            raise UsageError(f"{run_id} is no longer in the cluster: {EXPIRED}",
+                             f"a new run of its job: windlass rerun {run_id}")  # fmt: skip
 
     @staticmethod
     def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
@@ -214,7 +215,11 @@ class ClusterSupervised:
     def _state(self, run_id: str) -> RunState:
         status, now = self._store.status(run_id), self._clock()
         if (absence := self._absent.get(run_id)) and run_id not in self._stale and not status.phase.is_terminal:
-            condition = {"type": "SupervisorAbsent", "message": absence, "since": status.phase_since}
+            from windlass.engines.kubernetes.diagnose.supervisors import absent  # most runs have a supervisor
+
+            advice = absent(absence.message, absence.log, status.target)
+            condition = {"type": SUPERVISOR_ABSENT, "message": absence.message, "since": status.phase_since,
+                         "log": list(absence.log), "fix": advice.fix}  # fmt: skip
             return RunState(replace(status, condition=condition), now)
         if run_id not in self._stale:
             if run_id in self._removed and status.condition is None:
@@ -237,7 +242,7 @@ class ClusterSupervised:
                 self.start(backend, backend.create_shared(owner), status, self._store.events(status.id))
             self._absent.pop(status.id, None)
         except WindlassError as error:
-            self._absent[status.id] = f"no supervisor can be started: {error.message}"
+            self._absent[status.id] = Absence(f"no supervisor can be started: {error.message}")
 
     def _end_stopped(self, run_id: str) -> None:
         """Record the end of a run to which a stop was requested, for which no supervisor acts, and no pod lives."""
@@ -302,7 +307,7 @@ class ClusterSupervised:
         """
         client = self.client(run_id)
         pods = client.find("v1", "Pod", presence.selector(run_id))["items"]
-        if any(_is_running(pod) for pod in pods):
+        if any(presence.is_running(pod) for pod in pods):
             shutdown.request(client, run_id, now=now)
         else:
             shutdown.stop(client, run_id, now=now)
@@ -335,12 +340,6 @@ class ClusterSupervised:
         """Bring the logs in the run's folder up to date, as far as the cluster answers."""
         with contextlib.suppress(WindlassError, OSError), self.logs(run_id, follow=False):
             pass
-
-
-def _is_running(pod: Json) -> bool:
-    """Whether a supervisor runs in this pod, and not only until the end of its grace period."""
-    is_ending = has_ended(dict(pod)) or "deletionTimestamp" in pod["metadata"]
-    return pod.get("status", {}).get("phase") == "Running" and not is_ending
 
 
 def _objects(plan: Plan) -> list[Json]:

@@ -180,7 +180,7 @@ def _results(pod: Json) -> list[Line] | None:
     if ended.get("exitCode") != 0:
         return None
     if told is None or not isinstance(told.get("results"), list):
-        raise EngineError(f"pod {pod['metadata']['name']} has ended without a result", "windlass run again")
+        raise EngineError(f"pod {pod['metadata']['name']} has ended without a result", "try it again")
     return list(told["results"])
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import SageMakerTarget
 
 SHOWN: Final = 4
+NO_ROLE: Final = "NoSuchEntity"
 Result = tuple[Level, str, str]
 """Level, finding and fix of a check."""
 
@@ -39,7 +40,8 @@ def checks(target: SageMakerTarget, account: Account) -> Iterator[Check]:
         try:
             yield Check(name, *look())
         except Refused as error:
-            yield Check(name, "warn", f"not known: {error.message}", "have this login allowed to ask, or try a run")
+            fix = "create the role first" if error.code == NO_ROLE else "have this login allowed to ask, or try a run"
+            yield Check(name, "warn", f"not known: {error.message}", fix)
         except EngineError as error:
             yield Check(name, "warn", f"not known: {error.message}", error.hint)
 
@@ -48,7 +50,7 @@ def _role(target: SageMakerTarget, account: Account) -> Result:
     try:
         arn, trusted = account.role(target.role)
     except Refused as error:
-        if error.code != "NoSuchEntity":
+        if error.code != NO_ROLE:
             raise
         return "fail", f"there is no role {target.role}", f"correct role: in target {target.name}, or create it"
     if _trusts(trusted):

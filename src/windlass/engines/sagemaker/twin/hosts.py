@@ -118,11 +118,12 @@ class HostStarter:
 
     def _start(self, number: int, folder: Path, second: int) -> RunningHost:
         is_isolated = self._settings.isolation == NAMESPACES
-        base = {} if is_isolated else {BASE_DIR: str(folder.resolve() / layout.ML)}
+        place = layout.OPT if is_isolated else str(folder.resolve() / layout.ML)
+        base = {} if is_isolated else {BASE_DIR: place}
         spec = HostSpec(
-            folder.name, str(folder), str(self._job.logs / f"{folder.name}-{second}"), layout.command(self._request),
-            {**self._environment, **base}, is_isolated, dict(self._names.addresses),
-            self._names.namespaces[number] if self._names.namespaces else "",
+            folder.name, str(folder), str(self._job.logs / f"{folder.name}-{second}"),
+            layout.command(self._request, place), {**self._environment, **base}, is_isolated,
+            dict(self._names.addresses), self._names.namespaces[number] if self._names.namespaces else "",
         )  # fmt: skip
         popen = subprocess.Popen(
             [sys.executable, "-m", "windlass.engines.sagemaker.twin.host"], stdin=subprocess.PIPE, cwd="/",

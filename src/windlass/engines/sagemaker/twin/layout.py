@@ -14,6 +14,7 @@ from windlass.engines.sagemaker.twin.request import checkpoint_path
 FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code", "checkpoints")
 GROUP: Final = "homogeneousCluster"
 """Name that SageMaker gives the only group of a job whose instances are all of one type."""
+OPT: Final = "/opt/ml"
 ML: Final = Path("opt/ml")
 """Below the folder of a host."""
 
@@ -46,10 +47,11 @@ def environment(request: Request, arn: str, python: str, environ: Mapping[str, s
     }
 
 
-def command(request: Request) -> list[str]:
-    """Entry point of the container and its arguments."""
+def command(request: Request, base: str = OPT) -> list[str]:
+    """Entry point of the container and its arguments, with `base` in place of /opt/ml at the beginning of a word."""
     algorithm = request["AlgorithmSpecification"]
-    return [*algorithm.get("ContainerEntrypoint", ["train"]), *algorithm.get("ContainerArguments", [])]
+    words = [*algorithm.get("ContainerEntrypoint", ["train"]), *algorithm.get("ContainerArguments", [])]
+    return [base + word.removeprefix(OPT) if word.startswith(f"{OPT}/") else word for word in words]
 
 
 def is_plain(root: Path, name: str) -> bool:

@@ -19,6 +19,9 @@ CHECKPOINTS: Final = "/opt/ml/checkpoints"
 CHANNEL: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9.\-_]{1,64}")
 VARIABLE: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,511}")
 URI: Final = re.compile(r"s3://[^/\s]+(/.*)?|file:///.*", re.DOTALL)
+DRIVERS: Final = "sm_drivers"
+"""Channel of the programs by which version 3 of the SDK starts a script."""
+SHELL_SAFE: Final = re.compile(r"[A-Za-z0-9_.\-]*")
 FIELDS: Final = frozenset((
     "TrainingJobName", "AlgorithmSpecification", "RoleArn", "InputDataConfig", "OutputDataConfig", "ResourceConfig",
     "VpcConfig", "StoppingCondition", "HyperParameters", "Environment", "Tags", "EnableNetworkIsolation",
@@ -74,6 +77,7 @@ def _problems(request: Request) -> Iterator[str]:
     yield from _strings("HyperParameters", request.get("HyperParameters", {}), re.compile(".{1,256}"), 2500)
     yield from _strings("Environment", request.get("Environment", {}), VARIABLE, 512)
     yield from _channels(request.get("InputDataConfig", ()))
+    yield from _quotes(request)
     yield from _checkpoints(request.get("CheckpointConfig"))
 
 
@@ -159,6 +163,19 @@ def _strings(field: str, found: object, key: re.Pattern[str], longest: int) -> I
             yield f"'{field}' has a key that must satisfy {key.pattern}: {str(name)[:80]!r}"
         elif not isinstance(value, str) or len(value) > longest or "\0" in value:
             yield f"'{field}.{name}' must be a string of at most {longest} characters"
+
+
+def _quotes(request: Request) -> Iterator[str]:
+    """What would be run as a command: the drivers write `export SM_HP_NAME='VALUE'` into a file that a shell reads."""
+    channels, given = request.get("InputDataConfig", ()), request.get("HyperParameters", {})
+    if not isinstance(channels, list | tuple) or not isinstance(given, Mapping):
+        return
+    if not any(isinstance(one, Mapping) and one.get("ChannelName") == DRIVERS for one in channels):
+        return
+    for name, value in given.items():
+        if "'" in str(value) or not SHELL_SAFE.fullmatch(str(name)):
+            yield (f"'HyperParameters' has a quote in the value or the name of {str(name)[:80]!r}: the drivers in the "
+                   f"channel {DRIVERS} write it unescaped into a shell script, which runs what follows it")  # fmt: skip
 
 
 def _channels(channels: object) -> Iterator[str]:

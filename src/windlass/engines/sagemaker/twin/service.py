@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,9 +44,13 @@ from windlass.engines.sagemaker.twin.job import (
     system_errors,
 )
 from windlass.engines.sagemaker.twin.request import check
+from windlass.storage.files import write_whole
+from windlass.worker import process
 
 FOLDER: Final = "sagemaker-local"
 """Of all jobs, in the folder of this user's records."""
+ALLOWED: Final = ".namespaces"
+"""File there: where hosts were seen to get namespaces, so that no interpreter is started to find it out again."""
 GRACE_SECONDS: Final = 120.0
 """Between SIGTERM and SIGKILL, as SageMaker has it."""
 NOT_RETURNED: Final = frozenset(("Tags",))
@@ -244,9 +249,14 @@ class Twin(Service):
                       "use sudo, or leave it out")  # fmt: skip
 
     def _find_isolation(self) -> None:
-        """Find out whether this machine allows namespaces."""
+        """Find out whether this machine allows namespaces; that it does is kept until its next start."""
         if self._isolation:
             return
+        known, here = self._root / ALLOWED, _whereabouts()
+        with suppress(OSError, ValueError):
+            if here and known.read_text() == here:
+                self._isolation = NAMESPACES
+                return
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "opt/ml").mkdir(parents=True)
             command = [sys.executable, "-m", "windlass.engines.sagemaker.twin.host", folder]
@@ -255,6 +265,18 @@ class Twin(Service):
                 env=self._environ, check=False,
             )  # fmt: skip
         self._isolation, self._why = (NAMESPACES, "") if done.returncode == 0 else (FOLDERS, done.stderr.strip()[-500:])
+        if done.returncode == 0:
+            with suppress(OSError):
+                self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_whole(known, here.encode())
+
+
+def _whereabouts() -> str:
+    """What decides whether namespaces are allowed: this boot, the user, and the container that this process is in."""
+    with suppress(OSError):
+        own = " ".join(str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("user", "mnt"))
+        return f"{process.boot_id()} {os.geteuid()} {own}"
+    return ""
 
 
 def _in_use(name: str) -> Refused:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,7 @@ class _Selected(Place):
         self.address = place.address
         self._place, self._files = place, files
 
-    async def entries(self) -> AsyncIterator[list[Entry]]:
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         yield [Entry(name, one.size, one.version, one.problem) for name, one in self._files.items()]
 
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
@@ -65,8 +65,8 @@ class _Store(Place):
         self.address = place.address
         self._place = place
 
-    def entries(self) -> AsyncIterator[list[Entry]]:
-        return self._place.entries()
+    def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
+        return self._place.entries(cuts)
 
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
         return self._place.pieces(entry, start, length)
@@ -189,7 +189,7 @@ class CheckpointUploads:
         if not changed:
             return []
         done = await self._transfers.copy(self._folder, changed, self._destination)
-        self._sent.update((name, one.source) for name, one in done.manifest.files.items())
+        self._sent.update((name, one.source) for name, one in done.files.items())
         return [f"{one.name}: {one.why}" for one in done.refused]
 
 

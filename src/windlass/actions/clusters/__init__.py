@@ -1,0 +1,1 @@
+"""Clusters of one's own on AWS: made, checked, audited and removed."""

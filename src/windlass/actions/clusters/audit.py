@@ -1,0 +1,74 @@
+"""Lists what AWS has of a cluster, with prices; also of clusters that Windlass did not make."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from windlass.errors import UsageError
+from windlass.runs.context import Context
+from windlass.views.platform import ClusterAudit, LeftObject, Unanswered
+
+if TYPE_CHECKING:
+    from windlass.infra.audit import AuditReport, Found
+    from windlass.infra.aws import Aws
+    from windlass.pricing.table import Table
+
+EKS_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+"""Names that EKS takes; an audit by an empty name would take everything in the account for its own."""
+
+
+def audit(
+    name: str, aws: Aws, context: Context, *, is_ours: bool = True, vpc_id: str | None = None, bucket: str = "",
+    volume_names: Iterable[str] = (),
+) -> ClusterAudit:  # fmt: skip
+    """What AWS has of the cluster `name`, by a listing of each service. Raises AwsError where there is no login."""
+    from windlass.infra.audit import audit as list_all
+    from windlass.pricing.refreshed import load
+
+    report = list_all(name, aws, vpc_id=vpc_id, is_ours=is_ours, bucket=bucket, volume_names=tuple(volume_names))
+    return view(report, load(context.home))
+
+
+def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> ClusterAudit:
+    """The same, in an account that the usual variables and files of AWS name.
+
+    Raises UsageError for a name that no cluster can have, AwsError, MissingPart.
+    """
+    if not EKS_NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")
+    from windlass.actions.clusters.find import every
+    from windlass.infra.aws import Aws
+
+    named = next((one for one in every(context) if one.cluster.name == name), None)
+    outputs = named.outputs() if named is not None else None
+    bucket = (named.cluster.storage.bucket or "") if named is not None else ""
+    chosen = region or (named.cluster.region if named is not None else "")
+    with contextlib.closing(Aws(chosen, environ=context.environ)) as aws:
+        vpc_id = outputs.vpc_id if outputs is not None else None
+        return audit(name, aws, context, is_ours=is_ours, vpc_id=vpc_id, bucket=bucket)
+
+
+def view(report: AuditReport, table: Table) -> ClusterAudit:
+    """A report with prices."""
+    rows = {kind: [_object(one, report.region, table) for one in getattr(report, kind)]
+            for kind in ("leaks", "kept", "possible")}  # fmt: skip
+    priced = (one.usd_per_month for kind in ("leaks", "kept") for one in rows[kind])
+    return ClusterAudit(
+        report.cluster, report.region, report.is_clean, tuple(rows["leaks"]), tuple(rows["kept"]),
+        tuple(rows["possible"]),
+        tuple(Unanswered(one.asked, one.kind, one.reason, one.hint) for one in report.unknown),
+        round(sum(amount or 0.0 for amount in priced), 2), report.num_calls, report.at.timestamp(),
+    )  # fmt: skip
+
+
+def _object(found: Found, region: str, table: Table) -> LeftObject:
+    from windlass.infra.billing import bill
+
+    month = bill(found, region, table) if found.bills else None
+    return LeftObject(
+        found.service, found.kind, found.id, found.name, found.region, found.reason, found.bills,
+        None if month is None else round(month.usd, 2), found.detail, found.remedy,
+    )  # fmt: skip

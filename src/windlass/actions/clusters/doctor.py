@@ -1,0 +1,281 @@
+"""Checks a cluster and its account for what runs need, before it is made and after: line by line, each with its fix."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.actions.clusters.find import FILE, Named, find
+from windlass.actions.jobs import JOB_FILES, read_job, read_text
+from windlass.engines.checks import Check
+from windlass.errors import UsageError, WindlassError
+from windlass.infra.folder import NAME, ClusterFolder
+from windlass.infra.preflight.finding import Finding, Offer
+from windlass.infra.preflight.identity import NAME as POD_IDENTITY
+from windlass.infra.preflight.identity import PodsOf, command
+from windlass.runs.context import Context
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.components.manager import ComponentStatus
+    from windlass.engines.kubernetes.preflight.platform import EksCluster, Expected
+    from windlass.infra.aws import Aws
+    from windlass.infra.outputs import Outputs
+    from windlass.spec.targets import KubernetesTarget
+
+Told = Callable[[str], None]
+SERVICE_ACCOUNT: Final = "default"
+"""Of pods whose job names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A check, and what Windlass can do about it where the user agrees."""
+
+    check: Check
+    offer: Offer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is checked: a cluster with a file, a target, or both."""
+
+    named: Named | None
+    target: KubernetesTarget | None
+
+
+def subject(on: str, context: Context) -> Subject:
+    """What `--on` means: a cluster file, a cluster of this user, or any target that is a Kubernetes cluster.
+
+    Raises UsageError where it is none of them, JobFileError for a file with problems.
+    """
+    from windlass.actions.targets import find_target
+    from windlass.spec.targets import KubernetesTarget
+
+    is_file = (context.cwd / on).is_file()
+    if is_file or (_is_name(on) and (ClusterFolder.of(context.home, on).path / FILE).is_file()):
+        named = find(on, context)
+        made = find_target(named.cluster.name, context) if named.outputs() is not None else None
+        return Subject(named, made if isinstance(made, KubernetesTarget) else None)
+    if "/" in on or on.endswith((".yaml", ".yml")):
+        raise UsageError(f"there is no file {on}", "write one: windlass cluster init")
+    target = find_target(on, context)
+    if not isinstance(target, KubernetesTarget):
+        raise UsageError(f"target {on} is no Kubernetes cluster, but {target.kind}", f"windlass check --on {on}")
+    return Subject(None, target)
+
+
+def names(context: Context) -> list[str]:
+    """The clusters of this user, and targets that are Kubernetes clusters, for completion."""
+    from windlass.actions.targets import target_files
+    from windlass.engines import target_model
+    from windlass.spec.parse import parse_targets
+
+    found = {one.name for one in ClusterFolder.all_in(context.home)}
+    for path in target_files(context):
+        with contextlib.suppress(OSError, WindlassError):
+            read = parse_targets(read_text(path, str(path)), str(path), target_model)
+            found |= {name for name, one in read.items() if one.kind == "kubernetes"}
+    return sorted(found)
+
+
+def _is_name(text: str) -> bool:
+    return NAME.fullmatch(text) is not None
+
+
+def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterator[Diagnosis]:
+    """All checks, each as soon as it is known; `told` takes what is being waited for.
+
+    `pod_role` is the ARN of the role that pods should have, for a cluster that Windlass did not make.
+    Raises UsageError, JobFileError.
+    """
+    found = subject(on, context)
+    if found.named is not None:
+        yield from _account(found.named, context, on)
+        outputs = found.named.outputs()
+        if outputs is None or found.target is None:
+            yield Diagnosis(
+                Check("cluster", "ok", f"{found.named.cluster.name} is not made yet", "windlass cluster up")
+            )
+            return
+        yield from _associated(outputs, context)
+        yield from _components(found.named, outputs, context)
+        yield from _cluster(found.target, context, _expected(found.named, outputs), told)
+    elif found.target is not None:
+        yield from _foreign(found.target, context, told, pod_role)
+
+
+# -- the account ------------------------------------------------------------------------------------------------------
+
+
+def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
+    from windlass.infra.preflight.account import account_findings
+    from windlass.infra.preflight.programs import program_findings
+
+    cluster = named.cluster
+    for finding in program_findings(context.environ, has_components=bool(cluster.components)):
+        yield diagnosis(finding, on)
+    try:
+        aws = named.aws(context)
+    except WindlassError as error:
+        yield Diagnosis(Check("identity", "fail", error.message, error.hint))
+        return
+    # The connections stay open: offers are taken up after the last check.
+    for finding in account_findings(aws, cluster, lambda account: _needed(named, account), vcpus_of, _efa_of):
+        yield diagnosis(finding, on)
+
+
+def _needed(named: Named, account: str) -> list[dict[str, Any]]:
+    """What `cluster up` and `down` need."""
+    from windlass.infra.policies import Purpose, as_statements
+
+    return as_statements(named.cluster, account, Purpose.UP)
+
+
+def vcpus_of(instance_type: str) -> int:
+    """How many vCPUs an instance type has; 0 where that is not known."""
+    from windlass.pricing.instances import instance_type as facts
+
+    found = facts(instance_type)
+    return found.vcpus if found is not None else 0
+
+
+def _efa_of(instance_type: str) -> int:
+    from windlass.actions.clusters.planning import efa_of
+
+    return efa_of(instance_type)
+
+
+def diagnosis(finding: Finding, on: str = "") -> Diagnosis:
+    """A finding of AWS as a check."""
+    fix = finding.fix.replace("--on … --request", f"--on {on} --request") if on else finding.fix
+    return Diagnosis(Check(finding.name, finding.level, finding.found, fix), finding.offer)
+
+
+def taken_up(offer: Offer) -> Check:
+    """What has come of an offer that the user agreed to."""
+    try:
+        return diagnosis(offer.act()).check
+    except WindlassError as error:
+        return Check("request", "warn", f"{offer.question} {error.message}", error.hint)
+
+
+# -- the cluster ------------------------------------------------------------------------------------------------------
+
+
+def _components(named: Named, outputs: Outputs, context: Context) -> Iterator[Diagnosis]:
+    """A check for each operator."""
+    from windlass.actions.clusters.inside import managed, wanted
+
+    try:
+        with managed(named, outputs, context) as manager:
+            states = manager.status(wanted(named))
+    except WindlassError as error:
+        yield Diagnosis(Check("operators", "fail", f"their state cannot be read: {error.message}", error.hint))
+        return
+    for one in states:
+        yield Diagnosis(component_check(one, f"windlass cluster up {named.cluster.name}"))
+
+
+def component_check(one: ComponentStatus, fix: str) -> Check:
+    """How an operator is. Pure."""
+    if one.state == "absent":
+        return Check(one.component, "fail", f"not installed; version {one.wanted} belongs to the cluster", fix)
+    if not one.is_healthy:
+        why = "; ".join(one.problems) or f"it is {one.state}"
+        return Check(one.component, "fail", f"{_version(one)} is not healthy: {why}", fix)
+    if one.state != "foreign" and not one.is_current:
+        return Check(one.component, "warn", f"{_version(one)}; this Windlass installs {one.wanted}", fix)
+    return Check(one.component, "ok", f"{_version(one)} is healthy")
+
+
+def _version(one: ComponentStatus) -> str:
+    return f"version {one.installed}" if one.installed else "one that was not installed by Windlass"
+
+
+def _cluster(target: KubernetesTarget, context: Context, expected: Expected, told: Told) -> Iterator[Diagnosis]:
+    from windlass.engines.kubernetes.preflight.platform import platform
+
+    try:
+        for check in platform(target, context.environ, replace(expected, images=_images(context)), told):
+            yield Diagnosis(check)
+    except WindlassError as error:  # of a login program, or of a kubeconfig
+        yield Diagnosis(Check("login", "fail", error.message, error.hint))
+
+
+def _images(context: Context) -> tuple[str, ...]:
+    """The image of the job of the working folder; a job file with problems is for `check` to report."""
+    with contextlib.suppress(WindlassError):
+        if any((context.cwd / name).is_file() for name in JOB_FILES):
+            image = read_job(None, (), {}, context).job.image
+            return (image,) if image else ()
+    return ()
+
+
+def _expected(named: Named, outputs: Outputs) -> Expected:
+    """What a cluster that Windlass has made should have."""
+    from windlass.engines.kubernetes.preflight.platform import Expected
+    from windlass.engines.kubernetes.preflight.pod_findings import Association
+    from windlass.infra.outputs import EFS_CLAIM, FSX_CLAIM
+
+    pods = PodsOf(outputs.name, outputs.namespace, SERVICE_ACCOUNT)
+    fix = f"windlass cluster up {named.cluster.name} makes the association, or: "
+    claims = (*([EFS_CLAIM] if outputs.efs_id else []), *([FSX_CLAIM] if outputs.fsx_id else []))
+    return Expected(
+        Association(SERVICE_ACCOUNT, outputs.run_role_arn, fix + command(outputs.region, pods, outputs.run_role_arn)),
+        pools=tuple(pool.name for pool in named.cluster.karpenter_pools),
+        groups=tuple(pool.name for pool in named.cluster.node_groups),
+        claims=claims,
+    )
+
+
+def _associated(outputs: Outputs, context: Context) -> Iterator[Diagnosis]:
+    pods = PodsOf(outputs.name, outputs.namespace, SERVICE_ACCOUNT)
+    yield from _association(pods, outputs.region, outputs.run_role_arn, context)
+
+
+def _association(pods: PodsOf, region: str, role_arn: str, context: Context) -> Iterator[Diagnosis]:
+    from windlass.infra.aws import Aws
+    from windlass.infra.preflight.identity import association_finding
+
+    try:
+        aws: Aws = Aws(region, environ=context.environ)
+    except WindlassError as error:
+        yield Diagnosis(Check(POD_IDENTITY, "warn", f"unknown: {error.message}", error.hint))
+        return
+    yield diagnosis(association_finding(aws, pods, role_arn))
+
+
+def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: str) -> Iterator[Diagnosis]:
+    """A cluster that Windlass did not make: of EKS, or another one."""
+    from windlass.engines.kubernetes.preflight.platform import Expected, eks_cluster
+    from windlass.engines.kubernetes.preflight.pod_findings import Association
+
+    eks = eks_cluster(target, context.environ)
+    wanted = Association(SERVICE_ACCOUNT, pod_role)
+    if eks is not None:
+        yield from _programs(context)
+        yield from _identity(eks, context)
+        pods = PodsOf(eks.name, target.namespace, SERVICE_ACCOUNT)
+        yield from _association(pods, eks.region, pod_role, context)
+        fix = f"{command(eks.region, pods, pod_role)}; windlass doctor --pod-role ROLE_ARN --request makes it"
+        wanted = Association(SERVICE_ACCOUNT, pod_role, fix)
+    yield from _cluster(target, context, Expected(wanted), told)
+
+
+def _programs(context: Context) -> Iterator[Diagnosis]:
+    from windlass.infra.preflight.programs import program_findings
+
+    for finding in program_findings(context.environ, builds=False):
+        yield diagnosis(finding)
+
+
+def _identity(eks: EksCluster, context: Context) -> Iterator[Diagnosis]:
+    from windlass.infra.aws import Aws
+    from windlass.infra.preflight.programs import identity_finding
+
+    try:
+        yield diagnosis(identity_finding(Aws(eks.region, environ=context.environ)))
+    except WindlassError as error:
+        yield Diagnosis(Check("identity", "warn", f"unknown: {error.message}", error.hint))

@@ -1,0 +1,106 @@
+"""Finds the cluster that a command means: by a cluster file, or by the name of one that was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.actions.jobs import read_text
+from windlass.errors import UsageError
+from windlass.infra.folder import ClusterFolder
+from windlass.runs.context import Context
+
+if TYPE_CHECKING:
+    from windlass.infra.aws import Aws
+    from windlass.infra.outputs import Outputs
+    from windlass.infra.terraform import Terraform
+    from windlass.infra.terraform.interrupts import StopRequests
+    from windlass.spec.cluster import Cluster
+
+FILE: Final = "cluster.yaml"
+OUTPUTS: Final = "outputs.json"
+KUBECONFIG: Final = "kubeconfig"
+TARGETS: Final = "targets.yaml"
+OnEvent = Callable[[Any], None]
+"""Takes events of Terraform (`infra.terraform.events`), steps of components and of the drain, and `Stage`s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a command begins."""
+
+    text: str
+    """What is done, as a heading: `installing operators`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A cluster as its file describes it, and its working folder, which may not exist yet."""
+
+    cluster: Cluster
+    text: str
+    """Of the cluster file."""
+    folder: ClusterFolder
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Where the kubeconfig of the cluster is."""
+        return self.folder.path / KUBECONFIG
+
+    def aws(self, context: Context) -> Aws:
+        """The account in the region of the cluster. Raises MissingPart, AwsError."""
+        from windlass.infra.aws import Aws
+
+        return Aws(self.cluster.region, environ=context.environ)
+
+    def terraform(self, context: Context, on_event: OnEvent, stop: StopRequests | None = None) -> Terraform:
+        """Terraform in the working folder. Raises MissingPart where it is not installed."""
+        from windlass.infra.terraform import Terraform, find_program
+
+        return Terraform(find_program(context.environ), self.folder, context.environ, on_event=on_event, stop=stop)
+
+    def outputs(self) -> Outputs | None:
+        """What the last `up` has made; None before it has ended. Raises EngineError for outputs that are damaged."""
+        import json
+
+        from windlass.infra.outputs import Outputs
+
+        path = self.folder.path / OUTPUTS
+        return Outputs.of(json.loads(path.read_bytes())) if path.exists() else None
+
+
+def find(named: str | None, context: Context) -> Named:
+    """The cluster of a file, of a name, or of the cluster.yaml of the working folder.
+
+    Raises UsageError where there is none, JobFileError for a file with problems.
+    """
+    if named is None:
+        return _of_file(context.cwd / FILE, context)
+    if (path := context.cwd / named).is_file():
+        return _of_file(path, context)
+    if path.suffix in (".yaml", ".yml"):
+        raise UsageError(f"there is no file {named} in {context.cwd}", "write one: windlass cluster init")
+    folder = ClusterFolder.of(context.home, named)
+    if not (kept := folder.path / FILE).is_file():
+        known = ", ".join(one.name for one in ClusterFolder.all_in(context.home)) or "none"
+        raise UsageError(f"no file and no cluster is called '{named}'", f"clusters of this user: {known}")
+    return _of_file(kept, context)
+
+
+def _of_file(path: Path, context: Context) -> Named:
+    from windlass.spec.parse import parse_cluster
+
+    if not path.is_file():
+        raise UsageError(f"there is no {path.name} in {path.parent}", "write one: windlass cluster init")
+    text = read_text(path, path.name)
+    cluster = parse_cluster(text, path.name)
+    return Named(cluster, text, ClusterFolder.of(context.home, cluster.name))
+
+
+def every(context: Context) -> Iterator[Named]:
+    """The clusters of this user, by name."""
+    for folder in ClusterFolder.all_in(context.home):
+        if (folder.path / FILE).is_file():
+            yield _of_file(folder.path / FILE, context)

@@ -1,0 +1,115 @@
+"""What is inside of a cluster that Windlass has made: its API server, operators, and what holds objects in AWS."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.actions.clusters.find import Named
+from windlass.actions.clusters.planning import cores_of, efa_of
+from windlass.infra.outputs import Outputs
+from windlass.infra.variables import pool_variables
+from windlass.runs.context import Context
+from windlass.spec.cluster import GIB
+from windlass.views.platform import ComponentState
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.api.client import Client
+    from windlass.engines.kubernetes.components.manager import ComponentStatus, Manager
+
+CHARTS: Final = "WINDLASS_CHARTS"
+"""Variable with a folder of charts and manifests, for machines that do not reach their repositories."""
+CACHE: Final = "charts"
+USERS: Final = "windlass-users"
+"""The group of Kubernetes that the users of the cluster file are in, by their access entries."""
+
+
+@contextlib.contextmanager
+def connected(named: Named, outputs: Outputs) -> Iterator[Client]:
+    """A client of the cluster's API server, in the namespace of its runs."""
+    from windlass.engines.kubernetes.api.client import Client
+
+    with contextlib.closing(Client(outputs.name, outputs.namespace, str(named.kubeconfig))) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def managed(named: Named, outputs: Outputs, context: Context) -> Iterator[Manager]:
+    """The components of a cluster."""
+    from pathlib import Path
+
+    from windlass.engines.kubernetes.components.manager import Manager
+    from windlass.engines.kubernetes.components.source import FolderSource, NetworkSource
+    from windlass.engines.kubernetes.components.values import gpu_pool, values_of
+
+    folder = context.environ.get(CHARTS)
+    source = FolderSource(Path(folder)) if folder else NetworkSource(context.home / "clusters" / CACHE)
+    pools = [gpu_pool(one.name, pool_variables(one, efa_of, cores_of)) for one in named.cluster.karpenter_pools]
+    fsx = named.cluster.storage.fsx
+    size = {"fsx_size_gib": fsx.size // GIB} if fsx is not None else {}
+    values = values_of(as_values(outputs), pools, tags=named.cluster.tags, **size)
+    with connected(named, outputs) as client:
+        yield Manager(client, str(named.kubeconfig), values, source)
+
+
+def as_values(outputs: Outputs) -> dict[str, Any]:
+    """Outputs as `terraform output` has them."""
+    from dataclasses import asdict
+
+    return asdict(outputs)
+
+
+def create_namespace(named: Named, outputs: Outputs) -> None:
+    """Create the namespace of the runs; one that is there stays as it is. Raises Refused, Unreachable."""
+    from windlass.engines.kubernetes.components.resources import Ref, Resources
+
+    if outputs.namespace == "default":
+        return
+    labels = {"app.kubernetes.io/managed-by": "windlass", "windlass.dev/cluster": named.cluster.name}
+    with connected(named, outputs) as client:
+        resources, ref = Resources(client), Ref("v1", "Namespace", "", outputs.namespace)
+        if resources.get(ref) is None:
+            meta = {"name": outputs.namespace, "labels": labels}
+            resources.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, ref)
+
+
+def grant_users(named: Named, outputs: Outputs, context: Context) -> None:
+    """Let the users of the cluster file make runs: AWS's own policies of EKS know no JobSets and TrainJobs.
+
+    Raises Refused, Unreachable.
+    """
+    from windlass.actions.targets import find_target
+    from windlass.engines import engine_class
+    from windlass.engines.kubernetes.components.resources import Ref, Resources
+
+    if not named.cluster.access.users:
+        return
+    chosen = find_target(named.cluster.name, context)
+    role = next(one for one in engine_class(chosen.kind).role(chosen, context) if one["kind"] == "Role")
+    name, api = str(role["metadata"]["name"]), "rbac.authorization.k8s.io"
+    meta = {"name": f"{name}-users", "namespace": outputs.namespace}
+    binding: dict[str, Any] = {
+        "apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": meta,
+        "subjects": [{"kind": "Group", "name": USERS, "apiGroup": api}],
+        "roleRef": {"kind": "Role", "name": name, "apiGroup": api},
+    }  # fmt: skip
+    with connected(named, outputs) as client:
+        resources = Resources(client)
+        for one in (role, binding):
+            place = Ref(f"{api}/v1", str(one["kind"]), outputs.namespace, str(one["metadata"]["name"]))
+            resources.apply(one, place)
+
+
+def wanted(named: Named) -> list[str]:
+    """The components that a cluster file asks for, with those that are made of the outputs of Terraform."""
+    asked = list(named.cluster.components)
+    return [*asked, "storage", *(["node-pools"] if named.cluster.karpenter_pools else [])]
+
+
+def states(found: Iterable[ComponentStatus]) -> tuple[ComponentState, ...]:
+    """Components as views."""
+    return tuple(
+        ComponentState(one.component, one.installed, one.wanted, one.state, one.is_healthy, one.problems)
+        for one in found
+    )

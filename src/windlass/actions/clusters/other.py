@@ -1,0 +1,135 @@
+"""Writes cluster files and what other tools take of them; lists clusters and shows one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.actions.clusters.find import FILE, Named, OnEvent, every
+from windlass.actions.clusters.inside import managed, states, wanted
+from windlass.actions.clusters.planning import changes, efa_of, local_resources, write_folder
+from windlass.errors import UsageError, WindlassError
+from windlass.runs.context import Context
+from windlass.views.platform import ClusterStatus, ClusterSummary, ExportedCluster
+
+HEADER: Final = "# An EKS cluster for training. All fields: docs/reference/cluster-file.md\n"
+EKSCTL_FILE: Final = "eksctl.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What `cluster init` asks for."""
+
+    name: str
+    region: str
+    gpus: tuple[tuple[str, int], ...]
+    """Instance types, each with the most nodes of it."""
+    spot: bool
+    efs: bool
+    public_access: tuple[str, ...] = ()
+    """Ranges of addresses that reach the API server over the Internet."""
+
+
+def draft(answers: Answers) -> str:
+    """The text of a cluster file. Raises JobFileError for an answer that cannot be."""
+    from windlass.spec.parse import parse_cluster
+    from windlass.spec.yamlwriter import block_lines
+
+    capacity = {"capacity": "spot"} if answers.spot else {}
+    pools = [
+        {"name": pool_name(instance), "instances": [instance], **capacity, "max": most}
+        for instance, most in answers.gpus
+    ]
+    mapping: dict[str, Any] = {"name": answers.name, "region": answers.region}
+    if answers.public_access:
+        mapping["network"] = {"public_access": list(answers.public_access)}
+    if pools:
+        mapping["gpus"] = pools
+    if answers.efs:
+        mapping["storage"] = {"efs": True}
+    text = HEADER + "\n".join([*block_lines(mapping), ""])
+    parse_cluster(text, FILE)  # what we write, we can read
+    return text
+
+
+def pool_name(instance_type: str) -> str:
+    """The name of a pool of an instance type: `g5-12xlarge`."""
+    return instance_type.replace(".", "-")[:20].rstrip("-")
+
+
+def write_draft(text: str, context: Context, *, force: bool) -> Path:
+    """Write a cluster file. Raises UsageError where one is there already, unless forced."""
+    path = context.cwd / FILE
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", "--force overwrites it")
+    path.write_text(text)
+    return path
+
+
+def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedCluster:
+    """Write an equivalent ClusterConfig of eksctl. Raises UsageError where the file is there already, unless forced."""
+    from windlass.infra.eksctl import cluster_config
+    from windlass.spec.yamlwriter import block_lines
+
+    config, left_out = cluster_config(named.cluster, efa_of)
+    path = context.cwd / EKSCTL_FILE
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", "--force overwrites it")
+    path.write_text("\n".join([*block_lines(config), ""]))
+    return ExportedCluster((path.name,), tuple(left_out))
+
+
+def export_terraform(named: Named, context: Context) -> ExportedCluster:
+    """Write the Terraform configuration of a cluster into its working folder, to be read or run by hand."""
+    with named.folder.locked("cluster export"):
+        write_folder(named, context)
+    names = sorted(path.name for path in named.folder.path.iterdir() if path.suffix in (".tf", ".json"))
+    return ExportedCluster(tuple(str(named.folder.path / name) for name in names), ())
+
+
+def summaries(context: Context) -> Sequence[ClusterSummary]:
+    """The clusters of this user, by their folders; asks neither AWS nor the clusters."""
+    return [summary(named) for named in every(context)]
+
+
+def summary(named: Named) -> ClusterSummary:
+    """One cluster, by its folder."""
+    from windlass.infra.recovery import needs_recovery
+
+    state, resources = _local_state(named)
+    if needs_recovery(named.folder):
+        word = "incomplete"
+    elif named.outputs() is not None:
+        word = "up"
+    else:
+        word = "incomplete" if resources or state == "remote" else "configured"
+    cluster = named.cluster
+    return ClusterSummary(cluster.name, cluster.region, cluster.kubernetes, word, resources, str(named.folder.path))
+
+
+def _local_state(named: Named) -> tuple[str, int]:
+    """Whether the state is in the folder, and how many resources it has; 0 where it is in a bucket."""
+    if named.cluster.state is not None:
+        return "remote", 0
+    return "local", local_resources(named)
+
+
+def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:
+    """One cluster: what differs in AWS, and how its operators are. Raises TerraformError."""
+    drift: tuple[Any, ...] = ()
+    if with_drift and named.folder.exists:
+        with named.folder.locked("cluster status"):
+            terraform = named.terraform(context, on_event)
+            terraform.init()
+            drift = changes(terraform.drift())
+    outputs = named.outputs()
+    if outputs is None:
+        return ClusterStatus(summary(named), drift, (), "", "")
+    try:
+        with managed(named, outputs, context) as manager:
+            components, unreachable = states(manager.status(wanted(named))), ""
+    except WindlassError as error:
+        components, unreachable = (), error.message
+    return ClusterStatus(summary(named), drift, components, unreachable, named.cluster.name)

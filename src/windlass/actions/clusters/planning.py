@@ -1,0 +1,153 @@
+"""Prepares Terraform for a cluster: variables, backend, working folder; and shows what a plan does and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from windlass.actions.clusters.find import FILE, Named
+from windlass.errors import UsageError
+from windlass.infra.duration import minutes
+from windlass.infra.folder import Backend, LocalBackend, S3Backend, write_private
+from windlass.infra.terraform.changes import Action
+from windlass.infra.variables import DISK_MIB_PER_SECOND, variables
+from windlass.runs.context import Context
+from windlass.views.platform import ClusterPlan, ClusterPrice, PoolPrice, PriceRow, ResourceChange
+
+if TYPE_CHECKING:
+    from windlass.infra.terraform import Change, Plan, PlanSummary
+    from windlass.spec.cluster import Cluster
+
+SERVICES: Final = (
+    "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
+    "s3", "sqs", "sts",
+)  # fmt: skip
+"""Whose endpoints an emulator replaces."""
+EXTENDED_SUPPORT: Final = frozenset({"1.33"})
+"""Versions of Kubernetes out of standard support on EKS: https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html"""
+LOSSES: Final = frozenset({
+    "aws_efs_file_system", "aws_fsx_lustre_file_system", "aws_s3_bucket", "aws_ecr_repository", "aws_eks_cluster",
+})  # fmt: skip
+"""Types of resources whose end is the end of what users keep in them."""
+
+
+def efa_of(instance_type: str) -> int:
+    """How many Elastic Fabric Adapters an instance type has; 0 where that is not known."""
+    from windlass.pricing.instances import instance_type as facts
+
+    found = facts(instance_type)
+    return found.efa_interfaces if found is not None else 0
+
+
+def cores_of(instance_type: str) -> int:
+    """How many processor cores an instance type has; 0 where that is not known."""
+    from windlass.pricing.instances import instance_type as facts
+
+    found = facts(instance_type)
+    return (found.cores or 0) if found is not None else 0
+
+
+def endpoints(context: Context) -> dict[str, str]:
+    """Of an emulator that `$AWS_ENDPOINT_URL` names, by service; none for AWS."""
+    url = context.environ.get("AWS_ENDPOINT_URL")
+    return dict.fromkeys(SERVICES, url) if url else {}
+
+
+def backend_of(cluster: Cluster, context: Context) -> Backend:
+    """Where Terraform keeps the state of a cluster."""
+    if (state := cluster.state) is None:
+        return LocalBackend()
+    key = f"{state.prefix.strip('/')}/{cluster.name}.tfstate"
+    return S3Backend(state.bucket, key, state.region or cluster.region, endpoint=endpoints(context).get("s3", ""))
+
+
+def write_folder(named: Named, context: Context, *, delete_bucket: bool = False) -> None:
+    """Write configuration, variables and backend into the working folder, and the cluster file itself. Raises
+    UsageError for a change of region, FolderError, OSError.
+    """
+    _refuse_other_region(named)
+    made = variables(named.cluster, efa_of, cores_of, endpoints(context))
+    if not made["zones"] and (outputs := named.outputs()) is not None:
+        made["zones"] = list(outputs.zones)  # those of the first `up`: a zone that a region gains moves no subnet
+    if delete_bucket:  # by a destroy, with all that is in it
+        made["bucket_force_destroy"] = True
+    named.folder.write(files("windlass.infra") / "eks", made, backend_of(named.cluster, context))
+    write_private(named.folder.path / FILE, named.text.encode())
+
+
+def _refuse_other_region(named: Named) -> None:
+    """In another region Terraform finds nothing of what it has made, and forgets it, while AWS bills it."""
+    before = named.folder.variables().get("region")
+    if before in (None, named.cluster.region) or not _may_have_resources(named):
+        return
+    raise UsageError(
+        f"{named.cluster.name} was made in {before}, and its file says {named.cluster.region}",
+        f"write region: {before}; a cluster elsewhere gets another name, or this one is removed first",
+    )
+
+
+def _may_have_resources(named: Named) -> bool:
+    from windlass.infra.recovery import needs_recovery
+
+    is_local = named.cluster.state is None
+    return not is_local or named.outputs() is not None or needs_recovery(named.folder) or local_resources(named) > 0
+
+
+def local_resources(named: Named) -> int:
+    """How many resources a state in the working folder names; 0 where there is none. Raises FolderError."""
+    found = (named.folder.local_state() or {}).get("resources", [])
+    return sum(len(one.get("instances", ())) for one in found if one.get("mode") == "managed")
+
+
+def plan_view(named: Named, plan: Plan, context: Context) -> ClusterPlan:
+    """What a plan would do in AWS, how long it takes, and what the cluster costs."""
+    return ClusterPlan(
+        named.cluster.name,
+        named.cluster.region,
+        changes(plan.summary.changes),
+        changes(plan.summary.drift_to_undo),
+        plan.summary.text,
+        minutes((change.type for change in plan.summary.changes), is_destroy=plan.is_destroy),
+        price(named.cluster, context),
+        str(named.folder.path),
+        not named.cluster.network.public_access,
+    )
+
+
+def require_kept(summary: PlanSummary) -> None:
+    """Raise UsageError for a plan that deletes or replaces what holds files of users, or the cluster itself."""
+    lost = [one for one in summary.changes if one.type in LOSSES and one.action in (Action.DELETE, Action.REPLACE)]
+    if lost:
+        words = ", ".join(f"{one.action.value} {one.address}" for one in lost)
+        raise UsageError(
+            f"the plan would {words}, with all that is in it",
+            "look at what has changed: windlass cluster plan; --force does it all the same",
+        )
+
+
+def changes(found: Iterable[Change]) -> tuple[ResourceChange, ...]:
+    """Changes of Terraform as views."""
+    return tuple(ResourceChange(one.address, one.action.value, one.reason) for one in found)
+
+
+def price(cluster: Cluster, context: Context) -> ClusterPrice:
+    """What a cluster costs by list prices: those that come with Windlass, or that `prices update` has fetched."""
+    from windlass.pricing.cluster import estimate
+    from windlass.pricing.items import items_of
+    from windlass.pricing.refreshed import load
+
+    is_extended = cluster.kubernetes in EXTENDED_SUPPORT
+    items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND, has_extended_support=is_extended)
+    found = estimate(items, cluster.region, load(context.home))
+    return ClusterPrice(
+        round(found.base_month_usd, 2),
+        tuple(PriceRow(row.what, _cents(row.per_month_usd), row.is_by_use, row.unknown) for row in found.rows),
+        tuple(PoolPrice(pool.name, _cents(pool.per_hour_usd)) for pool in found.pools),
+        found.unknown,
+        found.dates or (),
+    )
+
+
+def _cents(amount: float | None) -> float | None:
+    return None if amount is None else round(amount, 2)

@@ -1,0 +1,68 @@
+"""Makes the least policies for a cluster, as views and as files that `aws iam create-policy` reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from windlass.actions.clusters.find import Named
+from windlass.errors import UsageError, WindlassError
+from windlass.runs.context import Context
+from windlass.views.rights import ClusterPolicies, Policy
+
+if TYPE_CHECKING:
+    from windlass.infra.policies import Document, Purpose
+
+TOGETHER: Final = {"up": ("up", "audit"), "audit": ("audit",), "doctor": ("doctor",), "runs": ("runs", "pods")}
+"""Policies that are printed for each purpose: `down` ends with an audit, and the role of pods is shown with runs."""
+
+
+def policies(
+    named: Named, purpose: str, context: Context, *, account: str = "", into: Path | None = None
+) -> ClusterPolicies:
+    """The policies of a purpose (a key of `TOGETHER`); `into` is a folder for one file each.
+
+    Raises UsageError where the account is not known, OSError where a file cannot be written.
+    """
+    from windlass.infra.policies import Purpose
+    from windlass.infra.policies import policies as documents
+
+    account = account or _account(named, context)
+    if not re.fullmatch(r"\d{12}", account):
+        raise UsageError(f"'{account}' is not the number of an account", "12 digits, such as 123456789012")
+    found = [
+        _view(document, one)
+        for one in map(Purpose, TOGETHER[purpose])
+        for document in documents(named.cluster, account, one)
+    ]
+    written = () if into is None else _write(found, into)
+    return ClusterPolicies(named.cluster.name, named.cluster.region, account, tuple(found), written)
+
+
+def _account(named: Named, context: Context) -> str:
+    try:
+        with contextlib.closing(named.aws(context)) as aws:
+            return aws.identity.account_id
+    except WindlassError as error:
+        raise UsageError(
+            f"the policies name an account, and which one is not known: {error.message}",
+            "--account 123456789012, or log in",
+        ) from error
+
+
+def _view(document: Document, purpose: Purpose) -> Policy:
+    from windlass.infra.policies import TITLES
+
+    notes = tuple(f"{one.sid}: {one.why}" for one in document.statements if one.why)
+    return Policy(document.name, TITLES[purpose], document.size, document.as_json(), notes)
+
+
+def _write(found: list[Policy], into: Path) -> tuple[str, ...]:
+    into.mkdir(parents=True, exist_ok=True)
+    paths = [into / f"{one.name}.json" for one in found]
+    for path, one in zip(paths, found, strict=True):
+        path.write_text(json.dumps(one.document, indent=2) + "\n")
+    return tuple(map(str, paths))

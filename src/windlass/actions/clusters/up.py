@@ -1,0 +1,216 @@
+"""Makes a cluster, or changes it to what its file says: Terraform, the target, operators, supervisors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
+from windlass.actions.clusters.inside import create_namespace, grant_users, managed, states, wanted
+from windlass.actions.clusters.planning import plan_view, require_kept, write_folder
+from windlass.errors import MissingPart, UsageError
+from windlass.infra.folder import write_private
+from windlass.infra.outputs import Outputs, kubeconfig, sagemaker_target, target
+from windlass.runs.context import Context
+from windlass.views.platform import ClusterMade, ClusterPlan, ComponentState
+
+PROGRAMS: Final = {
+    "helm": "https://helm.sh/docs/intro/install/",
+    "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
+}
+"""What `up` needs beside Terraform, by where it is had."""
+BUCKET: Final = "aws_s3_bucket.main"
+CLUSTER: Final = "aws_eks_cluster.main"
+if TYPE_CHECKING:
+    from windlass.infra.aws import Aws
+    from windlass.infra.recovery import RecoveryReport
+    from windlass.infra.terraform import Plan, Result, StopRequests, Terraform
+
+
+def plan_up(
+    named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, break_lock: bool = False,
+    with_recovery: bool = False,
+) -> tuple[Plan, ClusterPlan]:  # fmt: skip
+    """Plan what `up` does in AWS, after what an earlier command left is taken up again; the folder is locked.
+
+    Raises TerraformError, AwsError, FolderError.
+    """
+    write_folder(named, context)
+    on_event(Stage("preparing Terraform"))
+    terraform.init()
+    recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
+    with contextlib.closing(named.aws(context)) as aws:
+        require_known(named, {one.address for one in terraform.state()}, aws)
+    adopt_bucket(named, terraform, context, on_event)
+    on_event(Stage("planning"))
+    plan = terraform.plan()
+    return plan, plan_view(named, plan, context)
+
+
+def recover(
+    named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, break_lock: bool, is_asked: bool
+) -> None:  # fmt: skip
+    """Take up again what a killed command has left, so that nothing exists that Terraform does not know; else only
+    where it `is_asked` for, such as after the state was lost. Raises StateLocked, TerraformError, AwsError.
+    """
+    from windlass.infra.recovery import needs_recovery
+    from windlass.infra.recovery import recover as recover_state
+
+    if not (is_asked or needs_recovery(named.folder)):
+        return
+    on_event(Stage("looking in AWS for what exists and Terraform does not know"))
+    with contextlib.closing(named.aws(context)) as aws:
+        report = recover_state(terraform, aws, break_lock=break_lock)
+    for line in recovery_lines(report):
+        on_event(Stage(f"  {line}"))
+
+
+def require_known(named: Named, addresses: Collection[str], aws: Aws) -> None:
+    """Raise UsageError where the cluster exists and the state lacks it: a second network and key would be made beside
+    it, and file systems replaced that have the first key. Raises AwsError.
+    """
+    from windlass.infra.aws import NotThere, aws_errors
+
+    name = named.cluster.name
+    if CLUSTER in addresses:
+        return
+    try:
+        with aws_errors(f"look for the cluster {name}", action="eks:DescribeCluster"):
+            aws.client("eks").describe_cluster(name=name)
+    except NotThere:
+        return
+    raise UsageError(
+        f"a cluster {name} is in {named.cluster.region} already, and the state of Terraform does not have it",
+        "--recover takes up a cluster that Windlass made; else choose another name",
+    )
+
+
+def recovery_lines(report: RecoveryReport) -> list[str]:
+    """What a recovery has done, and what a person has to look at."""
+    lock = [f"released the lock of {report.lock.who}"] if report.lock is not None else []
+    return [
+        *lock,
+        *(f"found again: {one.address} ({one.id})" for one in report.imported),
+        *(f"complete, and kept: {address}" for address in report.untainted),
+        *(f"made twice: {one.type} {one.name}: {', '.join(one.extra)} is in no state, and bills"
+          for one in report.duplicates),
+        *(f"of this cluster, and in no state: {one.type} {one.name} ({one.id})" for one in report.orphans),
+        *(f"has the name of {one.address}, and is not of this cluster: {one.id}" for one in report.foreign),
+        *(f"not looked for: {address}" for address in report.unknown),
+    ]  # fmt: skip
+
+
+def adopt_bucket(named: Named, terraform: Terraform, context: Context, on_event: OnEvent) -> None:
+    """Import the bucket that an earlier `down` has kept, with the results in it. Raises AwsError, TerraformError."""
+    from windlass.infra.aws import AccessDenied, NotThere, aws_errors
+
+    if any(one.address == BUCKET for one in terraform.state()):
+        return
+    with contextlib.closing(named.aws(context)) as aws:
+        bucket = named.cluster.storage.bucket or f"windlass-{named.cluster.name}-{aws.identity.account_id}"
+        try:
+            with aws_errors(f"look for s3://{bucket}", action="s3:ListBucket"):
+                aws.client("s3").head_bucket(Bucket=bucket)
+        except (NotThere, AccessDenied):  # the second: of another account, which Terraform's own error explains
+            return
+    on_event(Stage(f"taking s3://{bucket} over, which an earlier cluster has kept"))
+    terraform.import_(BUCKET, bucket)
+
+
+def up(
+    named: Named, context: Context, on_event: OnEvent, confirm: Callable[[ClusterPlan], bool], stop: StopRequests, *,
+    break_lock: bool = False, with_recovery: bool = False, with_components: bool = True,
+    force: bool = False,
+) -> ClusterMade | None:  # fmt: skip
+    """Make the cluster, or change it; None where `confirm` refuses the plan. May be repeated, also after a crash.
+
+    Raises UsageError for a plan that loses files of users, unless forced; TerraformError, AwsError, FolderError,
+    EngineError, MissingPart.
+    """
+    began = time.monotonic()
+    if with_components:
+        require_programs(context)
+    with named.folder.locked("cluster up"):
+        terraform = named.terraform(context, on_event, stop)
+        plan, shown = plan_up(named, terraform, context, on_event, break_lock=break_lock, with_recovery=with_recovery)
+        done: Result | None = None
+        is_change = not plan.summary.is_empty or bool(plan.summary.output_changes)
+        if not force:
+            require_kept(plan.summary)
+        if is_change and not confirm(shown):
+            return None
+        if with_components and (before := named.outputs()) is not None:
+            retire(named, before, context, on_event)
+        if is_change:
+            on_event(Stage(f"applying: {plan.summary.text}"))
+            done = terraform.apply(plan)
+        outputs = Outputs.of(terraform.outputs())
+        connect(named, outputs)
+        components = install(named, outputs, context, on_event) if with_components else ()
+    return ClusterMade(
+        named.cluster.name, named.cluster.region, named.cluster.name, str(named.kubeconfig), outputs.bucket,
+        done.added if done else 0, done.changed if done else 0, done.destroyed if done else 0,
+        time.monotonic() - began, components,
+    )  # fmt: skip
+
+
+def require_programs(context: Context) -> None:
+    """Raise MissingPart for a program that operators are installed by: before AWS has worked for 20 minutes."""
+    for program, url in PROGRAMS.items():
+        if shutil.which(program, path=context.environ.get("PATH", "")) is None:
+            raise MissingPart(
+                f"{program} is not installed, and operators are installed by it",
+                f"install it: {url}; or --no-components, and install them by a second `up`",
+            )
+
+
+def retire(named: Named, outputs: Outputs, context: Context, on_event: OnEvent) -> None:
+    """Uninstall the operators that the cluster file has no more, while the roles and queues that they use are there.
+
+    Raises EngineError where something of theirs is in use.
+    """
+    names = wanted(named)
+    with managed(named, outputs, context) as manager:
+        gone = [one.component for one in manager.status() if one.installed and one.component not in names]
+        if gone:
+            on_event(Stage(f"uninstalling {', '.join(gone)}"))
+            manager.uninstall(gone, on_event)
+
+
+def connect(named: Named, outputs: Outputs) -> None:
+    """Write the outputs, the kubeconfig and the target of the cluster into its folder."""
+    from windlass.spec.yamlwriter import block_lines
+
+    cluster, folder = named.cluster, named.folder.path
+    write_private(folder / OUTPUTS, json.dumps(asdict(outputs), indent=2).encode())
+    write_private(named.kubeconfig, json.dumps(kubeconfig(outputs), indent=2).encode())
+    entries = {cluster.name: target(outputs, cluster, str(named.kubeconfig))}
+    if (beside := sagemaker_target(outputs)) is not None:
+        entries[f"{cluster.name}-sagemaker"] = beside
+    write_private(folder / TARGETS, "\n".join([*block_lines(entries), ""]).encode())
+
+
+def install(named: Named, outputs: Outputs, context: Context, on_event: OnEvent) -> tuple[ComponentState, ...]:
+    """Install the operators of the cluster file, and set the namespace up for supervisors.
+
+    Raises EngineError, MissingPart.
+    """
+    from windlass.actions.targets import find_target
+    from windlass.engines import engine_class
+
+    on_event(Stage("installing operators"))
+    create_namespace(named, outputs)
+    with managed(named, outputs, context) as manager:
+        names = wanted(named)
+        manager.install(names, on_event)
+        found = states(manager.status(names))
+    on_event(Stage("setting up supervisors"))
+    chosen = find_target(named.cluster.name, context)
+    engine_class(chosen.kind).setup(chosen, context)
+    grant_users(named, outputs, context)
+    return found

@@ -1,0 +1,95 @@
+"""Finds what a command line refers to here: files, environments of uv and conda, settings of accelerate."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from windlass.runs.context import Context
+    from windlass.spec.commandline import Caller
+    from windlass.spec.wrappers import PythonEnvironment
+
+_CONDAS: Final = ("conda run", "mamba run", "micromamba run")
+
+
+def caller_of(context: Context, read_text: Callable[[Path, str], str]) -> Caller:
+    """What command lines that are typed in this context refer to; `read_text` reads a file that is shown by a name."""
+    from windlass.spec.commandline import Caller
+
+    return Caller(
+        environ=context.environ,
+        read_file=lambda path: read_text(context.cwd / os.path.expanduser(path), path),  # noqa: PTH111 - as below
+        accelerate_defaults=_accelerate_defaults(context),
+        find_python=lambda environment: find_python(environment, context),
+    )
+
+
+def find_python(environment: PythonEnvironment, context: Context) -> str | None:
+    """The interpreter of an environment: below the working folder as a relative path, so that it is seen to be local.
+
+    None where the environment is not there; nothing is made or brought up to date.
+    """
+    of_conda = environment.tool in _CONDAS
+    folders = _of_conda(environment, context) if of_conda else _of_project(environment, context)
+    for folder in folders:
+        python = context.cwd / folder / "bin" / "python"
+        if python.is_file():
+            is_below = python.is_relative_to(context.cwd)
+            return str(python.relative_to(context.cwd) if is_below else python)
+    return None
+
+
+def python_of(program: str | None, context: Context) -> str | None:
+    """The interpreter of `python`, `torchrun` and others of the PATH: a launcher's is beside it."""
+    if program is None or program in ("python", "python3"):
+        return program
+    found = shutil.which(program, path=context.environ.get("PATH", ""))
+    python = Path(found).parent / "python" if found is not None else None
+    return str(python) if python is not None and python.is_file() else None
+
+
+def _of_project(environment: PythonEnvironment, context: Context) -> Iterator[Path]:
+    """The folder that uv, poetry and others keep the environment of a project in, the likeliest first."""
+    if environment.tool == "uv run" and (own := context.environ.get("UV_PROJECT_ENVIRONMENT")):
+        yield Path(own)
+    start = context.cwd / environment.path
+    for folder in (start, *start.parents):
+        yield folder / ".venv"
+        if (folder / "pyproject.toml").is_file() or environment.path:
+            break
+    if active := context.environ.get("VIRTUAL_ENV"):
+        yield Path(active)
+
+
+def _of_conda(environment: PythonEnvironment, context: Context) -> Iterator[Path]:
+    """The folders of an environment of conda, which keeps a list of all that it has made."""
+    if environment.path:
+        yield Path(os.path.expanduser(environment.path))  # noqa: PTH111 - Path's own raises for an unknown user
+        return
+    roots = [
+        Path(program).parent.parent for name in ("CONDA_EXE", "MAMBA_EXE") if (program := context.environ.get(name))
+    ]
+    roots += [Path(root) for root in [context.environ.get("MAMBA_ROOT_PREFIX")] if root]
+    if not environment.name:
+        yield from (Path(prefix) for prefix in [context.environ.get("CONDA_PREFIX")] if prefix)
+    elif environment.name == "base":
+        yield from roots
+    else:
+        yield from (root / "envs" / environment.name for root in roots)
+        try:
+            listed = Path(context.environ.get("HOME", "/"), ".conda", "environments.txt").read_text(errors="replace")
+        except OSError:
+            return
+        yield from (Path(line) for line in listed.splitlines() if Path(line).name == environment.name)
+
+
+def _accelerate_defaults(context: Context) -> str | None:
+    """The file that `accelerate config` writes, if it is there."""
+    environ = context.environ
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/"), ".cache")
+    path = Path(environ.get("HF_HOME") or Path(cache, "huggingface"), "accelerate", "default_config.yaml")
+    return str(path) if path.is_file() else None

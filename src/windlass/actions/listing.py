@@ -1,0 +1,47 @@
+"""Selects runs of a list by name, phase, label and age."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from windlass.errors import UsageError
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a run must have; each is left out where it is empty."""
+
+    name: str = ""
+    """Of its job, as a pattern: `digits*`."""
+    phases: frozenset[Phase] = frozenset()
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    """With their values; None for any value."""
+    since: float = 0.0
+    """Unix seconds: created at this moment or later."""
+
+    def __bool__(self) -> bool:
+        return self != Filter()
+
+    def matches(self, status: Status) -> bool:
+        """Whether a run has all of it."""
+        return (
+            (not self.name or fnmatchcase(status.name, self.name))
+            and (not self.phases or status.phase in self.phases)
+            and all(key in status.labels and value in (None, status.labels[key]) for key, value in self.labels.items())
+            and status.created_at >= self.since
+        )
+
+
+def labels_in(given: tuple[str, ...]) -> dict[str, str | None]:
+    """`team=vision` and `team` as the labels of a filter. Raises UsageError."""
+    found: dict[str, str | None] = {}
+    for text in given:
+        key, sign, value = text.partition("=")
+        if not key:
+            raise UsageError(f"--label {text}: no label is named", "write it as --label team=vision or --label team")
+        found[key] = value if sign else None
+    return found

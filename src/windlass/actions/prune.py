@@ -1,0 +1,46 @@
+"""Removes the runs that ended long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from windlass.actions import runs
+from windlass.errors import UsageError, WindlassError
+from windlass.runs.phase import TERMINAL, Phase
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+from windlass.views.reports import PrunedRun, PrunedRuns
+
+
+def prune(
+    store: Store, before: float, phases: Collection[Phase], *, now: float, force: bool = False, is_dry: bool = False
+) -> PrunedRuns:  # fmt: skip
+    """Remove the runs that ended before `before` (Unix seconds), in one of these phases where any are given.
+
+    A run is kept, unless forced, with which the only checkpoint would go that it could be resumed from; and one that
+    its engine does not remove now, such as one of a cluster that does not answer. `is_dry` removes nothing.
+    """
+    removed: list[PrunedRun] = []
+    kept: list[PrunedRun] = []
+    for status in reversed(store.statuses()):
+        if status.ended_at is None or status.ended_at >= before or status.phase not in (phases or TERMINAL):
+            continue
+        why = _why_kept(status, store, force=force, is_dry=is_dry)
+        found = PrunedRun(status.id, status.phase, now - status.ended_at, why)
+        (kept if why else removed).append(found)
+    return PrunedRuns(tuple(removed), tuple(kept), is_dry)
+
+
+def _why_kept(status: Status, store: Store, *, force: bool, is_dry: bool) -> str:
+    """Remove a run; returns why it was not removed."""
+    try:
+        engine = runs.engine_for(status.id, store)
+        if not force:
+            runs.require_removable(engine, status.id)
+        if not is_dry:
+            engine.delete(status.id)
+    except UsageError as error:
+        return error.message.removeprefix(f"{status.id} has ended as {status.phase} and ")
+    except WindlassError as error:
+        return error.message
+    return ""

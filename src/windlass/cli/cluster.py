@@ -1,0 +1,396 @@
+"""`cluster`: makes EKS clusters for training, checks them, and removes them with proof."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from windlass.cli import options
+from windlass.cli.render import print_data
+
+if TYPE_CHECKING:
+    from windlass.actions.clusters.down import Look
+    from windlass.views.platform import ClusterPlan
+
+REFUSED: Final = 1
+"""Exit code where the user says no."""
+LEFT: Final = 1
+"""Exit code where an audit finds something, or could not ask."""
+
+
+def complete_cluster(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Clusters of this user, and files."""
+    from click.shell_completion import CompletionItem
+
+    from windlass.infra.folder import ClusterFolder
+    from windlass.runs.context import here
+
+    names = [one.name for one in ClusterFolder.all_in(here().home) if one.name.startswith(incomplete)]
+    return [*(CompletionItem(name) for name in names), CompletionItem(incomplete, type="file")]
+
+
+_cluster: Final = click.argument("cluster", required=False, metavar="[CLUSTER]", shell_complete=complete_cluster)
+_yes: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+_break_lock: Final = click.option(
+    "--break-lock", is_flag=True, help="Release the lock of a Terraform that is gone for good."
+)
+_recover: Final = click.option(
+    "--recover", is_flag=True, help="Look in AWS for what exists and Terraform does not know, as after a lost state."
+)
+
+
+@click.group()
+def cluster() -> None:
+    """Make EKS clusters for training with Terraform, check them, and remove them with proof.
+
+    CLUSTER is a cluster file, or the name of a cluster that was made; without it, the cluster.yaml of this folder.
+
+    \b
+    Example:
+      windlass cluster init
+      windlass cluster up
+      windlass run --on vision
+      windlass cluster down vision
+    """
+
+
+@cluster.command(short_help="Write a cluster.yaml; asks what no option says.")
+@click.option("--name", help="Name of the cluster.")
+@click.option("--region", help="AWS region, such as us-west-2.")
+@click.option("--gpus", multiple=True, metavar="TYPE:MAX", help="Instance type and most nodes; may be repeated.")
+@click.option("--spot/--on-demand", default=None, help="How GPU nodes are paid for.")
+@click.option("--efs/--no-efs", default=None, help="Whether pods share a file system.")
+@click.option(
+    "--allow", "ranges", multiple=True, metavar="CIDR", help="Addresses that reach the API server over the Internet."
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing cluster.yaml.")
+@options.output
+def init(
+    name: str | None, region: str | None, gpus: tuple[str, ...], spot: bool | None, efs: bool | None,
+    ranges: tuple[str, ...], force: bool, form: str,
+) -> int:  # fmt: skip
+    """Write a cluster.yaml: asks five questions on a terminal, for what no option says.
+
+    \b
+    Example:
+      windlass cluster init
+      windlass cluster init --name vision --region us-west-2 --gpus g5.12xlarge:8
+    """
+    from windlass.actions.clusters import other
+    from windlass.runs.context import here
+    from windlass.views.platform import WrittenCluster
+
+    context = here()
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    default = region or context.environ.get("AWS_REGION") or context.environ.get("AWS_DEFAULT_REGION")
+    answers = other.Answers(
+        name=_asked(name, "Name of the cluster", "training", can_ask),
+        region=_asked(region, "AWS region", default or "us-east-1", can_ask),
+        gpus=tuple(_pool(one) for one in (gpus or _asked_pools(can_ask))),
+        spot=_confirmed(spot, "Spot instances (cheaper, may be taken back)?", False, can_ask),
+        efs=_confirmed(efs, "A file system that all pods share (EFS)?", True, can_ask),
+        public_access=ranges,
+    )
+    path = other.write_draft(text := other.draft(answers), context, force=force)
+    print_data(
+        WrittenCluster(str(path)),
+        form,
+        [f"{path.name} written:", "", *text.splitlines(), "", "Next: windlass cluster plan, then windlass cluster up"],
+    )
+    return 0
+
+
+def _asked(given: str | None, question: str, default: str, can_ask: bool) -> str:
+    if given is not None:
+        return given
+    return str(click.prompt(question, default=default, err=True)) if can_ask else default
+
+
+def _confirmed(given: bool | None, question: str, default: bool, can_ask: bool) -> bool:
+    if given is not None:
+        return given
+    return click.confirm(question, default=default, err=True) if can_ask else default
+
+
+def _asked_pools(can_ask: bool) -> tuple[str, ...]:
+    if not can_ask:
+        return ()
+    text = click.prompt("GPU instance types, each with the most nodes", default="g5.12xlarge:4", err=True)
+    return tuple(str(text).replace(",", " ").split())
+
+
+def _pool(text: str) -> tuple[str, int]:
+    """`g5.12xlarge:8` as its parts. Raises UsageError."""
+    from windlass.errors import UsageError
+    from windlass.pricing.instances import instance_type, near_misses
+
+    name, _, most = text.partition(":")
+    if most and not most.isdigit():
+        raise UsageError(f"--gpus {text}: '{most}' is not a number of nodes", "write for example g5.12xlarge:8")
+    if instance_type(name) is None:
+        raise UsageError(f"--gpus {text}: no instance type is called '{name}'",
+                         near_misses(name) or "windlass prices list shows all")  # fmt: skip
+    return name, int(most or 4)
+
+
+@cluster.command(short_help="Show what up would change, and what it costs.")
+@_cluster
+@options.output
+def plan(cluster: str | None, form: str) -> int:
+    """Show what `up` would make, change and remove, and what it costs a month. Changes nothing in AWS.
+
+    \b
+    Example:
+      windlass cluster plan
+    """
+    from windlass.actions.clusters import up as actions
+    from windlass.actions.clusters.find import find
+    from windlass.cli.cluster_progress import shown
+    from windlass.cli.clustertext import plan_lines
+    from windlass.infra.terraform import StopRequests
+    from windlass.runs.context import here
+
+    context = here()
+    named = find(cluster, context)
+    with shown(form) as on_event, StopRequests() as stop, named.folder.locked("cluster plan"):
+        _, made = actions.plan_up(named, named.terraform(context, on_event, stop), context, on_event)
+    print_data(made, form, lambda paint: plan_lines(made, paint))
+    return 0
+
+
+@cluster.command(short_help="Make the cluster, or change it to what its file says.")
+@_cluster
+@_yes
+@_break_lock
+@_recover
+@click.option(
+    "--force", is_flag=True, help="Also where the plan deletes or replaces file systems, images or the bucket."
+)
+@click.option("--components/--no-components", default=True, help="Whether operators are installed in the cluster.")
+@options.output
+def up(
+    cluster: str | None, yes: bool, break_lock: bool, recover: bool, force: bool, components: bool, form: str
+) -> int:
+    """Make the cluster, or change it to what its file says; shows the plan and its price first, and asks.
+
+    May be interrupted (Ctrl-C once, and wait) or killed: the same command goes on, and nothing is made twice.
+    Afterwards `--on NAME` runs jobs there.
+
+    \b
+    Example:
+      windlass cluster up
+      windlass cluster up vision.yaml --yes
+    """
+    from windlass.actions.clusters import up as actions
+    from windlass.actions.clusters.find import find
+    from windlass.cli.cluster_progress import shown
+    from windlass.cli.clustertext import made_lines
+    from windlass.infra.terraform import StopRequests
+    from windlass.runs.context import here
+
+    context = here()
+    named = find(cluster, context)
+    with shown(form) as on_event, StopRequests() as stop:
+        made = actions.up(
+            named, context, on_event, lambda found: _agree(found, f"Make it in {found.region}?", yes=yes), stop,
+            break_lock=break_lock, with_recovery=recover, with_components=components, force=force,
+        )  # fmt: skip
+    if made is None:
+        return REFUSED
+    print_data(made, form, lambda paint: made_lines(made, paint))
+    return 0
+
+
+def _agree(found: ClusterPlan, question: str, *, yes: bool) -> bool:
+    """Show a plan, and ask. Raises UsageError where there is no terminal to ask on."""
+    from windlass.cli.clustertext import plan_lines
+    from windlass.cli.formatting import painter
+    from windlass.cli.render import emit
+    from windlass.errors import UsageError
+
+    emit(plan_lines(found, painter(sys.stderr)), sys.stderr)
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("the plan has to be agreed to, and there is no terminal to ask on", "--yes agrees to it")
+    return click.confirm(question, err=True)
+
+
+@cluster.command(short_help="Remove the cluster, and prove that nothing of it bills.")
+@_cluster
+@_yes
+@_break_lock
+@_recover
+@click.option("--force", is_flag=True, help="Also while runs are active, or the API server does not answer.")
+@click.option("--delete-bucket", is_flag=True, help="Delete the bucket with all that is in it.")
+@options.output
+def down(
+    cluster: str | None, yes: bool, break_lock: bool, recover: bool, force: bool, delete_bucket: bool, form: str
+) -> int:
+    """Remove the cluster in order, and prove by an audit that nothing of it bills.
+
+    Refused while runs are active. FSx is exported to the bucket; controllers remove their load balancers, volumes and
+    nodes; Terraform destroys the rest. A bucket with objects is kept, unless --delete-bucket. May be interrupted or
+    killed: the same command goes on. Ends with 1 where anything is left.
+
+    \b
+    Example:
+      windlass cluster down vision
+    """
+    from windlass.actions.clusters import down as actions
+    from windlass.actions.clusters.find import find
+    from windlass.cli.cluster_progress import shown
+    from windlass.cli.clustertext import removed_lines
+    from windlass.infra.terraform import StopRequests
+    from windlass.runs.context import here
+
+    context = here()
+    named = find(cluster, context)
+    with shown(form) as on_event, StopRequests() as stop:
+        done = actions.down(
+            named, context, on_event, lambda found, seen: _agree_to_remove(found, seen, yes=yes), stop,
+            force=force, break_lock=break_lock, with_recovery=recover, delete_bucket=delete_bucket,
+        )  # fmt: skip
+    if done is None:
+        return REFUSED
+    print_data(done, form, lambda paint: removed_lines(done, paint))
+    return 0 if done.audit.is_clean and not done.left else LEFT
+
+
+def _agree_to_remove(found: ClusterPlan, seen: Look, *, yes: bool) -> bool:
+    from windlass.cli.clustertext import look_lines
+    from windlass.cli.formatting import painter
+    from windlass.cli.render import emit
+    from windlass.errors import UsageError
+
+    emit([*look_lines(seen, painter(sys.stderr)), f"{found.name}: {found.summary}"], sys.stderr)
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("the removal has to be agreed to, and there is no terminal to ask on", "--yes agrees to it")
+    return str(click.prompt(f"Type {found.name} to remove it", default="", show_default=False, err=True)) == found.name
+
+
+@cluster.command("ls")
+@options.output
+def list_(form: str) -> int:
+    """List the clusters of this user, by what is on this machine.
+
+    \b
+    Example:
+      windlass cluster ls
+    """
+    from windlass.actions.clusters import other
+    from windlass.cli.clustertext import list_lines
+    from windlass.runs.context import here
+
+    found = tuple(other.summaries(here()))
+    if not found and form == "table":
+        click.echo("No cluster yet. Describe one: windlass cluster init", err=True)
+        return 0
+    print_data(found, form, lambda paint: list_lines(found, paint))
+    return 0
+
+
+@cluster.command()
+@_cluster
+@click.option("--drift/--no-drift", default=True, help="Whether to ask AWS what differs from what Terraform has made.")
+@options.output
+def status(cluster: str | None, drift: bool, form: str) -> int:
+    """Show a cluster: what differs in AWS, and its operators. Ends with 1 where something is not as it should be.
+
+    \b
+    Example:
+      windlass cluster status vision
+    """
+    from windlass.actions.clusters import other
+    from windlass.actions.clusters.find import find
+    from windlass.cli.cluster_progress import shown
+    from windlass.cli.clustertext import status_lines
+    from windlass.runs.context import here
+
+    context = here()
+    named = find(cluster, context)
+    with shown(form) as on_event:
+        found = other.status(named, context, on_event, with_drift=drift)
+    print_data(found, form, lambda paint: status_lines(found, paint))
+    is_well = not found.drift and not found.unreachable and all(one.is_healthy for one in found.components)
+    return 0 if is_well else 1
+
+
+@cluster.command(short_help="List what AWS has of a cluster, with its price.")
+@click.argument("name", metavar="NAME", shell_complete=complete_cluster)
+@click.option("--region", help="AWS region. Default: that of the cluster, else of the login.")
+@click.option("--foreign", is_flag=True, help="A cluster that Windlass did not make: all of EKS counts as in use.")
+@options.output
+def audit(name: str, region: str | None, foreign: bool, form: str) -> int:
+    """List what AWS has of a cluster, service by service, with its price a month.
+
+    Also of clusters that are gone, and of those that Windlass did not make. Reads only. Ends with 1 where anything is
+    left, or could not be asked.
+
+    \b
+    Example:
+      windlass cluster audit vision --region us-west-2
+    """
+    from windlass.actions.clusters.audit import audit_named
+    from windlass.cli.clustertext import audit_lines
+    from windlass.runs.context import here
+
+    found = audit_named(name, region or "", here(), is_ours=not foreign)
+    print_data(found, form, lambda paint: audit_lines(found, paint))
+    return 0 if found.is_clean else LEFT
+
+
+@cluster.command(short_help="Write the Terraform configuration of a cluster.")
+@_cluster
+@click.option("--eksctl", is_flag=True, help="Write an equivalent ClusterConfig of eksctl into this folder.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@options.output
+def export(cluster: str | None, eksctl: bool, force: bool, form: str) -> int:
+    """Write the Terraform configuration of a cluster into its working folder, or a ClusterConfig of eksctl here.
+
+    \b
+    Example:
+      windlass cluster export
+      windlass cluster export --eksctl
+    """
+    from windlass.actions.clusters import other
+    from windlass.actions.clusters.find import find
+    from windlass.runs.context import here
+
+    context = here()
+    named = find(cluster, context)
+    done = other.export_eksctl(named, context, force=force) if eksctl else other.export_terraform(named, context)
+    notes = [f"note: {one}" for one in done.left_out]
+    print_data(done, form, [*(f"{name} written" for name in done.files), *notes])
+    return 0
+
+
+@cluster.command(short_help="Print the IAM policies that a cluster needs.")
+@_cluster
+@click.option("--for", "purpose", type=click.Choice(["up", "audit", "doctor", "runs"]), default="up", show_default=True,
+              help="What the policies are for; up has plan, status, down and its audit too.")  # fmt: skip
+@click.option("--account", default="", help="Account of AWS, 12 digits. Default: that of the login.")
+@click.option("--into", type=click.Path(path_type=Path), metavar="FOLDER", help="Write each policy to a file there.")
+@options.output
+def policy(cluster: str | None, purpose: str, account: str, into: Path | None, form: str) -> int:
+    """Print the least policies of IAM for a cluster: names and tags of this cluster alone. Changes nothing in AWS.
+
+    \b
+    Example:
+      windlass cluster policy
+      windlass cluster policy --for runs --account 123456789012 --into policies
+    """
+    from windlass.actions.clusters.find import find
+    from windlass.actions.clusters.policy import policies
+    from windlass.cli.policytext import policy_lines
+    from windlass.runs.context import here
+
+    context = here()
+    found = policies(find(cluster, context), purpose, context, account=account, into=into)
+    print_data(found, form, lambda paint: policy_lines(found, paint))
+    return 0

@@ -1,0 +1,130 @@
+"""Shows what `cluster up` and `cluster down` do while they do it: one line for each thing that is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from windlass.cli.formatting import Paint, duration, painter, visible
+from windlass.cli.style import can_draw
+
+QUIET_SECONDS: Final = 30.0
+"""After which a resource that is under way is named again, where no line can be drawn over."""
+WORDS: Final = {"create": "made", "update": "changed", "delete": "removed", "read": "read", "import": "imported"}
+
+
+@contextmanager
+def shown(form: str) -> Iterator[Callable[[Any], None]]:
+    """A function that shows events of Terraform, of components and of the drain on standard error.
+
+    With `-o json` only warnings and errors are shown.
+    """
+    show = Progress(painter(sys.stderr), can_rewrite=can_draw(sys.stderr), is_brief=form != "table")
+    try:
+        yield show
+    finally:
+        show.clear()
+
+
+class Progress:
+    """Turns events into lines, and into one line that is rewritten for what is under way."""
+
+    def __init__(
+        self, paint: Paint, *, can_rewrite: bool, is_brief: bool, clock: Callable[[], float] = time.monotonic,
+        write: Callable[[str], None] = lambda text: click.echo(text, err=True, nl=False, color=True),
+    ) -> None:  # fmt: skip
+        self._paint, self._can_rewrite, self._is_brief = paint, can_rewrite, is_brief
+        self._clock, self._write = clock, write
+        self._under_way: dict[str, float] = {}
+        """By address, since when."""
+        self._named_at = clock()
+        self._is_drawn = False
+        self._command = ""
+        """Of Terraform, that runs."""
+
+    def __call__(self, event: Any) -> None:
+        """Show an event; one that is not known is not shown."""
+        handler = getattr(self, f"_{type(event).__name__}", None)
+        if handler is not None:
+            handler(event)
+
+    def clear(self) -> None:
+        """Remove the line of what is under way."""
+        if self._is_drawn:
+            self._write("\r\x1b[K")
+            self._is_drawn = False
+
+    def _line(self, text: str, *, is_important: bool = False) -> None:
+        if self._is_brief and not is_important:
+            return
+        self.clear()
+        self._write(f"{text}\n")
+
+    def _draw(self) -> None:
+        """What is under way: rewritten on a terminal, named now and then elsewhere."""
+        if self._is_brief or not self._under_way:
+            self.clear()
+            return
+        now = self._clock()
+        longest, since = min(self._under_way.items(), key=lambda item: item[1])
+        others = f" and {len(self._under_way) - 1} more" if len(self._under_way) > 1 else ""
+        text = f"  … {longest}, {duration(now - since)}{others}"
+        if self._can_rewrite:
+            self._write(f"\r\x1b[K{self._paint(text, dim=True)}")
+            self._is_drawn = True
+        elif now - self._named_at >= QUIET_SECONDS:
+            self._named_at = now
+            self._write(f"{text}\n")
+
+    # -- events: one method for each, by the name of its class --------------------------------------------------------
+
+    def _Stage(self, event: Any) -> None:  # noqa: N802
+        self._named_at = self._clock()
+        self._line(self._paint(visible(event.text), bold=True))
+
+    def _ResourceStarted(self, event: Any) -> None:  # noqa: N802
+        self._under_way[event.address] = self._clock()
+        self._draw()
+
+    def _ResourceProgress(self, event: Any) -> None:  # noqa: N802
+        self._under_way.setdefault(event.address, self._clock() - event.elapsed_seconds)
+        self._draw()
+
+    def _ResourceDone(self, event: Any) -> None:  # noqa: N802
+        self._under_way.pop(event.address, None)
+        if event.action != "read":
+            word = self._paint(WORDS.get(event.action, event.action), "green")
+            self._line(f"  {word} {event.address} ({duration(event.elapsed_seconds)})")
+        self._draw()
+
+    def _ResourceFailed(self, event: Any) -> None:  # noqa: N802
+        self._under_way.pop(event.address, None)
+        self._line(f"  {self._paint('failed', 'red')} {event.address}", is_important=True)
+
+    def _Diagnostic(self, event: Any) -> None:  # noqa: N802
+        if not event.is_error:  # errors are in the exception that follows
+            where = f" ({event.where})" if event.where else ""
+            self._line(f"  {self._paint('warning', 'yellow')} {visible(event.summary)}{where}", is_important=True)
+
+    def _CommandStarted(self, event: Any) -> None:  # noqa: N802
+        self._command = event.command
+
+    def _Note(self, event: Any) -> None:  # noqa: N802
+        text = " ".join(click.unstyle(event.text).split())
+        if text:  # what `init` tells of providers is no news
+            self._line(f"  {visible(text)}", is_important=self._command != "init")
+
+    def _Step(self, event: Any) -> None:  # noqa: N802
+        self._line(f"  {event.component}: {event.what} {visible(event.detail)}")
+
+    def _DrainStep(self, event: Any) -> None:  # noqa: N802
+        self._line(f"  {event.what} {visible(event.detail)}")
+
+    def _Exporting(self, event: Any) -> None:  # noqa: N802
+        share = f", {100 * event.share:.0f} %" if event.share is not None else ""
+        self._line(f"  FSx export: {event.state.lower()}{share}")

@@ -1,0 +1,179 @@
+"""Prints clusters: plans with prices, what was made and removed, audits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from windlass.cli.formatting import Paint, count, duration, titled, visible
+
+if TYPE_CHECKING:
+    from windlass.actions.clusters.down import Look
+    from windlass.views.platform import (
+        ClusterAudit,
+        ClusterMade,
+        ClusterPlan,
+        ClusterPrice,
+        ClusterRemoved,
+        ClusterStatus,
+        ClusterSummary,
+        ComponentState,
+        LeftObject,
+        ResourceChange,
+    )
+
+COLOURS: Final = {"create": "green", "update": "yellow", "replace": "red", "delete": "red", "import": "cyan"}
+PRIVATE: Final = (
+    "the API server is reached from the VPC alone; from here by network: {public_access: [YOUR ADDRESS/32]}"
+)
+SHOWN: Final = 12
+"""Resources of a kind of change that are named one by one."""
+STATES: Final = {"up": "green", "incomplete": "yellow", "configured": None}
+
+
+def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
+    """What would be done, how long it takes, and what the cluster costs."""
+    lines = [f"{paint(plan.name, bold=True)} in {plan.region}: {plan.summary}"]
+    lines += _changes(plan.changes, paint)
+    if plan.drift:
+        lines += ["", "changed in AWS by others, and put back:", *_changes(plan.drift, paint)]
+    if plan.changes and plan.minutes >= 1:
+        lines += ["", f"AWS takes about {plan.minutes:.0f} minutes for it"]
+    if plan.is_private:
+        lines += ["", PRIVATE]
+    return [*lines, "", *price_lines(plan.price, paint), "", f"working folder: {plan.path}"]
+
+
+def _changes(changes: Sequence[ResourceChange], paint: Paint) -> list[str]:
+    """Few changes by their addresses, many by their types."""
+    lines = []
+    for action in dict.fromkeys(one.action for one in changes):
+        chosen = [one for one in changes if one.action == action]
+        word = paint(action, COLOURS.get(action))
+        if len(chosen) <= SHOWN:
+            lines += [f"  {word} {one.address}{f' ({one.reason})' if one.reason else ''}" for one in chosen]
+        else:
+            kinds = Counter(one.address.rpartition("module.")[2].split(".")[0] for one in chosen)
+            lines += [f"  {word} {many} × {kind}" for kind, many in sorted(kinds.items(), key=lambda item: -item[1])]
+    return lines
+
+
+def price_lines(price: ClusterPrice, paint: Paint) -> list[str]:
+    """The price of a cluster, row by row."""
+    rows = [[visible(row.what), _month(row.usd_per_month, is_by_use=row.is_by_use)] for row in price.rows]
+    lines = titled(("WHAT", "USD A MONTH"), rows, paint)
+    least = "at least " if any(row.usd_per_month is None and not row.is_by_use for row in price.rows) else ""
+    lines += ["", f"idle: {paint(f'{least}{price.usd_per_month:,.0f} USD a month', bold=True)}"]
+    for pool in price.pools:
+        amount = "unknown" if pool.usd_per_hour is None else f"{pool.usd_per_hour:,.2f} USD an hour"
+        lines.append(f"pool {pool.name} with all its nodes: {amount}")
+    if price.unknown:
+        lines.append(f"no price is known for: {', '.join(map(visible, price.unknown))}; windlass prices update")
+    if price.dates:
+        between = price.dates[0] if price.dates[0] == price.dates[-1] else f"{price.dates[0]} to {price.dates[-1]}"
+        lines.append(paint(f"list prices of {between}, without discounts and taxes", dim=True))
+    return lines
+
+
+def _month(amount: float | None, *, is_by_use: bool = False) -> str:
+    if is_by_use:
+        return "by use"
+    return "unknown" if amount is None else f"{amount:,.2f}"
+
+
+def made_lines(made: ClusterMade, paint: Paint) -> list[str]:
+    """What `up` has made."""
+    work = f"{made.added} made, {made.changed} changed, {made.destroyed} removed"
+    lines = [f"{paint(made.name, 'green', bold=True)} is up: {work} in {duration(made.seconds)}"]
+    lines += ["", *component_lines(made.components, paint)] if made.components else []
+    places = [f"kubeconfig: {made.kubeconfig}", f"bucket: s3://{made.bucket}"]
+    return [*lines, "", *places, f"Next: windlass run --on {made.target}"]
+
+
+def component_lines(found: Sequence[ComponentState], paint: Paint) -> list[str]:
+    """A table of operators."""
+    rows = []
+    for one in found:
+        health = paint("healthy", "green") if one.is_healthy else paint(one.state, "yellow")
+        version = one.installed if one.installed in ("", one.wanted) else f"{one.installed} (wanted {one.wanted})"
+        rows.append([one.name, version or "–", health, visible("; ".join(one.problems))])
+    return titled(("OPERATOR", "VERSION", "STATE", "WHY"), rows, paint)
+
+
+def list_lines(found: Sequence[ClusterSummary], paint: Paint) -> list[str]:
+    """A table of clusters."""
+    rows = [
+        [one.name, one.region, one.kubernetes, paint(one.state, STATES.get(one.state)), str(one.resources or "–")]
+        for one in found
+    ]
+    return titled(("NAME", "REGION", "KUBERNETES", "STATE", "RESOURCES"), rows, paint)
+
+
+def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
+    """One cluster."""
+    lines = [*list_lines([found.summary], paint), ""]
+    if found.drift:
+        lines += ["changed in AWS by others (windlass cluster up puts it back):", *_changes(found.drift, paint)]
+    else:
+        lines.append("nothing was changed in AWS by others")
+    if found.unreachable:
+        lines += ["", f"the API server does not answer: {visible(found.unreachable)}"]
+    if found.components:
+        lines += ["", *component_lines(found.components, paint)]
+    return lines
+
+
+def look_lines(seen: Look, paint: Paint) -> list[str]:
+    """Runs and holdings of a cluster, shown before its removal is confirmed."""
+    lines = [paint(f"active: {visible(one)}", "yellow") for one in seen.active]
+    if seen.unreachable:
+        lines.append(paint(f"the API server does not answer: {visible(seen.unreachable)}", "yellow"))
+    held = [f"  {visible(str(one))}" for one in seen.holdings]
+    return [*lines, *(["to be removed by controllers:", *held] if held else [])]
+
+
+def removed_lines(done: ClusterRemoved, paint: Paint) -> list[str]:
+    """What `down` has removed, and the audit."""
+    lines = [f"{done.name}: {count(done.destroyed, 'resource')} destroyed in {duration(done.seconds)}"]
+    for word, group in (("removed by its controller", done.drained), ("left", done.left), ("kept", done.kept)):
+        lines += [
+            f"  {word}: {one.kind} {visible(one.name)}{f' ({visible(one.why)})' if one.why else ''}" for one in group
+        ]
+    return [*lines, "", *audit_lines(done.audit, paint)]
+
+
+def audit_lines(found: ClusterAudit, paint: Paint) -> list[str]:
+    """What an audit found."""
+    lines = []
+    for title, group in (("left in AWS", found.leaks), ("kept on purpose", found.kept),
+                         ("perhaps of this cluster: look", found.possible)):  # fmt: skip
+        if group:
+            lines += [f"{title}:", *_objects(group, paint), ""]
+    for one in found.unknown:
+        hint = f" ({visible(one.hint)})" if one.hint else ""
+        lines.append(f"{paint('not known', 'yellow')}: {visible(one.what)}: {one.asked}: {visible(one.reason)}{hint}")
+    if found.is_clean:
+        word = paint("nothing is left", "green", bold=True)
+        kept = f", but {len(found.kept)} kept on purpose" if found.kept else ""
+        asked = f"({found.num_calls} questions to AWS; other regions were not asked)"
+        return [*lines, f"audit of {found.name} in {found.region}: {word}{kept} {asked}"]
+    parts = [f"{count(len(found.leaks), 'object')} left"] if found.leaks else []
+    parts += [f"{count(len(found.unknown), 'question')} without an answer"] if found.unknown else []
+    lines.append(f"audit of {found.name} in {found.region}: {paint(' and '.join(parts), 'red', bold=True)}, "
+                 f"at least {found.usd_per_month:,.2f} USD a month")  # fmt: skip
+    return lines
+
+
+def _objects(group: Sequence[LeftObject], paint: Paint) -> list[str]:
+    """A table that fits a terminal, and below it the commands, whole, so that they can be copied."""
+    rows = [
+        [f"{one.service} {one.kind}", visible(one.name if one.name == one.id else f"{one.name} ({one.id})"),
+         _month(one.usd_per_month) if one.bills else "–", visible(one.detail)]
+        for one in group
+    ]  # fmt: skip
+    remedies = [f"  {visible(one.remedy)}" for one in group if one.remedy]
+    return [
+        *titled(("KIND", "NAME", "USD A MONTH", "DETAIL"), rows, paint),
+        *(["remove:", *remedies] if remedies else []),
+    ]

@@ -1,0 +1,25 @@
+"""The text of `windlass cluster policy`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from windlass.cli.formatting import Paint
+from windlass.views.rights import ClusterPolicies
+
+LONGEST = 6144
+
+
+def policy_lines(found: ClusterPolicies, paint: Paint) -> Iterator[str]:
+    """Each policy with whom it is for, its size, its JSON, and why statements are as they are."""
+    if found.written:
+        yield from (f"{path} written" for path in found.written)
+    for one in () if found.written else found.policies:
+        yield paint(f"# {one.name}: for {one.whom}; {one.size:,} of {LONGEST:,} characters", bold=True)
+        yield from json.dumps(one.document, indent=2).splitlines()
+        yield from (f"# {note}" for note in one.notes)
+        yield ""
+    yield f"# for account {found.account_id}"
+    if len(found.policies) > 1:
+        yield f"# each is a managed policy of its own, which has {LONGEST:,} characters at most"

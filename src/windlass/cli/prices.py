@@ -1,0 +1,155 @@
+"""`prices`: lists what instance types and services of AWS cost, and fetches the prices of a region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli import options
+from windlass.cli.formatting import Paint, count, size, titled, visible
+from windlass.cli.render import print_data
+
+if TYPE_CHECKING:
+    from windlass.views.prices import InstanceView, PriceList, PricesUpdated
+
+UNKNOWN = "unknown"
+NOTHING = "–"
+
+
+def _complete_type(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Families until there is a dot, then sizes."""
+    from windlass.pricing.instances import instance_types
+
+    found = instance_types(incomplete)
+    return [one.name for one in found] if "." in incomplete else list(dict.fromkeys(one.family for one in found))
+
+
+@click.group()
+def prices() -> None:
+    """List and update prices of AWS: instances, volumes, file systems, networks. List prices, each with its date.
+
+    \b
+    Example:
+      windlass prices list g5.12xlarge p5.48xlarge --region us-east-1
+      windlass prices update --region eu-central-1
+    """
+
+
+@prices.command("list", short_help="List prices and facts of instance types.")
+@click.argument("types", nargs=-1, metavar="[TYPE]…", shell_complete=_complete_type)
+@click.option("--region", metavar="REGION", help="AWS region. Default: that of the login, else us-east-1.")
+@options.output
+def list_(types: tuple[str, ...], region: str | None, form: str) -> int:
+    """List prices and facts of instance types, or families such as `g5`; without TYPE those with GPUs, and services.
+
+    A price that no source states is shown as unknown, as those of `ml.*` are: SageMaker's are not listed.
+
+    \b
+    Example:
+      windlass prices list g5 --region us-east-1
+      windlass prices list -o json
+    """
+    from windlass.actions import prices as actions
+    from windlass.runs.context import here
+
+    found = actions.list_prices(types, region, here())
+    print_data(found, form, lambda paint: list_lines(found, paint))
+    return 0
+
+
+@prices.command(short_help="Fetch prices of a region from AWS.")
+@click.option("--region", "regions", multiple=True, metavar="REGION",
+              help="AWS region; may be repeated. Default: that of the login, else us-east-1.")  # fmt: skip
+@options.output
+def update(regions: tuple[str, ...], form: str) -> int:
+    """Fetch prices of a region from AWS, for plans and estimates of this user; the newer figure wins.
+
+    The login needs pricing:GetProducts, and ec2:DescribeSpotPriceHistory for the range of spot prices.
+
+    \b
+    Example:
+      windlass prices update --region us-east-1 --region eu-central-1
+    """
+    from windlass.actions import prices as actions
+    from windlass.runs.context import here
+
+    done = actions.update(
+        regions, here(), on_region=lambda region: click.echo(f"fetching prices of {visible(region)} …", err=True)
+    )
+    print_data(done, form, lambda paint: updated_lines(done, paint))
+    return 0
+
+
+def list_lines(found: PriceList, paint: Paint) -> list[str]:
+    """What `prices list` shows: instance types, then other prices, then where the figures are from."""
+    blocks = []
+    if found.instances:
+        blocks.append(list(_instance_lines(found.instances, paint)))
+    if found.charges:
+        rows = [
+            [one.name, UNKNOWN, NOTHING, NOTHING, one.what]
+            if (price := one.price) is None
+            else [one.name, f"{price.amount_usd:.10g}", price.unit, price.date, one.what]
+            for one in found.charges
+        ]
+        blocks.append(titled(["CHARGE", "USD", "FOR", "AS OF", "WHAT"], rows, paint))
+    blocks.append([paint(line, dim=True) for line in _notes(found)])
+    return [line for at, block in enumerate(blocks) for line in ([""] if at else []) + block]
+
+
+def _instance_lines(instances: Iterable[InstanceView], paint: Paint) -> Iterator[str]:
+    titles = ["TYPE", "VCPUS", "MEMORY", "ACCELERATORS", "GBIT/S", "EFA", "NVME", "USD/H", "SPOT USD/H", "AS OF"]
+    yield from titled(titles, [_row(one) for one in instances], paint)
+
+
+def _row(one: InstanceView) -> list[str]:
+    price, spot = one.on_demand, one.spot
+    devices = NOTHING
+    if one.gpus:
+        devices = f"{one.gpus} × {one.gpu_model} {size(one.gpu_memory_mib << 20)}"
+    elif one.neuron_devices:
+        devices = f"{one.neuron_devices} × {one.neuron_model}"
+    return [
+        one.type,
+        str(one.vcpus),
+        size(one.memory_mib << 20),
+        devices,
+        NOTHING if one.network_gbps is None else f"{one.network_gbps:g}",
+        str(one.efa_interfaces or NOTHING),
+        f"{one.nvme_gb:,} GB" if one.nvme_gb else NOTHING,
+        UNKNOWN if price is None else f"{price.amount_usd:.10g}",
+        UNKNOWN if spot is None else f"{spot.low_usd:.6g} – {spot.high_usd:.6g}",
+        NOTHING if price is None else price.date,
+    ]
+
+
+def _notes(found: PriceList) -> list[str]:
+    """Region and kind of the prices, their sources, and what to do where one is unknown."""
+    priced = [*(one.on_demand for one in found.instances), *(one.price for one in found.charges)]
+    sources = dict.fromkeys(f"{one.date}: {one.source}" for one in priced if one is not None)
+    spot = dict.fromkeys(f"{one.spot.date}: {one.spot.source}" for one in found.instances if one.spot is not None)
+    reasons = dict.fromkeys([*(one.unknown for one in found.instances), *(one.unknown for one in found.charges)])
+    command = f"windlass prices update --region {found.region}"
+    head = f"List prices in {found.region}, without discounts, taxes and free tiers."
+    notes = [f"{head} Sources:" if sources or spot else head, *sources, *spot]
+    notes += [reason for reason in reasons if reason and command not in reason]
+    if any(command in reason for reason in reasons) or any(one.spot is None for one in found.instances):
+        notes.append(f"What is unknown is fetched by: {command}")
+    return notes
+
+
+def updated_lines(done: PricesUpdated, paint: Paint) -> list[str]:
+    """What `prices update` shows: how many prices of each region, and which stay unknown."""
+    lines = []
+    for one in done.regions:
+        spot = f", {one.num_spot} spot" if one.num_spot else ""
+        lines.append(
+            f"{one.region}: {count(one.num_instances, 'instance type')}, {count(one.num_charges, 'other price')}{spot}"
+        )
+        if one.problem:
+            lines.append(paint(f"  no spot prices: {visible(one.problem)}", "yellow"))
+        if one.missing:
+            lines.append(paint(f"  still unknown: {', '.join(one.missing)}", "yellow"))
+    return [*lines, f"written to {done.path}"]

@@ -1,0 +1,91 @@
+"""`rm` and `prune`: what removes runs that have ended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from windlass.cli import options
+from windlass.cli.formatting import Paint, count, duration, titled, visible
+from windlass.cli.render import print_data
+from windlass.cli.style import phase_word
+from windlass.runs.phase import TERMINAL, Phase
+from windlass.views.reports import PrunedRuns
+
+ENDED_PHASES: Final = tuple(phase.value for phase in Phase if phase in TERMINAL)
+
+
+@click.command()
+@options.run_arguments
+@click.option("--force", "-f", is_flag=True, help="Stop it first where it has not ended; remove its checkpoints too.")
+@options.on_cluster
+@options.output
+def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
+    """Remove ended runs with their logs and the results inside their folders.
+
+    Refused, unless forced: a run that goes on, and one that failed, was stopped or was lost and whose folder holds the
+    only checkpoint from which it could be resumed.
+
+    \b
+    Example:
+      windlass rm digits-7f3k2 digits-9x2mm
+      windlass rm --force $(windlass ps -q)
+    """
+    from windlass.actions import runs as actions
+    from windlass.runs.context import here
+
+    with here().store() as store:
+        # All ids are looked up, and all runs checked, before the first is removed.
+        found = [actions.find_by_id(run, store, on) for run in runs]
+        for engine, run_id in found:
+            (actions.require_here if force else actions.require_removable)(engine, run_id)
+        for engine, run_id in found:
+            if force:
+                engine.stop(run_id, now=True)
+                actions.wait_stopped(engine, run_id, 0)
+            engine.delete(run_id)
+        ids = [run_id for _, run_id in found]
+        print_data({"removed": ids}, form, "\n".join(f"{run_id} removed" for run_id in ids))
+    return 0
+
+
+@click.command()
+@click.option("--older-than", required=True, metavar="30d", help="Only runs that ended longer ago than this.")
+@click.option("--phase", "phases", multiple=True, type=click.Choice(ENDED_PHASES), help="Only runs that ended so.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@click.option("--force", "-f", is_flag=True, help="Remove the only checkpoints of runs that did not succeed too.")
+@options.output
+def prune(older_than: str, phases: tuple[str, ...], dry_run: bool, force: bool, form: str) -> int:
+    """Remove the runs of this machine that ended long ago, with their logs and the results inside their folders.
+
+    Kept, unless forced: a run that failed, was stopped or was lost and whose folder holds the only checkpoint from
+    which it could be resumed.
+
+    \b
+    Example:
+      windlass prune --older-than 30d --dry-run
+      windlass prune --older-than 12h --phase failed --phase stopped
+    """
+    from windlass.actions import prune as actions
+    from windlass.runs.context import here
+
+    context = here()
+    age = options.seconds(older_than, "--older-than", "write it as 12h, 30d or 8w")
+    with context.store() as store:
+        found = actions.prune(
+            store, context.now() - age, frozenset(map(Phase, phases)), now=context.now(), force=force, is_dry=dry_run
+        )  # fmt: skip
+    print_data(found, form, lambda paint: _prune_lines(found, paint))
+    return 0
+
+
+def _prune_lines(found: PrunedRuns, paint: Paint) -> list[str]:
+    rows = [[run.id, phase_word(run.phase, paint), f"{duration(run.age_seconds)} ago", visible(run.kept_for)]
+            for run in (*found.removed, *found.kept)]  # fmt: skip
+    titles = ["ID", "PHASE", "ENDED", *(["KEPT FOR"] if found.kept else [])]
+    lines = titled(titles, rows, paint) if rows else []
+    verb = "would be removed" if found.is_dry else "removed"
+    words = [f"{count(len(found.removed), 'run')} {verb}"]
+    words += [f"{len(found.kept)} kept: windlass resume RUN, or --force"] if found.kept else []
+    return [*lines, "; ".join(words)]

@@ -1,0 +1,121 @@
+"""Keeps the code that a run began with beside its record: `code.tar.gz` in the folder of the run.
+
+The files are those that would travel to a cluster. Runs of the same code share one file on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from windlass.code.kept import FILE, NOT_KEPT, why_not_kept
+from windlass.code.pack import CODE, archive_of, leads_out
+from windlass.code.selection import select, with_credentials
+from windlass.code.unpack import extract
+from windlass.errors import UsageError
+
+LIMIT_BYTES: Final = 16_000_000
+"""Of the files, before compression: what is larger is data, and takes seconds."""
+MAX_ENTRIES: Final = 20_000
+"""Entries of the folder, ignored ones and those in `.git` apart: to list more takes seconds."""
+
+
+def keep_snapshot(
+    folder: Path, run_dir: Path, environ: Mapping[str, str], others: Iterable[Path] = (), *,
+    max_entries: int = MAX_ENTRIES,
+) -> None:  # fmt: skip
+    """Keep the code of `folder` in the folder of a run; or why it is not kept, which is no error of the run.
+
+    `others` are the folders of earlier runs: one of the same code shares its file.
+    """
+    try:
+        _write(_packed(folder, environ, max_entries), run_dir / FILE, [one / FILE for one in others])
+    except (UsageError, OSError) as error:
+        with contextlib.suppress(OSError):
+            (run_dir / NOT_KEPT).write_text(f"{error.message if isinstance(error, UsageError) else error}\n")
+
+
+def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> bytes:
+    """The archive of a folder, without files that hold credentials and links that lead out of it. Raises UsageError."""
+    files = select(folder, environ, max_entries=max_entries).files
+    files = [file for file in files if not (file.path.is_symlink() and leads_out(file.path, folder))]
+    if (total := sum(file.num_bytes for file in files)) > LIMIT_BYTES:
+        raise UsageError(f"the code is {total / 1e6:.1f} MB; at most {LIMIT_BYTES / 1e6:.0f} MB are kept with a run",
+                         "name what is not code in .windlassignore")  # fmt: skip
+    secret = set(with_credentials(files))
+    return archive_of((f"{CODE}/{file.name}", file.path, folder) for file in files if file.name not in secret)
+
+
+def _write(data: bytes, path: Path, others: Iterable[Path]) -> None:
+    for other in others:
+        with contextlib.suppress(OSError):
+            if other.stat().st_size == len(data) and other.read_bytes() == data:
+                path.unlink(missing_ok=True)
+                os.link(other, path)
+                return
+    new = path.with_name(f"{FILE}.new")
+    new.touch(mode=0o600)
+    new.write_bytes(data)
+    new.replace(path)
+
+
+def differing(folder: Path, run_dir: Path, environ: Mapping[str, str]) -> list[str] | None:
+    """Names of the files that `folder` has now and the run has not begun with, or has begun with otherwise; sorted.
+
+    None where the run has no snapshot, or one of the folder cannot be made now.
+    """
+    try:
+        before, now = _contents((run_dir / FILE).read_bytes()), _contents(_packed(folder, environ))
+    except (UsageError, OSError, EOFError, tarfile.TarError):
+        return None
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def _contents(archive: bytes) -> dict[str, bytes | str]:
+    """The bytes of each file of an archive, and the target of each link, by name."""
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
+        return {
+            entry.name.removeprefix(f"{CODE}/"): entry.linkname if entry.issym() else _read(tar, entry) for entry in tar
+        }
+
+
+def _read(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(entry)
+    return b"" if file is None else file.read()
+
+
+def extract_snapshot(run_dir: Path, path: str, destination: Path) -> tuple[int, int]:
+    """Write a file or folder of the code of a run to `destination`; returns the number of files and their bytes.
+
+    `path` is below the folder of the code, `.` for all of it. Raises UsageError where the run has no such code and
+    where `destination` is there, OSError, and tarfile.TarError for a damaged one. On any error nothing is left.
+    """
+    archive = run_dir / FILE
+    if not archive.exists():
+        why = why_not_kept(run_dir)
+        raise UsageError(
+            f"the code of {run_dir.name} was not kept here{f': {why}' if why else ''}", "it is in its own folder"
+        )
+    if os.path.lexists(destination):
+        raise UsageError(f"{destination} is there already", "name a path that is not there")
+    name = os.path.normpath(f"{CODE}/{path}")
+    new = destination.with_name(f".{destination.name}.new-{os.getpid()}")
+    new.mkdir(mode=0o755)
+    try:
+        with tarfile.open(archive, mode="r:gz") as tar:
+            entries = [entry for entry in tar if entry.name == name or entry.name.startswith(f"{name}/")]
+            if not entries and name != CODE:
+                raise UsageError(f"the code of {run_dir.name} has no {path}", f"windlass cp {run_dir.name}:code FOLDER")
+            extract(tar, entries, new)
+        (new / CODE).mkdir(exist_ok=True)  # of a folder without files
+        (new / name).rename(destination)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return len(entries), sum(entry.size for entry in entries)

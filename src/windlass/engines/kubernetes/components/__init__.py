@@ -1,0 +1,1 @@
+"""Operators, drivers and storage of a training cluster: pinned, installed, checked, upgraded, removed."""

@@ -1,0 +1,119 @@
+"""The components of one cluster: install, upgrade, status, uninstall."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.components import installation, readiness, removal
+from windlass.engines.kubernetes.components.component import Chart, Component
+from windlass.engines.kubernetes.components.context import Context
+from windlass.engines.kubernetes.components.helm import Helm
+from windlass.engines.kubernetes.components.installation import Installed
+from windlass.engines.kubernetes.components.record import Record, Records
+from windlass.engines.kubernetes.components.removal import Removed
+from windlass.engines.kubernetes.components.resources import Resources
+from windlass.engines.kubernetes.components.source import Source
+from windlass.engines.kubernetes.components.steps import Progress, Steps
+from windlass.engines.kubernetes.components.table import COMPONENTS, ordered
+from windlass.engines.kubernetes.components.texts import DEFINITION
+from windlass.engines.kubernetes.components.values import ClusterValues
+
+READY_SECONDS: Final = 600.0
+"""For a component to be ready: on new nodes its images are pulled first."""
+State = Literal["absent", "foreign", "installing", "installed", "removing"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentStatus:
+    """A component in a cluster."""
+
+    component: str
+    installed: str
+    """Its version; empty where Windlass has not installed it."""
+    wanted: str
+    state: State
+    """`foreign`: it is there, and was not installed by Windlass."""
+    problems: tuple[str, ...]
+    """Why it is not healthy; empty where it is, or is not installed."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether all of it is ready."""
+        return self.state in ("installed", "foreign") and not self.problems
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has the version of this Windlass."""
+        return self.installed == self.wanted
+
+
+class Manager:
+    """Installs, inspects and removes components. Its methods raise EngineError, MissingPart and UsageError."""
+
+    def __init__(
+        self, client: Client, kubeconfig: str, values: ClusterValues, source: Source, *, helm: str = "helm",
+        table: Sequence[Component] = COMPONENTS, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """`kubeconfig` is the one of the client, for helm. `clock` and `sleep` time waits, `now` is Unix seconds."""
+        resources = Resources(client)
+        self._context = Context(
+            resources, Records(resources), Helm(helm, kubeconfig, client.context), values, source, tuple(table), clock,
+            sleep, now,
+        )  # fmt: skip
+
+    def install(
+        self, names: Iterable[str], progress: Progress, *, timeout_seconds: float = READY_SECONDS
+    ) -> tuple[Installed, ...]:
+        """Install components and those that they need, or change what differs; each is ready before the next begins.
+
+        May be interrupted at any point: the next call goes on. `timeout_seconds` is for each to be ready. Raises
+        NotReady, Foreign, EngineError, MissingPart, UsageError.
+        """
+        context = self._context
+        chosen = ordered(names, context.table)
+        if any(isinstance(one.source, Chart) for one in chosen):
+            context.helm.version()
+        return tuple(
+            installation.install(context, one, Steps(one.name, progress, context.clock), timeout_seconds)
+            for one in chosen
+        )
+
+    def upgrade(
+        self, names: Iterable[str], progress: Progress, *, timeout_seconds: float = READY_SECONDS
+    ) -> tuple[Installed, ...]:
+        """The same for those of them that are installed; without names, for all that are. Raises as `install`."""
+        recorded, asked = self._context.records.all(), tuple(names)
+        chosen = [one.name for one in self._context.table if one.name in recorded and (one.name in asked or not asked)]
+        return self.install(chosen, progress, timeout_seconds=timeout_seconds)
+
+    def status(self, names: Iterable[str] = ()) -> tuple[ComponentStatus, ...]:
+        """Installed and wanted version of components, and why they are not healthy; without names, of all in the table.
+
+        Reads only. Raises Refused, Unreachable.
+        """
+        chosen, recorded = tuple(names), self._context.records.all()
+        wanted = (one for one in self._context.table if one.name in chosen or not chosen)
+        return tuple(self._status(one, recorded.get(one.name)) for one in wanted)
+
+    def uninstall(
+        self, names: Iterable[str], progress: Progress, *, force: bool = False,
+        timeout_seconds: float = removal.REMOVE_SECONDS,
+    ) -> Removed:  # fmt: skip
+        """Remove components in reverse order; without names, all that Windlass has installed. See `removal.remove`."""
+        return removal.remove(self._context, tuple(names), progress, force=force, seconds=timeout_seconds)
+
+    def _status(self, component: Component, record: Record | None) -> ComponentStatus:
+        if record is not None:
+            problems = self._context.problems(component)
+            return ComponentStatus(component.name, record.version, component.version, record.state, problems)
+        found = {ref: self._context.resources.get(ref) for ref in readiness.refs(component)}
+        if not any(found.values()):
+            return ComponentStatus(component.name, "", component.version, "absent", ())
+        # An operator of others may have other names than ours: only its kinds must be there.
+        missing = tuple(f"{ref}: does not exist" for ref, one in found.items() if ref.kind == DEFINITION and not one)
+        return ComponentStatus(component.name, "", component.version, "foreign", missing)

@@ -1,0 +1,38 @@
+"""Reports what an installation does, once for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was begun or found."""
+
+    component: str
+    what: str
+    """`apply`, `helm`, `recover`, `wait`, `ready`, `unchanged`, `delete`, `removed` or `kept`."""
+    detail: str
+    seconds: float
+    """Since the component was begun."""
+
+
+Progress = Callable[[Step], None]
+
+
+class Steps:
+    """Those of one component. A wait is reported when its reason changes."""
+
+    def __init__(self, component: str, progress: Progress, clock: Callable[[], float]) -> None:
+        self._component = component
+        self._progress = progress
+        self._clock = clock
+        self._began = clock()
+        self._last: tuple[str, str] | None = None
+
+    def say(self, what: str, detail: str) -> None:
+        """Report a step."""
+        if (what, detail) != self._last:
+            self._last = (what, detail)
+            self._progress(Step(self._component, what, detail, self._clock() - self._began))

@@ -1,0 +1,58 @@
+"""Reads manifests of others as objects, and orders them for installation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from windlass.errors import EngineError
+
+Json = Mapping[str, Any]
+DEFINITION: Final = "CustomResourceDefinition"
+FIRST: Final = ("Namespace", DEFINITION, "PriorityClass", "StorageClass", "ServiceAccount", "ClusterRole", "Role",
+                "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "PersistentVolume",
+                "PersistentVolumeClaim", "Service", "Deployment", "DaemonSet", "StatefulSet", "Job")  # fmt: skip
+LAST: Final = ("APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+"""Asked about other objects as soon as they are there."""
+
+
+def parsed(text: str, what: str) -> list[dict[str, Any]]:
+    """The objects in YAML documents, those in lists too. Raises EngineError."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        documents = list(YAML(typ="safe", pure=True).load_all(text))
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise EngineError(f"{what} is not YAML: {' '.join(str(error).split())[:300]}") from error
+    found = [each for document in documents if document for each in _unlisted(document)]
+    for each in found:
+        if not _is_object(each):
+            raise EngineError(f"{what} has a document that is no object of Kubernetes")
+    return found
+
+
+def in_order(objects: Iterable[Json]) -> list[Json]:
+    """For creation: what others need first, custom resources and webhooks last."""
+    return sorted(objects, key=lambda one: _rank(str(one["kind"])))
+
+
+def _rank(kind: str) -> int:
+    if kind in FIRST:
+        return FIRST.index(kind)
+    return len(FIRST) + 1 + (1 if kind in LAST else 0)
+
+
+def _unlisted(document: Any) -> list[Any]:
+    if isinstance(document, Mapping) and str(document.get("kind", "")).endswith("List") and "items" in document:
+        return list(document["items"] or ())
+    return [document]
+
+
+def _is_object(each: Any) -> bool:
+    return (
+        isinstance(each, Mapping)
+        and all(isinstance(each.get(name), str) for name in ("apiVersion", "kind"))
+        and isinstance(each.get("metadata"), Mapping)
+        and isinstance(each["metadata"].get("name"), str)
+    )

@@ -1,0 +1,297 @@
+"""One warm process as its callers see it: its files in the folder `warm/`, and its socket."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.worker import process, warm_server
+from windlass.worker.environ_watch import lasting
+
+PROGRAM: Final = Path(warm_server.__file__)
+KILLED_BY: Final = (-signal.SIGKILL, -signal.SIGTERM)
+"""The exit code of a process that was killed."""
+LOOK_SECONDS: Final = 0.1
+"""How often a waiting caller checks whether to keep waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the warm processes of one home may take."""
+
+    processes: int = 3
+    """Concurrent ones; the least recently used is ended for a new one."""
+    idle_seconds: float = 900.0
+    """Without a start, after which a process ends."""
+    resident_bytes: int | None = None
+    """Of all processes together: the least recently used ends above it. Default: a quarter of this machine's memory."""
+    import_seconds: float = 120.0
+    """From its start, after which no caller waits for its imports; also of one module that is tried."""
+    trial_delay_seconds: float = 5.0
+    """From its start, before which a process tries no modules: the run beside which it does has begun by then."""
+    answer_seconds: float = 10.0
+    """For an answer of a process whose imports are done; one that takes longer hangs, and is killed."""
+    refused_seconds: float = 900.0
+    """How long it is remembered that such a process could not be used."""
+
+    @property
+    def most_resident_bytes(self) -> int:
+        """What all processes together may hold."""
+        return _machine_bytes() // 4 if self.resident_bytes is None else self.resident_bytes
+
+
+class WarmClient:
+    """The process called `name`, which may live or not. Its socket is one that only its user can reach."""
+
+    def __init__(self, folder: Path, name: str, bounds: Bounds) -> None:
+        self.folder = folder
+        self.name = name
+        self.bounds = bounds
+
+    def progress(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """How far a live process is, and what it uses. Raises OSError where it has ended."""
+        age = {"age_seconds": round(time.time() - known["started_at"], 1)}
+        memory = {"resident_bytes": process.resident_bytes(known["pid"])}
+        if not self.is_ready():
+            return {"state": "importing", **age, **memory}
+        return {"state": "ready", **_as_mapping(self._path("ready").read_bytes()), **age, **memory}
+
+    def connect(self) -> socket.socket:
+        """A connection to a process of this user. Raises OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._address() as address:
+                connection.settimeout(self.bounds.answer_seconds)
+                connection.connect(address)
+            _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.getuid():  # it would receive the environment, and start the ranks
+                raise PermissionError(errno.EPERM, f"its socket belongs to user {uid}")
+            return connection
+        except BaseException:
+            connection.close()
+            raise
+
+    @contextlib.contextmanager
+    def _address(self) -> Iterator[str]:
+        """A way to the socket that fits into the 107 bytes of a Unix address, however deep the home lies."""
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{folder}/{self.name}.sock"
+        finally:
+            os.close(folder)
+
+    def start(self, python: str, modules: Sequence[str], env: Mapping[str, str], tried: Path) -> None:
+        """Start it anew, with `modules` to import in this environment, of which `tried` says what is safe.
+
+        Raises OSError.
+        """
+        self.end()
+        path = self._path("sock")
+        settings = {
+            "socket": str(path),
+            "modules": list(modules),
+            "tried": str(tried),
+            "idle_seconds": self.bounds.idle_seconds,
+            "max_resident_bytes": self.bounds.most_resident_bytes,
+            "import_seconds": self.bounds.import_seconds,
+            "trial_delay_seconds": self.bounds.trial_delay_seconds,
+        }
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            with self._address() as address:
+                listener.bind(address)
+            path.chmod(0o600)
+            listener.listen(64)
+            words = [python, str(PROGRAM), str(listener.fileno()), json.dumps(settings), process.PADDING]
+            log = os.open(self._path("log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                popen = subprocess.Popen(
+                    words, env=lasting(env), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True, pass_fds=[listener.fileno()],
+                )  # fmt: skip
+            except BaseException:
+                path.unlink()
+                raise
+            finally:
+                os.close(log)
+            popen.returncode = 0  # it outlives us; no code here waits for it
+        born = process.stat(popen.pid)
+        about = {
+            "pid": popen.pid,
+            "start_ticks": born.start_ticks if born else 0,
+            "boot": process.boot_id(),
+            "started_at": time.time(),
+            "python": python,
+            "modules": list(modules),
+        }
+        self._path("json").write_text(json.dumps(about))
+
+    def ask(
+        self, connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int],
+        gave_up: Callable[[], bool],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The answer to a request. Waits for a process that imports, and ends one that hangs.
+
+        Raises OSError, ValueError.
+        """
+        connection.settimeout(LOOK_SECONDS)
+        began = time.monotonic()
+        answer = b""
+        try:
+            _send(connection, request, descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            return self._ended()
+        while not answer.endswith(b"\n"):
+            try:
+                piece = connection.recv(65536)
+            except TimeoutError:
+                if gave_up():
+                    return {"refused": "the run is to stop"}
+                if self._is_importing():
+                    began = time.monotonic()  # its time to answer begins when the imports are done
+                if reason := self._why_not_wait(time.monotonic() - began):
+                    return {"refused": reason}
+                continue
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                return self._ended()
+            answer += piece
+        return _as_mapping(answer)
+
+    def _is_importing(self) -> bool:
+        return self.known() is not None and not self.is_ready()
+
+    def _why_not_wait(self, waited_seconds: float) -> str:
+        known = self.known()
+        if known is None or self.is_ready():
+            if waited_seconds < self.bounds.answer_seconds:
+                return ""
+            self.end()
+            return f"the warm process did not answer within {self.bounds.answer_seconds:g} s, and was ended"
+        imports_for = time.time() - known["started_at"]
+        if imports_for < self.bounds.import_seconds:
+            return ""
+        reason = f"the warm process did not finish its imports within {self.bounds.import_seconds:g} s"
+        self.remember(reason)
+        return reason
+
+    def _ended(self) -> dict[str, Any]:
+        """What it means that a process ended without an answer."""
+        if self.is_ready():
+            self.end()  # or another process has its address
+            return {"refused": "the warm process was ended", "again": True}
+        if not self._path("json").exists():  # a person has stopped it
+            return {"refused": "the warm process was ended while it imported"}
+        ended_by = self._ended_by()
+        # Its imports are to blame if they crashed it. One that was killed from outside, as where memory is short, or of
+        # whose end nothing is known, may do better the next time.
+        lasting = {"lasting": True} if ended_by is not None and ended_by not in KILLED_BY else {}
+        return {"refused": "the warm process ended while it imported", **lasting}
+
+    def _ended_by(self) -> int | None:
+        """The exit code of a process that we have started, −N for signal N; None where another has, who alone knows."""
+        try:
+            pid = int(_as_mapping(self._path("json").read_bytes())["pid"])
+            give_up = time.monotonic() + self.bounds.answer_seconds
+            while time.monotonic() < give_up:  # its sockets are closed a moment before it has ended
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is not None:
+                    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                time.sleep(0.01)
+        except (OSError, ValueError, KeyError):
+            pass
+        return None
+
+    def is_ready(self) -> bool:
+        """Whether its imports are done."""
+        return self._path("ready").exists()
+
+    def known(self) -> dict[str, Any] | None:
+        """What was written of a process; None where it does not live."""
+        try:
+            about = _as_mapping(self._path("json").read_bytes())
+            return about if process.is_same(about["pid"], about["start_ticks"], about["boot"]) else None
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def end(self, *, keep_log: bool = False) -> None:
+        """Kill it, if it is alive, and remove its files. It has no state to lose, and its forks keep running."""
+        known = self.known()
+        if known is not None:
+            process.send(known["pid"], signal.SIGKILL)
+        self.forget(keep_log=keep_log)
+
+    def forget(self, *, keep_log: bool = False) -> None:
+        """Remove the files of a process that has ended."""
+        for kind in ("sock", "json", "ready", "refused", *(() if keep_log else ("log",))):
+            with contextlib.suppress(IsADirectoryError, FileNotFoundError):
+                self._path(kind).unlink()
+
+    def size(self) -> int:
+        """Bytes of memory that it holds; 0 where it has ended."""
+        known = self.known()
+        try:
+            return process.resident_bytes(known["pid"]) if known else 0
+        except OSError:
+            return 0
+
+    def used_at(self, otherwise: float) -> float:
+        """When it forked last, in unix seconds; `otherwise` where it is not ready."""
+        try:
+            return self._path("ready").stat().st_mtime
+        except FileNotFoundError:
+            return otherwise
+
+    def remember(self, why: str) -> None:
+        """End it, and refuse others of its kind for a while."""
+        self.end(keep_log=True)
+        self._path("refused").write_text(why)
+
+    def remembered(self) -> str:
+        """Why callers do not use a process of this kind now; empty where they may."""
+        path = self._path("refused")
+        try:
+            if time.time() - path.stat().st_mtime < self.bounds.refused_seconds:
+                return path.read_text()
+            path.unlink()
+        except FileNotFoundError:
+            pass
+        return ""
+
+    def _path(self, kind: str) -> Path:
+        return self.folder / f"{self.name}.{kind}"
+
+
+def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    """Send a request as a line of JSON. Raises OSError."""
+    data = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [data], list(descriptors))
+    if sent < len(data):  # even an empty send fails where the other side has answered and closed already
+        connection.sendall(data[sent:])
+
+
+def _as_mapping(data: bytes) -> dict[str, Any]:
+    result = json.loads(data)
+    if not isinstance(result, dict):
+        raise ValueError("not what a warm process says")
+    return result
+
+
+def _machine_bytes() -> int:
+    """The memory of this machine, or of the container in which this process runs."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no limit, which is written as `max`
+        return machine

@@ -1,0 +1,140 @@
+"""What SageMaker, or this version, cannot do for a job, and what to know before it runs, as notes of the plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from windlass.engines.sagemaker import instances, layout
+from windlass.engines.sagemaker.facts import Facts
+from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel
+from windlass.plan.plan import Note
+from windlass.spec.targets import SageMakerTarget
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+    from windlass.spec.targets import SageMakerLocalTarget
+
+    Target = SageMakerTarget | SageMakerLocalTarget
+
+STOP_SECONDS: Final = 120
+"""From SIGTERM to SIGKILL, which no request can change."""
+MAX_CHANNELS: Final = 18
+"""Data sets beside our own two channels."""
+MAX_LOCAL_HOSTS: Final = 100
+"""Hosts of one job that this machine starts."""
+
+
+def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[Note]:
+    """What SageMaker, or this version, cannot do for the job."""
+    is_local = not isinstance(target, SageMakerTarget)
+    if not facts.code_dir_found:
+        yield _blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
+    elif not facts.script_found:
+        yield _blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
+    if facts.code_problem is not None:
+        yield _blocker("code-unpacked", *facts.code_problem)
+    if facts.role_problem is not None:
+        words, fix = facts.role_problem
+        yield _blocker("role-unknown", f"the ARN of the target's role is not known: {words}",
+                       f"{fix}; or give its ARN in target {target.name}")  # fmt: skip
+    if not shape.image:
+        yield _blocker("image-missing", "no image is named", f"set image:, in the job or in target {target.name}")
+    if not shape.instance:
+        yield _blocker("instance-missing", "no instance type is named",
+                       f"set resources: {{instance: …}} in the job, or instance: in target {target.name}")  # fmt: skip
+    elif not shape.instance.startswith("ml."):
+        yield _blocker("instance-unknown", f"{shape.instance} is no instance type of SageMaker",
+                       f"its types begin with ml.: ml.{shape.instance}")  # fmt: skip
+    elif (
+        not is_local
+        and job.procs_per_node == "auto"
+        and not job.resources.gpus
+        and (instances.num_gpus(shape.instance) is None)
+    ):
+        yield _blocker("gpus-unknown", f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
+                       "set procs_per_node: N, or resources: {gpus: N}")  # fmt: skip
+    if is_local and job.nodes.max > MAX_LOCAL_HOSTS:
+        yield _blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
+                       "use fewer nodes to try the job")  # fmt: skip
+    if not is_local and "/" in (job.python or "") and not (job.python or "").startswith("/"):
+        yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
+                       "give the interpreter's path in the image, or leave it out")  # fmt: skip
+    if job.launcher == "mpi":
+        yield _blocker("mpi", "launcher: mpi is not in this version on SageMaker", "use a target of kind kubernetes")
+    if shape.network_isolation:
+        yield from _isolation_refusals(job, shape)
+    if job.volumes:
+        yield _blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
+    if job.outputs is not None:
+        yield _blocker("outputs", f"outputs: {job.outputs}: SageMaker uploads the model to storage: of the target, and "
+                       "the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
+    if job.nodes.is_elastic:
+        yield Note("elastic-fixed", f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
+                   f"{job.nodes.max}, and ends with the first that is lost", "restarts: begin it again")  # fmt: skip
+    yield from _data_refusals(job, facts, is_local=is_local)
+
+
+def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
+    """What containers do that reach nothing but each other: SageMaker moves channels, checkpoints and models itself."""
+    fix = "set network_isolation: false, or leave {} out"
+    if job.secrets:
+        yield _blocker("secrets", "secrets: hosts with network_isolation do not reach Secrets Manager",
+                       fix.format("them"))  # fmt: skip
+    for data in job.data:
+        if data.is_streamed and data.scheme == "s3":
+            message = (
+                f"data {data.name}: hosts with network_isolation do not reach {data.source}, which via: stream reads"
+            )
+            yield _blocker("data-isolated", message, "set via: copy, or network_isolation: false")
+    folder = checkpoint_folder(shape.storage, shape.run_id, job)
+    if not folder.startswith("s3://"):
+        return
+    message = f"checkpoint: hosts with network_isolation do not reach {folder}"
+    if job.checkpoint.every is not None or job.checkpoint.folder is not None:
+        yield _blocker("checkpoint-isolated", message, f"{fix.format('checkpoint:')}, or use one node")
+    else:
+        yield Note("checkpoint-isolated", f"{message}, where several nodes save theirs", "use one node, or save none")
+
+
+def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
+    channels = [data for data in job.data if is_channel(data)]
+    if len(channels) > MAX_CHANNELS:
+        yield _blocker("data-many", f"the job has {len(channels)} data sets, and a training job has channels for "
+                       f"{MAX_CHANNELS}", "name one address that has several of them below it")  # fmt: skip
+    for data in job.data:
+        if not data.is_remote and not is_local:
+            yield _blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
+                           "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:")  # fmt: skip
+        elif is_channel(data) and data.scheme != "s3" and not (is_local and data.scheme == "file"):
+            yield _blocker("data-unknown", f"data {data.name}: SageMaker does not read {data.scheme}://",
+                           "copy it to s3://BUCKET/PREFIX: windlass data copy")  # fmt: skip
+        if is_channel(data) and data.name in (layout.OWN, layout.CODE_CHANNEL):
+            yield _blocker("data-name", f"data {data.name}: the channel of this name is Windlass's own", "rename it")
+
+
+def warnings(job: Job, target: Target) -> Iterator[Note]:
+    """What the job gets otherwise than it may expect, and what it costs."""
+    if job.grace > STOP_SECONDS:
+        yield Note("grace", f"grace: SageMaker ends containers {STOP_SECONDS} s after SIGTERM, and the job asks for "
+                   f"{job.grace:g} s", "save checkpoints more often")  # fmt: skip
+    if job.timeout is None and isinstance(target, SageMakerTarget):
+        yield Note("timeout-none", f"no timeout is set: SageMaker ends the job after {MAX_RUNTIME // 86400} days",
+                   "set timeout:")  # fmt: skip
+    if job.restarts.max and isinstance(target, SageMakerTarget):
+        yield Note("restarts-here", "restarts are made by the supervisor on this machine, and wait while it is off",
+                   "leave it on")  # fmt: skip
+    if job.secrets:
+        names = ", ".join(job.secrets)
+        yield Note("secrets-role", f"each host reads {names} from Secrets Manager, as the target's role",
+                   "the role needs secretsmanager:GetSecretValue on each")  # fmt: skip
+    if job.sagemaker.warm_pool is not None and isinstance(target, SageMakerTarget):
+        yield Note("warm-pool", f"warm_pool: {job.nodes.max} instances are kept for the next job, and paid for, up to "
+                   f"{job.sagemaker.warm_pool:g} s after this one", "leave it out where none follows")  # fmt: skip
+    for name in ("queue", "priority"):
+        if getattr(job, name) is not None:
+            yield Note(f"{name}-unused", f"{name}: has no meaning on SageMaker", "it is kept for other targets")
+
+
+def _blocker(code: str, message: str, fix: str) -> Note:
+    return Note(code, message, fix, blocks=True)

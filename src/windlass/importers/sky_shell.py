@@ -1,0 +1,69 @@
+"""What scripts of a SkyPilot task find on its machines, and what pods have instead: variables, conda, docker, ssh."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from windlass.importers.field_hints import Hint
+
+NUM_NODES: Final = "SKYPILOT_NUM_NODES"
+NUM_GPUS: Final = "SKYPILOT_NUM_GPUS_PER_NODE"
+_SET: Final = {
+    "SKYPILOT_NODE_RANK": '"$WINDLASS_NODE_RANK"',
+    NUM_NODES: '"$WINDLASS_NUM_NODES"',
+    "SKYPILOT_NODE_IPS": "\"${WINDLASS_HOSTS//,/$'\\n'}\"",
+    "SKYPILOT_TASK_ID": '"$WINDLASS_RUN_ID"',
+}
+"""SkyPilot's variables and what they are here, as a shell writes it; the number of GPUs is the task's own."""
+_IN_SETUP: Final = {"SKYPILOT_SETUP_NODE_RANK": "SKYPILOT_NODE_RANK", "SKYPILOT_SETUP_NODE_IPS": "SKYPILOT_NODE_IPS"}
+_CONDA: Final = '. "$(conda info --base)/etc/profile.d/conda.sh"\n'
+_SUDO: Final = re.compile(r"(?m)(?:^|[;&|]|\bthen|\bdo)\s*sudo\b")
+_DOCKER: Final = re.compile(r"(?m)(?:^|[;&|]|\bthen|\bdo)\s*(?:sudo\s+)?docker\s+(?:run|compose|build|pull)\b")
+_OTHER_NODES: Final = re.compile(
+    r"\bmpirun\b(?:\\\n|[^\n])*?\s(?:-{1,2}H|--?host(?:s|file)?)\b|\bdeepspeed\b(?:\\\n|[^\n])*?--hostfile\b|\bsrun\b"
+)
+
+
+def shell_command(script: str, gpus: int | None) -> list[str]:
+    """`bash -c` of a script, with the variables and the functions of a shell that SkyPilot gives it."""
+    return ["bash", "-c", with_variables(script.strip(), gpus)]
+
+
+def with_variables(script: str, gpus: int | None) -> str:
+    """The script after lines that set SkyPilot's variables, and conda's function where it is used."""
+    used = dict(_SET)
+    if gpus is not None:
+        used[NUM_GPUS] = str(gpus)
+    used |= {name: used[other] for name, other in _IN_SETUP.items() if name in script}
+    conda = _CONDA if re.search(r"\bconda\s+(?:de)?activate\b", script) and "conda.sh" not in script else ""
+    exports = "".join(f"export {name}={value}\n" for name, value in used.items())
+    return f"{exports}{conda}{script}"
+
+
+def setup_of(setup: str, before: str) -> str:
+    """The script that runs once on each node before the ranks: the task's own, and the first part of its `run`."""
+    parts: list[str] = [part.strip() for part in (setup, before) if part.strip()]
+    return parts[0] if len(parts) == 1 else "\n".join(f"(\n{part}\n) || exit" for part in parts)
+
+
+def findings(script: str, gpus: int | None) -> list[Hint]:
+    """What a script uses of SkyPilot's machines, and pods do not have."""
+    found = []
+    others = set(re.findall(r"\bSKYPILOT_\w+", script)) - {*_SET, *_IN_SETUP, *(() if gpus is None else (NUM_GPUS,))}
+    if others:
+        names = ", ".join(sorted(others))
+        found.append(Hint(f"{names}: variables of SkyPilot that are not set here", "write their values as env:"))
+    if "sky_workdir" in script:
+        found.append(Hint("~/sky_workdir, the folder of the code", "scripts start in that folder: use paths below it"))
+    if _SUDO.search(script):
+        found.append(Hint("sudo: nothing runs with rights of root here", "do it in the image"))
+    if _DOCKER.search(script):
+        found.append(Hint("docker: a pod starts no containers", "image: names the container that the ranks run in"))
+    return found
+
+
+def is_of_several_nodes(script: str) -> str | None:
+    """The program by which a script starts processes on other nodes, over ssh; None where there is none."""
+    match = _OTHER_NODES.search(script)
+    return match[0].split()[0] if match else None

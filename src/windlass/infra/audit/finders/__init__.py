@@ -1,0 +1,23 @@
+"""The table of all finders; what is not in it is not audited."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.infra.audit.finder import Finder
+from windlass.infra.audit.finders import (
+    balancing,
+    compute,
+    eks,
+    identity,
+    monitoring,
+    network,
+    sagemaker,
+    storage,
+    subnets,
+)
+
+FINDERS: Final[tuple[Finder, ...]] = (
+    *eks.FINDERS, *compute.FINDERS, *balancing.FINDERS, *network.FINDERS, *subnets.FINDERS, *storage.FINDERS,
+    *sagemaker.FINDERS, *monitoring.FINDERS, *identity.FINDERS,
+)  # fmt: skip

@@ -1,0 +1,172 @@
+"""Finders of EC2: instances, autoscaling groups, volumes, snapshots, templates, placement groups, reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from windlass.infra.audit.calls import Ask
+from windlass.infra.audit.finder import Finder, command, hourly, row, stored
+from windlass.infra.audit.report import Found, PriceKey
+from windlass.infra.audit.scope import Owner, Scope, flat
+
+ENDED: Final = ("terminated", "shutting-down")
+FREE_IOPS, FREE_MIBPS = 3000, 125
+"""Of a gp3 volume, within its price for a GiB."""
+
+
+def reservations(ask: Ask) -> Iterator[dict[str, Any]]:
+    """All instances of the region that have not ended."""
+    for reservation in ask.items("ec2", "describe_instances", "Reservations"):
+        for one in reservation["Instances"]:
+            if one["State"]["Name"] not in ENDED:
+                yield one
+
+
+def _instances(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in reservations(ask):
+        tags = flat(one.get("Tags"))
+        owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
+        if owner is None:
+            continue
+        state, id = one["State"]["Name"], one["InstanceId"]
+        by = "made by Karpenter, " if any(tag.startswith("karpenter.") for tag in tags) else ""
+        yield row(
+            INSTANCE, scope, owner, id, tags=tags, prices=_instance_prices(one, state),
+            created_at=one.get("LaunchTime"), detail=f"{by}{state}, {one['InstanceType']}{_lifecycle(one)}",
+            remedy=command(scope, "ec2 terminate-instances --instance-ids", id),
+        )  # fmt: skip
+
+
+def _instance_prices(one: dict[str, Any], state: str) -> Iterator[PriceKey]:
+    if state not in ("running", "pending"):
+        return  # its volumes bill, as rows of their own
+    lifecycle = one.get("InstanceLifecycle", "")
+    if lifecycle != "capacity-block":
+        yield hourly("ec2-spot" if lifecycle == "spot" else "ec2", one["InstanceType"])
+    for interface in one.get("NetworkInterfaces") or ():
+        if interface.get("Association", {}).get("IpOwnerId") == "amazon":  # an elastic address is a row of its own
+            yield hourly("public-ipv4")
+
+
+def _lifecycle(one: dict[str, Any]) -> str:
+    kind = one.get("InstanceLifecycle", "")
+    return {"": "", "capacity-block": ", capacity block, paid in advance"}.get(kind, f", {kind}")
+
+
+def _groups(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups"):
+        tags, name = flat(one.get("Tags")), one["AutoScalingGroupName"]
+        if owner := scope.owner(tags, name=name):
+            yield row(
+                GROUP, scope, owner, name, tags=tags, created_at=one.get("CreatedTime"),
+                detail=f"wants {one.get('DesiredCapacity', 0)} instances, which bill as rows of their own",
+                remedy=command(scope, "autoscaling delete-auto-scaling-group --force-delete --auto-scaling-group-name",
+                               name),
+            )  # fmt: skip
+
+
+def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_volumes", "Volumes"):
+        tags, id = flat(one.get("Tags")), one["VolumeId"]
+        owner = _volume_owner(scope, tags, {at.get("InstanceId", "") for at in one.get("Attachments") or ()})
+        if owner is None or one["State"] in ("deleting", "deleted"):
+            continue
+        users = ", ".join(at.get("InstanceId", "") for at in one.get("Attachments") or ())
+        yield row(
+            VOLUME, scope, owner, id, tags=tags, prices=_volume_prices(one), created_at=one.get("CreateTime"),
+            detail=f"{one['State']}{f' by {users}' if users else ''}, {one['Size']} GiB {one.get('VolumeType', '')}",
+            remedy=command(scope, "ec2 delete-volume --volume-id", id),
+        )  # fmt: skip
+
+
+def _volume_owner(scope: Scope, tags: dict[str, str], users: set[str]) -> Owner | None:
+    owner = scope.owner(tags, name=tags.get("Name", ""))
+    if owner is not None and owner.is_certain:
+        return owner
+    if users & scope.instance_ids and not scope.is_of_another(tags):
+        return Owner(f"attached to {min(users & scope.instance_ids)}, an instance of the cluster")
+    return None if users & scope.other_instance_ids else owner
+
+
+def _volume_prices(one: dict[str, Any]) -> Iterator[PriceKey]:
+    kind = one.get("VolumeType", "standard")
+    yield stored("ebs", kind, one["Size"])
+    iops = float(one.get("Iops") or 0) - (FREE_IOPS if kind == "gp3" else 0)
+    if kind in ("gp3", "io1", "io2") and iops > 0:
+        yield PriceKey("ebs", "IOPS-month", kind, iops)
+    mibps = float(one.get("Throughput") or 0) - FREE_MIBPS
+    if kind == "gp3" and mibps > 0:
+        yield PriceKey("ebs", "MiBps-month", kind, mibps)
+
+
+def _snapshots(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_snapshots", "Snapshots", OwnerIds=["self"]):
+        tags, id = flat(one.get("Tags")), one["SnapshotId"]
+        if owner := scope.owner(tags, name=tags.get("Name", "")):
+            yield row(
+                SNAPSHOT, scope, owner, id, tags=tags, created_at=one.get("StartTime"),
+                prices=[stored("ebs-snapshot", one.get("StorageTier", "standard"), one["VolumeSize"])],
+                detail=f"of {one.get('VolumeId', '?')}, at most {one['VolumeSize']} GiB",
+                remedy=command(scope, "ec2 delete-snapshot --snapshot-id", id),
+            )  # fmt: skip
+
+
+def _templates(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_launch_templates", "LaunchTemplates"):
+        tags, name = flat(one.get("Tags")), one["LaunchTemplateName"]
+        if owner := scope.owner(tags, name=name):
+            yield row(
+                TEMPLATE, scope, owner, one["LaunchTemplateId"], name=name, tags=tags, created_at=one.get("CreateTime"),
+                remedy=command(scope, "ec2 delete-launch-template --launch-template-id", one["LaunchTemplateId"]),
+            )  # fmt: skip
+
+
+def _placements(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_placement_groups", "PlacementGroups"):
+        tags, name = flat(one.get("Tags")), one["GroupName"]
+        owner = scope.owner(tags, name=name)
+        if owner and one.get("State") not in ("deleting", "deleted"):
+            yield row(
+                PLACEMENT, scope, owner, one.get("GroupId") or name, name=name, tags=tags,
+                remedy=command(scope, "ec2 delete-placement-group --group-name", name),
+            )  # fmt: skip
+
+
+def _capacity(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_capacity_reservations", "CapacityReservations"):
+        tags, id = flat(one.get("Tags")), one["CapacityReservationId"]
+        owner = scope.owner(tags, name=tags.get("Name", ""))
+        if owner is None or one["State"] in ("cancelled", "expired", "failed", "payment-failed", "unsupported"):
+            continue
+        is_block, unused = one.get("ReservationType") == "capacity-block", one.get("AvailableInstanceCount", 0)
+        prices = [] if is_block or not unused else [hourly("ec2-reservation", one["InstanceType"], unused)]
+        ends: datetime | None = one.get("EndDate")
+        until = f" until {ends:%Y-%m-%d %H:%M} UTC" if ends else ""
+        yield row(
+            RESERVATION, scope, owner, id, tags=tags, prices=prices, created_at=one.get("CreateDate"),
+            detail=f"{one.get('TotalInstanceCount', '?')} x {one['InstanceType']}, {unused} unused"
+            + (f", capacity block, paid in advance{until}" if is_block else until),
+            remedy="ends by itself; it cannot be cancelled" if is_block
+            else command(scope, "ec2 cancel-capacity-reservation --capacity-reservation-id", id),
+        )  # fmt: skip
+
+
+INSTANCE: Final = ("ec2", "instance")
+GROUP: Final = ("autoscaling", "autoscaling group")
+VOLUME: Final = ("ec2", "volume")
+SNAPSHOT: Final = ("ec2", "snapshot")
+TEMPLATE: Final = ("ec2", "launch template")
+PLACEMENT: Final = ("ec2", "placement group")
+RESERVATION: Final = ("ec2", "capacity reservation")
+
+FINDERS: Final = (
+    Finder(*INSTANCE, ("ec2:DescribeInstances",), _instances),
+    Finder(*GROUP, ("autoscaling:DescribeAutoScalingGroups",), _groups),
+    Finder(*VOLUME, ("ec2:DescribeVolumes",), _volumes),
+    Finder(*SNAPSHOT, ("ec2:DescribeSnapshots",), _snapshots),
+    Finder(*TEMPLATE, ("ec2:DescribeLaunchTemplates",), _templates),
+    Finder(*PLACEMENT, ("ec2:DescribePlacementGroups",), _placements),
+    Finder(*RESERVATION, ("ec2:DescribeCapacityReservations",), _capacity),
+)

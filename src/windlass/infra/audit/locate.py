@@ -1,0 +1,102 @@
+"""Learns what an audit has to know of a cluster before it can recognize what belongs to it: its VPC above all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from windlass.infra.audit.calls import Ask
+from windlass.infra.audit.finders.compute import reservations
+from windlass.infra.audit.finders.eks import describe
+from windlass.infra.audit.finders.network import security_group_owner
+from windlass.infra.audit.scope import Scope, clusters_of, flat
+from windlass.infra.aws import AwsError
+
+ASKS: Final = (
+    "eks:DescribeCluster", "eks:ListClusters", "ec2:DescribeVpcs", "ec2:DescribeSecurityGroups",
+    "ec2:DescribeInstances",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which cluster an audit is about."""
+
+    name: str
+    vpc_id: str | None
+    is_ours: bool
+    volume_names: Collection[str] = ()
+
+
+def locate(ask: Ask, scope: Scope, request: Request) -> Scope:
+    """`scope` with what EKS and EC2 say of the cluster; what they do not answer is recorded by `ask`."""
+    steps: tuple[Callable[[Ask, Scope, Request], Scope], ...] = (_others, _vpcs, _groups, _instances)
+    for step in steps:
+        with _recorded(ask):
+            scope = step(ask, scope, request)
+    return scope
+
+
+@contextmanager
+def _recorded(ask: Ask) -> Iterator[None]:
+    try:
+        yield
+    except AwsError as error:
+        ask.not_known(error)
+
+
+def _others(ask: Ask, scope: Scope, request: Request) -> Scope:
+    names = frozenset(ask.items("eks", "list_clusters", "clusters"))
+    return replace(scope, other_names=names - {request.name})
+
+
+def _vpcs(ask: Ask, scope: Scope, request: Request) -> Scope:
+    """A VPC that the cluster shares with another does not count: others' objects are in it too."""
+    about = _described(ask, request.name)
+    used = {request.vpc_id or "", _vpc_of(about)} - {""}
+    if used and not request.is_ours:
+        used -= {_vpc_of(_described(ask, other)) for other in sorted(scope.other_names)}
+    issuer = ((about.get("identity") or {}).get("oidc") or {}).get("issuer", "").removeprefix("https://")
+    scope = replace(scope, issuer=issuer)
+    own, named, excluded = set(), set(scope.other_names), set()
+    for one in ask.items("ec2", "describe_vpcs", "Vpcs"):
+        tags, id = flat(one.get("Tags")), one["VpcId"]
+        named |= clusters_of(tags)
+        if one.get("IsDefault") or scope.is_of_another(tags):
+            excluded.add(id)
+        elif (request.is_ours and id == request.vpc_id) or scope.owner(tags, is_network=True):
+            own.add(id)
+    used -= own | excluded
+    names = frozenset(named) - {request.name}
+    return replace(scope, vpc_ids=frozenset(own), used_vpc_ids=frozenset(used), other_names=names)
+
+
+def _described(ask: Ask, name: str) -> dict[str, Any]:
+    with _recorded(ask):
+        return describe(ask, name) or {}
+    return {}
+
+
+def _vpc_of(about: dict[str, Any]) -> str:
+    return str((about.get("resourcesVpcConfig") or {}).get("vpcId", ""))
+
+
+def _groups(ask: Ask, scope: Scope, request: Request) -> Scope:
+    groups = ask.items("ec2", "describe_security_groups", "SecurityGroups")
+    owned = {one["GroupId"] for one in groups if (owner := security_group_owner(scope, one)) and owner.is_certain}
+    return replace(scope, security_group_ids=frozenset(owned))
+
+
+def _instances(ask: Ask, scope: Scope, request: Request) -> Scope:
+    own, others, named = set(), set(), set(scope.other_names)
+    for one in reservations(ask):
+        tags = flat(one.get("Tags"))
+        named |= clusters_of(tags)
+        if (owner := scope.owner(tags, vpc_id=one.get("VpcId", ""))) and owner.is_certain:
+            own.add(one["InstanceId"])
+        elif scope.is_of_another(tags):
+            others.add(one["InstanceId"])
+    names = frozenset(named) - {request.name}
+    return replace(scope, instance_ids=frozenset(own), other_instance_ids=frozenset(others), other_names=names)

@@ -1,0 +1,271 @@
+"""Makes the boto3 clients that `windlass.infra` uses, and maps their errors to errors with hints."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Final
+
+from windlass.errors import EngineError, MissingPart, near
+
+REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
+CONNECT_SECONDS: Final = 10
+READ_SECONDS: Final = 60
+ATTEMPTS: Final = 6
+"""Of one call, with the pauses of botocore's mode `standard` between them: an audit makes many calls at once."""
+POOL_CONNECTIONS: Final = 32
+LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; check with: aws sts get-caller-identity"
+LOGIN_CODES: Final = frozenset({
+    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClientException",
+    "InvalidSignatureException", "SignatureDoesNotMatch", "AuthFailure", "InvalidAccessKeyId",
+})  # fmt: skip
+DENIED_CODES: Final = frozenset({
+    "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError", "AccessDeniedFault",
+    "AuthorizationErrorException", "Client.UnauthorizedOperation", "403",
+})  # fmt: skip
+GONE_CODES: Final = frozenset({
+    "NoSuchEntity", "NoSuchBucket", "NoSuchTagSet", "NoSuchTagSetError", "ResourceNotFoundException",
+    "ResourceNotFound", "NotFoundException", "RepositoryNotFoundException", "FileSystemNotFound", "BackupNotFound",
+    "LoadBalancerNotFound", "TargetGroupNotFound", "AccessPointNotFound", "QueueDoesNotExist",
+    "AWS.SimpleQueueService.NonExistentQueue", "404",
+})  # fmt: skip
+"""What services answer for an object that does not exist; those of EC2 end in `.NotFound`, and an answer to HEAD has
+the status alone."""
+PREFIXES: Final = {
+    "elbv2": "elasticloadbalancing", "elb": "elasticloadbalancing", "efs": "elasticfilesystem",
+}  # fmt: skip
+"""Names that IAM uses for a service, by the name of its client, where they differ."""
+ACTIONS: Final = {
+    "s3:ListBuckets": "s3:ListAllMyBuckets",
+    "s3:HeadBucket": "s3:ListBucket",
+    "budgets:DescribeBudgets": "budgets:ViewBudget",
+}
+"""Actions of IAM that are not named like the operation that they allow."""
+
+
+class AwsError(EngineError):
+    """AWS refused a call or did not answer it; `action` is IAM's name of it, `code` that of the error (or empty)."""
+
+    def __init__(self, message: str, hint: str = "", *, action: str = "", code: str = "") -> None:
+        super().__init__(message, hint)
+        self.action, self.code = action, code
+
+
+class NotLoggedIn(AwsError):
+    """There are no credentials, or AWS does not accept them."""
+
+
+class AccessDenied(AwsError):
+    """The credentials do not allow the action."""
+
+
+class NotThere(AwsError):
+    """The object that a call names does not exist."""
+
+
+class NoAnswer(AwsError):
+    """AWS could not be reached, or failed; the same call may succeed later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who makes the calls."""
+
+    account_id: str
+    """12 digits."""
+    arn: str
+    """Of the user or role."""
+
+
+class Aws:
+    """One account in one region. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        region: str = "",
+        *,
+        profile: str = "",
+        endpoint: str = "",
+        environ: Mapping[str, str] | None = None,
+        on_call: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """What is empty comes from AWS's usual variables in `environ` (default: this process's), then from its files.
+
+        `on_call` is called with the client's name and the operation (`ec2`, `DescribeVolumes`) for each call made,
+        from the thread that makes it; repeated attempts of one call are not reported.
+        Raises MissingPart without boto3, NotLoggedIn for an unknown profile, AwsError where no region is known.
+        """
+        if find_spec("boto3") is None:
+            raise MissingPart("clusters on AWS need boto3", "pip install boto3")
+        import boto3  # takes time, and only commands about AWS need it
+
+        env = os.environ if environ is None else environ
+        self._endpoint = endpoint or env.get("AWS_ENDPOINT_URL", "")
+        self._on_call = on_call
+        self.num_calls = 0
+        """Calls made so far; repeated attempts of one call are not counted."""
+        self._lock, self._counting = threading.Lock(), threading.Lock()
+        self._clients: dict[tuple[str, str], Any] = {}
+        with aws_errors("read the settings of AWS"):
+            chosen = profile or env.get("AWS_PROFILE", "")
+            self._session = boto3.Session(profile_name=chosen or None, **({} if profile else _keys(env)))
+            self.region: str = _region(
+                region or env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or self._session.region_name or ""
+            )
+
+    def client(self, service: str, region: str = "") -> Any:
+        """The boto3 client of a service; made once. Raises AwsError."""
+        from botocore.config import Config
+
+        key = (service, region or self.region)
+        with self._lock:  # a session is not safe to use from several threads, its clients are
+            if key not in self._clients:
+                config = Config(
+                    retries={"mode": "standard", "max_attempts": ATTEMPTS},
+                    connect_timeout=CONNECT_SECONDS,
+                    read_timeout=READ_SECONDS,
+                    max_pool_connections=POOL_CONNECTIONS,
+                    user_agent_extra="windlass",
+                    # a bucket's name is not a host name where an endpoint is given (emulators, VPC endpoints)
+                    s3={"addressing_style": "path"} if self._endpoint else None,
+                )
+                with aws_errors(f"make a client of {service}"):
+                    made = self._session.client(
+                        service, region_name=key[1], endpoint_url=self._endpoint or None, config=config
+                    )
+                made.meta.events.register("before-call", self._reporter(service))
+                self._clients[key] = made
+            return self._clients[key]
+
+    def _reporter(self, service: str) -> Callable[..., None]:
+        counting = self._counting
+
+        def report(model: Any, **_: Any) -> None:
+            with counting:
+                self.num_calls += 1
+            if self._on_call is not None:
+                self._on_call(service, str(model.name))
+
+        return report
+
+    @functools.cached_property
+    def identity(self) -> Identity:
+        """Whose credentials these are. Raises NotLoggedIn, AwsError."""
+        with aws_errors("ask whose credentials these are"):
+            found = self.client("sts").get_caller_identity()
+        return Identity(str(found["Account"]), str(found["Arn"]))
+
+    def offers(self, service: str) -> bool:
+        """Whether boto3's own table of endpoints lists the service in this region; newer regions may be missing."""
+        return self.region in self._session.get_available_regions(service, partition_name=partition(self.region))
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+
+    def __enter__(self) -> Aws:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def partition(region: str) -> str:
+    """The part of AWS that a region is in, as its ARNs begin."""
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def iam_action(client: str, operation: str) -> str:
+    """The action of IAM that allows an operation of a client: `elbv2`, `DescribeTags` → `elasticloadbalancing:…`."""
+    name = f"{PREFIXES.get(client, client)}:{operation}"
+    return ACTIONS.get(name, name)
+
+
+@contextmanager
+def aws_errors(doing: str, action: str = "") -> Iterator[None]:
+    """Errors of botocore as ours; `doing` ends the sentence "cannot …".
+
+    Raises MissingPart for a part of botocore that is not installed, else NotLoggedIn, AccessDenied, NotThere,
+    NoAnswer or AwsError.
+    """
+    from botocore import exceptions as found
+
+    try:
+        yield
+    except found.MissingDependencyException as error:
+        raise MissingPart(f"cannot {doing}: {error}", "pip install 'botocore[crt]'") from error
+    except found.ClientError as error:
+        raise _of_client(error, doing, action) from error
+    except found.NoRegionError as error:
+        raise AwsError(f"cannot {doing}: no region is set", _REGION_HINT, action=action) from error
+    except (
+        found.NoCredentialsError, found.PartialCredentialsError, found.CredentialRetrievalError,
+        found.TokenRetrievalError, found.SSOError, found.ProfileNotFound,
+    ) as error:  # fmt: skip
+        message = f"cannot {doing}: there are no credentials for AWS: {error}"
+        raise NotLoggedIn(message, LOGIN_HINT, action=action) from error
+    except (found.ParamValidationError, found.DataNotFoundError, found.UnknownServiceError) as error:
+        raise AwsError(f"cannot {doing}: boto3 refuses it: {error}", "upgrade boto3", action=action) from error
+    except found.BotoCoreError as error:
+        hint = "is there a network, and does the region exist? see: aws ec2 describe-regions"
+        raise NoAnswer(f"cannot {doing}: AWS does not answer: {error}", hint, action=action) from error
+
+
+_REGION_HINT: Final = "set region in cluster.yaml or AWS_REGION, such as us-east-1"
+
+
+def _of_client(error: Any, doing: str, action: str) -> AwsError:
+    body = error.response.get("Error", {})
+    code, message = str(body.get("Code", "")), str(body.get("Message", ""))
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    what = f"cannot {doing}: {error.operation_name}: {message} ({code})"
+    if code in LOGIN_CODES:
+        return NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT, action=action, code=code)
+    if code in DENIED_CODES or (status == 403 and "authoriz" in message.lower()):
+        named = re.search(r"perform: ([\w-]+:\w+)", message)
+        missing = named[1] if named else action or error.operation_name
+        return AccessDenied(what, f"allow {missing} to the credentials' user or role", action=action, code=code)
+    is_gone = code in GONE_CODES or code.endswith((".NotFound", "NotFoundFault"))
+    if is_gone or (code == "ValidationException" and message.startswith("Could not find")):  # SageMaker's way
+        return NotThere(what, action=action, code=code)
+    if status >= 500 or code in (
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "TooManyRequestsException",
+    ):
+        return NoAnswer(what, "try again later", action=action, code=code)
+    return AwsError(what, action=action, code=code)
+
+
+def _keys(env: Mapping[str, str]) -> dict[str, str]:
+    """The keys in the environment; boto3 reads its process's own, and `environ` may be another."""
+    names = {
+        "aws_access_key_id": "AWS_ACCESS_KEY_ID",
+        "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
+        "aws_session_token": "AWS_SESSION_TOKEN",
+    }
+    if env is os.environ or not env.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    return {key: env[name] for key, name in names.items() if env.get(name)}
+
+
+def _region(region: str) -> str:
+    if not region:
+        raise AwsError("no region of AWS is set", _REGION_HINT)
+    if not REGION.fullmatch(region):
+        import boto3
+
+        known = boto3.Session().get_available_regions("ec2")
+        hint = near(region, known) or _REGION_HINT
+        raise AwsError(f"{region!r} is not the name of a region of AWS", hint)
+    return region

@@ -1,0 +1,170 @@
+# The control plane, who may use it, and EKS add-ons.
+
+data "aws_iam_policy_document" "trust" {
+  for_each = {
+    cluster    = "eks.amazonaws.com"
+    node       = "ec2.amazonaws.com"
+    flow       = "vpc-flow-logs.amazonaws.com"
+    sagemaker  = "sagemaker.amazonaws.com"
+    filesystem = "elasticfilesystem.amazonaws.com"
+  }
+
+  statement {
+    actions = ["sts:AssumeRole"]
+    principals {
+      type        = "Service"
+      identifiers = [each.value]
+    }
+    # So that no other account's cluster, log or job makes AWS use the role.
+    dynamic "condition" {
+      for_each = each.key == "node" ? [] : [1]
+      content {
+        test     = "StringEquals"
+        variable = "aws:SourceAccount"
+        values   = [local.account_id]
+      }
+    }
+  }
+}
+
+resource "aws_iam_role" "cluster" {
+  name               = local.names["aws_iam_role.cluster"]
+  description        = "Control plane of the EKS cluster ${var.name}"
+  assume_role_policy = data.aws_iam_policy_document.trust["cluster"].json
+}
+
+resource "aws_iam_role_policy_attachment" "cluster" {
+  role       = aws_iam_role.cluster.name
+  policy_arn = "arn:${local.partition}:iam::aws:policy/AmazonEKSClusterPolicy"
+}
+
+resource "aws_eks_cluster" "main" {
+  #checkov:skip=CKV_AWS_39:The endpoint is public only for the ranges in endpoint_public_cidrs, and private without them.
+  name     = local.names["aws_eks_cluster.main"]
+  version  = var.kubernetes_version
+  role_arn = aws_iam_role.cluster.arn
+
+  enabled_cluster_log_types = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
+  # The add-ons below are managed by EKS.
+  bootstrap_self_managed_addons = false
+
+  access_config {
+    authentication_mode                         = "API"
+    bootstrap_cluster_creator_admin_permissions = true
+  }
+
+  vpc_config {
+    subnet_ids              = [for zone in local.zones : aws_subnet.private[zone].id]
+    endpoint_private_access = true
+    endpoint_public_access  = length(var.endpoint_public_cidrs) > 0
+    public_access_cidrs     = length(var.endpoint_public_cidrs) > 0 ? var.endpoint_public_cidrs : null
+  }
+
+  encryption_config {
+    resources = ["secrets"]
+    provider {
+      key_arn = aws_kms_key.main.arn
+    }
+  }
+
+  upgrade_policy {
+    support_type = var.support_type
+  }
+
+  lifecycle {
+    # EKS does not tell them: after an import they would replace the cluster.
+    ignore_changes = [bootstrap_self_managed_addons, access_config[0].bootstrap_cluster_creator_admin_permissions]
+
+    precondition {
+      condition     = length(local.zones) >= 2
+      error_message = "EKS needs two availability zones, and the region offers ${length(local.zones)}: name them in zones."
+    }
+  }
+
+  # EKS makes the log group by itself, without retention, where there is none.
+  depends_on = [aws_iam_role_policy_attachment.cluster, aws_cloudwatch_log_group.cluster]
+}
+
+locals {
+  access = merge(
+    { for arn in var.admin_principals : arn => { policy = "AmazonEKSClusterAdminPolicy", groups = [], namespaces = [] } },
+    # EKS's policy knows no custom resources, so that what is installed in the cluster binds rights on those to the group.
+    { for arn in var.user_principals : arn => { policy = "AmazonEKSEditPolicy", groups = ["windlass-users"], namespaces = [var.namespace] } },
+  )
+}
+
+resource "aws_eks_access_entry" "main" {
+  for_each          = local.access
+  cluster_name      = aws_eks_cluster.main.name
+  principal_arn     = each.key
+  kubernetes_groups = each.value.groups
+}
+
+resource "aws_eks_access_policy_association" "main" {
+  for_each      = local.access
+  cluster_name  = aws_eks_cluster.main.name
+  principal_arn = aws_eks_access_entry.main[each.key].principal_arn
+  policy_arn    = "arn:${local.partition}:eks::aws:cluster-access-policy/${each.value.policy}"
+
+  access_scope {
+    type       = length(each.value.namespaces) > 0 ? "namespace" : "cluster"
+    namespaces = each.value.namespaces
+  }
+}
+
+# The newest: the default of a version of Kubernetes may be older than 3, which does not know S3 Files.
+data "aws_eks_addon_version" "efs" {
+  count              = local.has_efs_driver ? 1 : 0
+  addon_name         = "aws-efs-csi-driver"
+  kubernetes_version = var.kubernetes_version
+  most_recent        = true
+}
+
+locals {
+  has_efs_driver = var.efs != null || var.s3_files
+
+  # Before the nodes, which are not ready without them.
+  node_addons = ["vpc-cni", "kube-proxy", "eks-pod-identity-agent"]
+
+  # After the nodes, for their pods run there. The values are configurations.
+  pod_addons = merge(
+    { coredns = null, aws-ebs-csi-driver = null },
+    local.has_efs_driver ? { aws-efs-csi-driver = null } : {},
+    var.fsx != null ? { aws-fsx-csi-driver = null } : {},
+    # By default it leaves tainted nodes out, which GPU nodes are.
+    var.s3_mountpoint ? { aws-mountpoint-s3-csi-driver = jsonencode({ node = { tolerateAllTaints = true } }) } : {},
+  )
+
+  addon_versions = merge(
+    local.has_efs_driver ? { aws-efs-csi-driver = data.aws_eks_addon_version.efs[0].version } : {},
+    var.addon_versions,
+  )
+}
+
+resource "aws_eks_addon" "node" {
+  for_each                    = toset(local.node_addons)
+  cluster_name                = aws_eks_cluster.main.name
+  addon_name                  = each.key
+  addon_version               = lookup(local.addon_versions, each.key, null)
+  resolve_conflicts_on_create = "OVERWRITE"
+  resolve_conflicts_on_update = "OVERWRITE"
+}
+
+resource "aws_eks_addon" "pod" {
+  for_each                    = local.pod_addons
+  cluster_name                = aws_eks_cluster.main.name
+  addon_name                  = each.key
+  addon_version               = lookup(local.addon_versions, each.key, null)
+  configuration_values        = each.value
+  resolve_conflicts_on_create = "OVERWRITE"
+  resolve_conflicts_on_update = "OVERWRITE"
+
+  lifecycle {
+    precondition {
+      condition     = each.key != "aws-efs-csi-driver" || tonumber(split(".", trimprefix(lookup(local.addon_versions, each.key, "v3"), "v"))[0]) >= 3
+      error_message = "The EFS driver is ${lookup(local.addon_versions, "aws-efs-csi-driver", "none")}: S3 Files and mounts by access points of pods need version 3."
+    }
+  }
+
+  depends_on = [aws_eks_node_group.system, aws_eks_pod_identity_association.driver]
+}

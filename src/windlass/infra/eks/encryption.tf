@@ -1,0 +1,73 @@
+# One key for the cluster's secrets, logs, EFS, FSx, the bucket and the repositories. 1 USD/month.
+
+data "aws_iam_policy_document" "key" {
+  #checkov:skip=CKV_AWS_109:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
+  #checkov:skip=CKV_AWS_111:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
+  #checkov:skip=CKV_AWS_356:A key policy's resource is the key itself.
+  statement {
+    sid       = "Account"
+    actions   = ["kms:*"]
+    resources = ["*"]
+    principals {
+      type        = "AWS"
+      identifiers = ["arn:${local.partition}:iam::${local.account_id}:root"]
+    }
+  }
+
+  statement {
+    sid       = "Logs"
+    actions   = ["kms:Encrypt*", "kms:Decrypt*", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:Describe*"]
+    resources = ["*"]
+    principals {
+      type        = "Service"
+      identifiers = ["logs.${var.region}.amazonaws.com"]
+    }
+    condition {
+      test     = "ArnEquals"
+      variable = "kms:EncryptionContext:aws:logs:arn"
+      values = [
+        for group in ["cluster", "flow", "fsx"] :
+        "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:${local.names["aws_cloudwatch_log_group.${group}"]}"
+      ]
+    }
+  }
+
+  # The link to the bucket works with a role of AWS's own, whose name ends in the id of the file system.
+  dynamic "statement" {
+    for_each = var.fsx == null ? [] : [1]
+    content {
+      sid       = "FsxDataRepository"
+      actions   = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
+      resources = ["*"]
+      principals {
+        type        = "AWS"
+        identifiers = ["*"]
+      }
+      condition {
+        test     = "StringEquals"
+        variable = "kms:CallerAccount"
+        values   = [local.account_id]
+      }
+      condition {
+        test     = "ArnLike"
+        variable = "aws:PrincipalArn"
+        values = [
+          "arn:${local.partition}:iam::${local.account_id}:role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*"
+        ]
+      }
+    }
+  }
+}
+
+resource "aws_kms_key" "main" {
+  description             = "Windlass cluster ${var.name}"
+  enable_key_rotation     = true
+  deletion_window_in_days = 7
+  policy                  = data.aws_iam_policy_document.key.json
+  tags                    = { Name = var.name }
+}
+
+resource "aws_kms_alias" "main" {
+  name          = local.names["aws_kms_alias.main"]
+  target_key_id = aws_kms_key.main.key_id
+}

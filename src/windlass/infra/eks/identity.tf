@@ -1,0 +1,211 @@
+# Roles of pods, by EKS Pod Identity: each for one service account of this cluster.
+
+locals {
+  driver_accounts = merge(
+    { ebs_csi = "ebs-csi-controller-sa" },
+    local.has_efs_driver ? { efs_csi = "efs-csi-controller-sa" } : {},
+    var.s3_mountpoint ? { s3_csi = "s3-csi-driver-sa" } : {},
+  )
+  driver_roles = merge(
+    { ebs_csi = aws_iam_role.ebs_csi.arn },
+    local.has_efs_driver ? { efs_csi = aws_iam_role.efs_csi[0].arn } : {},
+    var.s3_mountpoint ? { s3_csi = aws_iam_role.s3_csi[0].arn } : {},
+  )
+  pods = {
+    run                      = { namespace = var.namespace, account = var.service_account }
+    ebs_csi                  = { namespace = "kube-system", account = "ebs-csi-controller-sa" }
+    efs_csi                  = { namespace = "kube-system", account = "efs-csi-*" }
+    s3_csi                   = { namespace = "kube-system", account = "s3-csi-driver-sa" }
+    karpenter                = { namespace = "kube-system", account = "karpenter" }
+    load_balancer_controller = { namespace = "kube-system", account = "aws-load-balancer-controller" }
+  }
+}
+
+data "aws_iam_policy_document" "pod" {
+  for_each = local.pods
+
+  statement {
+    actions = ["sts:AssumeRole", "sts:TagSession"]
+    principals {
+      type        = "Service"
+      identifiers = ["pods.eks.amazonaws.com"]
+    }
+    condition {
+      test     = "StringEquals"
+      variable = "aws:RequestTag/eks-cluster-arn"
+      values   = [local.cluster_arn]
+    }
+    condition {
+      test     = "StringEquals"
+      variable = "aws:RequestTag/kubernetes-namespace"
+      values   = [each.value.namespace]
+    }
+    condition {
+      test     = "StringLike"
+      variable = "aws:RequestTag/kubernetes-service-account"
+      values   = [each.value.account]
+    }
+  }
+}
+
+# What the pods of a run may do: this bucket, its key, and images of these repositories.
+data "aws_iam_policy_document" "run" {
+  source_policy_documents = [data.aws_iam_policy_document.bucket_access.json]
+
+  dynamic "statement" {
+    for_each = length(var.repositories) > 0 ? [1] : []
+    content {
+      sid       = "Images"
+      actions   = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+      resources = local.repository_arns
+    }
+  }
+
+  dynamic "statement" {
+    for_each = length(var.repositories) > 0 ? [1] : []
+    content {
+      sid       = "Login"
+      actions   = ["ecr:GetAuthorizationToken"] # names no resource
+      resources = ["*"]
+    }
+  }
+}
+
+# Of the run's, the SageMaker jobs' and the Mountpoint driver's roles.
+data "aws_iam_policy_document" "bucket_access" {
+  statement {
+    sid       = "Bucket"
+    actions   = ["s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"]
+    resources = [local.bucket_arn]
+  }
+
+  statement {
+    sid = "Objects"
+    actions = [
+      "s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListMultipartUploadParts", "s3:PutObject",
+    ]
+    resources = ["${local.bucket_arn}/*"]
+  }
+
+  statement {
+    sid       = "Key"
+    actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
+    resources = [aws_kms_key.main.arn]
+    condition {
+      test     = "StringEquals"
+      variable = "kms:ViaService"
+      values   = ["s3.${var.region}.amazonaws.com"]
+    }
+  }
+}
+
+resource "aws_iam_role" "run" {
+  name               = local.names["aws_iam_role.run"]
+  description        = "Pods of ${var.namespace}/${var.service_account} in ${var.name}: the bucket ${local.bucket}"
+  assume_role_policy = data.aws_iam_policy_document.pod["run"].json
+}
+
+resource "aws_iam_role_policy" "run" {
+  name   = "bucket"
+  role   = aws_iam_role.run.id
+  policy = data.aws_iam_policy_document.run.json
+}
+
+resource "aws_eks_pod_identity_association" "run" {
+  cluster_name    = aws_eks_cluster.main.name
+  namespace       = var.namespace
+  service_account = var.service_account
+  role_arn        = aws_iam_role.run.arn
+}
+
+resource "aws_iam_role" "ebs_csi" {
+  name               = local.names["aws_iam_role.ebs_csi"]
+  description        = "EBS driver of ${var.name}"
+  assume_role_policy = data.aws_iam_policy_document.pod["ebs_csi"].json
+}
+
+resource "aws_iam_role_policy_attachment" "ebs_csi" {
+  role       = aws_iam_role.ebs_csi.name
+  policy_arn = "arn:${local.partition}:iam::aws:policy/service-role/AmazonEBSCSIDriverPolicy"
+}
+
+resource "aws_iam_role" "efs_csi" {
+  count              = local.has_efs_driver ? 1 : 0
+  name               = local.names["aws_iam_role.efs_csi"]
+  description        = "EFS driver of ${var.name}"
+  assume_role_policy = data.aws_iam_policy_document.pod["efs_csi"].json
+}
+
+resource "aws_iam_role_policy_attachment" "efs_csi" {
+  for_each = toset(local.has_efs_driver ? concat(
+    ["AmazonEFSCSIDriverPolicy"], var.s3_files ? ["AmazonS3FilesCSIDriverPolicy"] : []
+  ) : [])
+  role       = aws_iam_role.efs_csi[0].name
+  policy_arn = "arn:${local.partition}:iam::aws:policy/service-role/${each.key}"
+}
+
+# The node's part of the driver mounts S3 Files with the rights of its role.
+data "aws_iam_policy_document" "s3_files_mount" {
+  statement {
+    sid       = "Mount"
+    actions   = ["s3files:ClientMount", "s3files:ClientWrite", "s3files:ClientRootAccess"]
+    resources = ["arn:${local.partition}:s3files:${var.region}:${local.account_id}:file-system/*"]
+    condition {
+      test     = "StringEquals"
+      variable = "aws:ResourceTag/windlass.dev/cluster"
+      values   = [var.name]
+    }
+  }
+
+  # Large reads go to the bucket itself.
+  statement {
+    sid       = "Read"
+    actions   = ["s3:GetObject", "s3:GetObjectVersion"]
+    resources = ["${local.bucket_arn}/*"]
+  }
+
+  statement {
+    sid       = "Key"
+    actions   = ["kms:Decrypt"]
+    resources = [aws_kms_key.main.arn]
+  }
+}
+
+resource "aws_iam_role_policy" "efs_csi" {
+  count  = var.s3_files ? 1 : 0
+  name   = "s3-files"
+  role   = aws_iam_role.efs_csi[0].id
+  policy = data.aws_iam_policy_document.s3_files_mount.json
+}
+
+resource "aws_eks_pod_identity_association" "s3_files_node" {
+  count           = var.s3_files ? 1 : 0
+  cluster_name    = aws_eks_cluster.main.name
+  namespace       = "kube-system"
+  service_account = "efs-csi-node-sa"
+  role_arn        = aws_iam_role.efs_csi[0].arn
+}
+
+resource "aws_iam_role" "s3_csi" {
+  count              = var.s3_mountpoint ? 1 : 0
+  name               = local.names["aws_iam_role.s3_csi"]
+  description        = "Mountpoint for S3 driver of ${var.name}: the bucket ${local.bucket}"
+  assume_role_policy = data.aws_iam_policy_document.pod["s3_csi"].json
+}
+
+resource "aws_iam_role_policy" "s3_csi" {
+  count  = var.s3_mountpoint ? 1 : 0
+  name   = "bucket"
+  role   = aws_iam_role.s3_csi[0].id
+  policy = data.aws_iam_policy_document.bucket_access.json
+}
+
+resource "aws_eks_pod_identity_association" "driver" {
+  for_each        = local.driver_accounts
+  cluster_name    = aws_eks_cluster.main.name
+  namespace       = "kube-system"
+  service_account = each.value
+  role_arn        = local.driver_roles[each.key]
+
+  depends_on = [aws_iam_role_policy_attachment.ebs_csi, aws_iam_role_policy_attachment.efs_csi, aws_iam_role_policy.s3_csi]
+}

@@ -1,0 +1,239 @@
+# Nodes: a group for operators, and groups for training that begin at zero.
+
+resource "aws_iam_role" "node" {
+  name               = local.names["aws_iam_role.node"]
+  description        = "Nodes of the EKS cluster ${var.name}"
+  assume_role_policy = data.aws_iam_policy_document.trust["node"].json
+}
+
+resource "aws_iam_role_policy_attachment" "node" {
+  for_each   = toset(local.node_policies)
+  role       = aws_iam_role.node.name
+  policy_arn = "arn:${local.partition}:iam::aws:policy/${each.key}"
+}
+
+locals {
+  node_policies = ["AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly"]
+  node_groups   = [aws_eks_cluster.main.vpc_config[0].cluster_security_group_id, aws_security_group.node.id]
+
+  # Graviton: m7g, c8gn, g5g; but not g5 and p4d.
+  system_is_arm = anytrue([for type in var.system_nodes.instance_types : can(regex("^[a-z]+[0-9]+g[a-z]*\\.", type))])
+
+  # FSx, and nodes of a placement group or with EFA, are in one zone.
+  gpu_zone = try([for pool in values(var.gpu_pools) : pool.zone if pool.zone != null][0], local.zones[0])
+  pool_zones = {
+    for name, pool in var.gpu_pools : name =>
+    pool.zone != null ? [pool.zone] : (var.fsx != null || pool.efa_interfaces > 0 || pool.placement_group) ? [local.gpu_zone] : local.zones
+  }
+
+  # nodeadm reads it: local NVMe disks hold images and scratch data, and layers of an image are unpacked side by side.
+  user_data = {
+    for name, pool in var.gpu_pools : name => <<-EOT
+      MIME-Version: 1.0
+      Content-Type: multipart/mixed; boundary="windlass"
+
+      --windlass
+      Content-Type: application/node.eks.aws
+
+      ${indent(6, yamlencode({
+    apiVersion = "node.eks.aws/v1alpha1"
+    kind       = "NodeConfig"
+    spec = merge(
+      { instance = { localStorage = { strategy = "RAID0" } } },
+      pool.parallel_pull ? { featureGates = { FastImagePull = true } } : {},
+    )
+}))}
+      --windlass--
+    EOT
+}
+}
+
+resource "aws_launch_template" "system" {
+  name                   = local.names["aws_launch_template.system"]
+  description            = "System nodes of ${var.name}"
+  update_default_version = true
+  vpc_security_group_ids = local.node_groups
+
+  block_device_mappings {
+    device_name = "/dev/xvda"
+    ebs {
+      volume_type           = "gp3"
+      volume_size           = var.system_nodes.disk_gib
+      encrypted             = true
+      delete_on_termination = true
+    }
+  }
+
+  metadata_options {
+    http_endpoint = "enabled"
+    http_tokens   = "required"
+    # Pods have Pod Identity: one hop keeps them from the node's role.
+    http_put_response_hop_limit = 1
+  }
+
+  dynamic "tag_specifications" {
+    for_each = ["instance", "volume", "network-interface"]
+    content {
+      resource_type = tag_specifications.value
+      tags          = merge(local.tags, { Name = local.names["aws_launch_template.system"] })
+    }
+  }
+}
+
+resource "aws_eks_node_group" "system" {
+  cluster_name    = aws_eks_cluster.main.name
+  node_group_name = local.names["aws_eks_node_group.system"]
+  node_role_arn   = aws_iam_role.node.arn
+  subnet_ids      = [for zone in local.zones : aws_subnet.private[zone].id]
+  ami_type        = local.system_is_arm ? "AL2023_ARM_64_STANDARD" : "AL2023_x86_64_STANDARD"
+  instance_types  = var.system_nodes.instance_types
+  labels          = { "windlass.dev/pool" = "system" }
+
+  launch_template {
+    id      = aws_launch_template.system.id
+    version = aws_launch_template.system.latest_version
+  }
+
+  scaling_config {
+    desired_size = var.system_nodes.min
+    min_size     = var.system_nodes.min
+    max_size     = var.system_nodes.max
+  }
+
+  update_config {
+    max_unavailable = 1
+  }
+
+  lifecycle {
+    ignore_changes = [scaling_config[0].desired_size]
+  }
+
+  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private]
+}
+
+resource "aws_placement_group" "gpu" {
+  for_each = { for name, pool in var.gpu_pools : name => pool if pool.placement_group }
+  name     = replace(local.names["aws_placement_group.gpu"], "{key}", each.key)
+  strategy = "cluster"
+}
+
+resource "aws_launch_template" "gpu" {
+  for_each               = var.gpu_pools
+  name                   = replace(local.names["aws_launch_template.gpu"], "{key}", each.key)
+  description            = "Nodes of the pool ${each.key} of ${var.name}"
+  update_default_version = true
+  user_data              = base64encode(local.user_data[each.key])
+  # With interfaces of its own, the groups belong to them.
+  vpc_security_group_ids = each.value.efa_interfaces > 0 ? null : local.node_groups
+  # EKS takes the type of a capacity block from here.
+  instance_type = each.value.capacity == "capacity-block" ? each.value.instance_types[0] : null
+
+  block_device_mappings {
+    device_name = "/dev/xvda"
+    ebs {
+      volume_type           = "gp3"
+      volume_size           = each.value.disk_gib
+      throughput            = each.value.disk_throughput_mibs
+      iops                  = max(3000, 4 * each.value.disk_throughput_mibs)
+      encrypted             = true
+      delete_on_termination = true
+    }
+  }
+
+  # The first card carries IP traffic too; the others, EFA's alone, take no address of the subnet.
+  dynamic "network_interfaces" {
+    for_each = range(each.value.efa_interfaces)
+    content {
+      device_index          = network_interfaces.value == 0 ? 0 : 1
+      network_card_index    = network_interfaces.value
+      interface_type        = network_interfaces.value == 0 ? "efa" : "efa-only"
+      security_groups       = local.node_groups
+      delete_on_termination = true
+    }
+  }
+
+  dynamic "placement" {
+    for_each = each.value.placement_group ? [1] : []
+    content {
+      group_name = aws_placement_group.gpu[each.key].name
+    }
+  }
+
+  dynamic "instance_market_options" {
+    for_each = each.value.capacity == "capacity-block" ? [1] : []
+    content {
+      market_type = "capacity-block"
+    }
+  }
+
+  dynamic "capacity_reservation_specification" {
+    for_each = each.value.capacity_reservation_id != null ? [1] : []
+    content {
+      capacity_reservation_target {
+        capacity_reservation_id = each.value.capacity_reservation_id
+      }
+    }
+  }
+
+  metadata_options {
+    http_endpoint               = "enabled"
+    http_tokens                 = "required"
+    http_put_response_hop_limit = 1
+  }
+
+  dynamic "tag_specifications" {
+    for_each = ["instance", "volume", "network-interface"]
+    content {
+      resource_type = tag_specifications.value
+      tags          = merge(local.tags, { Name = replace(local.names["aws_launch_template.gpu"], "{key}", each.key) })
+    }
+  }
+}
+
+resource "aws_eks_node_group" "gpu" {
+  for_each        = var.gpu_pools
+  cluster_name    = aws_eks_cluster.main.name
+  node_group_name = replace(local.names["aws_eks_node_group.gpu"], "{key}", each.key)
+  node_role_arn   = aws_iam_role.node.arn
+  subnet_ids      = [for zone in local.pool_zones[each.key] : aws_subnet.private[zone].id]
+  ami_type        = each.value.ami_type
+  capacity_type   = { on-demand = "ON_DEMAND", spot = "SPOT", capacity-block = "CAPACITY_BLOCK" }[each.value.capacity]
+  instance_types  = each.value.capacity == "capacity-block" ? null : each.value.instance_types
+  labels          = merge(each.value.labels, { "windlass.dev/pool" = each.key })
+
+  launch_template {
+    id      = aws_launch_template.gpu[each.key].id
+    version = aws_launch_template.gpu[each.key].latest_version
+  }
+
+  scaling_config {
+    desired_size = each.value.min
+    min_size     = each.value.min
+    max_size     = each.value.max
+  }
+
+  update_config {
+    max_unavailable = 1
+  }
+
+  dynamic "taint" {
+    for_each = each.value.taint ? [1] : []
+    content {
+      key    = "nvidia.com/gpu"
+      value  = "true"
+      effect = "NO_SCHEDULE"
+    }
+  }
+
+  lifecycle {
+    # What scales the group changes it.
+    ignore_changes = [scaling_config[0].desired_size]
+
+    precondition {
+      condition     = length(setsubtract(local.pool_zones[each.key], local.zones)) == 0
+      error_message = "The pool ${each.key} is in ${join(", ", local.pool_zones[each.key])}, and the cluster in ${join(", ", local.zones)}: add the zone to zones."
+    }
+  }
+
+  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private]
+}

@@ -1,0 +1,64 @@
+# Logs and the budget.
+
+resource "aws_cloudwatch_log_group" "cluster" {
+  #checkov:skip=CKV_AWS_338:log_retention_days says how long; its default is a year.
+  name              = local.names["aws_cloudwatch_log_group.cluster"]
+  retention_in_days = var.log_retention_days
+  kms_key_id        = aws_kms_key.main.arn
+}
+
+resource "aws_cloudwatch_log_group" "flow" {
+  #checkov:skip=CKV_AWS_338:log_retention_days says how long; its default is a year.
+  name              = local.names["aws_cloudwatch_log_group.flow"]
+  retention_in_days = var.log_retention_days
+  kms_key_id        = aws_kms_key.main.arn
+}
+
+resource "aws_cloudwatch_log_group" "fsx" {
+  #checkov:skip=CKV_AWS_338:log_retention_days says how long; its default is a year.
+  count             = var.fsx == null ? 0 : 1
+  name              = local.names["aws_cloudwatch_log_group.fsx"]
+  retention_in_days = var.log_retention_days
+  kms_key_id        = aws_kms_key.main.arn
+}
+
+resource "aws_iam_role" "flow" {
+  name               = local.names["aws_iam_role.flow"]
+  description        = "Log of refused connections in the VPC of ${var.name}"
+  assume_role_policy = data.aws_iam_policy_document.trust["flow"].json
+}
+
+data "aws_iam_policy_document" "flow" {
+  statement {
+    sid       = "Write"
+    actions   = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+    resources = [aws_cloudwatch_log_group.flow.arn, "${aws_cloudwatch_log_group.flow.arn}:log-stream:*"]
+  }
+}
+
+resource "aws_iam_role_policy" "flow" {
+  name   = "logs"
+  role   = aws_iam_role.flow.id
+  policy = data.aws_iam_policy_document.flow.json
+}
+
+# Of the whole account: costs by tag are known only where the account has activated the tag for cost allocation.
+resource "aws_budgets_budget" "main" {
+  count        = var.budget == null ? 0 : 1
+  name         = local.names["aws_budgets_budget.main"]
+  budget_type  = "COST"
+  time_unit    = "MONTHLY"
+  limit_amount = tostring(var.budget.limit_usd)
+  limit_unit   = "USD"
+
+  dynamic "notification" {
+    for_each = { ACTUAL = 80, FORECASTED = 100 }
+    content {
+      notification_type          = notification.key
+      threshold                  = notification.value
+      threshold_type             = "PERCENTAGE"
+      comparison_operator        = "GREATER_THAN"
+      subscriber_email_addresses = [var.budget.email]
+    }
+  }
+}

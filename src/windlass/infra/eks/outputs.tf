@@ -1,0 +1,169 @@
+output "name" {
+  description = "Name of the cluster."
+  value       = aws_eks_cluster.main.name
+}
+
+output "region" {
+  description = "AWS region."
+  value       = var.region
+}
+
+output "account_id" {
+  description = "AWS account."
+  value       = local.account_id
+}
+
+output "arn" {
+  description = "ARN of the cluster."
+  value       = aws_eks_cluster.main.arn
+}
+
+output "endpoint" {
+  description = "URL of the API server."
+  value       = aws_eks_cluster.main.endpoint
+}
+
+output "certificate_authority" {
+  description = "Certificate of the API server's authority, PEM in base64."
+  value       = aws_eks_cluster.main.certificate_authority[0].data
+}
+
+output "kubernetes_version" {
+  description = "Version of Kubernetes."
+  value       = aws_eks_cluster.main.version
+}
+
+output "oidc_issuer" {
+  description = "Issuer of service account tokens."
+  value       = aws_eks_cluster.main.identity[0].oidc[0].issuer
+}
+
+output "vpc_id" {
+  description = "The VPC."
+  value       = aws_vpc.main.id
+}
+
+output "zones" {
+  description = "Availability zones."
+  value       = local.zones
+}
+
+output "private_subnet_ids" {
+  description = "Subnets of nodes and pods, in the order of the zones."
+  value       = [for zone in local.zones : aws_subnet.private[zone].id]
+}
+
+output "public_subnet_ids" {
+  description = "Subnets of NAT gateways and load balancers, in the order of the zones."
+  value       = [for zone in local.zones : aws_subnet.public[zone].id]
+}
+
+output "cluster_security_group_id" {
+  description = "The group that EKS made: of the control plane and of all nodes."
+  value       = aws_eks_cluster.main.vpc_config[0].cluster_security_group_id
+}
+
+output "node_security_group_id" {
+  description = "The nodes' further group: EFA, and the way to file systems."
+  value       = aws_security_group.node.id
+}
+
+output "bucket" {
+  description = "The bucket."
+  value       = aws_s3_bucket.main.id
+}
+
+output "repositories" {
+  description = "Address of each repository for images."
+  value       = { for name, repository in aws_ecr_repository.main : name => repository.repository_url }
+}
+
+output "efs_id" {
+  description = "The shared file system, or null."
+  value       = one(aws_efs_file_system.main[*].id)
+}
+
+output "efs_access_point_id" {
+  description = "Its access point, or null."
+  value       = one(aws_efs_access_point.main[*].id)
+}
+
+output "s3_files_id" {
+  description = "The file system over the bucket (S3 Files), or null."
+  value       = one([for resource in aws_cloudcontrolapi_resource.s3_files : jsondecode(resource.properties)["FileSystemId"]])
+}
+
+output "fsx_id" {
+  description = "The parallel file system, or null."
+  value       = one(aws_fsx_lustre_file_system.main[*].id)
+}
+
+output "fsx_dns_name" {
+  description = "Its address, or null."
+  value       = one(aws_fsx_lustre_file_system.main[*].dns_name)
+}
+
+output "fsx_mount_name" {
+  description = "Its name at mounting, or null."
+  value       = one(aws_fsx_lustre_file_system.main[*].mount_name)
+}
+
+output "fsx_association_id" {
+  description = "Its link to the bucket, or null."
+  value       = one(aws_fsx_data_repository_association.main[*].association_id)
+}
+
+output "fsx_zone" {
+  description = "Its availability zone, or null."
+  value       = var.fsx == null ? null : local.gpu_zone
+}
+
+output "sagemaker_role_arn" {
+  description = "Role of SageMaker's training jobs, or null."
+  value       = one(aws_iam_role.sagemaker[*].arn)
+}
+
+output "namespace" {
+  description = "Namespace of the runs."
+  value       = var.namespace
+}
+
+output "service_account" {
+  description = "Service account of the runs' pods."
+  value       = var.service_account
+}
+
+output "run_role_arn" {
+  description = "Role of the runs' pods."
+  value       = aws_iam_role.run.arn
+}
+
+output "node_role_arn" {
+  description = "Role of the nodes of node groups."
+  value       = aws_iam_role.node.arn
+}
+
+output "karpenter" {
+  description = "What Karpenter is told: its queue, its role, its nodes' role and instance profile; or null."
+  value = var.karpenter ? {
+    queue_name          = aws_sqs_queue.karpenter[0].name
+    controller_role_arn = aws_iam_role.karpenter[0].arn
+    node_role_name      = aws_iam_role.karpenter_node[0].name
+    instance_profile    = aws_iam_instance_profile.karpenter_node[0].name
+  } : null
+}
+
+output "load_balancer_controller_role_arn" {
+  description = "Role of the AWS Load Balancer Controller, or null."
+  value       = one(aws_iam_role.load_balancer_controller[*].arn)
+}
+
+output "kms_key_arn" {
+  description = "The key of all that is encrypted."
+  value       = aws_kms_key.main.arn
+}
+
+output "gpu_pools" {
+  description = "Names of the pools for training."
+  value       = keys(var.gpu_pools)
+}

@@ -1,0 +1,32 @@
+# Repositories for images.
+
+resource "aws_ecr_repository" "main" {
+  for_each             = toset(var.repositories)
+  name                 = replace(local.names["aws_ecr_repository.main"], "{key}", each.key)
+  image_tag_mutability = "IMMUTABLE"
+  # Images are built from code: they do not stop the destruction of the cluster.
+  force_delete = true
+
+  image_scanning_configuration {
+    scan_on_push = true
+  }
+
+  encryption_configuration {
+    encryption_type = "KMS"
+    kms_key         = aws_kms_key.main.arn
+  }
+}
+
+resource "aws_ecr_lifecycle_policy" "main" {
+  for_each   = toset(var.repositories)
+  repository = aws_ecr_repository.main[each.key].name
+
+  policy = jsonencode({
+    rules = [{
+      rulePriority = 1
+      description  = "Images without a tag"
+      selection    = { tagStatus = "untagged", countType = "sinceImagePushed", countUnit = "days", countNumber = 14 }
+      action       = { type = "expire" }
+    }]
+  })
+}

@@ -1,0 +1,189 @@
+# The bucket, the shared file system, and the file system over the bucket.
+
+resource "aws_s3_bucket" "main" {
+  #checkov:skip=CKV_AWS_18:Logs of accesses would need a second bucket; CloudTrail's data events are the account's choice.
+  #checkov:skip=CKV_AWS_144:Data for training and its results are not copied to another region, which would double their price.
+  #checkov:skip=CKV2_AWS_62:No part of the cluster waits for events of the bucket.
+  bucket        = local.names["aws_s3_bucket.main"]
+  force_destroy = var.bucket_force_destroy
+}
+
+resource "aws_s3_bucket_versioning" "main" {
+  bucket = aws_s3_bucket.main.id
+  versioning_configuration {
+    status = "Enabled"
+  }
+}
+
+resource "aws_s3_bucket_server_side_encryption_configuration" "main" {
+  bucket = aws_s3_bucket.main.id
+  rule {
+    # One key of the bucket for many objects: else each read of a small file is a request to KMS.
+    bucket_key_enabled = true
+    apply_server_side_encryption_by_default {
+      sse_algorithm     = "aws:kms"
+      kms_master_key_id = aws_kms_key.main.arn
+    }
+  }
+}
+
+resource "aws_s3_bucket_public_access_block" "main" {
+  bucket                  = aws_s3_bucket.main.id
+  block_public_acls       = true
+  block_public_policy     = true
+  ignore_public_acls      = true
+  restrict_public_buckets = true
+}
+
+data "aws_iam_policy_document" "bucket" {
+  statement {
+    sid       = "OnlyTls"
+    effect    = "Deny"
+    actions   = ["s3:*"]
+    resources = [local.bucket_arn, "${local.bucket_arn}/*"]
+    principals {
+      type        = "*"
+      identifiers = ["*"]
+    }
+    condition {
+      test     = "Bool"
+      variable = "aws:SecureTransport"
+      values   = ["false"]
+    }
+  }
+}
+
+resource "aws_s3_bucket_policy" "main" {
+  bucket = aws_s3_bucket.main.id
+  policy = data.aws_iam_policy_document.bucket.json
+
+  depends_on = [aws_s3_bucket_public_access_block.main]
+}
+
+resource "aws_s3_bucket_lifecycle_configuration" "main" {
+  bucket = aws_s3_bucket.main.id
+
+  rule {
+    id     = "old-versions"
+    status = "Enabled"
+    filter {}
+    # Checkpoints that are written over again and again would be kept for ever.
+    noncurrent_version_expiration {
+      noncurrent_days = 30
+    }
+    abort_incomplete_multipart_upload {
+      days_after_initiation = 7
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+
+  depends_on = [aws_s3_bucket_versioning.main]
+}
+
+resource "aws_security_group" "filesystem" {
+  count       = local.has_efs_driver || var.fsx != null ? 1 : 0
+  name        = local.names["aws_security_group.filesystem"]
+  description = "File systems of ${var.name}: from its nodes alone"
+  vpc_id      = aws_vpc.main.id
+  tags        = { Name = local.names["aws_security_group.filesystem"] }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "nfs" {
+  count                        = local.has_efs_driver ? 1 : 0
+  security_group_id            = aws_security_group.filesystem[0].id
+  referenced_security_group_id = aws_security_group.node.id
+  ip_protocol                  = "tcp"
+  from_port                    = 2049
+  to_port                      = 2049
+  description                  = "NFS from nodes"
+  tags                         = { Name = "${local.names["aws_security_group.filesystem"]}-nfs" }
+}
+
+resource "aws_efs_file_system" "main" {
+  count            = var.efs != null ? 1 : 0
+  creation_token   = local.names["aws_efs_file_system.main"]
+  encrypted        = true
+  kms_key_id       = aws_kms_key.main.arn
+  performance_mode = "generalPurpose"
+  throughput_mode  = var.efs.throughput
+  tags             = { Name = local.names["aws_efs_file_system.main"] }
+
+  lifecycle_policy {
+    transition_to_ia = "AFTER_30_DAYS"
+  }
+  lifecycle_policy {
+    transition_to_primary_storage_class = "AFTER_1_ACCESS"
+  }
+}
+
+data "aws_iam_policy_document" "efs" {
+  count     = var.efs != null ? 1 : 0
+  policy_id = var.name # EFS gives one where there is none
+
+  statement {
+    sid       = "MountTargets"
+    actions   = ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite", "elasticfilesystem:ClientRootAccess"]
+    resources = [aws_efs_file_system.main[0].arn]
+    principals {
+      type        = "AWS"
+      identifiers = ["*"]
+    }
+    condition {
+      test     = "Bool"
+      variable = "elasticfilesystem:AccessedViaMountTarget"
+      values   = ["true"]
+    }
+  }
+
+  statement {
+    sid       = "OnlyTls"
+    effect    = "Deny"
+    actions   = ["*"]
+    resources = [aws_efs_file_system.main[0].arn]
+    principals {
+      type        = "AWS"
+      identifiers = ["*"]
+    }
+    condition {
+      test     = "Bool"
+      variable = "aws:SecureTransport"
+      values   = ["false"]
+    }
+  }
+}
+
+resource "aws_efs_file_system_policy" "main" {
+  count          = var.efs != null ? 1 : 0
+  file_system_id = aws_efs_file_system.main[0].id
+  policy         = data.aws_iam_policy_document.efs[0].json
+}
+
+resource "aws_efs_mount_target" "main" {
+  for_each        = var.efs != null ? local.private_cidrs : {}
+  file_system_id  = aws_efs_file_system.main[0].id
+  subnet_id       = aws_subnet.private[each.key].id
+  security_groups = [aws_security_group.filesystem[0].id]
+}
+
+# Pods that run as different users write files of one owner.
+resource "aws_efs_access_point" "main" {
+  count          = var.efs != null ? 1 : 0
+  file_system_id = aws_efs_file_system.main[0].id
+  tags           = { Name = local.names["aws_efs_access_point.main"] }
+
+  posix_user {
+    uid = 1000
+    gid = 1000
+  }
+
+  root_directory {
+    path = "/windlass"
+    creation_info {
+      owner_uid   = 1000
+      owner_gid   = 1000
+      permissions = "0770"
+    }
+  }
+}

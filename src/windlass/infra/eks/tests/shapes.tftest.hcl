@@ -1,0 +1,234 @@
+# Plans of the main shapes, without AWS: `terraform init -backend=false && terraform test`.
+
+mock_provider "aws" {
+  mock_data "aws_caller_identity" {
+    defaults = { account_id = "123456789012" }
+  }
+  mock_data "aws_partition" {
+    defaults = { partition = "aws" }
+  }
+  mock_data "aws_availability_zones" {
+    defaults = { names = ["eu-west-1c", "eu-west-1a", "eu-west-1b", "eu-west-1d"] }
+  }
+  mock_data "aws_iam_policy_document" {
+    defaults = { json = "{}" }
+  }
+  mock_data "aws_eks_addon_version" {
+    defaults = { version = "v3.0.0-eksbuild.1" }
+  }
+}
+
+variables {
+  name   = "vision"
+  region = "eu-west-1"
+}
+
+run "defaults" {
+  command = plan
+
+  assert {
+    condition     = output.zones == tolist(["eu-west-1a", "eu-west-1b", "eu-west-1c"])
+    error_message = "Three zones are taken, in the order of their names."
+  }
+  assert {
+    condition     = aws_subnet.private["eu-west-1b"].cidr_block == "10.40.32.0/19" && aws_subnet.public["eu-west-1b"].cidr_block == "10.40.228.0/22"
+    error_message = "Subnets of a zone depend on its place alone."
+  }
+  assert {
+    condition     = alltrue([for subnet in aws_subnet.public : subnet.map_public_ip_on_launch != true]) && length(aws_nat_gateway.main) == 1
+    error_message = "One NAT gateway, and no public addresses."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.vpc_config[0].endpoint_private_access && !aws_eks_cluster.main.vpc_config[0].endpoint_public_access
+    error_message = "The API server is reached from the VPC alone."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.version == "1.35" && aws_eks_cluster.main.access_config[0].authentication_mode == "API" && length(aws_eks_cluster.main.enabled_cluster_log_types) == 5
+    error_message = "Kubernetes 1.35 with access entries and all logs."
+  }
+  assert {
+    condition     = aws_eks_node_group.system.ami_type == "AL2023_x86_64_STANDARD" && length(aws_eks_node_group.gpu) == 0
+    error_message = "System nodes run AL2023, and there are no GPU nodes."
+  }
+  assert {
+    condition     = aws_s3_bucket.main.bucket == "windlass-vision-123456789012" && !aws_s3_bucket.main.force_destroy && aws_s3_bucket_public_access_block.main.restrict_public_buckets
+    error_message = "The bucket has its default name, is private, and is not deleted with what it holds."
+  }
+  assert {
+    condition     = toset(keys(aws_eks_addon.pod)) == toset(["aws-ebs-csi-driver", "coredns"]) && length(aws_efs_file_system.main) == 0 && length(aws_fsx_lustre_file_system.main) == 0
+    error_message = "Drivers are installed only where they are needed."
+  }
+  assert {
+    condition     = alltrue([for template in [aws_launch_template.system] : template.metadata_options[0].http_tokens == "required" && template.metadata_options[0].http_put_response_hop_limit == 1])
+    error_message = "Pods do not reach the nodes' credentials."
+  }
+  assert {
+    condition     = output.karpenter.queue_name == "vision-karpenter" && output.karpenter.node_role_name == "vision-karpenter-node"
+    error_message = "Karpenter's queue and role have their names."
+  }
+}
+
+run "all_options" {
+  command = plan
+
+  variables {
+    zones                 = ["eu-west-1a", "eu-west-1b"]
+    nat                   = "per-zone"
+    kubernetes_version    = "1.36"
+    endpoint_public_cidrs = ["203.0.113.7/32"]
+    admin_principals      = ["arn:aws:iam::123456789012:role/platform"]
+    user_principals       = ["arn:aws:iam::123456789012:role/research"]
+    namespace             = "training"
+    system_nodes          = { instance_types = ["m7g.large"], max = 6 }
+    gpu_pools = {
+      a10g = { instance_types = ["g5.12xlarge", "g5.24xlarge"], capacity = "spot", labels = { team = "vision" } }
+      h100 = {
+        instance_types       = ["p5.48xlarge"]
+        efa_interfaces       = 32
+        placement_group      = true
+        parallel_pull        = true
+        disk_throughput_mibs = 1000
+      }
+      block = {
+        instance_types          = ["p5.48xlarge"]
+        capacity                = "capacity-block"
+        capacity_reservation_id = "cr-0123456789abcdef0"
+        zone                    = "eu-west-1b"
+        max                     = 2
+      }
+    }
+    efs                  = { throughput = "bursting" }
+    fsx                  = { deployment = "PERSISTENT_2", throughput = 250, size_gib = 2400, export_deleted = true }
+    s3_files             = true
+    s3_mountpoint        = true
+    bucket_name          = "results"
+    bucket_force_destroy = true
+    repositories         = ["vision", "team/serve"]
+    sagemaker            = true
+    budget               = { limit_usd = 500, email = "someone@example.com" }
+    tags                 = { team = "vision" }
+  }
+
+  assert {
+    condition     = length(aws_nat_gateway.main) == 2 && length(aws_eip.nat) == 2
+    error_message = "One NAT gateway in each zone."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.vpc_config[0].endpoint_public_access && aws_eks_cluster.main.vpc_config[0].public_access_cidrs == toset(["203.0.113.7/32"])
+    error_message = "The API server is open to the named addresses alone."
+  }
+  assert {
+    condition     = aws_eks_access_policy_association.main["arn:aws:iam::123456789012:role/research"].access_scope[0].namespaces == toset(["training"]) && endswith(aws_eks_access_policy_association.main["arn:aws:iam::123456789012:role/platform"].policy_arn, "AmazonEKSClusterAdminPolicy")
+    error_message = "Users have rights in the namespace, administrators in the cluster."
+  }
+  assert {
+    condition     = aws_eks_node_group.system.ami_type == "AL2023_ARM_64_STANDARD"
+    error_message = "Graviton nodes have their own image."
+  }
+  assert {
+    condition     = aws_eks_node_group.gpu["a10g"].capacity_type == "SPOT" && aws_eks_node_group.gpu["a10g"].scaling_config[0].min_size == 0 && aws_eks_node_group.gpu["a10g"].scaling_config[0].desired_size == 0
+    error_message = "GPU nodes begin at zero."
+  }
+  assert {
+    condition     = aws_eks_node_group.gpu["a10g"].labels["windlass.dev/pool"] == "a10g" && aws_eks_node_group.gpu["a10g"].labels["team"] == "vision" && one(aws_eks_node_group.gpu["a10g"].taint).key == "nvidia.com/gpu"
+    error_message = "GPU nodes have their labels and their taint."
+  }
+  assert {
+    condition     = toset(keys(aws_eks_addon.pod)) == toset(["aws-ebs-csi-driver", "aws-efs-csi-driver", "aws-fsx-csi-driver", "aws-mountpoint-s3-csi-driver", "coredns"])
+    error_message = "All drivers are installed."
+  }
+  assert {
+    condition     = length(aws_efs_mount_target.main) == 2 && aws_efs_file_system.main[0].throughput_mode == "bursting" && aws_efs_file_system.main[0].encrypted
+    error_message = "EFS has a mount target in each zone."
+  }
+  assert {
+    condition     = length(aws_cloudcontrolapi_resource.s3_files_mount_target) == 2 && length(aws_iam_role.sagemaker) == 1 && length(aws_ecr_repository.main) == 2
+    error_message = "S3 Files, SageMaker and the repositories are made."
+  }
+  assert {
+    condition     = aws_s3_bucket.main.bucket == "results" && aws_budgets_budget.main[0].limit_amount == "500"
+    error_message = "Names and limits are as given."
+  }
+  assert {
+    condition     = length(aws_launch_template.gpu["h100"].network_interfaces) == 32 && aws_launch_template.gpu["h100"].network_interfaces[0].interface_type == "efa" && aws_launch_template.gpu["h100"].network_interfaces[31].interface_type == "efa-only"
+    error_message = "One interface for each network card; the first has the node's address."
+  }
+  assert {
+    condition     = aws_launch_template.gpu["h100"].network_interfaces[0].device_index == 0 && aws_launch_template.gpu["h100"].network_interfaces[31].device_index == 1 && aws_launch_template.gpu["h100"].network_interfaces[31].network_card_index == 31
+    error_message = "Interfaces are on their cards."
+  }
+  assert {
+    condition     = aws_launch_template.gpu["h100"].placement[0].group_name == "vision-gpu-h100" && aws_placement_group.gpu["h100"].strategy == "cluster"
+    error_message = "Nodes share a placement group."
+  }
+  assert {
+    condition     = local.pool_zones["h100"] == tolist(["eu-west-1b"])
+    error_message = "Nodes of a placement group are in one zone, that of the file system."
+  }
+  assert {
+    condition     = strcontains(base64decode(aws_launch_template.gpu["h100"].user_data), "\"FastImagePull\": true") && aws_launch_template.gpu["h100"].block_device_mappings[0].ebs[0].iops == 4000
+    error_message = "Layers of an image are unpacked in parallel, on a disk that takes it."
+  }
+  assert {
+    condition     = aws_eks_node_group.gpu["block"].capacity_type == "CAPACITY_BLOCK" && aws_launch_template.gpu["block"].instance_market_options[0].market_type == "capacity-block"
+    error_message = "Nodes are started in the block."
+  }
+  assert {
+    condition     = aws_launch_template.gpu["block"].capacity_reservation_specification[0].capacity_reservation_target[0].capacity_reservation_id == "cr-0123456789abcdef0" && aws_launch_template.gpu["block"].instance_type == "p5.48xlarge"
+    error_message = "The template names the block and its instance type."
+  }
+  assert {
+    condition     = local.pool_zones["block"] == tolist(["eu-west-1b"])
+    error_message = "Nodes are in the zone of the block."
+  }
+  assert {
+    condition     = contains(aws_fsx_data_repository_association.main[0].s3[0].auto_export_policy[0].events, "DELETED") && !contains(aws_fsx_data_repository_association.main[0].s3[0].auto_import_policy[0].events, "DELETED")
+    error_message = "Deletions are exported where that is asked for, and never imported."
+  }
+}
+
+run "fsx_without_controllers" {
+  command = plan
+
+  variables {
+    gpu_pools                = { a100 = { instance_types = ["p4d.24xlarge"], zone = "eu-west-1c" } }
+    fsx                      = { import_prefix = "/datasets/" }
+    karpenter                = false
+    load_balancer_controller = false
+  }
+
+  assert {
+    condition     = output.fsx_zone == "eu-west-1c" && local.pool_zones["a100"] == tolist(["eu-west-1c"])
+    error_message = "The file system is in the zone of the GPU nodes."
+  }
+  assert {
+    condition     = aws_fsx_lustre_file_system.main[0].deployment_type == "SCRATCH_2" && aws_fsx_lustre_file_system.main[0].storage_capacity == 1200 && aws_fsx_lustre_file_system.main[0].skip_final_backup
+    error_message = "The cheapest file system that can be linked, without a backup that stays."
+  }
+  assert {
+    condition     = aws_fsx_data_repository_association.main[0].s3[0].auto_export_policy[0].events == tolist(["NEW", "CHANGED"]) && aws_fsx_data_repository_association.main[0].s3[0].auto_import_policy[0].events == tolist(["NEW", "CHANGED"])
+    error_message = "Deletions do not pass the link."
+  }
+  assert {
+    condition     = output.karpenter == null && length(aws_sqs_queue.karpenter) == 0 && length(aws_cloudwatch_event_target.karpenter) == 0 && length(aws_iam_role.load_balancer_controller) == 0
+    error_message = "Nothing of the controllers is made."
+  }
+}
+
+run "an_open_endpoint_is_refused" {
+  command = plan
+  variables { endpoint_public_cidrs = ["0.0.0.0/0"] }
+  expect_failures = [var.endpoint_public_cidrs]
+}
+
+run "a_capacity_block_needs_its_reservation_and_zone" {
+  command = plan
+  variables { gpu_pools = { block = { instance_types = ["p5.48xlarge"], capacity = "capacity-block" } } }
+  expect_failures = [var.gpu_pools]
+}
+
+run "a_pool_in_another_zone_is_refused" {
+  command = plan
+  variables { gpu_pools = { far = { instance_types = ["g5.xlarge"], zone = "eu-west-1d" } } }
+  expect_failures = [aws_eks_node_group.gpu["far"]]
+}

@@ -1,0 +1,337 @@
+# Costs are list prices of us-east-1 in 2026, to show what weighs; `windlass prices` has the dated table.
+
+variable "name" {
+  description = "Name of the cluster; the names of all that is made begin with it. 3 to 30 characters. No default. Free."
+  type        = string
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{1,28}[a-z0-9]$", var.name))
+    error_message = "The name has 3 to 30 lower-case letters, digits and '-', beginning with a letter."
+  }
+}
+
+variable "region" {
+  description = "AWS region, such as us-west-2. No default. Prices differ between regions by up to half."
+  type        = string
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "A region is written as us-west-2."
+  }
+}
+
+variable "zones" {
+  description = "Availability zones by name, two at least. Default [] = the first `zone_count` that are available; name them where zones must not change. Each zone adds a subnet pair and mount targets, which are free."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = length(var.zones) == 0 || (length(var.zones) >= 2 && length(var.zones) <= 6 && length(distinct(var.zones)) == length(var.zones))
+    error_message = "Name two to six different zones, or none."
+  }
+  validation {
+    condition     = alltrue([for zone in var.zones : startswith(zone, var.region)])
+    error_message = "All zones are in the region."
+  }
+}
+
+variable "zone_count" {
+  description = "Number of availability zones where `zones` names none, 2 to 6. Default 3. Traffic between zones costs 0.01 USD/GB in each direction."
+  type        = number
+  default     = 3
+  validation {
+    condition     = var.zone_count >= 2 && var.zone_count <= 6
+    error_message = "EKS needs two zones; there is room for six."
+  }
+}
+
+variable "kubernetes_version" {
+  description = "Version of Kubernetes, MAJOR.MINOR; one step up at a time. Default 1.35. A version past its standard support costs six times as much an hour."
+  type        = string
+  default     = "1.35"
+  validation {
+    condition     = can(regex("^1\\.[0-9]{2}$", var.kubernetes_version))
+    error_message = "A version is written as 1.35."
+  }
+}
+
+variable "support_type" {
+  description = "STANDARD: AWS upgrades the control plane when standard support ends. EXTENDED: it stays, for 0.60 instead of 0.10 USD/hour. Default STANDARD."
+  type        = string
+  default     = "STANDARD"
+  validation {
+    condition     = contains(["STANDARD", "EXTENDED"], var.support_type)
+    error_message = "STANDARD or EXTENDED."
+  }
+}
+
+variable "vpc_cidr" {
+  description = "Private addresses of nodes and pods, /16 to /20. Default 10.40.0.0/16; choose another where networks are peered. Free."
+  type        = string
+  default     = "10.40.0.0/16"
+  validation {
+    condition     = can(cidrnetmask(var.vpc_cidr)) && try(tonumber(split("/", var.vpc_cidr)[1]), 0) >= 16 && try(tonumber(split("/", var.vpc_cidr)[1]), 99) <= 20
+    error_message = "A range from /16 to /20, such as 10.40.0.0/16."
+  }
+}
+
+variable "nat" {
+  description = "NAT gateways: `one`, or one `per-zone` so that zones do not depend on each other. Default one. Each costs 0.045 USD/hour and 0.045 USD/GB."
+  type        = string
+  default     = "one"
+  validation {
+    condition     = contains(["one", "per-zone"], var.nat)
+    error_message = "one or per-zone."
+  }
+}
+
+variable "endpoint_public_cidrs" {
+  description = "Ranges of addresses from which the API server is reached over the Internet. Default [] = from the VPC alone. Free."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = alltrue([for cidr in var.endpoint_public_cidrs : can(cidrnetmask(cidr)) && !endswith(cidr, "/0")])
+    error_message = "Ranges such as 203.0.113.7/32; all of the Internet is not one."
+  }
+}
+
+variable "admin_principals" {
+  description = "ARNs of IAM roles and users that administer the cluster, besides the one that creates it, which EKS adds by itself and which must not be listed. Default []. Free."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = alltrue([for arn in var.admin_principals : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:(role|user)/", arn))])
+    error_message = "ARNs of roles and users, such as arn:aws:iam::123456789012:role/platform."
+  }
+}
+
+variable "user_principals" {
+  description = "ARNs of IAM roles and users that start runs in `namespace`. Default []. Free."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = alltrue([for arn in var.user_principals : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:(role|user)/", arn))])
+    error_message = "ARNs of roles and users, such as arn:aws:iam::123456789012:role/research."
+  }
+  validation {
+    condition     = length(setintersection(var.user_principals, var.admin_principals)) == 0
+    error_message = "An administrator needs no rights of a user."
+  }
+}
+
+variable "namespace" {
+  description = "Kubernetes namespace of the runs; its pods get the role for the bucket. Default `default`. Free."
+  type        = string
+  default     = "default"
+}
+
+variable "service_account" {
+  description = "Kubernetes service account of the runs' pods in `namespace`. Default `default`. Free."
+  type        = string
+  default     = "default"
+}
+
+variable "system_nodes" {
+  description = "Nodes for operators: instance types (the first preferred; of one architecture), nodes at least and at most, disk in GiB. Default 2 to 4 of m7i.large with 50 GiB. Each m7i.large costs 0.10 USD/hour, its disk 0.08 USD/GiB-month."
+  type = object({
+    instance_types = optional(list(string), ["m7i.large"])
+    min            = optional(number, 2)
+    max            = optional(number, 4)
+    disk_gib       = optional(number, 50)
+  })
+  default = {}
+  validation {
+    condition     = var.system_nodes.min >= 1 && var.system_nodes.max >= var.system_nodes.min
+    error_message = "One node at least, and max not below min: operators must run."
+  }
+  validation {
+    condition     = length(distinct([for type in var.system_nodes.instance_types : can(regex("^[a-z]+[0-9]+g[a-z]*\\.", type))])) == 1
+    error_message = "Instance types of one architecture, one at least."
+  }
+}
+
+variable "gpu_pools" {
+  description = "Managed node groups for training by name: instance types, capacity (on-demand, spot or capacity-block with its capacity_reservation_id and zone), nodes at least (0 = from zero) and at most, zone, EFA interfaces of a node (0 = none), a placement group, disk in GiB and its throughput in MiB/s, parallel_pull (unpacks image layers in parallel; needs 600 MiB/s), AMI type, labels, and whether nodes are tainted nvidia.com/gpu. Default {} = none. `min` nodes are paid for at all times; throughput above 125 costs 0.04 USD/MiB/s-month."
+  type = map(object({
+    instance_types          = list(string)
+    capacity                = optional(string, "on-demand")
+    capacity_reservation_id = optional(string)
+    min                     = optional(number, 0)
+    max                     = optional(number, 4)
+    zone                    = optional(string)
+    efa_interfaces          = optional(number, 0)
+    placement_group         = optional(bool, false)
+    disk_gib                = optional(number, 200)
+    disk_throughput_mibs    = optional(number, 600)
+    parallel_pull           = optional(bool, false)
+    ami_type                = optional(string, "AL2023_x86_64_NVIDIA")
+    labels                  = optional(map(string), {})
+    taint                   = optional(bool, true)
+  }))
+  default = {}
+  validation {
+    condition     = alltrue([for name, pool in var.gpu_pools : can(regex("^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$", name)) && length(pool.instance_types) > 0])
+    error_message = "A pool has a name of at most 20 lower-case letters, digits and '-', and one instance type at least."
+  }
+  validation {
+    condition     = alltrue([for pool in values(var.gpu_pools) : contains(["on-demand", "spot", "capacity-block"], pool.capacity)])
+    error_message = "capacity is on-demand, spot or capacity-block."
+  }
+  validation {
+    condition     = alltrue([for pool in values(var.gpu_pools) : pool.capacity != "capacity-block" || (pool.capacity_reservation_id != null && pool.zone != null && length(pool.instance_types) == 1)])
+    error_message = "A capacity block needs its capacity_reservation_id, the zone that it was bought in, and its one instance type."
+  }
+  validation {
+    condition     = alltrue([for pool in values(var.gpu_pools) : pool.min >= 0 && pool.max >= max(pool.min, 1)])
+    error_message = "max is 1 at least, and not below min."
+  }
+  validation {
+    condition     = alltrue([for pool in values(var.gpu_pools) : pool.disk_throughput_mibs >= 125 && pool.disk_throughput_mibs <= 1000])
+    error_message = "disk_throughput_mibs is 125 to 1000."
+  }
+  validation {
+    condition     = alltrue([for pool in values(var.gpu_pools) : !pool.parallel_pull || pool.disk_throughput_mibs >= 600])
+    error_message = "parallel_pull needs disk_throughput_mibs of 600: on a slower disk it makes pulls slower."
+  }
+  validation {
+    condition     = alltrue([for pool in values(var.gpu_pools) : pool.efa_interfaces >= 0 && pool.efa_interfaces <= 32])
+    error_message = "efa_interfaces is 0 to 32: as many as the instance type has network cards."
+  }
+}
+
+variable "karpenter" {
+  description = "Whether to make the roles, queue and event rules of Karpenter, which starts nodes when pods wait. Default true. The queue costs cents a month; nodes cost what Karpenter starts."
+  type        = bool
+  default     = true
+}
+
+variable "load_balancer_controller" {
+  description = "Whether to make the role of the AWS Load Balancer Controller. Default true. Free; each load balancer that a Service asks for costs 0.0225 USD/hour."
+  type        = bool
+  default     = true
+}
+
+variable "addon_versions" {
+  description = "Versions of EKS add-ons by name, such as { coredns = \"v1.12.1-eksbuild.2\" }. Default {}: EKS's default for the version of Kubernetes, and the newest of the EFS driver. Free."
+  type        = map(string)
+  default     = {}
+}
+
+variable "efs" {
+  description = "A shared file system (EFS): throughput `elastic` (billed by use: 0.03 USD/GB read, 0.06 written) or `bursting` (grows with what is stored). Default null = none. 0.30 USD/GB-month stored, 0.016 after 30 days without access."
+  type        = object({ throughput = optional(string, "elastic") })
+  default     = null
+  validation {
+    condition     = var.efs == null ? true : contains(["elastic", "bursting"], var.efs.throughput)
+    error_message = "throughput is elastic or bursting."
+  }
+}
+
+variable "fsx" {
+  description = "A parallel file system (FSx for Lustre) in the zone of the GPU nodes, linked to `import_prefix` of the bucket: size in GiB (1200, or a multiple of 2400), deployment SCRATCH_2 or PERSISTENT_2, throughput in MB/s for each TiB of PERSISTENT_2 (125, 250, 500, 1000), export of new and changed files, export of deletions. Default null = none. SCRATCH_2 costs 0.14 USD/GB-month whether used or not: 168 USD for 1200 GiB."
+  type = object({
+    size_gib       = optional(number, 1200)
+    deployment     = optional(string, "SCRATCH_2")
+    throughput     = optional(number)
+    import_prefix  = optional(string, "fsx/")
+    export         = optional(bool, true)
+    export_deleted = optional(bool, false)
+  })
+  default = null
+  validation {
+    condition     = var.fsx == null ? true : (var.fsx.size_gib == 1200 || (var.fsx.size_gib > 0 && var.fsx.size_gib % 2400 == 0))
+    error_message = "size_gib is 1200 or a multiple of 2400."
+  }
+  validation {
+    condition     = var.fsx == null ? true : contains(["SCRATCH_2", "PERSISTENT_2"], var.fsx.deployment)
+    error_message = "deployment is SCRATCH_2 or PERSISTENT_2: no other can be linked to a bucket."
+  }
+  validation {
+    condition     = var.fsx == null ? true : (var.fsx.throughput == null || (var.fsx.deployment == "PERSISTENT_2" && contains([125, 250, 500, 1000], coalesce(var.fsx.throughput, 0))))
+    error_message = "throughput is for PERSISTENT_2: 125, 250, 500 or 1000 MB/s for each TiB."
+  }
+}
+
+variable "s3_files" {
+  description = "Whether the bucket can be mounted as a file system by NFS (Amazon S3 Files). Default false. The part of the data that is in use costs as much as EFS."
+  type        = bool
+  default     = false
+}
+
+variable "s3_mountpoint" {
+  description = "Whether to install the Mountpoint for S3 driver, which mounts the bucket for sequential reads and writes. Default false. Free; requests cost as usual."
+  type        = bool
+  default     = false
+}
+
+variable "bucket_name" {
+  description = "Name of the bucket for data, code and results. Default \"\" = windlass-NAME-ACCOUNT. 0.023 USD/GB-month; old versions of objects are kept for 30 days and cost the same."
+  type        = string
+  default     = ""
+  validation {
+    condition     = var.bucket_name == "" || can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", var.bucket_name))
+    error_message = "3 to 63 lower-case letters, digits, '-' and '.', without s3://."
+  }
+}
+
+variable "bucket_force_destroy" {
+  description = "Whether destroying the cluster deletes what the bucket holds; else a bucket that is not empty stops the destruction. Default false. Free."
+  type        = bool
+  default     = false
+}
+
+variable "repositories" {
+  description = "Repositories for images (ECR), by name. Default [] = none. 0.10 USD/GB-month; images without a tag are removed after 14 days."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = alltrue([for repository in var.repositories : can(regex("^[a-z0-9][a-z0-9._/-]{1,199}$", repository))])
+    error_message = "A repository has a name of lower-case letters, digits, '.', '_', '/' and '-'."
+  }
+}
+
+variable "sagemaker" {
+  description = "Whether to make a role with which SageMaker's training jobs use the bucket and the repositories. Default false. Free."
+  type        = bool
+  default     = false
+}
+
+variable "log_retention_days" {
+  description = "Days that the logs of the control plane, of refused connections and of FSx are kept. Default 365. 0.50 USD/GB written, 0.03 USD/GB-month kept."
+  type        = number
+  default     = 365
+  validation {
+    condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653], var.log_retention_days)
+    error_message = "CloudWatch keeps logs for 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731 … days."
+  }
+}
+
+variable "budget" {
+  description = "A message to `email` when the account's costs of a month reach 80 % of `limit_usd`, and when the forecast exceeds it. Default null = none. Two budgets are free."
+  type        = object({ limit_usd = number, email = string })
+  default     = null
+  validation {
+    condition     = var.budget == null ? true : var.budget.limit_usd > 0
+    error_message = "limit_usd is above zero."
+  }
+}
+
+variable "tags" {
+  description = "Tags of all that is made, for cost reports. Default {}. Free."
+  type        = map(string)
+  default     = {}
+  validation {
+    condition     = alltrue([for key in keys(var.tags) : !startswith(key, "windlass.dev/") && !startswith(lower(key), "aws:")])
+    error_message = "Tags that begin with windlass.dev/ or aws: are set by Windlass and by AWS."
+  }
+}
+
+variable "endpoints" {
+  description = "URLs of services by the provider's names (ec2, eks, s3, …), for an emulator of AWS. Default {} = AWS; so is an empty one. Free."
+  type        = map(string)
+  default     = {}
+  validation {
+    condition = alltrue([for service in keys(var.endpoints) : contains([
+      "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
+      "s3", "sqs", "sts",
+    ], service)])
+    error_message = "budgets, cloudcontrolapi, cloudformation, ec2, ecr, efs, eks, events, fsx, iam, kms, logs, s3, sqs and sts are used."
+  }
+}

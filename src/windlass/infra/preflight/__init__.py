@@ -1,0 +1,1 @@
+"""Checks of an account before and after `cluster up`: programs, identity, permissions, quotas, offers. Reads only."""

@@ -1,0 +1,194 @@
+"""Turns `terraform show -json` of a saved plan into the changes that it holds."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+MASK: Final = "(sensitive)"
+
+
+class Action(enum.StrEnum):
+    """What a plan does with a resource."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    REPLACE = "replace"
+    DELETE = "delete"
+    READ = "read"
+    IMPORT = "import"
+    """The resource exists and gets into the state; it is not changed."""
+    FORGET = "forget"
+    """The resource leaves the state and goes on to exist."""
+    NONE = "no-op"
+
+
+_ACTIONS: Final = {
+    ("create",): Action.CREATE,
+    ("update",): Action.UPDATE,
+    ("delete",): Action.DELETE,
+    ("read",): Action.READ,
+    ("no-op",): Action.NONE,
+    ("forget",): Action.FORGET,
+    ("delete", "create"): Action.REPLACE,
+    ("create", "delete"): Action.REPLACE,
+    ("create", "forget"): Action.REPLACE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One resource of a plan."""
+
+    address: str
+    type: str
+    name: str
+    """The last part of the address without an index."""
+    action: Action
+    before: Mapping[str, Any]
+    """Attributes as they are, sensitive ones masked; empty for a resource that does not exist."""
+    after: Mapping[str, Any]
+    """Attributes as planned, as far as they are known, sensitive ones masked; empty for a resource that goes."""
+    unknown: Mapping[str, Any]
+    """Attributes that are known only after apply: those with a true value."""
+    reason: str = ""
+    """Why a resource is replaced or deleted, in Terraform's word: `replace_because_tainted`."""
+    import_id: str = ""
+    """The id under which it is imported; empty for a resource that is not."""
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Names of the attributes that change."""
+        names = {*self.before, *self.after, *(name for name, value in self.unknown.items() if value)}
+        return tuple(sorted(name for name in names if self._differs(name)))
+
+    def _differs(self, name: str) -> bool:
+        before, after = self.before.get(name), self.after.get(name)
+        return bool(self.unknown.get(name)) or (
+            before != after and bool(before or after)
+        )  # null, "", [] and {} are one
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What a plan does."""
+
+    changes: tuple[Change, ...]
+    """Without resources that stay as they are, and without data sources."""
+    drift: tuple[Change, ...] = ()
+    """What was changed outside Terraform, found when the plan was made."""
+    output_changes: tuple[str, ...] = ()
+
+    @property
+    def drift_to_undo(self) -> tuple[Change, ...]:
+        """Drift that the plan changes back.
+
+        The rest are attributes that AWS fills in after the creation, or that the configuration leaves open.
+        """
+        planned = {change.address for change in self.changes}
+        return tuple(change for change in self.drift if change.address in planned)
+
+    def _count(self, *actions: Action) -> int:
+        return sum(change.action in actions for change in self.changes)
+
+    @property
+    def add(self) -> int:
+        """Number of resources to create, those to replace included."""
+        return self._count(Action.CREATE, Action.REPLACE)
+
+    @property
+    def change(self) -> int:
+        """Number of resources to change in place."""
+        return self._count(Action.UPDATE)
+
+    @property
+    def destroy(self) -> int:
+        """Number of resources to destroy, those to replace included."""
+        return self._count(Action.DELETE, Action.REPLACE)
+
+    @property
+    def replace(self) -> int:
+        """Number of resources to destroy and create again."""
+        return self._count(Action.REPLACE)
+
+    @property
+    def imports(self) -> int:
+        """Number of resources to import, those that are changed too included."""
+        return sum(bool(change.import_id) for change in self.changes)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be done to any resource."""
+        return not self.changes
+
+    @property
+    def text(self) -> str:
+        """`8 to add, 1 to change, 0 to destroy`, and what is imported or replaced."""
+        words = [f"{self.add} to add", f"{self.change} to change", f"{self.destroy} to destroy"]
+        words += [f"{self.imports} to import"] if self.imports else []
+        text = ", ".join(words)
+        return f"{text} ({self.replace} of them replaced)" if self.replace else text
+
+
+def summary_of(plan: Mapping[str, Any]) -> PlanSummary:
+    """The summary of a plan as `terraform show -json` prints it (format version 1)."""
+    changes = tuple(
+        change for change in _changes(plan.get("resource_changes")) if change.action not in (Action.NONE, Action.READ)
+    )
+    drift = tuple(
+        change for change in _changes(plan.get("resource_drift")) if change.action is not Action.NONE and change.changed
+    )
+    outputs = plan.get("output_changes") or {}
+    changed = tuple(sorted(name for name, found in outputs.items() if found.get("actions") != ["no-op"]))
+    return PlanSummary(changes, drift, changed)
+
+
+def _changes(found: Any) -> Iterator[Change]:
+    for one in found or ():
+        if one.get("mode") == "managed":
+            yield _change(one)
+
+
+def _change(found: Mapping[str, Any]) -> Change:
+    change = found["change"]
+    action = _ACTIONS.get(tuple(change["actions"]), Action.UPDATE)
+    import_id = str((change.get("importing") or {}).get("id") or "")
+    if import_id and action is Action.NONE:
+        action = Action.IMPORT
+    unknown = change.get("after_unknown")
+    return Change(
+        address=found["address"],
+        type=found["type"],
+        name=found["name"],
+        action=action,
+        before=masked(change.get("before"), change.get("before_sensitive")),
+        after=masked(change.get("after"), change.get("after_sensitive")),
+        unknown=unknown if isinstance(unknown, dict) else {},
+        reason=str(found.get("action_reason") or ""),
+        import_id=import_id,
+    )
+
+
+def masked(values: Any, sensitive: Any) -> dict[str, Any]:
+    """Attributes of a resource, with MASK for those that Terraform marks as sensitive."""
+    return {name: _masked(value, _part(sensitive, name)) for name, value in (values or {}).items()}
+
+
+def _masked(value: Any, sensitive: Any) -> Any:
+    if sensitive is True:
+        return MASK
+    if isinstance(value, dict):
+        return {name: _masked(one, _part(sensitive, name)) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_masked(one, _part(sensitive, index)) for index, one in enumerate(value)]
+    return value
+
+
+def _part(sensitive: Any, key: str | int) -> Any:
+    if isinstance(sensitive, dict):
+        return sensitive.get(key)
+    if isinstance(sensitive, list) and isinstance(key, int) and key < len(sensitive):
+        return sensitive[key]
+    return sensitive is True

@@ -1,0 +1,247 @@
+"""Turns the JSON lines that Terraform prints (`-json`, the machine-readable UI) into typed events.
+
+Format: https://developer.hashicorp.com/terraform/internals/machine-readable-ui
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class CommandStarted:
+    """A Terraform command runs."""
+
+    command: str
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnded:
+    """A Terraform command has ended."""
+
+    command: str
+    exit_code: int | None
+    """None where another Windlass had started it: only the parent of a process learns its exit code."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan contains this change."""
+
+    address: str
+    action: str
+    """`create`, `update`, `replace`, `delete`, `import`, `move`, `read`."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drifted:
+    """A resource was changed or deleted outside Terraform."""
+
+    address: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceStarted:
+    """Terraform works on a resource; `action` is `create`, `update`, `delete`, `read` or `import`."""
+
+    address: str
+    type: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceProgress:
+    """Terraform still works on a resource (every 10 seconds)."""
+
+    address: str
+    type: str
+    action: str
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceDone:
+    """A resource is as planned."""
+
+    address: str
+    type: str
+    action: str
+    elapsed_seconds: float
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceFailed:
+    """An operation on a resource has failed; a Diagnostic with its address follows."""
+
+    address: str
+    type: str
+    action: str
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """An error or a warning of Terraform or of a provider."""
+
+    severity: str
+    """`error` or `warning`."""
+    summary: str
+    detail: str = ""
+    address: str = ""
+    """Of the resource that it is about; empty for the configuration as a whole."""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the command fails because of it."""
+        return self.severity == "error"
+
+    @property
+    def where(self) -> str:
+        """`vpc.tf:12`; empty where Terraform names no place."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Number of resources of a plan, or of a finished apply or destroy."""
+
+    operation: str
+    """`plan`, `apply` or `destroy`."""
+    add: int
+    change: int
+    destroy: int
+    imports: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence of Terraform or of Windlass: waiting for a lock, stopping."""
+
+    text: str
+
+
+Event = (
+    CommandStarted
+    | CommandEnded
+    | Planned
+    | Drifted
+    | ResourceStarted
+    | ResourceProgress
+    | ResourceDone
+    | ResourceFailed
+    | Diagnostic
+    | Counted
+    | Note
+)
+OnEvent = Callable[[Event], None]
+
+
+def ignore(_event: Event) -> None:
+    """The callback of a caller that shows no progress."""
+
+
+_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def parse_line(line: str) -> Event | None:
+    """The event of one line of output; None for lines that carry none.
+
+    A line that is not JSON becomes a Note: Terraform prints panics and problems of its CLI configuration as text.
+    """
+    text = _COLOR.sub("", line).strip()
+    if not text:
+        return None
+    try:
+        message = json.loads(text)
+    except ValueError:
+        return Note(text)
+    if not isinstance(message, dict):
+        return Note(text)
+    parse = _PARSERS.get(str(message.get("type", "")))
+    try:
+        return parse(message) if parse else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Note(str(message.get("@message", text)))
+
+
+def _planned(message: Mapping[str, Any]) -> Event:
+    change = message["change"]
+    return Planned(change["resource"]["addr"], change["action"], change.get("reason", ""))
+
+
+def _drifted(message: Mapping[str, Any]) -> Event:
+    return Drifted(message["change"]["resource"]["addr"], message["change"]["action"])
+
+
+def _started(message: Mapping[str, Any]) -> Event:
+    return ResourceStarted(*_hook(message))
+
+
+def _progress(message: Mapping[str, Any]) -> Event:
+    return ResourceProgress(*_hook(message), float(message["hook"].get("elapsed_seconds", 0)))
+
+
+def _done(message: Mapping[str, Any]) -> Event:
+    hook = message["hook"]
+    return ResourceDone(*_hook(message), float(hook.get("elapsed_seconds", 0)), str(hook.get("id_value") or ""))
+
+
+def _errored(message: Mapping[str, Any]) -> Event:
+    return ResourceFailed(*_hook(message), float(message["hook"].get("elapsed_seconds", 0)))
+
+
+def _hook(message: Mapping[str, Any]) -> tuple[str, str, str]:
+    hook = message["hook"]
+    return hook["resource"]["addr"], hook["resource"]["resource_type"], hook["action"]
+
+
+def _diagnostic(message: Mapping[str, Any]) -> Event:
+    return diagnostic_of(message["diagnostic"])
+
+
+def diagnostic_of(found: Mapping[str, Any]) -> Diagnostic:
+    """A diagnostic object, as in the stream and in `terraform validate -json`."""
+    place = found.get("range") or {}
+    return Diagnostic(
+        severity=str(found.get("severity", "error")),
+        summary=str(found.get("summary", "")),
+        detail=str(found.get("detail", "")),
+        address=str(found.get("address", "")),
+        file=str(place.get("filename", "")),
+        line=int((place.get("start") or {}).get("line", 0)),
+    )
+
+
+def _counted(message: Mapping[str, Any]) -> Event:
+    changes = message["changes"]
+    numbers = (int(changes.get(name, 0)) for name in ("add", "change", "remove", "import"))
+    return Counted(str(changes["operation"]), *numbers)
+
+
+def _log(message: Mapping[str, Any]) -> Event:
+    return Note(str(message["@message"]))
+
+
+_PARSERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
+    "planned_change": _planned,
+    "resource_drift": _drifted,
+    "apply_start": _started,
+    "apply_progress": _progress,
+    "apply_complete": _done,
+    "apply_errored": _errored,
+    "diagnostic": _diagnostic,
+    "change_summary": _counted,
+    "log": _log,
+}

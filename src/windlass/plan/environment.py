@@ -1,0 +1,169 @@
+"""The variables by which ranks know themselves, their sizes and each other, by launcher. Pure.
+
+| launcher | what its ranks find |
+|---|---|
+| `torchrun`, `pytorch`, `mpi` | those of torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py), plus
+  `NODE_RANK`: a script that runs under torchrun finds here what it finds there |
+| `tensorflow` | `TF_CONFIG` (tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py) |
+| `jax` | `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`; since JAX itself reads only the first of
+  them (jax/_src/distributed.py), also those by which it detects Open MPI (jax/_src/clusters/ompi_cluster.py) |
+| `plain` | none: scripts that test for `RANK` take their path for several ranks where they find it |
+
+All have the `WINDLASS_…` ones. `compose` says which source of a variable overrides which.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+RESUME_VARIABLE: Final = "WINDLASS_RESUME_FROM"
+"""Names the checkpoint that the user has asked for; `train/checkpoint` reads it."""
+STATUS_VARIABLES: Final = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN")
+"""Where the libraries of a Python rank may post its progress; see `worker/statusserver.py`."""
+STATUS_VARIABLES_OF_USERS: Final = (
+    *STATUS_VARIABLES,
+    "KUBEFLOW_TRAINER_SERVER_CA_CERT",
+    "DISABLE_KUBEFLOW_INTEGRATION",
+)
+"""A user who has set one of these has decided where progress is posted, or that it is not."""
+RANK_NUMBERS: Final = ("WINDLASS_RANK", "WINDLASS_LOCAL_RANK", "WINDLASS_NODE_RANK")
+"""What each rank has of its own whatever its launcher is; arguments may name them: see `arguments.py`."""
+OF_TORCH: Final = frozenset(("torchrun", "pytorch", "mpi"))
+"""Launchers whose ranks find the variables of torchrun."""
+RANK_PORT: Final = 21000
+"""The first of the ports at which ranks listen that have a network of their own: below those that kernels assign."""
+
+
+def needs_rank_ports(launcher: str) -> bool:
+    """Whether each rank is to listen on a port that all others know."""
+    return launcher == "tensorflow"
+
+
+def consecutive_ports(launcher: str, num_nodes: int, procs_per_node: int, attempt: int) -> tuple[int, ...]:
+    """Ports by rank, where each node has a network of its own; none where the launcher needs none.
+
+    Those of the next attempt differ: a rank that outlived its attempt must not be taken for one of the next.
+    """
+    if not needs_rank_ports(launcher):
+        return ()
+    first = RANK_PORT + attempt % 8 * procs_per_node
+    return tuple(first + local for _ in range(num_nodes) for local in range(procs_per_node))
+
+
+def contract(
+    *, run_id: str, launcher: str, max_restarts: int, output_dir: str, checkpoint_dir: str, data: Mapping[str, str],
+    checkpoint_every: float | str | None = None, checkpoint_keep: int | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """What a script is promised and no attempt changes. `data` maps the names of data sets to their folders.
+
+    `checkpoint_every` is a number of seconds, or `20 steps`; None where the script decides.
+    """
+    every = f"{checkpoint_every:.12g}" if isinstance(checkpoint_every, int | float) else checkpoint_every
+    of_torch = {
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+    return {
+        **(of_torch if launcher in OF_TORCH else {}),
+        "WINDLASS_RUN_ID": run_id,
+        "WINDLASS_OUTPUT_DIR": output_dir,
+        "WINDLASS_CHECKPOINT_DIR": checkpoint_dir,
+        **({} if checkpoint_keep is None else {"WINDLASS_CHECKPOINT_KEEP": str(checkpoint_keep)}),
+        **({} if every is None else {"WINDLASS_CHECKPOINT_EVERY": every}),
+        **{data_variable(name): folder for name, folder in data.items()},
+    }
+
+
+def of_attempt(launcher: str, number: int, addr: str, port: int, addresses: Sequence[str]) -> dict[str, str]:
+    """What is known only when an attempt starts: where its ranks meet, and the addresses of its nodes in order."""
+    found = {
+        "WINDLASS_ATTEMPT": str(number),
+        "WINDLASS_HOSTS": ",".join(_reachable(addr, addresses)),
+        "WINDLASS_MASTER_ADDR": addr,
+        "WINDLASS_MASTER_PORT": str(port),
+    }
+    if launcher in OF_TORCH:
+        found |= {"MASTER_ADDR": addr, "MASTER_PORT": str(port), "TORCHELASTIC_RESTART_COUNT": str(number - 1)}
+    if launcher == "jax":
+        found["JAX_COORDINATOR_ADDRESS"] = f"{addr}:{port}"
+        found["OMPI_MCA_orte_hnp_uri"] = f"4096.0;tcp://{addr}:{port}"  # that it is there is what JAX looks for
+    return found
+
+
+def of_group(launcher: str, num_nodes: int, procs_per_node: int) -> dict[str, str]:
+    """How many ranks there are: it changes when an elastic job continues on fewer nodes, or more."""
+    world_size = str(num_nodes * procs_per_node)
+    found = {
+        "WINDLASS_WORLD_SIZE": world_size,
+        "WINDLASS_LOCAL_WORLD_SIZE": str(procs_per_node),
+        "WINDLASS_NUM_NODES": str(num_nodes),
+    }
+    if launcher in OF_TORCH:
+        found |= {
+            "WORLD_SIZE": world_size,
+            "LOCAL_WORLD_SIZE": str(procs_per_node),
+            "GROUP_WORLD_SIZE": str(num_nodes),
+            "ROLE_WORLD_SIZE": world_size,
+        }
+    if launcher == "jax":
+        found |= {"JAX_NUM_PROCESSES": world_size, "OMPI_COMM_WORLD_SIZE": world_size}
+    return found
+
+
+def of_rank(launcher: str, rank: int, local_rank: int, place: int) -> dict[str, str]:
+    """What is one rank's own; `place` is that of its node among the members."""
+    found = dict(zip(RANK_NUMBERS, map(str, (rank, local_rank, place)), strict=True))
+    if launcher in OF_TORCH:
+        found |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "ROLE_RANK": str(rank),
+            "NODE_RANK": str(place),
+            "GROUP_RANK": str(place),
+        }
+    if launcher == "jax":
+        found |= {
+            "JAX_PROCESS_ID": str(rank),
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank),
+        }
+    return found
+
+
+def of_rank_in_attempt(
+    launcher: str, rank: int, procs_per_node: int, addresses: Sequence[str], ports: Sequence[int]
+) -> dict[str, str]:
+    """What is one rank's own, and known only when an attempt starts. `ports` are by rank.
+
+    Raises ValueError where the launcher needs ports and the engine gives none: ranks would train alone.
+    """
+    if not needs_rank_ports(launcher):
+        return {}
+    if not ports:
+        raise ValueError(f"launcher: {launcher} needs a port for each rank, which this engine does not reserve")
+    workers = [f"{addresses[number // procs_per_node]}:{port}" for number, port in enumerate(ports)]
+    task = {"type": "worker", "index": rank}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+
+
+def known_at_start(launcher: str, *, is_python: bool, taken: Collection[str]) -> tuple[str, ...]:
+    """Names of the variables that only an attempt sets. `taken` are those that the user has set already."""
+    posts = is_python and not any(name in taken for name in STATUS_VARIABLES_OF_USERS)
+    of_rank = ("TF_CONFIG",) if needs_rank_ports(launcher) else ()
+    return (*sorted(of_attempt(launcher, 1, "", 0, ())), *of_rank, *(STATUS_VARIABLES if posts else ()))
+
+
+def data_variable(name: str) -> str:
+    """The variable that holds a data set's folder: `coco-2017` → `WINDLASS_DATA_COCO_2017`."""
+    return "WINDLASS_DATA_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def _reachable(addr: str, addresses: Sequence[str]) -> Sequence[str]:
+    """The addresses of the nodes; of one alone that by which it reaches itself, since its name may not be known."""
+    return (addr,) if len(addresses) == 1 else addresses

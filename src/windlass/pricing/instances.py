@@ -1,0 +1,115 @@
+"""Facts of EC2 instance types (vCPUs, memory, GPUs, network, local disks) from the embedded table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import near
+
+COLUMNS: Final = (
+    "name", "vcpus", "cores", "memory_mib", "architecture", "accelerator", "count", "model", "accelerator_mib",
+    "efa_interfaces", "network_cards", "network_gbps", "network_peak_gbps", "nvme_gb",
+)  # fmt: skip
+"""Columns of `data/instance_types.csv`; an empty cell is 0, or unknown for the network."""
+SAGEMAKER: Final = "ml."
+"""Prefix of SageMaker's names: the hardware is that of the EC2 type, the price is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """What an instance type has, as EC2's DescribeInstanceTypes describes it."""
+
+    name: str
+    """Such as `g5.12xlarge`."""
+    vcpus: int
+    cores: int
+    """Processor cores; 0 where the number is not published."""
+    memory_mib: int
+    architecture: str
+    """`x86_64` or `arm64`."""
+    gpus: int
+    """GPUs; a type with a part of a GPU has 1."""
+    gpu_model: str
+    """Such as `A10G`; empty without GPUs."""
+    gpu_maker: str
+    """`nvidia`, `amd`, …; empty without GPUs."""
+    gpu_memory_mib: int
+    """Memory of one GPU."""
+    neuron_devices: int
+    """Trainium or Inferentia devices."""
+    neuron_model: str
+    """Such as `Trainium2`; empty without them."""
+    neuron_memory_mib: int
+    """Memory of one device."""
+    efa_interfaces: int
+    """Elastic Fabric Adapters at most; 0 where the type has none."""
+    network_cards: int
+    """Network cards; each carries one EFA at most."""
+    network_gbps: float | None
+    """Gbit/s of all cards that last; None where it is not published."""
+    network_peak_gbps: float | None
+    """Gbit/s of all cards for a while; None where it is not published."""
+    nvme_gb: int
+    """Gigabytes of local NVMe disks; 0 where there are none."""
+
+    @property
+    def family(self) -> str:
+        """`g5` of `g5.12xlarge`."""
+        return self.name.partition(".")[0]
+
+
+def instance_type(name: str) -> InstanceType | None:
+    """The facts of a type, `ml.` before its name or not; None where the table lacks it."""
+    plain = name.removeprefix(SAGEMAKER)
+    if not plain or not plain.isascii() or any(letter in ",\n\r" for letter in plain):
+        return None
+    text = _table()
+    start = text.find(f"\n{plain},")
+    return _parse(text[start + 1 : text.index("\n", start + 1)]) if start >= 0 else None
+
+
+def instance_types(prefix: str = "") -> list[InstanceType]:
+    """All types whose names begin with `prefix`, by name."""
+    return [_parse(line) for line in _table().splitlines()[1:] if line.startswith(prefix)]
+
+
+def near_misses(name: str) -> str:
+    """`did you mean g5.12xlarge?` for a name that the table lacks; empty if no name is similar."""
+    plain = name.removeprefix(SAGEMAKER)
+    names = [line.partition(",")[0] for line in _table().splitlines()[1:]]
+    family = [known for known in names if known.startswith(f"{plain.partition('.')[0]}.")]
+    return near(plain, family) or near(plain, names)
+
+
+@cache
+def _table() -> str:
+    return (Path(__file__).parent / "data" / "instance_types.csv").read_text("utf-8")
+
+
+def _parse(line: str) -> InstanceType:
+    cell = dict(zip(COLUMNS, line.split(","), strict=True))
+    kind, _, maker = cell["accelerator"].partition(":")
+    count, mib = int(cell["count"] or 0), int(cell["accelerator_mib"] or 0)
+    gpu, neuron = kind == "gpu", kind == "neuron"
+    return InstanceType(
+        name=cell["name"],
+        vcpus=int(cell["vcpus"]),
+        cores=int(cell["cores"] or 0),
+        memory_mib=int(cell["memory_mib"]),
+        architecture=cell["architecture"],
+        gpus=count if gpu else 0,
+        gpu_model=cell["model"] if gpu else "",
+        gpu_maker=maker,
+        gpu_memory_mib=mib if gpu else 0,
+        neuron_devices=count if neuron else 0,
+        neuron_model=cell["model"] if neuron else "",
+        neuron_memory_mib=mib if neuron else 0,
+        efa_interfaces=int(cell["efa_interfaces"] or 0),
+        network_cards=int(cell["network_cards"] or 0),
+        network_gbps=float(cell["network_gbps"]) if cell["network_gbps"] else None,
+        network_peak_gbps=float(cell["network_peak_gbps"]) if cell["network_peak_gbps"] else None,
+        nvme_gb=int(cell["nvme_gb"] or 0),
+    )

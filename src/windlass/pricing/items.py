@@ -1,0 +1,81 @@
+"""What of a `cluster.yaml` is billed, as items for an estimate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from windlass.pricing.cluster import Item
+from windlass.pricing.table import EC2
+from windlass.spec.cluster import GIB, Cluster, GpuPool
+
+ZONES: Final = 3
+"""Availability zones of a cluster that names none."""
+FREE_MIB_PER_SECOND: Final = 125
+"""Throughput that each gp3 volume has without charge."""
+
+
+def items_of(cluster: Cluster, *, disk_mib_per_second: int, has_extended_support: bool = False) -> list[Item]:
+    """What a cluster is billed for: `disk_mib_per_second` is the throughput of the disks of GPU nodes."""
+    return [
+        *_platform(cluster, has_extended_support=has_extended_support),
+        *_system(cluster),
+        *_storage(cluster),
+        *(item for pool in cluster.gpus for item in _nodes(pool, pool.min, "", disk_mib_per_second)),
+        *(item for pool in cluster.gpus for item in _nodes(pool, pool.max, pool.name, disk_mib_per_second)),
+    ]
+
+
+def _platform(cluster: Cluster, *, has_extended_support: bool) -> Iterator[Item]:
+    gateways = (len(cluster.zones) or ZONES) if cluster.network.nat == "per-zone" else 1
+    yield Item("EKS control plane", "eks.control-plane", 1)
+    if has_extended_support:
+        yield Item(f"extended support of Kubernetes {cluster.kubernetes}", "eks.extended-support", 1)
+    yield Item(_count(gateways, "NAT gateway"), "nat.gateway", gateways)
+    yield Item(_count(gateways, "public IPv4 address", "es"), "ipv4.address", gateways)
+    yield Item("KMS key", "kms.key", 1)
+    yield Item("data through NAT", "nat.data")
+    yield Item("logs of the control plane", "logs.ingestion")
+
+
+def _system(cluster: Cluster) -> Iterator[Item]:
+    system = cluster.system
+    yield Item(
+        f"{_count(system.min, 'system node')} ({system.instances[0]})", EC2 + system.instances[0], system.min
+    )  # fmt: skip
+    yield Item("disks of system nodes", "ebs.gp3", system.min * system.disk / GIB)
+
+
+def _storage(cluster: Cluster) -> Iterator[Item]:
+    storage = cluster.storage
+    if (fsx := storage.fsx) is not None:
+        kind = "scratch-2" if fsx.deployment == "scratch-2" else f"persistent-2-{fsx.throughput or 125}"
+        yield Item(f"FSx for Lustre, {fsx.size // GIB} GiB", f"fsx.{kind}", fsx.size / GIB)
+    if storage.efs is not None:
+        yield Item("EFS", "efs.standard")
+    if storage.efs is not None and storage.efs.throughput == "elastic":
+        yield Item("reads of EFS", "efs.elastic-read")
+        yield Item("writes of EFS", "efs.elastic-write")
+    yield Item("bucket", "s3.standard")
+    yield Item("images in ECR", "ecr.storage")
+
+
+def _nodes(pool: GpuPool, num_nodes: int, name: str, disk_mib_per_second: int) -> Iterator[Item]:
+    """So many nodes of a pool with their disks: of its first instance type, which is preferred."""
+    if not num_nodes:
+        return
+    first, nodes = pool.instances[0], f"{_count(num_nodes, 'node')} of pool {pool.name}"
+    if pool.capacity == "capacity-block":
+        yield Item(
+            f"{nodes} ({first})", "", num_nodes, name, why_unknown="a capacity block is paid for when it is bought"
+        )
+    else:
+        spot = pool.capacity == "spot"
+        yield Item(f"{nodes} ({first}{', spot' if spot else ''})", EC2 + first, num_nodes, name, is_spot=spot)
+    yield Item(f"disks of pool {pool.name}", "ebs.gp3", num_nodes * pool.disk / GIB, name)
+    if (above := disk_mib_per_second - FREE_MIB_PER_SECOND) > 0:
+        yield Item(f"throughput of disks of pool {pool.name}", "ebs.gp3-throughput", num_nodes * above, name)
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"

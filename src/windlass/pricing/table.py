@@ -1,0 +1,97 @@
+"""Looks prices up in the embedded table, and in what `windlass prices update` has fetched: the newer figure wins."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from windlass.pricing.price import Price, SpotRange
+
+EC2: Final = "ec2."
+"""Before the names of instance types among the charges."""
+ALL_REGIONS: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Prices by region and name."""
+
+    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """By region, or `*`, and name: `ec2.g5.12xlarge`, `ebs.gp3`."""
+    spot: Mapping[tuple[str, str], SpotRange] = field(default_factory=dict)
+    """By region and instance type."""
+
+    def charge(self, name: str, region: str) -> Price | None:
+        """The price of a charge such as `ebs.gp3`; None where no source states it."""
+        found = [self.prices[key] for key in ((region, name), (ALL_REGIONS, name)) if key in self.prices]
+        return max(found, key=lambda price: price.date, default=None)
+
+    def on_demand(self, instance_type: str, region: str) -> Price | None:
+        """What an instance of a type costs an hour with Linux; None where no source states it, as for `ml.*`."""
+        return self.charge(EC2 + instance_type, region)
+
+    def spot_range(self, instance_type: str, region: str) -> SpotRange | None:
+        """Between which prices spot instances of a type have been; None before `windlass prices update`."""
+        return self.spot.get((region, instance_type))
+
+    def regions(self) -> list[str]:
+        """Regions with a price of their own."""
+        return sorted({region for region, _ in self.prices if region != ALL_REGIONS})
+
+    def instance_types(self, region: str) -> list[str]:
+        """Instance types with a price in a region, by name."""
+        return sorted(name.removeprefix(EC2) for where, name in self.prices if where == region and name.startswith(EC2))
+
+    def charges(self, region: str) -> Iterator[tuple[str, Price]]:
+        """Prices in a region apart from those of instances, by name."""
+        names = {name for where, name in self.prices if where in (region, ALL_REGIONS) and not name.startswith(EC2)}
+        for name in sorted(names):
+            price = self.charge(name, region)
+            assert price is not None
+            yield name, price
+
+    def merged(self, other: Table) -> Table:
+        """Both tables as one: of two figures for the same thing the newer one, and on the same date that of `other`."""
+        prices = dict(self.prices)
+        for key, price in other.prices.items():
+            known = prices.get(key)
+            if known is None or price.date >= known.date:
+                prices[key] = price
+        return Table(prices, {**self.spot, **other.spot})
+
+
+@cache
+def embedded() -> Table:
+    """The table that comes with Windlass; `data/SOURCES.md` lists its sources."""
+    sources = {row["source"]: row for row in _rows("sources.csv")}
+    prices = {}
+    for row in _rows("prices.csv"):
+        source = sources[row["source"]]
+        prices[row["region"], row["name"]] = Price(
+            float(row["usd"]), row["unit"], source["text"], source["date"], row["region"]
+        )
+    return Table(prices)
+
+
+def charge(name: str, region: str, table: Table | None = None) -> Price | None:
+    """The price of a charge of `charges.CHARGES` in a region; None where no source states it."""
+    return (table or embedded()).charge(name, region)
+
+
+def on_demand(instance_type: str, region: str, table: Table | None = None) -> Price | None:
+    """What an instance of a type costs an hour with Linux; None where no source states it."""
+    return (table or embedded()).on_demand(instance_type, region)
+
+
+def spot_range(instance_type: str, region: str, table: Table | None = None) -> SpotRange | None:
+    """Between which prices spot instances of a type have been; None where no source states it."""
+    return (table or embedded()).spot_range(instance_type, region)
+
+
+def _rows(name: str) -> Iterable[dict[str, str]]:
+    text = (Path(__file__).parent / "data" / name).read_text("utf-8")
+    return csv.DictReader(text.splitlines())

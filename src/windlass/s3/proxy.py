@@ -1,0 +1,75 @@
+"""Connections to a host, past or through the proxy that the environment names: HTTP_PROXY, HTTPS_PROXY and NO_PROXY."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+
+NAMES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+@dataclass(frozen=True)
+class Route:
+    """How requests reach a host."""
+
+    connection: http.client.HTTPConnection
+    base: str = ""
+    """What begins the target of each request: a proxy without TLS is sent the whole URL."""
+    authorization: str = ""
+    """For the proxy, in each request; empty where it asks for none."""
+
+
+def connect(host: str, secure: bool, seconds: float, context: ssl.SSLContext | None, proxy: str) -> Route:
+    """A connection that is not open yet; `proxy` is a URL, or empty. Raises ValueError where the URL is none."""
+    if not proxy:
+        if secure:
+            return Route(http.client.HTTPSConnection(host, timeout=seconds, context=context))
+        return Route(http.client.HTTPConnection(host, timeout=seconds))
+    at = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if at.scheme != "http" or not at.hostname:
+        raise ValueError("only proxies of the form http://host:port are used")
+    login = _authorization(at)
+    if not secure:
+        connection = http.client.HTTPConnection(at.hostname, at.port or 80, timeout=seconds)
+        return Route(connection, f"http://{host}", login)
+    tunnelled = http.client.HTTPSConnection(at.hostname, at.port or 80, timeout=seconds, context=context)
+    tunnelled.set_tunnel(host, headers={"Proxy-Authorization": login} if login else {})
+    return Route(tunnelled)
+
+
+def proxy_of(environ: Mapping[str, str], host: str, secure: bool) -> str:
+    """The URL of the proxy for a host with its port; empty where it is reached directly."""
+    found = {name.lower(): value for name, value in environ.items() if name.lower() in NAMES and value}
+    if not found:
+        return ""
+    name = urlsplit(f"//{host}").hostname or ""
+    excluded = (environ.get("no_proxy") or environ.get("NO_PROXY") or "").lower().split(",")
+    if _is_here(name) or any(_matches(one.strip(), name, host) for one in excluded):
+        return ""
+    return found.get("https_proxy" if secure else "http_proxy") or found.get("all_proxy", "")
+
+
+def _matches(excluded: str, name: str, host: str) -> bool:
+    """Whether a part of NO_PROXY is this host or a domain above it: `example.com`, `.example.com`, `host:port`, `*`."""
+    excluded = excluded.lstrip(".")
+    return bool(excluded) and (excluded in ("*", name, host) or name.endswith(f".{excluded}"))
+
+
+def _is_here(host: str) -> bool:
+    """Whether it is this machine, which no proxy reaches."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _authorization(at: SplitResult) -> str:
+    if not at.username:
+        return ""
+    login = f"{unquote(at.username)}:{unquote(at.password or '')}"
+    return f"Basic {base64.b64encode(login.encode()).decode()}"

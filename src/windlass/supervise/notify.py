@@ -1,0 +1,110 @@
+"""Sends the end of a run to a webhook, whose address is a secret: it is in no record, log or message."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, Final
+
+from windlass.errors import NoSuchRun
+from windlass.plan.policy import secret_variable
+from windlass.runs.events import Notified
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+TIMEOUT_SECONDS: Final = 5.0
+PAUSES: Final = (1.0, 3.0)
+"""Seconds before the second try and the third."""
+CAUSE_CHARS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where the end of a run is sent."""
+
+    secret: str
+    """Name of the secret."""
+    address: str
+    """Its value; empty where it is not there."""
+
+
+def webhook_of(policy: Mapping[str, Any], environ: Mapping[str, str]) -> Webhook | None:
+    """The webhook of a plan's policy; None where it names none."""
+    secret = policy.get("notify")
+    return Webhook(secret, environ.get(secret_variable(secret), "")) if secret else None
+
+
+def message(status: Status, labels: Mapping[str, str]) -> dict[str, Any]:
+    """What is sent: a sentence, as Slack (`text`) and Discord (`content`) read it, and the run for programs."""
+    cause = status.root_cause
+    why = f": {cause.summary[:CAUSE_CHARS]}" if cause is not None and status.phase is not Phase.SUCCEEDED else ""
+    seconds = (status.ended_at or status.created_at) - status.created_at
+    text = f"{status.id} {status.phase} after {seconds:.0f} s on {status.target}{why}"
+    run = {
+        "id": status.id, "name": status.name, "target": status.target, "phase": status.phase, "user": status.user,
+        "exit_code": status.exit_code, "created_at": status.created_at, "ended_at": status.ended_at,
+        "attempts": len(status.attempts), "labels": dict(labels), "cause": cause.summary if cause is not None else None,
+    }  # fmt: skip
+    return {"text": text, "content": text, "run": run}
+
+
+def tell_end(store: Store, run_id: str, webhook: Webhook, wait: Callable[[float], object]) -> None:
+    """Send the end of a run and record that. No lock is held meanwhile: the run may be resumed or removed.
+
+    Raises StoreError.
+    """
+    told = send(webhook, store.status(run_id), wait)
+    with contextlib.suppress(NoSuchRun):
+        store.status(run_id)  # or the lock would make the folder of a removed run anew
+        if (writer := store.writer(run_id)) is not None:
+            with contextlib.closing(writer):
+                if writer.status.phase.is_terminal:
+                    writer.note(told)
+
+
+def send(webhook: Webhook, status: Status, wait: Callable[[float], object]) -> Notified:
+    """Send the end of a run; gives what is recorded of it. Nothing here is an error of the run.
+
+    `wait` is called with the seconds before the next try, where the other side was busy or could not be reached.
+    """
+    variable = secret_variable(webhook.secret)
+    if not webhook.address:
+        return Notified(webhook.secret, f"{variable} is not set where the run is supervised")
+    if not webhook.address.lower().startswith(("http://", "https://")):
+        return Notified(webhook.secret, f"{variable} holds no address that begins with https://")
+    body = json.dumps(message(status, status.labels)).encode()
+    error = ""
+    for pause in (0.0, *PAUSES):
+        wait(pause)
+        error, is_final = _post(webhook.address, body)
+        if is_final:
+            break
+    return Notified(webhook.secret, error)
+
+
+def _post(address: str, body: bytes) -> tuple[str, bool]:
+    """One request: what went wrong, without the address, and whether another try would change nothing."""
+    headers = {"Content-Type": "application/json", "User-Agent": "windlass"}
+    try:
+        request = urllib.request.Request(address, data=body, headers=headers, method="POST")
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_SECONDS):
+            return "", True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"it answered {error.code}", error.code < 500 and error.code != 429
+    except (OSError, ValueError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return f"it could not be reached ({getattr(reason, 'strerror', None) or type(reason).__name__})", False
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A webhook that moves is told to the user: another host must not get the message."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """See `urllib`: none."""

@@ -1,0 +1,120 @@
+"""What `windlass prices` prints: prices with source and date, and facts of instance types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PriceView:
+    """A price without discounts, taxes and free tiers."""
+
+    amount_usd: float
+    """US dollars for one unit."""
+    unit: str
+    """`hour`, `month`, `GB-month`, `IOPS-month`, `MiBps-month`, `GB` or `1000 requests`."""
+    source: str
+    """Where the figure is from."""
+    date: str
+    """ISO date on which the source states it."""
+    region: str
+    """AWS region, or `*` for one price in all regions."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpotView:
+    """Between which spot prices of Linux have been, in all zones of the region."""
+
+    low_usd: float
+    """US dollars an hour."""
+    high_usd: float
+    days: int
+    """So many days up to `date`."""
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """An EC2 instance type: what it has, and what it costs."""
+
+    type: str
+    """As it was asked for, `ml.` before it or not."""
+    vcpus: int
+    memory_mib: int
+    architecture: str
+    """`x86_64` or `arm64`."""
+    gpus: int
+    gpu_model: str
+    """Empty without GPUs."""
+    gpu_memory_mib: int
+    """Memory of one GPU."""
+    neuron_devices: int
+    neuron_model: str
+    """Empty without Neuron devices."""
+    efa_interfaces: int
+    """Elastic Fabric Adapters at most."""
+    network_cards: int
+    network_gbps: float | None
+    """Gbit/s of all cards that last; null where it is not published."""
+    network_peak_gbps: float | None
+    """Gbit/s of all cards for a while; null where it is not published."""
+    nvme_gb: int
+    """Gigabytes of local NVMe disks."""
+    on_demand: PriceView | None
+    """Null where no source states it."""
+    spot: SpotView | None
+    """Null before `windlass prices update`."""
+    unknown: str
+    """Why `on_demand` is null; empty where it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeView:
+    """Something else that is billed."""
+
+    name: str
+    """Such as `nat.gateway`."""
+    what: str
+    price: PriceView | None
+    """Null where no source states it."""
+    unknown: str
+    """Why `price` is null; empty where it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """Prices in one region."""
+
+    region: str
+    instances: tuple[InstanceView, ...]
+    """The types that were asked for; else those with an accelerator that have a price."""
+    charges: tuple[ChargeView, ...]
+    """What is billed besides; empty where types were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionUpdated:
+    """What was fetched for a region."""
+
+    region: str
+    date: str
+    """ISO date of the fetch."""
+    num_instances: int
+    """Instance types with a price."""
+    num_charges: int
+    """Other prices."""
+    num_spot: int
+    """Instance types with a range of spot prices."""
+    missing: tuple[str, ...]
+    """Charges that stay unknown."""
+    problem: str
+    """Why there are no spot prices; empty where there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricesUpdated:
+    """What `prices update` has written."""
+
+    path: str
+    regions: tuple[RegionUpdated, ...]

@@ -1,0 +1,132 @@
+"""Runs the job's `setup` script once on a machine, before the first ranks of its node start.
+
+Nodes that share a machine share its folders too: one of them runs the script, and the others wait for it. A script that
+has succeeded is not run again by later attempts in the same pod, or on the same machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from windlass.worker import process
+from windlass.worker.capture import Capture
+from windlass.worker.protocol import OutputBegan
+
+if TYPE_CHECKING:
+    from windlass.worker.node import Node
+
+SHELL = "bash"
+POLL_SECONDS = 0.2
+"""How often a node looks whether another one's script has ended."""
+NODE_VARIABLES = ("WINDLASS_NODE_RANK", "NODE_RANK")
+STOPPED = 128 + signal.SIGTERM
+
+
+class SetupStep:
+    """One node's turn at the script."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._rank = node.spec.ranks[0]
+        base = os.path.join(os.path.dirname(os.path.abspath(node.folder)), "setup")
+        self._done = f"{base}.done"
+        self._lock = os.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def run(self) -> bool:
+        """Whether the ranks can be started; else the failure, or the stop, is in the node's own failures."""
+        try:
+            while not self._has_turn():
+                self._wait(POLL_SECONDS)
+                if self._node.ended_by != "itself":
+                    return self._stopped()
+            return os.path.exists(self._done) or self._execute()
+        finally:
+            os.close(self._lock)  # and with it the turn
+
+    def _has_turn(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _execute(self) -> bool:
+        node, spec = self._node, self._node.spec
+        own = {name: value for name, value in self._rank.env.items() if name in NODE_VARIABLES}
+        read, write = os.pipe()
+        try:
+            popen = subprocess.Popen(
+                [SHELL, "-c", spec.setup], cwd=spec.cwd, env={**os.environ, **spec.env, **own},
+                stdin=subprocess.DEVNULL, stdout=write, stderr=write, preexec_fn=process.Birth(),
+            )  # fmt: skip
+        except OSError as error:
+            os.close(read)
+            return self._failed(127, f"setup: could not start {SHELL}: {error.strerror or error}")
+        finally:
+            os.close(write)
+        popen.returncode = 0  # it is reaped by its pid
+        capture = Capture(read, node.folder, self._rank.rank, None, node.echo, node.reserve)
+        node.selector.register(read, selectors.EVENT_READ, lambda: self._drain(capture))
+        code = self._wait_for(popen.pid)
+        process.send_group(popen.pid, signal.SIGKILL)  # what it left in the background ends with it
+        self._drain(capture)
+        tail = capture.tail
+        if capture.source in node.selector.get_map():
+            node.selector.unregister(capture.source)
+        capture.close()
+        if node.ended_by != "itself":
+            return self._stopped()
+        if code != 0:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            return self._failed(code if code > 0 else 128 - code, f"{tail}\nsetup failed with {how}".lstrip())
+        os.close(os.open(self._done, os.O_WRONLY | os.O_CREAT, 0o600))
+        return True
+
+    def _wait_for(self, pid: int) -> int:
+        """Wait until the script has ended, and end it when the node is stopped; give its exit code."""
+        is_ending = False
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            if self._node.ended_by != "itself":
+                kill_at = self._node.kill_at
+                if kill_at is None or time.monotonic() >= kill_at:
+                    process.send_group(pid, signal.SIGKILL)
+                elif not is_ending:
+                    is_ending = True
+                    process.send_group(pid, signal.SIGTERM)
+            self._wait(POLL_SECONDS if self._node.ended_by != "itself" else 5.0)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for output, a signal or the end of the script, at most so long; a child that ends sends a signal."""
+        node = self._node
+        for key, _ in node.selector.select(seconds):
+            if key.data is None:
+                node.take_signals()
+            else:
+                key.data()
+        node.beat()
+        node.events.write()
+
+    def _drain(self, capture: Capture) -> None:
+        node = self._node
+        if not capture.drain(time.time_ns()) and capture.source in node.selector.get_map():
+            node.selector.unregister(capture.source)
+        if capture.has_output and not node.has_output:
+            node.has_output = True
+            node.events.add(OutputBegan(time.time()))
+
+    def _failed(self, code: int, tail: str) -> bool:
+        self._node.fail_before_ranks(self._rank.rank, code, tail)
+        return False
+
+    def _stopped(self) -> bool:
+        self._node.fail_before_ranks(self._rank.rank, STOPPED, "", ended_by_us=True)
+        return False

@@ -1,0 +1,67 @@
+"""What the working folder of a cluster refuses, and which names an audit takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from windlass.actions.clusters.audit import audit_named
+from windlass.actions.clusters.find import FILE, Named
+from windlass.actions.clusters.planning import local_resources, write_folder
+from windlass.errors import UsageError
+from windlass.infra.folder import STATE, VARIABLES, ClusterFolder
+from windlass.runs.context import Context
+from windlass.spec.parse import parse_cluster
+
+MADE = {"resources": [{"mode": "managed", "instances": [{}, {}]}, {"mode": "data", "instances": [{}]}]}
+IN_BUCKET = "state: {bucket: team-state, region: us-east-1}\n"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(environ={"WINDLASS_HOME": str(tmp_path / "home")}, cwd=tmp_path)
+
+
+def named(context: Context, region: str, more: str = "") -> Named:
+    text = f"name: vision\nregion: {region}\n{more}"
+    return Named(parse_cluster(text), text, ClusterFolder.of(context.home, "vision"))
+
+
+def test_a_cluster_that_exists_does_not_move_to_another_region(context: Context) -> None:
+    here = named(context, "us-west-2")
+    write_folder(here, context)
+    (here.folder.path / STATE).write_text(json.dumps(MADE))
+    with pytest.raises(UsageError, match="vision was made in us-west-2, and its file says eu-west-1"):
+        write_folder(named(context, "eu-west-1"), context)
+    assert json.loads((here.folder.path / VARIABLES).read_text())["region"] == "us-west-2"
+    assert (here.folder.path / FILE).read_text() == here.text
+    write_folder(here, context)
+
+
+def test_a_state_in_a_bucket_may_have_resources_that_this_machine_does_not_know(context: Context) -> None:
+    write_folder(named(context, "us-west-2", IN_BUCKET), context)
+    with pytest.raises(UsageError, match="was made in us-west-2"):
+        write_folder(named(context, "eu-west-1", IN_BUCKET), context)
+
+
+def test_the_region_of_what_was_only_planned_may_change(context: Context) -> None:
+    write_folder(named(context, "us-west-2"), context)
+    moved = named(context, "eu-west-1")
+    write_folder(moved, context)
+    assert json.loads((moved.folder.path / VARIABLES).read_text())["region"] == "eu-west-1"
+
+
+def test_resources_of_the_local_state_are_counted_without_what_is_only_read(context: Context) -> None:
+    here = named(context, "us-west-2")
+    assert local_resources(here) == 0
+    write_folder(here, context)
+    (here.folder.path / STATE).write_text(json.dumps(MADE))
+    assert local_resources(here) == 2
+
+
+@pytest.mark.parametrize("name", ["", "Vi*", "x\x1b[31my", "--region", "a/b", "a" * 101])
+def test_an_audit_asks_for_names_that_a_cluster_can_have(context: Context, name: str) -> None:
+    with pytest.raises(UsageError, match="is not a name of a cluster"):
+        audit_named(name, "us-west-2", context, is_ours=False)

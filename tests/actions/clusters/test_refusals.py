@@ -1,0 +1,125 @@
+"""What `cluster down` refuses, and what a recovery tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.infra.test_outputs import VALUES
+
+from windlass.actions.clusters.down import Look, require_exported, require_idle
+from windlass.actions.clusters.find import Named
+from windlass.actions.clusters.planning import require_kept
+from windlass.actions.clusters.up import CLUSTER, recovery_lines, require_known, require_programs
+from windlass.errors import MissingPart, UsageError
+from windlass.infra.aws import Aws, NotThere
+from windlass.infra.folder import ClusterFolder
+from windlass.infra.outputs import Outputs
+from windlass.infra.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
+from windlass.infra.terraform import Action, Change, PlanSummary
+from windlass.runs.context import Context
+from windlass.spec.parse import parse_cluster
+
+TEXT = "name: vision\nregion: us-west-2\n"
+NAMED = Named(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowhere"), "vision"))
+WITH_EFS = Outputs.of({**VALUES, "efs_id": "fs-1"})
+
+
+def account(size_bytes: int) -> Aws:
+    """An account whose file system has so much in it."""
+    efs = SimpleNamespace(
+        describe_file_systems=lambda FileSystemId: {"FileSystems": [{"SizeInBytes": {"Value": size_bytes}}]}  # noqa: N803
+    )
+    made: Any = SimpleNamespace(client=lambda _name: efs)
+    return cast("Aws", made)
+
+
+def test_active_runs_are_named() -> None:
+    runs = tuple(f"digits-{at} is training" for at in range(7))
+    with pytest.raises(UsageError, match=r"7 runs use vision: digits-0 is training; .*; and 2 more"):
+        require_idle(NAMED, Look(WITH_EFS, runs, (), ""))
+
+
+def test_a_cluster_that_does_not_answer_is_not_taken_for_idle() -> None:
+    with pytest.raises(UsageError, match=r"does not answer \(refused\): whether runs use it") as refused:
+        require_idle(NAMED, Look(WITH_EFS, (), (), "refused"))
+    assert "--force" in (refused.value.hint or "")
+
+
+def test_an_idle_cluster_may_go() -> None:
+    require_idle(NAMED, Look(WITH_EFS, (), (), ""))
+
+
+def test_files_of_users_in_efs_are_not_deleted_unasked() -> None:
+    with pytest.raises(UsageError, match=r"fs-1 has 12,000\.0 MB, which go with it"):
+        require_exported(Look(WITH_EFS, (), (), ""), account(12_000_000_000))
+
+
+@pytest.mark.parametrize("outputs", [None, Outputs.of(VALUES), WITH_EFS])
+def test_an_empty_file_system_or_none_is_no_reason(outputs: Outputs | None) -> None:
+    require_exported(Look(outputs, (), (), ""), account(6144))
+
+
+def clusters(*names: str) -> Aws:
+    """An account with these clusters."""
+
+    def describe_cluster(name: str) -> None:
+        if name not in names:
+            raise NotThere(f"no cluster {name}")
+
+    eks = SimpleNamespace(describe_cluster=describe_cluster)
+    made: Any = SimpleNamespace(client=lambda _name: eks)
+    return cast("Aws", made)
+
+
+def test_a_cluster_that_the_state_lacks_is_not_made_a_second_time() -> None:
+    with pytest.raises(UsageError, match="a cluster vision is in us-west-2 already, and the state") as refused:
+        require_known(NAMED, (), clusters("vision"))
+    assert "--recover" in (refused.value.hint or "")
+    require_known(NAMED, (CLUSTER,), clusters("vision"))
+    require_known(NAMED, (), clusters("vision-2"))
+
+
+def test_programs_that_operators_need_are_missed_before_anything_is_made(tmp_path: Path) -> None:
+    context = Context({"PATH": str(tmp_path)}, tmp_path)
+    for program in ("helm", "aws"):
+        with pytest.raises(MissingPart, match=f"{program} is not installed"):
+            require_programs(context)
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    require_programs(context)
+
+
+def test_a_recovery_tells_what_a_person_has_to_look_at() -> None:
+    report = RecoveryReport(
+        imported=(Imported("aws_vpc.main", "vpc-1"),), untainted=("aws_eks_cluster.main",),
+        duplicates=(Duplicate("aws_nat_gateway", "vision-a", ("nat-1", "nat-2"), "nat-1"),),
+        orphans=(Orphan("aws_ebs_volume", "vol-1", "data"),), foreign=(Foreign("aws_iam_role.run", "vision-run"),),
+        unknown=("aws_cloudcontrolapi_resource.s3_files",),
+    )  # fmt: skip
+    assert recovery_lines(report) == [
+        "found again: aws_vpc.main (vpc-1)",
+        "complete, and kept: aws_eks_cluster.main",
+        "made twice: aws_nat_gateway vision-a: nat-2 is in no state, and bills",
+        "of this cluster, and in no state: aws_ebs_volume data (vol-1)",
+        "has the name of aws_iam_role.run, and is not of this cluster: vision-run",
+        "not looked for: aws_cloudcontrolapi_resource.s3_files",
+    ]
+    assert recovery_lines(RecoveryReport()) == []
+
+
+def change(kind: str, action: Action) -> Change:
+    return Change(f"{kind}.main", kind, "main", action, {}, {}, {})
+
+
+@pytest.mark.parametrize("action", [Action.DELETE, Action.REPLACE])
+def test_a_plan_that_loses_files_of_users_is_refused(action: Action) -> None:
+    losing = PlanSummary((change("aws_efs_file_system", action), change("aws_subnet", action)))
+    with pytest.raises(UsageError, match=f"the plan would {action} aws_efs_file_system.main, with all that is in it"):
+        require_kept(losing)
+
+
+def test_a_plan_that_changes_the_rest_is_no_loss() -> None:
+    require_kept(PlanSummary((change("aws_efs_file_system", Action.UPDATE), change("aws_subnet", Action.REPLACE))))

@@ -1,0 +1,257 @@
+"""`rerun`, `prune`, `note`, labels, and the code that a run began with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+from tests.cli.test_json import hold
+from tests.helpers.until import until
+from tests.supervise.test_notify import SECRET, hooked
+
+from windlass.cli.options import complete_run
+from windlass.code.kept import NOT_KEPT
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+from windlass.spec.job import Job
+
+DONE = Job(name="job", command=["true"])
+
+
+def ran(windlass: Call, *words: str) -> str:
+    """The id of a run of the script of this folder that has ended."""
+    return str(windlass("run", "-o", "json", *words).json["id"])
+
+
+def script(text: str) -> None:
+    Path("train.py").write_text(text)
+
+
+# -- rerun ------------------------------------------------------------------------------------------------------------
+
+
+def test_rerun_runs_the_recorded_job_with_what_is_changed(windlass: Call) -> None:
+    script("import sys; print('args', sys.argv[1:])")
+    first = ran(windlass, "train.py", "--cold", "--label", "team=vision", "--", "--epochs", "5")
+    again = windlass("rerun", first, "-o", "json", "--name", "again", "--label", "of=first", "--", "--seed", "2")
+    hold("rerun", again.json)
+    assert (again.code, again.json["name"]) == (0, "again")
+    assert again.json["labels"] == {"team": "vision", "of": "first"}
+    assert "args ['--epochs', '5', '--seed', '2']" in windlass("logs", again.json["id"]).out
+
+
+def test_rerun_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
+    script("print('then')")
+    first = ran(windlass, "train.py", "--cold")
+    assert windlass("rerun", first, "-d").err == ""
+    script("print('now')")
+    again = windlass("rerun", first)
+    assert f"1 file of the code differ from those of {first}: train.py; windlass cp {first}:code FOLDER" in again.err
+    assert "now" in again.out
+
+
+def test_rerun_without_the_folder_of_the_code_says_where_the_code_is(windlass: Call, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train.py").write_text("print(1)")
+    first = ran(windlass, str(tmp_path / "other" / "train.py"), "--cold")
+    (tmp_path / "other").rename(tmp_path / "moved")
+    again = windlass("rerun", first)
+    assert again.code == 2
+    assert f"windlass cp {first}:code FOLDER has the code of then" in again.err
+    assert windlass("rerun", "nothing").code == 102
+
+
+# -- the code of a run ------------------------------------------------------------------------------------------------
+
+
+def test_cp_writes_the_code_that_a_run_began_with(windlass: Call, tmp_path: Path) -> None:
+    script("print('then')")
+    run = ran(windlass, "train.py", "--cold")
+    script("print('now')")
+    copied = windlass("cp", f"{run}:code", str(tmp_path / "then"), "-o", "json")
+    assert (copied.json["files"], (tmp_path / "then" / "train.py").read_text()) == (1, "print('then')")
+    assert windlass("cp", f"{run}:code/train.py", str(tmp_path)).code == 0
+    assert (tmp_path / "train.py").read_text() == "print('then')"
+    assert windlass("cp", f"{run}:code", str(tmp_path / "then")).code == 0, "into a folder that is there"
+    assert (tmp_path / "then" / "code" / "train.py").exists()
+    refused = windlass("cp", "train.py", f"{run}:code/train.py")
+    assert (refused.code, "windlass rerun" in refused.err) == (2, True)
+
+
+def test_status_says_why_the_code_was_not_kept(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
+    run = recorded(DONE, 0)
+    assert windlass("status", run, "-o", "json").json["code_not_kept"] == ""
+    (home / "runs" / run / NOT_KEPT).write_text("the code is 20.0 MB; at most 16 MB are kept with a run\n")
+    assert "code        not kept with the run: the code is 20.0 MB; at most 16 MB" in windlass("status", run).out
+    refused = windlass("cp", f"{run}:code", "then")
+    assert (refused.code, "was not kept here: the code is 20.0 MB" in refused.err) == (2, True)
+
+
+def test_status_shows_the_commit_of_the_code(windlass: Call) -> None:
+    script("print(1)")
+    who = ("-c", "user.name=ann", "-c", "user.email=ann@example.com", "-c", "init.defaultBranch=main")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
+        subprocess.run(["git", *who, *words], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    script("print(2)")
+    run = ran(windlass, "train.py", "--cold")
+    assert windlass("status", run, "-o", "json").json["revision"] == {"commit": commit, "branch": "main", "changed": 1}
+    assert f"code        {commit[:12]} (main), 1 file changed since" in windlass("status", run).out
+
+
+# -- labels, notes and filters ----------------------------------------------------------------------------------------
+
+
+def test_ps_shows_labels_and_notes_where_a_run_has_them(windlass: Call) -> None:
+    script("pass")
+    plain = ran(windlass, "train.py", "--cold")
+    assert "LABELS" not in windlass("ps").out
+    labelled = ran(windlass, "train.py", "--cold", "--label", "team=vision")
+    windlass("note", labelled, "diverges after step 400 with this batch size")
+    rows = {line.split()[0]: line for line in windlass("ps").out.splitlines()}
+    assert rows[labelled].endswith("team=vision  diverges after step 400…")
+    assert rows[plain].split()[-2:] == ["–", "–"]
+
+
+def test_ps_selects_by_name_phase_label_and_age(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
+    script("pass")
+    labelled = ran(windlass, "train.py", "--cold", "--label", "team=vision", "--label", "kind=test")
+    failed, other = recorded(DONE, 3), recorded(Job(name="other", command=["true"]), 0)
+    for words, expected in (
+        (("--label", "team=vision"), {labelled}),
+        (("--label", "team", "--label", "kind=test"), {labelled}),
+        (("--label", "team=speech"), set()),
+        (("--name", "j*"), {failed}),
+        (("--name", "job", "--phase", "succeeded"), set()),
+        (("--phase", "failed", "--phase", "succeeded", "--since", "1h"), {labelled, failed, other}),
+        (("--since", "0s"), set()),
+    ):
+        assert set(windlass("ps", "-q", *words).out.split()) == expected, words
+    assert "No run has all of it" in windlass("ps", "--phase", "lost").err
+    assert "'soon'" in windlass("ps", "--since", "soon").err
+
+
+def test_labels_that_clusters_use_are_refused(windlass: Call) -> None:
+    script("pass")
+    refused = windlass("run", "train.py", "--label", "app.kubernetes.io/name=x")
+    assert (refused.code, "not for users" in refused.err) == (2, True)
+    assert windlass("run", "train.py", "--label", "team").code == 2
+
+
+def test_a_note_is_shown_replaced_and_removed(windlass: Call, recorded: Callable[..., str]) -> None:
+    run = recorded(DONE, 0)
+    assert windlass("note", run).out == f"{run} has no note\n"
+    assert windlass("note", run, "batch", "64").out == "batch 64\n"
+    assert "note        batch 64" in windlass("status", run).out
+    told = windlass("note", run, "batch 128\x1b[31m", "-o", "json")
+    hold("note", told.json)
+    assert told.json == {"id": run, "note": "batch 128\x1b[31m"}
+    assert "\x1b" not in windlass("status", run).out
+    assert windlass("note", run, "--remove").out == f"{run} has no note\n"
+    assert windlass("note", run, "x" * 4001).code == 2
+    assert windlass("note", "nothing", "x").code == 102
+
+
+@pytest.mark.parametrize(
+    "words", ["status", "logs", "why", "events", "cost", "stop", "note", "artifacts", "checkpoints", "resume"]
+)
+def test_the_name_of_a_job_stands_for_its_newest_run_in_every_command(
+    windlass: Call, recorded: Callable[..., str], words: str
+) -> None:
+    older, newest = recorded(DONE, 0), recorded(DONE, 0)
+    ours = f"{newest.rpartition('-')[0]}: its newest run is {newest}\n"
+    assert windlass(words, newest.rpartition("-")[0]).err.startswith(ours)
+    assert ours not in windlass(words, older).err
+
+
+def test_rm_takes_no_name_of_a_job_whose_newest_run_changes(windlass: Call, recorded: Callable[..., str]) -> None:
+    older, newest = recorded(DONE, 0), recorded(DONE, 0)
+    refused = windlass("rm", older, newest.rpartition("-")[0])
+    assert (refused.code, f"windlass rm {newest}" in refused.err) == (2, True)
+    assert windlass("status", older).code == 0, "nothing is removed"
+
+
+def test_a_list_that_is_given_a_run_names_what_takes_one(windlass: Call) -> None:
+    refused = windlass("ps", "digits")
+    assert (refused.code, "windlass ps --name digits, or windlass status digits" in refused.err) == (2, True)
+
+
+def test_a_shell_completes_ids_and_names_that_several_runs_have(windlass: Call, recorded: Callable[..., str]) -> None:
+    run, other = recorded(DONE, 0), recorded(DONE, 0)
+    assert sorted(complete_run(None, None, run[:2])) == sorted([run.rpartition("-")[0], run, other])  # type: ignore[arg-type]
+    assert complete_run(None, None, run) == [run]  # type: ignore[arg-type]
+
+
+# -- prune ------------------------------------------------------------------------------------------------------------
+
+
+def aged(home: Path, run: str, days: float) -> None:
+    """Let a run have ended so long ago."""
+    with Store(home) as store:
+        row = store._db.execute("SELECT status FROM runs WHERE id = ?", (run,)).fetchone()
+        data = json.loads(row[0])
+        data["ended_at"] -= days * 86400
+        store._db.execute("UPDATE runs SET status = ? WHERE id = ?", (json.dumps(data), run))
+
+
+def test_prune_removes_what_ended_long_ago(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
+    old, older, new = recorded(DONE, 0), recorded(DONE, 3), recorded(DONE, 0)
+    aged(home, old, 20)
+    aged(home, older, 40)
+    assert "2 runs would be removed" in windlass("prune", "--older-than", "10d", "--dry-run").out
+    assert len(windlass("ps", "-q").out.split()) == 3
+    done = windlass("prune", "--older-than", "10d", "--phase", "succeeded", "-o", "json")
+    hold("prune", done.json)
+    assert [one["id"] for one in done.json["removed"]] == [old]
+    assert windlass("prune", "--older-than", "30d").out.splitlines()[-1] == "1 run removed"
+    assert windlass("ps", "-q").out.split() == [new]
+    assert windlass("prune", "--older-than", "1d").out == "0 runs removed\n"
+    assert [path.name for path in (home / "runs").iterdir()] == [new]
+
+
+def test_prune_keeps_the_only_checkpoints_of_runs_that_can_be_resumed(
+    windlass: Call, home: Path, recorded: Callable[..., str]
+) -> None:
+    run = recorded(DONE, 3)
+    (home / "runs" / run / "checkpoints" / "step-1").mkdir()
+    (home / "runs" / run / "checkpoints" / "step-1" / "model.pt").write_text("weights")
+    aged(home, run, 40)
+    kept = windlass("prune", "--older-than", "30d")
+    assert "0 runs removed; 1 kept: windlass resume RUN, or --force" in kept.out
+    assert windlass("prune", "--older-than", "30d", "--force").out.splitlines()[-1] == "1 run removed"
+
+
+def test_the_end_of_a_run_is_seen_by_a_list_that_is_watched(
+    windlass: Call, ended: Callable[..., Status], environ: dict[str, str]
+) -> None:
+    from tests.cli.conftest import WINDLASS
+
+    script("input()")
+    watched = subprocess.Popen([*WINDLASS, "ps", "--watch"], env=environ, stdout=subprocess.PIPE, text=True)
+    assert watched.stdout is not None
+    run = ran(windlass, "train.py", "--cold", "-d")
+    seen = [next(watched.stdout)]
+    ended(run)
+    while "failed" not in seen[-1]:
+        seen.append(next(watched.stdout))
+    watched.terminate()
+    watched.communicate()
+    assert all(line.startswith(run) for line in seen)
+
+
+def test_the_webhook_of_a_run_is_told_of_its_end(windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script("raise SystemExit(3)")
+    assert "SLACK_URL is not set" in windlass("plan", "train.py", "--set", "notify=slack-url").out
+    with hooked() as hook:
+        monkeypatch.setenv("SLACK_URL", hook.address)
+        run = ran(windlass, "train.py", "--cold", "--set", "notify=slack-url")
+        until(lambda: "told of the end" in windlass("events", run).out)
+    [got] = hook.got
+    assert (got["run"]["id"], got["run"]["phase"]) == (run, "failed")
+    assert "the webhook of slack-url was told of the end" in windlass("events", run).out
+    for path in home.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path

@@ -1,0 +1,251 @@
+"""`cluster`: what needs neither Terraform nor AWS; the rest is in tests/actions/clusters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Call, loaded_by
+from tests.cli.test_json import hold
+from tests.infra.test_outputs import VALUES
+
+from windlass.actions.clusters.audit import view
+from windlass.actions.clusters.find import find
+from windlass.actions.clusters.up import connect
+from windlass.actions.targets import find_target
+from windlass.cli.cluster_progress import Progress
+from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines
+from windlass.infra.audit.report import AuditReport, Found, PriceKey, Unknown
+from windlass.infra.outputs import Outputs
+from windlass.infra.terraform.events import Diagnostic, Note, ResourceDone, ResourceProgress, ResourceStarted
+from windlass.pricing.table import embedded
+from windlass.runs.context import here
+from windlass.views.platform import ClusterPlan, ClusterPrice, ClusterRemoved, Drained, PoolPrice, PriceRow
+from windlass.views.platform import ResourceChange as Change
+
+
+def plain(text: str, *_colour: str, **_style: bool) -> str:
+    return text
+
+
+@pytest.fixture(autouse=True)
+def _no_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+# -- init -------------------------------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_file_that_can_be_read(windlass: Call) -> None:
+    words = ("--name", "vision", "--region", "us-west-2", "--gpus", "g5.12xlarge:8", "--spot", "--efs")
+    said = windlass("cluster", "init", *words, "--allow", "203.0.113.7/32")
+    assert said.code == 0
+    assert "Next: windlass cluster plan" in said.out
+    cluster = find(None, here()).cluster
+    assert (cluster.name, cluster.region, cluster.network.public_access) == ("vision", "us-west-2", ("203.0.113.7/32",))
+    [pool] = cluster.gpus
+    assert (pool.name, pool.instances, pool.max, pool.capacity) == ("g5-12xlarge", ("g5.12xlarge",), 8, "spot")
+
+
+def test_init_overwrites_only_by_force(windlass: Call) -> None:
+    hold("cluster-init", windlass("cluster", "init", "--region", "us-west-2", "-o", "json").json)
+    again = windlass("cluster", "init", "--region", "us-east-1")
+    assert (again.code, "exists already" in again.err) == (2, True)
+    assert windlass("cluster", "init", "--region", "us-east-1", "--force").code == 0
+    assert find(None, here()).cluster.region == "us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "g5.12xlrge:2"), "did you mean g5.12xlarge?"),
+        (("--gpus", "g5.12xlarge:many"), "'many' is not a number of nodes"),
+        (("--region", "mars"), "'mars' is not an AWS region"),
+        (("--name", "V!"), "is not a legal name"),
+        (("--allow", "0.0.0.0/0"), "opens the API server to the Internet"),
+    ],
+)
+def test_answers_that_cannot_be_are_refused_and_nothing_is_written(
+    windlass: Call, words: tuple[str, ...], said: str
+) -> None:
+    done = windlass("cluster", "init", *words)
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert not Path("cluster.yaml").exists()
+
+
+# -- which cluster ----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_without_a_cluster_file_says_how_to_write_one(windlass: Call) -> None:
+    done = windlass("cluster", "up")
+    assert (done.code, "windlass cluster init" in done.err) == (2, True)
+
+
+def test_a_file_that_is_missing_is_not_taken_for_a_name(windlass: Call) -> None:
+    done = windlass("cluster", "plan", "vision.yaml")
+    assert (done.code, "there is no file vision.yaml in" in done.err) == (2, True)
+
+
+def test_a_name_that_is_no_cluster_lists_those_that_are(windlass: Call) -> None:
+    Path("vision.yaml").write_text("name: vision\nregion: us-west-2\n")
+    assert windlass("cluster", "export", "vision.yaml").code == 0
+    done = windlass("cluster", "down", "vison")
+    assert (done.code, "clusters of this user: vision" in done.err) == (2, True)
+
+
+def test_the_cluster_file_is_kept_with_the_cluster(windlass: Call, home: Path) -> None:
+    Path("vision.yaml").write_text("name: vision\nregion: us-west-2\n")
+    done = windlass("cluster", "export", "vision.yaml", "-o", "json")
+    hold("cluster-export", done.json)
+    Path("vision.yaml").unlink()
+    assert find("vision", here()).cluster.region == "us-west-2"
+    variables = json.loads((home / "clusters/vision/terraform.tfvars.json").read_text())
+    assert (variables["name"], variables["endpoints"]) == ("vision", {})
+    found = windlass("cluster", "ls", "-o", "json").json
+    hold("cluster-ls", found)
+    assert [(one["name"], one["state"]) for one in found] == [("vision", "configured")]
+
+
+def test_export_for_eksctl_names_what_eksctl_does_not_make(windlass: Call) -> None:
+    Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\nstorage: {efs: true}\n")
+    done = windlass("cluster", "export", "--eksctl")
+    assert (done.code, "note: eksctl does not make the EFS file system" in done.out) == (0, True)
+    assert "kind: ClusterConfig" in Path("eksctl.yaml").read_text()
+    assert windlass("cluster", "export", "--eksctl").code == 2
+
+
+def test_the_target_of_a_cluster_that_is_up_needs_no_line_in_a_targets_file(windlass: Call) -> None:
+    Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
+    assert windlass("cluster", "export").code == 0
+    named = find(None, here())
+    connect(named, Outputs.of(VALUES))
+    target: Any = find_target("vision", here())
+    assert (target.kind, target.kubeconfig) == ("kubernetes", str(named.kubeconfig))
+    assert named.kubeconfig.stat().st_mode & 0o077 == 0
+
+
+def test_commands_of_clusters_import_no_boto3_before_they_need_it(environ: dict[str, str]) -> None:
+    loaded = loaded_by("cluster", "ls", environ=environ)
+    assert not {name for name in loaded if name.split(".")[0] in ("boto3", "botocore", "rich")}
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+PRICE = ClusterPrice(
+    266.0, (PriceRow("EKS control plane", 73.0, False, ""), PriceRow("EFS", None, True, "")),
+    (PoolPrice("a100", 43.9), PoolPrice("p6", None)), ("4 × p6-b300.48xlarge",), ("2026-02-09", "2026-02-09"),
+)  # fmt: skip
+
+
+def test_a_plan_names_few_resources_and_counts_many() -> None:
+    many = tuple(Change(f"aws_subnet.private[{at}]", "create", "") for at in range(20))
+    few = (Change("aws_eks_cluster.main", "replace", "replace_because_tainted"),)
+    plan = ClusterPlan("vision", "us-west-2", (*many, *few), (), "21 to add", 16.0, PRICE, "/home/x", True)
+    lines = plan_lines(plan, plain)
+    assert "  create 20 × aws_subnet" in lines
+    assert "  replace aws_eks_cluster.main (replace_because_tainted)" in lines
+    assert "AWS takes about 16 minutes for it" in lines
+    assert any("reached from the VPC alone" in line for line in lines)
+    assert "idle: 266 USD a month" in lines  # what is unknown is a pool, which costs nothing while idle
+    assert "pool a100 with all its nodes: 43.90 USD an hour" in lines
+    assert "pool p6 with all its nodes: unknown" in lines
+
+
+def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
+    from datetime import UTC, datetime
+
+    return AuditReport("vision", "us-east-1", "123456789012", found, unknown, datetime(2026, 1, 1, tzinfo=UTC), 45)
+
+
+def nat(**more: Any) -> Found:
+    keys = (PriceKey("nat", "hour", "", 1.0),)
+    return Found("ec2", "NAT gateway", "nat-1", "vision-a", "us-east-1", "tag", True, keys, remedy="aws …", **more)
+
+
+def test_an_audit_is_priced_and_says_what_is_not_known() -> None:
+    unknown = Unknown("efs", "file system", "elasticfilesystem:DescribeFileSystems", "not allowed", "grant it")
+    found = view(report(nat(), unknown=(unknown,)), embedded())
+    [leak] = found.leaks
+    assert (leak.usd_per_month, found.usd_per_month, found.is_clean) == (32.85, 32.85, False)
+    text = "\n".join(audit_lines(found, plain))
+    assert "1 object left and 1 question without an answer, at least 32.85 USD a month" in text
+    assert "remove:\n  aws …\n" in text
+    assert "not known: file system: elasticfilesystem:DescribeFileSystems: not allowed (grant it)" in text
+
+
+def test_what_is_kept_on_purpose_is_no_leak() -> None:
+    found = view(report(nat(kept_on_purpose=True)), embedded())
+    assert (found.is_clean, found.usd_per_month) == (True, 32.85)
+    assert audit_lines(found, plain)[-1] == (
+        "audit of vision in us-east-1: nothing is left, but 1 kept on purpose (45 questions to AWS; other regions "
+        "were not asked)"
+    )
+
+
+def test_a_part_without_a_price_makes_the_row_unknown() -> None:
+    one = Found("fsx", "file system", "fs-1", "fs-1", "us-east-1", "tag", True,
+                (PriceKey("fsx-other", "GiB-month", "WINDOWS", 32.0),))  # fmt: skip
+    [leak] = view(report(one), embedded()).leaks
+    assert leak.usd_per_month is None
+
+
+def test_what_was_left_by_a_removal_is_named_with_the_reason() -> None:
+    left = Drained("Service", "web", "ui", "load balancer a", "its controller is not running")
+    done = ClusterRemoved("vision", 94, 240.0, (), (left,), (), view(report(), embedded()))
+    hold("cluster-down", json.loads(json.dumps(to_json(done))))
+    assert "  left: Service ui (its controller is not running)" in removed_lines(done, plain)
+
+
+def to_json(view: Any) -> Any:
+    from windlass.views.serialise import to_json as of_view
+
+    return of_view(view)
+
+
+# -- progress ---------------------------------------------------------------------------------------------------------
+
+
+class Shown:
+    """Progress with a clock of its own, and what it has written."""
+
+    def __init__(self, **options: bool) -> None:
+        self.now, self.text = 0.0, ""
+        chosen = {"can_rewrite": False, "is_brief": False, **options}
+        self.show = Progress(plain, clock=lambda: self.now, write=self._add, **chosen)
+
+    def _add(self, text: str) -> None:
+        self.text += text
+
+
+def test_a_resource_is_named_when_it_is_made_and_now_and_then_before() -> None:
+    shown = Shown()
+    shown.show(ResourceStarted("aws_eks_cluster.main", "aws_eks_cluster", "create"))
+    shown.show(ResourceStarted("aws_kms_key.main", "aws_kms_key", "create"))
+    for shown.now in (10.0, 20.0, 31.0, 40.0):
+        shown.show(ResourceProgress("aws_eks_cluster.main", "aws_eks_cluster", "create", shown.now))
+    shown.show(ResourceDone("aws_eks_cluster.main", "aws_eks_cluster", "create", 600.0, "vision"))
+    assert shown.text.splitlines() == [
+        "  … aws_eks_cluster.main, 31s and 1 more",
+        "  made aws_eks_cluster.main (10m00s)",
+    ]
+
+
+def test_on_a_terminal_one_line_is_rewritten() -> None:
+    shown = Shown(can_rewrite=True)
+    shown.show(ResourceStarted("aws_kms_key.main", "aws_kms_key", "create"))
+    shown.show(ResourceDone("aws_kms_key.main", "aws_kms_key", "create", 9.0, "k"))
+    assert shown.text == "\r\x1b[K  … aws_kms_key.main, 0.0s\r\x1b[K  made aws_kms_key.main (9.0s)\n"
+
+
+def test_programs_see_warnings_alone() -> None:
+    shown = Shown(is_brief=True)
+    shown.show(ResourceDone("aws_kms_key.main", "aws_kms_key", "create", 9.0, "k"))
+    shown.show(Diagnostic("warning", "deprecated", file="a.tf", line=3))
+    shown.show(Diagnostic("error", "is in the exception"))
+    shown.show(Note("\x1b[32mstopping\x1b[0m\n now"))
+    shown.show(SimpleNamespace())
+    assert shown.text.splitlines() == ["  warning deprecated (a.tf:3)", "  stopping now"]

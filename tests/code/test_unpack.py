@@ -1,0 +1,65 @@
+"""An archive of unknown origin is extracted into its folder, or refused before anything is written."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from windlass.code.unpack import extract
+
+Entry = tuple[str, bytes, str]
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> Entry:
+    return name, kind, target
+
+
+def unpacked(entries: list[Entry], folder: Path, mode: int = 0o644) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, kind, target in entries:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.uid, info.uname = kind, target, 12345, "root"
+            info.mode, info.size = mode, 1 if kind == tarfile.REGTYPE else 0
+            tar.addfile(info, io.BytesIO(b"x") if info.size else None)
+    out.seek(0)
+    with tarfile.open(fileobj=out) as tar:
+        extract(tar, tar.getmembers(), folder)
+
+
+def test_files_folders_and_links_inside_are_extracted_as_the_users_own(tmp_path: Path) -> None:
+    links = [entry("a/new", tarfile.SYMTYPE, "model.pt"), entry("a/b/up", tarfile.SYMTYPE, "../model.pt")]
+    files = [entry("./a", tarfile.DIRTYPE), entry("a/model.pt"), entry("a/b/c")]
+    unpacked([*files, *links, entry("two", tarfile.LNKTYPE, "a/model.pt")], tmp_path, mode=0o4755)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "c", "model.pt", "new", "two", "up"]
+    assert (tmp_path / "a/b/up").read_text() == (tmp_path / "two").read_text() == "x"
+    found = (tmp_path / "a/model.pt").stat()
+    assert (found.st_uid, found.st_mode & 0o7777) == (os.getuid(), 0o755)
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([entry("../x")], "leads out"),
+        ([entry("a/../../x")], "leads out"),
+        ([entry("/x")], "leads out"),
+        ([entry("x", tarfile.LNKTYPE, "../secret")], "leads out"),
+        ([entry("x", tarfile.SYMTYPE, "../secret")], "a link that leads out, to ../secret"),
+        ([entry("x", tarfile.SYMTYPE, "/etc")], "a link that leads out, to /etc"),
+        ([entry("a/x", tarfile.SYMTYPE, "y/../../..")], "a link that leads out"),
+        ([entry("d", tarfile.SYMTYPE, "."), entry("d/x")], "goes through a link"),
+        ([entry("d", tarfile.SYMTYPE, "."), entry("x", tarfile.LNKTYPE, "d")], "goes through a link"),
+        ([entry("x", tarfile.CHRTYPE)], "neither file, folder nor link"),
+        ([entry("x", tarfile.FIFOTYPE)], "neither file, folder nor link"),
+    ],
+)
+def test_hostile_members_are_refused_before_anything_is_written(entries: list[Entry], why: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(tarfile.TarError, match=why):
+        unpacked([entry("first"), *entries], folder)
+    assert list(tmp_path.rglob("*")) == [folder]

@@ -1,0 +1,89 @@
+"""What the program of probe pods finds: of a real S3 server, of emulated roles, of a folder; and that it travels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers.ports import quiet_port
+from tests.servers.emulated_roles import emulated_roles
+from tests.servers.s3 import S3Server, s3_server
+
+from windlass.engines.kubernetes.preflight.pod_program import answer, folder
+from windlass.engines.kubernetes.preflight.probes import RUNNER, archive
+
+ASKED = {"bucket": "runs", "prefix": "windlass/doctor/"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "store") as found:
+        found.client().create_bucket(Bucket="runs")
+        yield found
+
+
+def kinds(found: dict[str, object]) -> dict[str, str]:
+    rungs = found["ladder"]
+    assert isinstance(rungs, list)
+    return {one["rung"]: one.get("kind", "ok") for one in rungs}
+
+
+def test_the_whole_ladder_leaves_nothing_in_the_bucket(server: S3Server) -> None:
+    assert kinds(answer(ASKED, server.environ())) == dict.fromkeys(("list", "write", "read", "delete"), "ok")
+    assert "Contents" not in server.client().list_objects_v2(Bucket="runs")
+
+
+def test_a_bucket_that_does_not_exist_ends_the_ladder(server: S3Server) -> None:
+    assert kinds(answer({**ASKED, "bucket": "none"}, server.environ())) == {"list": "no-bucket"}
+
+
+def test_keys_that_are_wrong_are_no_missing_permission(server: S3Server) -> None:
+    wrong = {**server.environ(), "AWS_SECRET_ACCESS_KEY": "wrong"}
+    assert kinds(answer(ASKED, wrong)) == {"list": "keys"}
+
+
+def test_a_store_that_does_not_answer_is_told_apart(server: S3Server) -> None:
+    away = server.environ(f"http://127.0.0.1:{quiet_port()}")
+    assert kinds(answer(ASKED, away)) == {"list": "unreachable"}
+
+
+def test_a_pod_without_role_and_keys_says_so() -> None:
+    assert answer({"role": True}, {})["role"]["kind"] == "none"
+
+
+def test_the_agent_of_pod_identity_is_named_where_it_refuses() -> None:
+    with emulated_roles() as agent:
+        agent.status = 403
+        environ = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{agent.address}/v1/credentials"}
+        found = answer({"role": True}, environ)["role"]
+    assert found["kind"] == "keys"
+    assert "the agent for credentials" in found["error"]
+
+
+def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    found = folder(str(tmp_path))
+    assert "error" not in found
+    assert found["free_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_says_why() -> None:
+    found = folder("/proc/self")
+    assert (found["step"], bool(found["error"])) == ("write", True)
+
+
+def test_the_program_runs_from_its_zip_file_alone(server: S3Server, tmp_path: Path) -> None:
+    program = archive()
+    question = json.dumps({**ASKED, "folder": str(tmp_path)})
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", RUNNER, str(len(program)), question],
+        input=program, env={"PATH": os.environ["PATH"], **server.environ()}, capture_output=True, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert kinds(found) == dict.fromkeys(("list", "write", "read", "delete"), "ok")
+    assert "error" not in found["folder"]

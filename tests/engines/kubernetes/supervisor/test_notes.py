@@ -1,0 +1,75 @@
+"""The note on a run whose record is in its cluster: every user of the namespace sees it and can change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, status
+from tests.engines.kubernetes.supervisor.test_runs import RUN, Scene
+
+from windlass.engines.kubernetes import layout, notes
+from windlass.engines.kubernetes.discovery import discovery
+from windlass.errors import EngineError
+from windlass.runs.events import AttemptStarted
+from windlass.runs.store import NOTE_CHARS
+
+
+@pytest.fixture
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
+    with closing(Scene(server, tmp_path)) as scene:
+        scene.write(AttemptStarted(1, 2))
+        yield scene
+
+
+def test_a_note_is_seen_by_a_list_and_by_another_machine(scene: Scene) -> None:
+    scene.engine.write_note(RUN, "diverges after step 400")
+    [seen] = discovery.look(scene.client).runs(scene.began)
+    assert seen.state("lab").status.note == "diverges after step 400"
+    notes.write(scene.client, RUN, "not with batch 64")  # as another machine does
+    assert scene.engine.note(RUN) == scene.store.status(RUN).note == "not with batch 64"
+
+
+def test_a_removal_is_seen_too_and_a_note_of_before_stays(scene: Scene) -> None:
+    scene.store.write_note(RUN, "from a time when notes stayed here")
+    assert scene.engine.note(RUN) == "from a time when notes stayed here"
+    notes.write(scene.client, RUN, "")
+    assert scene.engine.note(RUN) == scene.store.status(RUN).note == ""
+
+
+def test_the_anchor_keeps_what_others_have_written_on_it(scene: Scene, server: ObjectServer) -> None:
+    server.anchor(RUN, metadata={"annotations": {layout.SPARES_ANNOTATION: "1"}})
+    answers = [status(409, "Conflict")]
+    server.fails = lambda request: answers.pop() if request.verb == "PUT" and answers else None
+    scene.engine.write_note(RUN, "x")
+    found = scene.client.get("v1", "ConfigMap", RUN)["metadata"]["annotations"]
+    assert found == {layout.SPARES_ANNOTATION: "1", layout.NOTE_ANNOTATION: "x"}
+
+
+def test_a_note_that_another_user_made_too_long_is_cut(scene: Scene, server: ObjectServer) -> None:
+    server.anchor(RUN, metadata={"annotations": {layout.NOTE_ANNOTATION: "x" * 100_000}})
+    assert len(scene.engine.note(RUN)) == NOTE_CHARS
+
+
+def test_a_note_that_cannot_be_shared_is_not_written_here_either(scene: Scene, server: ObjectServer) -> None:
+    def refuse(request: Request) -> object:
+        return status(403, "Forbidden", "may not update configmaps") if request.verb == "PUT" else None
+
+    server.fails = refuse  # type: ignore[assignment]
+    with pytest.raises(EngineError, match="may not update configmaps"):
+        scene.engine.write_note(RUN, "x")
+    assert scene.store.status(RUN).note == ""
+
+
+def test_a_run_that_is_no_longer_in_the_cluster_has_its_note_here(scene: Scene, server: ObjectServer) -> None:
+    server.remove("ConfigMap", RUN)
+    scene.engine.write_note(RUN, "x")
+    assert scene.engine.note(RUN) == "x"
+
+
+def test_a_cluster_that_is_away_leaves_the_last_note(scene: Scene, server: ObjectServer) -> None:
+    scene.engine.write_note(RUN, "x")
+    server.stop()
+    assert scene.engine.note(RUN) == "x"

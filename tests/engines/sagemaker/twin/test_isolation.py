@@ -1,0 +1,32 @@
+"""What this machine allows is found out once, and again where it may be otherwise."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.engines.sagemaker.twin.conftest import MAY_ISOLATE
+from tests.engines.sagemaker.twin.jobs import ended, request
+
+from windlass.engines.sagemaker.twin.service import ALLOWED, FOLDER, Twin
+
+pytestmark = pytest.mark.skipif(not MAY_ISOLATE, reason="needs root")
+
+
+def isolation(home: Path, name: str) -> str:
+    """How the hosts of a job were isolated, by a twin that finds it out."""
+    twin = Twin(home, os.environ)
+    twin.create(request(home, name, "true"))
+    return str(ended(twin, name)["WindlassHosts"]["isolation"])
+
+
+def test_what_was_seen_is_kept_for_this_boot_and_this_place(home: Path) -> None:
+    assert isolation(home, "first") == "namespaces"
+    known = home / FOLDER / ALLOWED
+    seen, inode = known.read_text(), known.stat().st_ino
+    assert isolation(home, "second") == "namespaces"
+    assert known.stat().st_ino == inode  # it was not found out again
+    known.write_text(seen.replace(str(Path("/proc/self/ns/mnt").readlink()), "mnt:[1]"))
+    assert isolation(home, "third") == "namespaces"
+    assert known.read_text() == seen

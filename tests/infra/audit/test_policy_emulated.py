@@ -1,0 +1,128 @@
+"""The policy of an audit, against an emulated account that enforces policies (not AWS)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.fakeaws.emulator import Emulator, emulated_aws
+from tests.infra.audit.planted import Network, plant
+
+from windlass.infra.audit import AuditReport, audit, audit_actions, audit_statements
+from windlass.infra.audit.finders import FINDERS
+from windlass.infra.aws import Aws, iam_action
+
+pytestmark = pytest.mark.slow
+
+OURS = {"windlass.dev/cluster": "train"}
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """A user of an emulated account with leaks, who may do what its one policy says."""
+
+    aws: Emulator
+    environ: dict[str, str]
+
+    def allow(self, statements: list[dict[str, Any]]) -> None:
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        self.aws.client("iam").put_user_policy(UserName="auditor", PolicyName="audit", PolicyDocument=policy)
+
+    def audit(self, on_call: Any = None) -> AuditReport:
+        with Aws(environ=self.environ, on_call=on_call) as aws:
+            return audit("train", aws, is_ours=True)
+
+
+@pytest.fixture(scope="module")
+def auditor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Auditor]:
+    with emulated_aws(tmp_path_factory.mktemp("aws"), auth=True) as aws:
+        iam = aws.client("iam")
+        iam.create_user(UserName="auditor")
+        key = iam.create_access_key(UserName="auditor")["AccessKey"]
+        net = Network(aws, OURS)
+        plant(aws, net, "train", OURS)
+        subnets = {"subnetIds": [net.subnet, net.other_subnet]}
+        eks, role = aws.client("eks"), aws.client("iam").get_role(RoleName="train-node")["Role"]["Arn"]
+        eks.create_cluster(name="train", roleArn=role, resourcesVpcConfig=subnets)
+        eks.create_nodegroup(clusterName="train", nodegroupName="system", subnets=[net.subnet], nodeRole=role)
+        keys = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+        yield Auditor(aws, aws.environ | keys)
+
+
+def test_an_audit_with_exactly_its_policy_has_no_open_question_emulated(auditor: Auditor) -> None:
+    auditor.allow(audit_statements())
+    report = auditor.audit()
+    assert report.unknown == ()
+    assert {finder.kind for finder in FINDERS} - {one.kind for one in report.found} == {
+        "autoscaling group", "capacity reservation", "classic load balancer",
+    }, "kinds that the emulator has no object of"  # fmt: skip
+
+
+def test_an_audit_calls_what_its_policy_names_and_nothing_else_emulated(auditor: Auditor) -> None:
+    auditor.allow(audit_statements())
+    called: set[str] = set()
+    auditor.audit(lambda client, operation: called.add(iam_action(client, operation)))
+    called.remove("sts:GetCallerIdentity")  # needs no permission
+    assert called <= set(audit_actions())
+    assert set(audit_actions()) - called == set()
+
+
+def test_a_login_without_any_right_knows_nothing_and_says_so_emulated(auditor: Auditor) -> None:
+    auditor.allow([{"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "*"}])
+    report = auditor.audit()
+    assert report.found == ()
+    assert not report.is_clean
+    assert {finder.kind for finder in FINDERS} <= {one.kind for one in report.unknown}
+    assert {one.hint for one in report.unknown} >= {"allow ec2:DescribeVolumes to the credentials' user or role"}
+
+
+PRICE_ONLY = {"eks:DescribeClusterVersions"}
+"""The cluster is named without it; only whether its version has extended support is not known."""
+
+
+def rounds() -> list[set[str]]:
+    """All actions in groups of which none needs the answer of another: listings first, then what is asked of each."""
+    place: dict[str, int] = {}
+    for finder in FINDERS:
+        for index, call in enumerate(finder.asks):
+            action = iam_action(*call.split(":"))
+            place[action] = max(index, place.get(action, 0))
+    place |= {action: 1 + max(place.values()) for action in set(audit_actions()) - set(place)}
+    return [{one for one in place if place[one] == index} - PRICE_ONLY for index in sorted(set(place.values()))]
+
+
+@pytest.mark.parametrize("taken", rounds(), ids=lambda one: f"{len(one)}-{min(one)}")
+def test_each_action_that_is_taken_away_is_an_open_question_emulated(auditor: Auditor, taken: set[str]) -> None:
+    rest = [{**one, "Action": [each for each in one["Action"] if each not in taken]} for one in audit_statements()]
+    auditor.allow([one for one in rest if one["Action"]])
+    report = auditor.audit()
+    assert taken - {one.asked for one in report.unknown} == set()
+    assert not report.is_clean
+
+
+def test_one_denied_listing_hides_nothing_else_emulated(auditor: Auditor) -> None:
+    auditor.allow(audit_statements())
+    everything = {one.id for one in auditor.audit().found}
+    deny = {"Effect": "Deny", "Action": "ec2:DescribeVolumes", "Resource": "*"}
+    auditor.allow([*audit_statements(), deny])
+    report = auditor.audit()
+    [unknown] = report.unknown
+    assert (unknown.service, unknown.kind, unknown.asked) == ("ec2", "volume", "ec2:DescribeVolumes")
+    assert not report.is_clean
+    assert {one for one in everything if not one.startswith("vol-")} == {one.id for one in report.found}
+
+
+def test_tags_that_may_not_be_read_are_one_question_with_a_count_emulated(auditor: Auditor) -> None:
+    auditor.aws.client("iam").create_role(RoleName="another", AssumeRolePolicyDocument=_trust())
+    deny = {"Effect": "Deny", "Action": "iam:ListRoleTags", "Resource": "*"}
+    auditor.allow([*audit_statements(), deny])
+    [unknown] = auditor.audit().unknown
+    assert (unknown.kind, unknown.asked, unknown.count) == ("role", "iam:ListRoleTags", 2)
+
+
+def _trust() -> str:
+    service = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [service]})

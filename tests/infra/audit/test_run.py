@@ -1,0 +1,115 @@
+"""What a finder cannot ask or understand: a row, never an empty list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+from windlass.infra.audit import AuditReport, Found, PriceKey, Unknown
+from windlass.infra.audit.calls import Ask, Asker
+from windlass.infra.audit.finder import Finder
+from windlass.infra.audit.run import run_finder
+from windlass.infra.audit.scope import Scope
+from windlass.infra.aws import AccessDenied, Aws, NoAnswer, NotThere
+
+SCOPE = Scope("train", "us-east-1", "123456789012")
+VOLUME = Found("ec2", "volume", "vol-1", "data", "us-east-1", "tag", bills=True)
+
+
+@pytest.fixture
+def asker() -> Iterator[Asker]:
+    """Of an account that is never asked."""
+    with Aws("us-east-1", endpoint="http://127.0.0.1:9", environ={}) as aws, ThreadPoolExecutor(2) as details:
+        yield Asker(aws, details)
+
+
+def raising(*errors: Exception, service: str = "ec2") -> Finder:
+    """A finder of one volume whose next page fails."""
+
+    def find(ask: Ask, scope: Scope) -> Iterator[Found]:
+        yield VOLUME
+        for error in errors:
+            raise error
+
+    return Finder(service, "volume", ("ec2:DescribeVolumes",), find)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AccessDenied("denied", "allow it", action="ec2:DescribeVolumes", code="UnauthorizedOperation"),
+        NoAnswer("throttled", action="ec2:DescribeVolumes", code="Throttling"),
+        NotThere("the whole service?", action="ec2:DescribeVolumes", code="ResourceNotFoundException"),
+        KeyError("VolumeId"),
+        TypeError("None"),
+    ],
+)
+def test_what_fails_is_unknown_and_what_was_found_before_is_kept(asker: Asker, error: Exception) -> None:
+    found, [unknown] = run_finder(raising(error), asker, SCOPE)
+    assert found == [VOLUME]
+    assert (unknown.kind, unknown.asked, unknown.count) == ("volume", "ec2:DescribeVolumes", 1)
+
+
+def test_a_service_that_the_region_does_not_have_has_no_objects(asker: Asker) -> None:
+    error = NoAnswer("no such host", action="braket:ListDevices")
+    assert run_finder(raising(error, service="dms-of-mars"), asker, SCOPE) == ([VOLUME], [])
+    assert len(run_finder(raising(error, service="ec2"), asker, SCOPE)[1]) == 1
+
+
+def test_an_object_that_goes_while_it_is_looked_at_is_left_out_and_one_that_is_denied_is_counted(asker: Asker) -> None:
+    def look(one: int) -> Iterator[int]:
+        if one == 2:
+            raise NotThere("gone", action="iam:ListRoleTags", code="NoSuchEntity")
+        if one > 3:
+            raise AccessDenied("denied", action="iam:ListRoleTags", code="AccessDenied")
+        yield one
+
+    ask = Ask(asker, "iam", "role", ())
+    assert list(ask.each(range(6), look)) == [0, 1, 3]
+    assert [(one.asked, one.count) for one in ask.unknown] == [("iam:ListRoleTags", 2)]
+
+
+def test_items_before_a_failing_page_are_looked_at(asker: Asker) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise NoAnswer("page 2", action="iam:ListRoles", code="Throttling")
+
+    each = Ask(asker, "iam", "role", ()).each(items(), lambda one: [one])
+    assert next(each) == 1
+    with pytest.raises(NoAnswer):
+        next(each)
+
+
+def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
+    return AuditReport("train", "us-east-1", "123456789012", found, unknown, datetime(2026, 11, 25, tzinfo=UTC), 9)
+
+
+def test_a_report_is_clean_with_kept_and_possible_rows_and_not_with_a_leak_or_an_open_question() -> None:
+    kept = Found("s3", "bucket", "b", "b", "us-east-1", "name", bills=True, kept_on_purpose=True)
+    possible = Found("iam", "role", "train-x", "train-x", "global", "name", bills=False, is_certain=False)
+    assert report().is_clean
+    assert report(kept, possible).is_clean
+    assert not report(VOLUME).is_clean
+    assert not report(unknown=(Unknown("ec2", "volume", "ec2:DescribeVolumes", "denied"),)).is_clean
+
+
+def test_rows_that_do_not_bill_are_not_priced() -> None:
+    free = Found("ec2", "VPC", "vpc-1", "vpc-1", "us-east-1", "tag", bills=False)
+    assert list(report(VOLUME, free).rows(lambda _: 8.0)) == [(VOLUME, 8.0), (free, None)]
+
+
+def test_a_report_as_json() -> None:
+    key = PriceKey("ebs", "GiB-month", "gp3", 200.0)
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    one = Found("ec2", "volume", "vol-1", "data", "us-east-1", "tag", True, (key,), at, remedy="aws …")
+    written = report(one, unknown=(Unknown("iam", "role", "iam:ListRoles", "denied"),)).to_json()
+    assert written["at"] == "2026-11-25T00:00:00Z"
+    assert written["found"][0]["created_at"] == "2026-01-02T03:04:05Z"
+    assert written["found"][0]["price_keys"] == [
+        {"service": "ebs", "unit": "GiB-month", "dimension": "gp3", "quantity": 200.0}
+    ]
+    assert written["unknown"][0]["asked"] == "iam:ListRoles"
+    assert "price" not in written["found"][0]

@@ -1,0 +1,62 @@
+"""A command line of `up`, `down` and `recover` for a small configuration: what the tests kill.
+
+python program.py HOME NAME BACKEND_JSON ENVIRON_JSON up|down|recover
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.infra.aws import Aws
+from windlass.infra.folder import Backend, ClusterFolder, LocalBackend, S3Backend
+from windlass.infra.recovery import RecoveryReport, needs_recovery, recover
+from windlass.infra.terraform import OnEvent, StopRequests, Terraform, find_program
+from windlass.infra.terraform.events import ignore
+
+SMALL: Final = Path(__file__).parents[1] / "terraform" / "small"
+
+
+def terraform_of(
+    folder: ClusterFolder,
+    environ: Mapping[str, str],
+    *,
+    on_event: OnEvent = ignore,
+    stop: StopRequests | None = None,
+) -> Terraform:
+    """The driver for a folder."""
+    return Terraform(find_program(environ), folder, environ, on_event=on_event, stop=stop)
+
+
+def prepare(terraform: Terraform, backend: Backend, configuration: Path = SMALL, **variables: Any) -> None:
+    """Write the folder and initialize it."""
+    terraform.folder.write(configuration, {"name": terraform.folder.name, "region": "us-east-1", **variables}, backend)
+    terraform.init()
+
+
+def recovered(terraform: Terraform, environ: Mapping[str, str], *, break_lock: bool = False) -> RecoveryReport:
+    """Recover by the credentials and endpoint of `environ`."""
+    with Aws(environ=environ) as aws:
+        return recover(terraform, aws, break_lock=break_lock)
+
+
+def main(home: str, name: str, backend_json: str, environ_json: str, action: str) -> None:
+    """Do what the commands of clusters do."""
+    environ = json.loads(environ_json)
+    found = json.loads(backend_json)
+    backend = S3Backend(**found) if found else LocalBackend()
+    folder = ClusterFolder.of(Path(home), name)
+    with folder.locked(f"cluster {action}"), StopRequests() as stop:
+        terraform = terraform_of(folder, environ, on_event=lambda event: print(event, flush=True), stop=stop)
+        prepare(terraform, backend)
+        if action == "recover" or needs_recovery(folder):
+            print(recovered(terraform, environ), flush=True)
+        if action != "recover":
+            terraform.apply(terraform.plan(destroy=action == "down"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

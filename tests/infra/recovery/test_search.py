@@ -1,0 +1,87 @@
+"""Tests of what finders share, and that they cover the configuration of clusters."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from windlass.infra.aws import AwsError
+from windlass.infra.recovery.discovery import _quoted, _refused
+from windlass.infra.recovery.search import NotKnownYet, Status, is_absence, need, planned_name, status_of, tag_of
+from windlass.infra.recovery.table import FINDERS, LISTERS, WITHOUT_OBJECT
+
+WITHOUT_IMPORT = {"aws_cloudcontrolapi_resource"}
+"""The provider cannot import it: recovery reports its addresses as unknown."""
+
+
+def test_each_type_of_the_configuration_can_be_found() -> None:
+    folder = Path(str(files("windlass.infra") / "eks"))
+    text = "\n".join(path.read_text() for path in folder.glob("*.tf"))
+    used = set(re.findall(r'^resource "(\w+)"', text, re.MULTILINE))
+    assert used
+    assert used - set(FINDERS) - WITHOUT_OBJECT == WITHOUT_IMPORT & used
+
+
+def test_what_can_be_listed_can_be_found() -> None:
+    assert set(LISTERS) <= set(FINDERS)
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("ACTIVE", Status.READY), ("available", Status.READY), ("DEGRADED", Status.READY), ("", Status.READY),
+        ("CREATING", Status.PENDING), ("pendingAcceptance", Status.PENDING), ("deleting", Status.GOING),
+        ("CREATE_FAILED", Status.FAILED),
+    ],
+)  # fmt: skip
+def test_words_of_services_are_statuses(word: str, status: Status) -> None:
+    assert status_of(word) is status
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        {"Name": "a"},
+        [{"Key": "Name", "Value": "a"}],
+        [{"key": "Name", "value": "a"}],
+        [{"TagKey": "Name", "TagValue": "a"}],
+    ],
+)
+def test_tags_are_read_in_each_form_of_aws(tags: object) -> None:
+    assert tag_of(tags, "Name") == "a"
+    assert tag_of(tags, "Other") == tag_of(None, "Name") == ""
+
+
+def test_an_unknown_attribute_is_not_known_yet() -> None:
+    assert need({"a": "b"}, "a") == "b"
+    for values in ({}, {"a": None}, {"a": ""}):
+        with pytest.raises(NotKnownYet):
+            need(values, "a")
+    with pytest.raises(NotKnownYet):
+        planned_name({"tags": {"x": "y"}})
+
+
+def test_an_id_cannot_leave_its_string() -> None:
+    assert _quoted('a"b${c}%{d}\n') == '"a\\"b$${c}%%{d}\\n"'
+
+
+def test_the_addresses_that_terraform_refuses_are_read_from_its_message() -> None:
+    detail = 'While attempting to import an existing object to "aws_eip.nat[\\"us-east-1a\\"]", the provider detected'
+    assert _refused(detail) == ['aws_eip.nat["us-east-1a"]']
+
+
+@pytest.mark.parametrize(
+    ("code", "is_absent"),
+    [
+        ("PolicyNotFound", True),
+        ("NoSuchPublicAccessBlockConfiguration", True),
+        ("AWS.SimpleQueueService.NonExistentQueue", True),
+        ("AccessDenied", False),
+        ("Throttling", False),
+    ],
+)
+def test_codes_of_absence_differ_and_a_refusal_is_none(code: str, is_absent: bool) -> None:
+    assert is_absence(AwsError("", code=code)) is is_absent

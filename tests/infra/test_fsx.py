@@ -1,0 +1,57 @@
+"""Tasks of FSx for Lustre against an emulated FSx API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.fakeaws.emulator import Emulator, emulated_aws
+
+from windlass.engines.kubernetes.mounts.repository import RepositoryTask, RepositoryTasks, TaskKind
+from windlass.infra.aws import Aws, AwsError
+from windlass.infra.fsx import EXPORT, FsxTasks
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with emulated_aws(tmp_path_factory.mktemp("aws")) as running:
+        yield running
+
+
+@pytest.fixture
+def system(account: Emulator) -> str:
+    ec2 = account.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+    made = account.client("fsx").create_file_system(
+        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet],
+        LustreConfiguration={"DeploymentType": "SCRATCH_2"},
+    )  # fmt: skip
+    return str(made["FileSystem"]["FileSystemId"])
+
+
+@pytest.fixture
+def tasks(account: Emulator) -> FsxTasks:
+    return FsxTasks(Aws(environ=account.environ))
+
+
+def test_emulated_an_export_is_started_once_and_waited_for(tasks: FsxTasks, system: str) -> None:
+    as_engines_see_it: RepositoryTasks = tasks
+    task = as_engines_see_it.start(RepositoryTask(TaskKind.EXPORT, system, "s3/results"))
+    assert tasks.begin(EXPORT, system, "s3/results") == task, "it is under way already"
+    seen: list[str] = []
+    tasks.wait(task, lambda state, _share: seen.append(state), sleep=lambda _seconds: None)
+    assert seen[-1] == "SUCCEEDED"
+    assert tasks.under_way(system) == []
+
+
+def test_emulated_a_task_is_cancelled_and_waiting_for_it_says_so(tasks: FsxTasks, system: str) -> None:
+    task = tasks.begin(EXPORT, system)
+    tasks.cancel(task)
+    assert tasks.state(task)[0] in ("CANCELING", "CANCELED")
+    tasks.cancel(task)
+
+
+def test_emulated_a_file_system_that_is_not_there_is_named(tasks: FsxTasks) -> None:
+    with pytest.raises(AwsError, match="fs-0123456789abcdef0"):
+        tasks.begin(EXPORT, "fs-0123456789abcdef0")

@@ -1,0 +1,111 @@
+"""What a cluster file may say, and how what it may not say is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass.errors import JobFileError
+from windlass.spec.cluster import GIB, as_mapping
+from windlass.spec.parse import parse_cluster
+
+SHORT = "name: vision\nregion: us-west-2\n"
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(JobFileError) as refused:
+        parse_cluster(text)
+    return [f"{one.where}: {one.field}: {one.message}" for one in refused.value.problems]
+
+
+def test_two_lines_are_enough() -> None:
+    cluster = parse_cluster(SHORT)
+    assert (cluster.kubernetes, cluster.gpus, cluster.storage.efs) == ("1.35", (), None)
+    assert as_mapping(cluster) == {"name": "vision", "region": "us-west-2"}
+
+
+def test_true_is_a_part_with_its_defaults_and_false_is_none() -> None:
+    storage = parse_cluster(SHORT + "storage: {efs: true, fsx: false}\n").storage
+    assert storage.efs is not None
+    assert (storage.efs.throughput, storage.fsx) == ("elastic", None)
+
+
+def test_all_problems_are_told_at_once_with_their_lines() -> None:
+    assert problems("name: V\nregion: us\nnetwrk: {}\ncomponents: [kueu]\n") == [
+        "cluster.yaml:1: name: 'V' is not a legal name",
+        "cluster.yaml:2: region: 'us' is not an AWS region",
+        "cluster.yaml:3: netwrk: not a field",
+        "cluster.yaml:4: components[0]: expected trainer, jobset, mpi-operator, kueue, nvidia-device-plugin, "
+        "karpenter, aws-load-balancer-controller or metrics-server, found 'kueu'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("zones: [us-west-2a]", "expected two different zones"),
+        ("zones: [us-west-2a, us-west-2a]", "expected two different zones"),
+        ("zones: [us-east-1a, us-west-2a]", "us-east-1a is not in us-west-2"),
+        ("network: {cidr: 10.40.0.0/24}", "has 256 addresses"),
+        ("network: {cidr: 8.8.0.0/16}", "is not private"),
+        ("network: {cidr: 10.40.0.1/16}", "is not a range of addresses"),
+        ("network: {public_access: [0.0.0.0/0]}", "opens the API server to the Internet"),
+        ("access: {admins: ['*']}", "is not the ARN"),
+        ("storage: {fsx: {size: 1300GiB}}", "expected 1200GiB or a multiple of 2400GiB"),
+        ("storage: {fsx: {throughput: 250}}", "is for persistent-2"),
+        ("gpus: [{name: a, instances: []}]", "at least 1"),
+        ("gpus: [{name: a, instances: [g5]}]", "is not an instance type"),
+        ("gpus: [{name: a, instances: [g5.xlarge], min: 2}]", "is for node groups"),
+        ("gpus: [{name: a, instances: [g5.xlarge], provision: node-group, min: 2, max: 1}]", "is below min"),
+        ("gpus: [{name: a, instances: [g5.xlarge], capacity: capacity-block}]", "a: a capacity block needs provision:"),
+        ("gpus: [{name: a, instances: [g5.xlarge], reservation: cr-0a}]", "belongs to capacity: capacity-block"),
+        ("gpus: [{name: a, instances: [g5.xlarge], zone: us-east-1a}]", "is not in us-west-2"),
+        ("gpus: [{name: a, instances: [g5.xlarge]}, {name: a, instances: [g5.xlarge]}]", "two pools are called a"),
+        ("gpus: [{name: a, instances: [g5.xlarge]}]\ncomponents: [kueue]", "lacks karpenter"),
+        ("system: {min: 3, max: 2}", "is below min"),
+        ("budget: {limit: 0, email: a@b.c}", "must be at least 1"),
+        ("log_days: 2", "log_days: expected 1, 3, 5, 7,"),
+        ("kubernetes: 1.35", "found 1.35"),
+        ("network: {public_access: [0.0.0.0/1, 128.0.0.0/1]}", "128.0.0.0/1 opens the API server"),
+        ("network: {public_access: [10.0.0.0/8]}", "10.0.0.0/8 is private, and EKS takes public"),
+        ("network: {cidr: 127.0.0.0/16}", "is not private"),
+        ("network: {cidr: 169.254.0.0/16}", "is not private"),
+        ("access: {admins: ['arn:aws:sts::123456789012:assumed-role/a/b']}", "is not the ARN of a role or user"),
+        ("access: {admins: ['arn:aws:iam::123456789012:root']}", "is not the ARN of a role or user"),
+        ("storage: {bucket: a..b}", "is not the name of a bucket"),
+        ("storage: {bucket: 192.168.0.1}", "is not the name of a bucket"),
+        ("repositories: [a//b]", "'a//b' is not the name of a repository"),
+        ("repositories: [a/]", "'a/' is not the name of a repository"),
+        ("repositories: [x]", "'x' is not the name of a repository"),
+        ("namespace: kube-system", "is Kubernetes' own"),
+        ("namespace: Training_1", "is not a namespace of Kubernetes"),
+        ("tags: {'aws:x': a}", "is not the key of a tag"),
+        ("tags: {'windlass.dev/cluster': other}", "is not the key of a tag"),
+        ("tags: {team: 'a;b'}", "is not the value of a tag"),
+        ("system: {min: 5}", "is below min, found 4 and min 5"),
+        ("gpus: [{name: a, instances: [g5.xlarge], provision: node-group, min: 6}]", "is below min"),
+        (
+            "zones: [us-west-2a, us-west-2b]\ngpus: [{name: a, instances: [g5.xlarge], zone: us-west-2c}]",
+            "a: us-west-2c is not one of zones",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(line: str, said: str) -> None:
+    found = problems(f"{SHORT}{line}\n")
+    assert any(said in one for one in found), found
+
+
+def test_a_version_without_quotes_is_told_how_to_write_it() -> None:
+    with pytest.raises(JobFileError) as refused:
+        parse_cluster(f"{SHORT}kubernetes: 1.35\n")
+    assert refused.value.problems[0].hint == 'write "1.35"'
+
+
+def test_words_of_job_files_are_no_hints_for_cluster_files() -> None:
+    with pytest.raises(JobFileError) as refused:
+        parse_cluster(f"{SHORT}gpu: []\n")
+    assert refused.value.problems[0].hint == "did you mean gpus?"
+
+
+def test_sizes_are_bytes() -> None:
+    [pool] = parse_cluster(SHORT + "gpus: [{name: a, instances: [g5.xlarge], disk: 500GiB}]\n").gpus
+    assert pool.disk == 500 * GIB

@@ -1,0 +1,133 @@
+"""A copy that has nothing to do knows it by a note of the one before, as long as all is as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from windlass.storage import manifest as manifests
+from windlass.storage.address import Address
+from windlass.storage.copy import Copy
+from windlass.storage.folder import Folder
+from windlass.storage.note import LEAST, RANGES, Noted, cuts
+from windlass.storage.opening import journal_for
+from windlass.storage.place import Entry
+from windlass.storage.progress import Copied
+
+
+class Asked(Folder):
+    """A folder that counts how often it is listed, and notes by which cuts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(Address("folder", "", str(path)))
+        self.cuts: list[Sequence[str]] = []
+
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
+        self.cuts.append(cuts)
+        async for batch in super().entries(cuts):
+            yield batch
+
+
+class Set:
+    """A folder, another one, and copies from the one to the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.source, self.to, self.note = path / "source", path / "to", path / "home/notes/one.json"
+        (self.source / "deep").mkdir(parents=True)
+        for name in ("a.bin", "b.bin", "deep/c.bin"):
+            (self.source / name).write_bytes(name.encode())
+
+    def copy(self) -> Copied:
+        self.places = Asked(self.source), Asked(self.to)
+        with journal_for(self.places[0].address, self.places[1].address, self.source) as journal:
+            return asyncio.run(Copy(*self.places, journal, noted=Noted(self.note)).run())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a copy finds nothing to do, and that by the note: it has looked at no file of the manifest."""
+        done = self.copy()
+        assert (done.num_unchanged, done.num_copied) == (3, 0)
+        assert [len(one.cuts) for one in self.places] == ([1, 1] if not done.files else [1, len(self.places[1].cuts)])
+        return not done.files
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Set:
+    found = Set(tmp_path)
+    assert found.copy().num_copied == 3
+    return found
+
+
+def test_the_second_copy_is_known_to_have_nothing_to_do(both: Set) -> None:
+    first = both.copy()
+    assert (first.num_files, first.set_bytes, first.num_unchanged, first.refused) == (3, 20, 3, ())
+    stored = manifests.Manifest.from_bytes((both.to / manifests.IN_FOLDER).read_bytes())
+    assert first.digest == stored.digest
+    assert both.is_known
+
+
+@pytest.mark.parametrize("name", ["a.bin", "deep/c.bin"])
+def test_a_file_that_was_written_since_is_copied(both: Set, name: str) -> None:
+    path = both.source / name
+    before = path.stat()
+    path.write_bytes(b"x" * before.st_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert both.copy().num_copied == 1
+    assert (both.to / name).read_bytes() == path.read_bytes()
+    assert both.is_known
+
+
+@pytest.mark.parametrize("change", ["removed", "written", "renamed"])
+def test_a_file_that_is_not_there_any_more_is_copied(both: Set, change: str) -> None:
+    path = both.to / "b.bin"
+    if change == "removed":
+        path.unlink()
+    elif change == "written":
+        path.write_bytes(b"other")
+    else:
+        path.rename(both.to / "c.bin")
+    assert both.copy().num_copied == 1
+    assert path.read_bytes() == b"b.bin"
+
+
+def test_a_file_that_was_added_is_copied(both: Set) -> None:
+    (both.source / "new").touch()
+    assert (both.copy().num_copied, both.copy().num_unchanged) == (1, 4)
+
+
+def test_other_files_at_the_destination_cost_one_look_at_the_manifest(both: Set) -> None:
+    (both.to / "other").touch()
+    assert [both.is_known, both.is_known] == [False, True]
+
+
+def test_a_manifest_that_was_changed_is_read(both: Set) -> None:
+    path = both.to / manifests.IN_FOLDER
+    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version": 1'))
+    assert [both.is_known, both.is_known] == [False, True]
+    path.unlink()
+    assert both.copy().num_copied == 3
+
+
+def test_a_note_that_is_damaged_is_none(both: Set) -> None:
+    both.note.write_text('{"source": 1}')
+    assert [both.is_known, both.is_known] == [False, True]
+
+
+def test_where_a_file_is_refused_nothing_is_noted(both: Set) -> None:
+    both.note.unlink()
+    (both.source / "out").symlink_to("/etc/hostname")
+    for _ in range(2):
+        assert [one.name for one in both.copy().refused] == ["out"]
+    assert not both.note.exists()
+
+
+@pytest.mark.parametrize(("number", "ranges"), [(0, 1), (LEAST, 1), (3 * LEAST, 3), (100 * LEAST, RANGES)])
+def test_a_listing_is_cut_into_ranges_of_many_names(number: int, ranges: int) -> None:
+    names = [f"{one:06}" for one in range(number)]
+    found = cuts(names)
+    assert len(found) == ranges - 1
+    assert sorted(set(found)) == list(found)
