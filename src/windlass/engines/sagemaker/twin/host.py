@@ -40,7 +40,9 @@ REPORT: Final = "report.json"
 """In the folder of a host: `{"exit": 0}`, or `{"error": "..."}` where the container could not be started."""
 KILL: Final = signal.SIGUSR1
 HANDLER_SECONDS: Final = 5.0
-"""How long a program may take from its start until it handles SIGTERM; one that never does gets it then."""
+"""How long a program without a process table of its own may take from a stop until it handles SIGTERM; then SIGTERM
+ends it. In a process table of its own it would ignore that, as any container.
+"""
 LOOK_SECONDS: Final = 0.02
 NOT_FOUND, NOT_RUNNABLE = 127, 126
 """Exit codes of a container whose entry point cannot be executed, as shells have them."""
@@ -79,6 +81,11 @@ class Host:
         """The last signal that was not passed on yet; 0 for none."""
         self._pending_since = 0.0
         """When it came, in monotonic seconds."""
+        self._signalled, wakes = os.pipe()
+        """Readable once a signal has come: one that comes right before or during a `select` would not end its wait."""
+        for one in (self._signalled, wakes):
+            os.set_blocking(one, False)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
     def run(self) -> dict[str, Any]:
         """Run the container to its end; returns the report. Raises OSError where it cannot be started."""
@@ -88,12 +95,11 @@ class Host:
         log = LogWriter(Path(self._spec.log), time.time)
         if self._spec.is_isolated:
             self._isolate()
-        output, error = self._start()
+        output, problem = self._start()
         self._pump(output, log)
         code = self._wait(output, log)
         log.close()
-        said = os.read(error, 4096).decode(errors="replace")
-        return {"error": said} if said else {"exit": code}
+        return {"error": problem} if problem else {"exit": code}
 
     def _forward(self, number: int, _frame: object) -> None:
         self._pending, self._pending_since = number, time.monotonic()
@@ -107,8 +113,9 @@ class Host:
         """
         if not self._pending or not self._pid:
             return
-        is_late = time.monotonic() - self._pending_since > HANDLER_SECONDS
-        if self._pending == KILL or is_late or _has_handler(1 if self._spec.is_isolated else self._pid, self._pending):
+        is_isolated = self._spec.is_isolated
+        is_late = not is_isolated and time.monotonic() - self._pending_since > HANDLER_SECONDS
+        if self._pending == KILL or is_late or _has_handler(1 if is_isolated else self._pid, self._pending):
             process.send(self._pid, signal.SIGKILL if self._pending == KILL else self._pending)
             self._pending = 0
 
@@ -139,18 +146,23 @@ class Host:
 
     # -- the container ------------------------------------------------------------------------------------------------
 
-    def _start(self) -> tuple[int, int]:
-        """Fork the first process of the container; returns where its output and an error of its start are read."""
+    def _start(self) -> tuple[int, str]:
+        """Fork the first process of the container; returns where its output is read, and an error of its start."""
         output, its_output = os.pipe()
         error, its_error = os.pipe()
         here, alive = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
+        pid = os.fork()
+        if pid == 0:
             os.close(alive)
             self._become_container(here, its_output, its_error)
         for one in (its_output, its_error, here):
             os.close(one)
-        return output, error
+        # It ends when the container's own program runs: before that, the child has handlers of this process, which
+        # would take a signal and do nothing.
+        with open(error, "rb") as file:
+            problem = file.read().decode(errors="replace")
+        self._pid = pid
+        return output, problem
 
     def _become_container(self, here: int, output: int, error: int) -> None:
         """Runs in the child, and does not return."""
@@ -177,17 +189,20 @@ class Host:
             os._exit(NOT_FOUND if isinstance(problem, FileNotFoundError) else NOT_RUNNABLE)
 
     def _pump(self, output: int, log: LogWriter) -> None:
-        """Write the output to the log until the first process has ended, or nothing can write to it any more."""
+        """Write the output to the log until the first process has ended."""
         ended = os.pidfd_open(self._pid)
+        watched = [output, ended, self._signalled]
         try:
             while True:
                 self._pass_on()
-                ready = select.select([output, ended], [], [], LOOK_SECONDS if self._pending else None)[0]
+                ready = select.select(watched, [], [], LOOK_SECONDS if self._pending else None)[0]
+                if self._signalled in ready:
+                    os.read(self._signalled, READ_BYTES)
                 if output in ready:
-                    data = os.read(output, READ_BYTES)
-                    if not data:
-                        return
-                    log.feed(data)
+                    if data := os.read(output, READ_BYTES):
+                        log.feed(data)
+                    else:  # nothing can write to it any more
+                        watched.remove(output)
                 elif ended in ready:
                     return
         finally:
