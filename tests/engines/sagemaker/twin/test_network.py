@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.sagemaker.twin.jobs import ML, ended, kill, manager_pid, output, request, says
+from tests.helpers.ports import quiet_port
 
 from windlass.engines import netns
 from windlass.engines.sagemaker.service import Refused
@@ -75,13 +76,13 @@ def test_two_hosts_train_together_by_gloo(twin: Twin, home: Path) -> None:
         hosts = found["hosts"]
         rank = hosts.index(found["current_host"])
         os.environ["GLOO_SOCKET_IFNAME"] = found["network_interface_name"]
-        dist.init_process_group("gloo", init_method=f"tcp://{hosts[0]}:29677", rank=rank, world_size=len(hosts))
+        dist.init_process_group("gloo", init_method=f"tcp://{hosts[0]}:PORT", rank=rank, world_size=len(hosts))
         total = torch.tensor([rank + 1.0])
         dist.all_reduce(total)
         print("sum", total.item(), flush=True)
         dist.destroy_process_group()
         """
-    ))  # fmt: skip
+    ).replace("PORT", str(quiet_port())))  # fmt: skip
     twin.create(request(home, "gloo", f"exec {sys.executable} {home}/train.py", count=2))
     found = ended(twin, "gloo")
     assert found["TrainingJobStatus"] == "Completed", output(twin, "gloo")
