@@ -7,7 +7,7 @@ import functools
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ class SageMakerBackend(Backend):
         self._ahead: _Connecting | None = None
         self._attempt: JobAttempt | None = None
         self._fetching: _Fetching | None = None
+        self._ports = contextlib.ExitStack()
+        """Sockets that hold the ports of the attempt: hosts bind them only once they have imported what they run."""
 
     @classmethod
     def of_supervisor(cls, plan: Plan, run_dir: Path) -> SageMakerBackend:
@@ -65,6 +67,7 @@ class SageMakerBackend(Backend):
 
     def close(self) -> None:
         """See `Backend`."""
+        self._ports.close()
         if "service" in vars(self):
             self.service.close()
 
@@ -116,12 +119,14 @@ class SageMakerBackend(Backend):
         hosts = tuple(layout.host(place) for place in range(len(members)))
         channel = next(one for one in body["InputDataConfig"] if one["ChannelName"] == layout.OWN)
         address = channel["DataSource"]["S3DataSource"]["S3Uri"]
-        port, agents = self._ports(address)
+        self._ports.close()
+        port, agents = self._meeting_ports(address)
         facts = AttemptFacts(
             number=number,
             folder=f"{layout.WORK}/attempt",
             rendezvous=Rendezvous(hosts[0], port, agents, hosts, self._rank_ports(len(hosts), number)),
             since=record.status.created_at,
+            held_port=port if self._holds_ports and not self._binds_by_itself else None,
             continuation=record.history.continuation(record.status),
         )
         specs = compose(self._plan.nodes, members, facts)
@@ -140,20 +145,34 @@ class SageMakerBackend(Backend):
         if there.get("Environment", {}).get(layout.RUN_VARIABLE) != self._plan.run_id:
             raise EngineError(f"training job {name} exists already, and is not of this run", "run again")
 
-    def _ports(self, address: str) -> tuple[int, int]:
-        """Where the ranks of the attempt with this address meet, and torchrun's agents: hosts here share ports."""
-        if self._where["kind"] == "sagemaker":
+    @property
+    def _holds_ports(self) -> bool:
+        """Whether hosts share the ports of this machine."""
+        return bool(self._where["kind"] != "sagemaker")
+
+    @property
+    def _binds_by_itself(self) -> bool:
+        """Whether the program may bind MASTER_PORT without SO_REUSEADDR, which a socket of ours would prevent."""
+        return self._plan.nodes.launcher == "plain"
+
+    def _meeting_ports(self, address: str) -> tuple[int, int]:
+        """Where the ranks of the attempt with this address meet, and torchrun's agents."""
+        if not self._holds_ports:
             return layout.ports(address)
-        with _free_port() as one, _free_port() as other:
-            return one, other
+        agents = self._held_port()
+        if not self._binds_by_itself:
+            return self._held_port(), agents
+        with _reserved() as found:
+            return int(found.getsockname()[1]), agents
 
     def _rank_ports(self, num_nodes: int, number: int) -> tuple[int, ...]:
         """A port for each rank, where the launcher needs them."""
         found = consecutive_ports(self._plan.nodes.launcher, num_nodes, self._plan.procs_per_node, number)
-        if self._where["kind"] == "sagemaker":
-            return found
-        with contextlib.ExitStack() as held:
-            return tuple(held.enter_context(_free_port()) for _ in found)
+        return tuple(self._held_port() for _ in found) if self._holds_ports else found
+
+    def _held_port(self) -> int:
+        """A port that nothing else gets until the next attempt, or the end of this process."""
+        return int(self._ports.enter_context(_reserved()).getsockname()[1])
 
     def trouble(self) -> TargetUnavailable | None:
         """See `Backend`."""
@@ -268,8 +287,11 @@ class _Fetching:
         return True
 
 
-@contextlib.contextmanager
-def _free_port() -> Iterator[int]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        yield found.getsockname()[1]
+def _reserved() -> socket.socket:
+    """A socket that is bound and does not listen: its port is given to no other, and who sets SO_REUSEADDR, as torch
+    and gRPC do, can bind it.
+    """
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("0.0.0.0", 0))
+    return found
