@@ -80,6 +80,24 @@ def test_a_count_that_is_too_high_is_mended_before_a_block_is_refused(tmp_path: 
     assert not found.put("other", bytes(200))
 
 
+def test_a_block_gets_its_name_while_no_other_process_counts(tmp_path: Path) -> None:
+    """A count lists the folder, and then looks at each file: one that was renamed in between would be missed."""
+    program = (
+        "import fcntl, os, sys; from pathlib import Path; from windlass.train.stream.cache import Cache\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'os.rename':\n"
+        "        with open(Path(sys.argv[1]) / 'usage') as count:\n"
+        "            try:\n"
+        "                fcntl.flock(count, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "            except BlockingIOError:\n"
+        "                print('locked')\n"
+        "sys.addaudithook(hook)\n"
+        "print(Cache(Path(sys.argv[1]), 1000).set('a').put('block', bytes(800)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["locked", "True"]
+
+
 def test_blocks_from_before_a_restart_of_the_machine_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

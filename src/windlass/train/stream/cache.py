@@ -235,7 +235,8 @@ class CachedSet:
                 os.unlink(f"{path}{_PART}")
                 self.cache.give_back(len(data))
             raise
-        os.rename(f"{path}{_PART}", path)
+        with self.cache.locked():  # a count that lists the folder meanwhile would find it by neither name
+            os.rename(f"{path}{_PART}", path)
         return True
 
     def path(self, name: str) -> str:
