@@ -17,4 +17,5 @@ for step in range(1, 6):
     total = torch.tensor([start + dist.get_rank()])
     dist.all_reduce(total)
     print(f"step {step} sum {total.item():g}", flush=True)
+    dist.barrier()  # all have printed it: a rank that fails next ends the others at once
 dist.destroy_process_group()
