@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import threading
 from pathlib import Path
 
 from tests.helpers.until import passed, until
@@ -94,3 +96,18 @@ def test_a_signal_that_comes_late_is_not_for_the_next_attempt(tmp_path: Path, po
     one.signal_as_supervisor(2)
     until(lambda: one.text().count("[a] over") == 2 or one.process.poll() is not None)
     assert one.text().count("[a] over") == 2, one.text()
+
+
+def test_a_signal_waits_until_the_order_of_its_attempt_is_taken(tmp_path: Path) -> None:
+    (tmp_path / pod_reuse.NEXT).touch()
+    with subprocess.Popen(["sleep", "600"]) as first:
+        told = threading.Thread(target=pod_reuse.signal_first, args=(str(tmp_path), 2, signal.SIGTERM, first.pid, 600))
+        told.start()
+        told.join(0.1)
+        assert first.poll() is None, "the pod would take the signal for one of the attempt before"
+        (tmp_path / pod_reuse.NEXT).rename(tmp_path / pod_reuse.taken(2))
+        told.join()
+        try:
+            assert first.wait(100) == -signal.SIGTERM
+        finally:
+            first.kill()

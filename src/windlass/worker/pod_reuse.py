@@ -113,13 +113,20 @@ def taken(attempt: int) -> str:
     return f"attempt-{attempt}.json.gz"
 
 
-def signal_first(folder: str, attempt: int, number: int, pid: int = 1) -> int:
+def signal_first(
+    folder: str, attempt: int, number: int, pid: int = 1, patience_seconds: float = STILL_ENDING_SECONDS
+) -> int:
     """Signal the first process of a pod, and mark the signal as the supervisor's. A late one is for no later attempt.
 
+    An order that the pod has not taken yet may be that of the attempt: only once it is taken can it be signalled.
     Needs no other function: where the code was not unpacked in the pod yet, a supervisor sends the text of this one.
     """
+    give_up = time.monotonic() + patience_seconds
+    while (is_ordered := NEXT in os.listdir(folder)) and time.monotonic() < give_up:
+        time.sleep(PAUSE_SECONDS)
+    # Read afterwards: an order that was taken meanwhile is among them.
     orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
-    if NEXT not in os.listdir(folder) and all(int(order) <= attempt for order in orders):
+    if not is_ordered and all(int(order) <= attempt for order in orders):
         open(os.path.join(folder, TOLD), "w").close()
         os.kill(pid, number)
     return 0
