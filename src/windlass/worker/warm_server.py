@@ -185,12 +185,13 @@ class WarmProcess:
         """Become a new process that imports all that is safe, under the same pid and with the same socket."""
         if not self._owns_socket():
             return
+        path = self._path("json")
         try:
-            with open(self._path("json"), "r+") as file:
+            with open(path) as file:
                 about = json.load(file)
-                file.seek(0)
+            with open(f"{path}.new", "w") as file:
                 json.dump({**about, "started_at": time.time()}, file)
-                file.truncate()
+            os.replace(f"{path}.new", path)  # at once: who reads half of it would take this process for dead
             os.unlink(self._path("ready"))
         except (OSError, ValueError):
             return  # it is being stopped, or its starter has not written yet

@@ -219,11 +219,16 @@ class WarmClient:
 
     def known(self) -> dict[str, Any] | None:
         """What was written of a process; None where it does not live."""
+        about = self.written()
+        return about if about is not None and is_alive(about) else None
+
+    def written(self) -> dict[str, Any] | None:
+        """What was written of a process, alive or not; None where it is missing, or its starter is writing it."""
         try:
             about = _as_mapping(self._path("json").read_bytes())
-            return about if process.is_same(about["pid"], about["start_ticks"], about["boot"]) else None
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError):
             return None
+        return about if about.keys() >= {"pid", "start_ticks", "boot"} else None
 
     def end(self, *, keep_log: bool = False) -> None:
         """Kill it, if it is alive, and remove its files. It has no state to lose, and its forks keep running."""
@@ -271,6 +276,11 @@ class WarmClient:
 
     def _path(self, kind: str) -> Path:
         return self.folder / f"{self.name}.{kind}"
+
+
+def is_alive(about: Mapping[str, Any]) -> bool:
+    """Whether the process of which this was written lives."""
+    return process.is_same(about["pid"], about["start_ticks"], about["boot"])
 
 
 def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.local.warm_client import PROGRAM, Bounds, WarmClient
+from windlass.engines.local.warm_client import PROGRAM, Bounds, WarmClient, is_alive
 from windlass.worker import import_ahead, warm_server
 from windlass.worker.environ_watch import lasting
 from windlass.worker.fork_reset import inheritance
@@ -95,9 +95,11 @@ class WarmPool:
         found = []
         for path in sorted(self.folder.glob("*.json")):
             client = self._client(path.stem)
-            if known := client.known():
+            if (written := client.written()) is None:
+                continue  # of a process that is just being started: its socket must stay
+            if is_alive(written):
                 with contextlib.suppress(OSError):  # it may end at any time
-                    found.append({"name": client.name, **known, **client.progress(known)})
+                    found.append({"name": client.name, **written, **client.progress(written)})
             elif not client.remembered():
                 client.forget()
         for path in sorted(self.folder.glob("*.refused")):
