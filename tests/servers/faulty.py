@@ -138,7 +138,7 @@ class FaultProxy:
         if fault.is_busy or fault.answer:
             self._answer_for_it(client, request, len(body), fault)
             return
-        with socket.create_connection(self._to, 10) as server:
+        with socket.create_connection(self._to) as server:
             server.sendall(head + b"\r\nConnection: close\r\n\r\n")
             self._pump(client, server, request, body, fault)
 
@@ -156,14 +156,18 @@ class FaultProxy:
         while True:
             if source is server and fault.loses_answer and not data.startswith(b"HTTP/1.1 100"):
                 return
-            (server if source is client else client).sendall(data)
+            # Counted before it is sent: the client may end, and its requests be looked at, as soon as it has this.
             if source is client:
-                self._count(request, up=len(data))
+                num_bytes = self._counted(request, up=len(data))
             elif answer is None:
-                self._count(request, down=len(data))
+                num_bytes = self._counted(request, down=len(data))
             elif (found := _answer(answer := answer + data)) is not None:
                 answer, (request.status, rest) = None, found
-                self._count(request, down=len(rest))
+                num_bytes = self._counted(request, down=len(rest))
+            else:
+                num_bytes = self._counted(request)
+            (server if source is client else client).sendall(data)
+            self.passed(num_bytes)
             if fault.cut_after is not None and request.up + request.down > fault.cut_after:
                 return
             ready, _, _ = select.select([client, server], [], [])
@@ -172,14 +176,14 @@ class FaultProxy:
             if not data:
                 return
 
-    def _count(self, request: Request, up: int = 0, down: int = 0) -> None:
+    def _counted(self, request: Request, up: int = 0, down: int = 0) -> int:
+        """Bytes of all data so far, with these."""
         with self._lock:
             request.up += up
             request.down += down
             if request.is_data:
                 self.num_bytes += up + down
-            num_bytes = self.num_bytes
-        self.passed(num_bytes)
+            return self.num_bytes
 
 
 def _answer(answer: bytes) -> tuple[int, bytes] | None:

@@ -126,8 +126,10 @@ def _send(handler: BaseHTTPRequestHandler, host: FileHost, data: bytes) -> None:
     try:
         for at in range(0, len(data), CHUNK_BYTES):
             piece = data[at : at + CHUNK_BYTES]
-            handler.wfile.write(piece)
+            # Counted before it is sent: the client may end, and the count be looked at, as soon as it has this.
             host.num_bytes += len(piece)
-            host.sent(host.num_bytes)
+            num_bytes = host.num_bytes
+            handler.wfile.write(piece)
+            host.sent(num_bytes)
     except OSError:
         return  # the client was killed
