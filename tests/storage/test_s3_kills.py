@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,14 +35,20 @@ def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
 def killed(data: Data, proxy: FaultProxy, at: int, *words: str) -> None:
     """Run a copy until so many bytes of data have passed, since the proxy was made, and kill it at that moment."""
     pids: list[int] = []
+    is_started, striking = threading.Event(), threading.Lock()
 
     def strike(num_bytes: int) -> None:
-        if num_bytes >= at and pids:
-            os.kill(pids.pop(), signal.SIGKILL)
+        if num_bytes < at:
+            return
+        is_started.wait()
+        with striking:  # nothing more passes before it is killed
+            if pids:
+                os.kill(pids.pop(), signal.SIGKILL)
 
     proxy.passed = strike
     popen = data.start(*words)
     pids.append(popen.pid)
+    is_started.set()
     _, err = popen.communicate()
     assert popen.returncode == -signal.SIGKILL, err
     until(lambda: proxy.num_open == 0, "the connections of a killed copy stay open")
