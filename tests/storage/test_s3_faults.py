@@ -73,11 +73,13 @@ def test_an_upload_whose_completion_is_not_answered_is_not_sent_again(
     data: Data, proxy: FaultProxy, source: Path, bucket: str, tmp_path: Path
 ) -> None:
     lost: list[Request] = []
+    lock = threading.Lock()
 
     def lose(request: Request) -> Fault:
-        if request.method != "POST" or "uploadId" not in request.query or len(lost) == 2:
-            return PASS
-        lost.append(request)
+        with lock:
+            if request.method != "POST" or "uploadId" not in request.query or len(lost) == 2:
+                return PASS
+            lost.append(request)
         return Fault(loses_answer=True)
 
     proxy.fault = lose
