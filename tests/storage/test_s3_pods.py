@@ -55,7 +55,7 @@ class Stopped:
     def _pass(self, num_bytes: int) -> None:
         if num_bytes >= self._at:
             self.is_reached.set()
-            self._over.wait(100)
+            self._over.wait(250)
             raise ConnectionError("the client was killed")
 
     def end(self) -> None:
@@ -81,9 +81,9 @@ def num_written(root: Path) -> int:
 def test_a_pod_that_is_killed_in_a_large_file_is_gone_on_with(
     data: Data, pods: Pods, proxy: FaultProxy, source: Path, there: str, number: int, code: int
 ) -> None:
-    stopped = Stopped(proxy, 25_000_000)
+    stopped = Stopped(proxy, 28_000_000)
     pod = pods.stage(there)
-    assert stopped.is_reached.wait(100)
+    assert stopped.is_reached.wait(250)
     # What has passed is on its way to the disk; less than a piece of each request is not handed on.
     until(lambda: num_written(pods.root) >= proxy.num_bytes - 5 * PIECE_BYTES - 2_500_000)
     pod.popen.send_signal(number)
@@ -118,7 +118,7 @@ def test_an_upload_that_is_killed_sends_no_part_twice(
     made = write_set(tmp_path / "output", shape)
     stopped = Stopped(proxy, 80_000_000)
     pod = pods.upload(made, to)
-    assert stopped.is_reached.wait(100)
+    assert stopped.is_reached.wait(250)
     pod.popen.kill()
     pod.ended()
     stopped.end()
