@@ -48,7 +48,7 @@ def write_job(machine: Machine, num_nodes: int, procs_per_node: int, **env: str)
     marks.mkdir()
     machine.write("speak.py", SPEAKS)
     shape = {"nodes": num_nodes, "procs_per_node": procs_per_node}
-    job = {"name": "full", "run": "speak.py", **shape, "grace": "1s", "python": sys.executable}
+    job = {"name": "full", "run": "speak.py", **shape, "grace": "60s", "python": sys.executable}
     machine.write("job.yaml", json.dumps({**job, "env": {"MARKS": str(marks), **env}}))
     return marks
 
@@ -88,7 +88,7 @@ def test_runs_end_true_while_the_disk_is_full_and_say_what_their_logs_lack(machi
     (marks / "go").touch()
     until(lambda: len(list(marks.glob("finished-*"))) == NUM_RANKS, "the full disk has stopped the ranks")
     (of_second / "go").touch()
-    out, err = watching.communicate(timeout=60)
+    out, err = watching.communicate(timeout=240)
     assert watching.returncode == 0, out + err
     for run in json.loads(machine.windlass("ps", "--all", "-o", "json").stdout):
         status = machine.ended(run["id"])
@@ -164,7 +164,7 @@ def test_a_stop_is_not_waited_for_without_end_where_even_the_reserves_are_gone(m
     assert "full: the ends of runs are recorded" in machine.windlass("status").stdout
     began_at = time.monotonic()
     done = machine.windlass("stop", "--now")
-    assert time.monotonic() - began_at < 60
+    assert time.monotonic() - began_at < 200  # less than a supervisor waits for space
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "no space left for the record" in done.stderr
     assert "the last that was recorded is" in done.stderr
