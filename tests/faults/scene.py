@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.helpers.ports import quiet_port
 from tests.helpers.until import passed, until
 
 from windlass.plan.plan import Plan
+from windlass.runs.logs import LogLine
 from windlass.runs.record import Status
 
 
@@ -28,9 +30,9 @@ class Scene:
     plan: Plan | None = None
     status: Callable[[], Status] | None = None
     stop: Callable[[], None] | None = None
-    hangs: Callable[[], int] = int
-    """How many times stacks were taken."""
-    log: Callable[[], str] = str
+    hung: Callable[[float, float], set[int]] = lambda since, after: set()
+    """The ranks whose stacks were taken after some time, in a silence since some time at least, in unix seconds."""
+    lines: Callable[[], list[LogLine]] = list
     """What the ranks have printed."""
     run_dir: Path = Path()
 
@@ -49,6 +51,9 @@ class Scene:
 
         line = (self.run_dir / "attempt-1" / f"node-{node}.events").read_text().splitlines()[0]
         return int(json.loads(line)["pid"])
+
+    def log(self) -> str:
+        return "\n".join(line.text for line in self.lines())
 
     def wait_for(self, text: str, times: int = 1, seconds: float = 100.0) -> None:
         until(lambda: self.log().count(text) >= times, lambda: f"no '{text}' in:\n{self.log()}", seconds)
@@ -154,12 +159,13 @@ def stop(scene: Scene) -> None:
     scene.stop()
 
 
-def stop_at_hang(scene: Scene) -> None:
-    """A person who waits until the stacks are in the record, and then stops it."""
+def stop_at_hang(scene: Scene, after: float = 0.0) -> None:
+    """A person who waits until the stacks of both ranks, taken after this time, are in the record, and stops it."""
     scene.wait_for("ready", 2)
-    before = scene.hangs()  # a slow start may have been one already
-    with contextlib.suppress(AssertionError):  # or that was the one, if this test was not scheduled for so long
-        until(lambda: scene.hangs() > before, seconds=20)
+    # Not those of a start that is silent for long; they may be recorded only now.
+    ready_at = max(line.time_ns for line in scene.lines() if line.text == "ready") / 1e9
+    with contextlib.suppress(AssertionError):  # what is printed while stacks are taken of a slow start ends no silence
+        until(lambda: len(scene.hung(ready_at - 0.5, after)) == 2, seconds=20)
     stop(scene)
 
 
@@ -184,7 +190,7 @@ def freeze(scene: Scene) -> None:
     scene.wait_for("ready", 2)
     passed(0.2)
     os.kill(scene.pid(1), signal.SIGSTOP)
-    stop_at_hang(scene)
+    stop_at_hang(scene, time.time())
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from windlass.spec.parse import job_from_mapping
 
 ROOT = Path(__file__).parents[2]
 WINDLASS = Path(sys.executable).with_name("windlass")
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 
 
 @dataclass
@@ -99,8 +99,13 @@ def play(row: Fault, world: World, folder: Path) -> Diagnosis:
             engine = runs.engine_for(run_id, store)
             scene.status = lambda: engine.status(run_id)
             scene.stop = lambda: engine.stop(run_id)
-            scene.hangs = lambda: sum(event.kind == "hang" for event in store.events(run_id))
-            scene.log = lambda: "\n".join(line.text for line in RunLogs(store.run_dir(run_id)).read())
+            scene.hung = lambda since, after: {
+                rank["rank"]
+                for event in store.events(run_id)
+                if event.kind == "hang" and event.data["since"] >= since and event.time > after
+                for rank in event.data["ranks"]
+            }
+            scene.lines = lambda: list(RunLogs(store.run_dir(run_id)).read())
             if row.act:
                 row.act(scene)
             status = engine.wait(run_id, PATIENCE_SECONDS)
