@@ -16,16 +16,21 @@ BEGIN = """\
 import datetime, os, sys, threading, time
 import torch
 import torch.distributed as dist
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "100"))))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=200))
 rank, x = dist.get_rank(), torch.ones(4)
 for _ in range(5):
     dist.all_reduce(x)
+dist.set_timeout(datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "200"))))  # now that they have met
 print("ready", flush=True)
 """
+AWAKE = 'time.sleep(1.5)\nprint("awake", flush=True)\n'
+"""A sign of life in any case: what is printed just while stacks are written, for a start that is slow, is none."""
 SCRIPTS = {
-    "skips": BEGIN + "if rank == 1:\n    time.sleep(500)\ndist.all_reduce(x)\n",
-    "differs": BEGIN + "dist.all_reduce(x) if rank == 0 else dist.broadcast(x, 1)\ndist.barrier()\n",
-    "crosses": BEGIN + "groups = [dist.new_group([0, 1]) for _ in range(2)]\ndist.all_reduce(x, group=groups[rank])\n",
+    "skips": BEGIN + AWAKE + "if rank == 1:\n    time.sleep(500)\ndist.all_reduce(x)\n",
+    "differs": BEGIN + AWAKE + "dist.all_reduce(x) if rank == 0 else dist.broadcast(x, 1)\ndist.barrier()\n",
+    "crosses": BEGIN
+    + AWAKE
+    + "groups = [dist.new_group([0, 1]) for _ in range(2)]\ndist.all_reduce(x, group=groups[rank])\n",
     "leaves": BEGIN + "if rank == 1:\n    sys.exit(0)\ndist.all_reduce(x)\n",
     "counts": BEGIN
     + "assert threading.active_count() == 1\n"
@@ -50,8 +55,11 @@ def start(harness: Harness, folder: Path, name: str, **fields: Any) -> Run:
 
 
 def flights(run: Run) -> list[Any]:
-    """Of the newest hang, what the ranks told of their collectives."""
-    hangs = [event for event in run.events if event.kind == "hang"]
+    """Of the newest hang, what the ranks told of their collectives. A start that is silent for long is none."""
+    awake = [line.time_ns / 1e9 for line in run.lines() if line.text == "awake"]
+    if len(awake) < 2:
+        return []
+    hangs = [event for event in run.events if event.kind == "hang" and event.data["since"] > max(awake) - 1]
     return [rank["flight"] for rank in hangs[-1].data["ranks"] if "flight" in rank] if hangs else []
 
 
