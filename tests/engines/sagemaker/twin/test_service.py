@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.engines.sagemaker.twin.jobs import ML, ended, kill, manager_pid, outp
 from tests.helpers.until import until
 
 from windlass.engines.sagemaker.service import IN_USE, VALIDATION, Refused
+from windlass.engines.sagemaker.twin.job import STOP, JobFolder
 from windlass.engines.sagemaker.twin.service import Twin
 
 WAITS = 'trap "echo asked to end; exit 0" TERM; echo up; while :; do sleep 0.1; done'
@@ -138,6 +140,14 @@ def _of(path: Path) -> bytes:
         return (path / "mountinfo").read_bytes() + (path / "environ").read_bytes()
     except OSError:
         return b""
+
+
+def test_several_may_request_a_stop_at_once(tmp_path: Path) -> None:
+    job = JobFolder(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        done = [pool.submit(job.mark, STOP) for _ in range(200)]
+    assert [one.exception() for one in done if one.exception() is not None] == []
+    assert job.is_marked(STOP)
 
 
 def test_a_name_exists_once_until_its_job_is_deleted(home: Path) -> None:

@@ -23,7 +23,7 @@ from windlass.worker.process import Birth
 BASE_DIR: Final = "SAGEMAKER_BASE_DIR"
 """Variable of the toolkit: its folder in place of /opt/ml. Without namespaces it also marks the processes of a host."""
 
-END_SECONDS: Final = 10.0
+END_SECONDS: Final = 30.0
 """In which processes must have ended after SIGKILL."""
 
 

@@ -98,8 +98,8 @@ class JobFolder:
             write_whole(self.path / name, json.dumps(value).encode())
 
     def mark(self, name: str) -> None:
-        """Request something of the manager, durably. Raises OSError."""
-        write_whole(self.path / name, b"")
+        """Request something of the manager; several processes may do so at once. Raises OSError."""
+        (self.path / name).touch()
 
     def is_marked(self, name: str) -> bool:
         """Whether that was requested."""

@@ -55,7 +55,7 @@ GRACE_SECONDS: Final = 120.0
 """Between SIGTERM and SIGKILL, as SageMaker has it."""
 NOT_RETURNED: Final = frozenset(("Tags",))
 """Fields of the request that a description has not."""
-PROBE_SECONDS: Final = 30.0
+PROBE_SECONDS: Final = 120.0
 
 
 class Twin(Service):
