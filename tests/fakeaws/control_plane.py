@@ -21,6 +21,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 from tests.fakeaws.account import Account, NotThere
 from tests.fakeaws.handler import AwsError, Handler
+from tests.helpers.ports import quiet_port
 
 from windlass.engines.sagemaker.service import Refused
 from windlass.engines.sagemaker.twin.service import FOLDER, Twin
@@ -73,13 +74,13 @@ class ControlPlane:
         self.on_answer: Callable[[str], object] = lambda operation: None
         """Called with each operation before it is answered."""
         self._server: ThreadingHTTPServer | None = None
-        self._port = 0
+        self._port = quiet_port()
+        """None of those that the kernel gives out: it must still be free at the second start."""
 
     def start(self) -> None:
         """Listen, at the same port as before."""
         handler = type("Handler", (Handler,), {"plane": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler)
-        self._port = self._server.server_address[1]
         self.twin = Twin(self.home, self.container_environ, **self._options)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.engines.kubernetes.api import config_of
+from tests.helpers.ports import quiet_port
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import PLURALS, Client
@@ -82,7 +83,8 @@ class ObjectServer:
         self._changes: list[tuple[int, str, str, Object]] = []
         self._changed = threading.Condition()
         self._open: set[socket.socket] = set()
-        self._port = 0
+        self._port = quiet_port()
+        """None of those that the kernel gives out: it must still be free at the second start."""
         self._server: ThreadingHTTPServer | None = None
         self.start()
 
@@ -97,7 +99,6 @@ class ObjectServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._server.daemon_threads = True
-        self._port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
