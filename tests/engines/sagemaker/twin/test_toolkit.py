@@ -51,7 +51,7 @@ TRAINING_ENV = {
 Ran = Callable[[str, int], Ranks]
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.timeout(1200),
+    pytest.mark.slow, pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: AWS's code is at /opt/ml"),
 ]  # fmt: skip
 

@@ -20,6 +20,8 @@ from tests.engines.harness import Can, Harness, Way
 from tests.engines.sagemaker.planning import plan_here
 from tests.engines.sagemaker.twin.conftest import GRACE_SECONDS
 from tests.engines.sagemaker.twin.jobs import ROLE, ended, output
+from tests.helpers.golang import locked
+from tests.helpers.ports import quiet_port
 
 from windlass.engines.sagemaker.engine import SageMakerLocalEngine
 from windlass.engines.sagemaker.twin.service import Twin
@@ -105,9 +107,7 @@ def by_toolkit(home: Home, environment: Path, hosts: int, **hyperparameters: str
         **_request(home, "toolkit", hosts),
         "AlgorithmSpecification": {"TrainingImage": "pytorch-training", "TrainingInputMode": "File"},
         "HyperParameters": {key: json.dumps(value) for key, value in given.items()},
-        "Environment": {
-            "SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main", "GLOO_SOCKET_IFNAME": "lo",
-        },
+        "Environment": {"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main", **_network()},
     }  # fmt: skip
 
 
@@ -143,18 +143,22 @@ def by_drivers(
         "HyperParameters": {
             key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()
         },
-        "Environment": {"GLOO_SOCKET_IFNAME": "lo"},
+        "Environment": _network(),
         "InputDataConfig": [*request["InputDataConfig"], _channel("sm_drivers", folder)],
     }  # fmt: skip
 
 
 def run_twin(home: Home, environment: Path, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """The description of a job that has ended, and all that its hosts have written."""
+    """The description of a job that has ended, and all that its hosts have written.
+
+    One after the other: hosts of two jobs share the network of this machine, and what AWS runs has a fixed port.
+    """
     python = str(environment / "bin/python")
     twin = Twin(home.path, os.environ, grace_seconds=GRACE_SECONDS, python=python)
-    twin.create(request)
     name = request["TrainingJobName"]
-    return ended(twin, name, PATIENCE_SECONDS), output(twin, name)
+    with locked(environment.with_name(f"{environment.name}.ports")):
+        twin.create(request)
+        return ended(twin, name, PATIENCE_SECONDS), output(twin, name)
 
 
 def run_worker(home: Home, hosts: int, procs: int) -> Ranks:
@@ -183,6 +187,11 @@ def _request(home: Home, name: str, hosts: int) -> dict[str, Any]:
         "ResourceConfig": {"InstanceType": INSTANCE, "InstanceCount": hosts, "VolumeSizeInGB": 1},
         "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
     }
+
+
+def _network() -> dict[str, str]:
+    """How ranks reach each other here; the port is that of torchrun on one host, and of none else on this machine."""
+    return {"GLOO_SOCKET_IFNAME": "lo", "PET_MASTER_PORT": str(quiet_port())}
 
 
 def _channel(name: str, folder: Path) -> dict[str, Any]:
