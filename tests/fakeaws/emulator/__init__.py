@@ -23,7 +23,7 @@ PYTHON: Final = ROOT / ".cache" / "aws-env" / "bin" / "python"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 ACCOUNT: Final = "123456789012"
 REGION: Final = "us-east-1"
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 240.0
 """The launcher is ready after about one second; a busy machine needs more."""
 
 

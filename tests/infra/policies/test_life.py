@@ -48,7 +48,7 @@ def test_all_that_was_called_is_allowed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3600)
 def test_a_cluster_is_made_changed_recovered_removed_and_audited_under_its_policies_emulated(
     tmp_path: Path,
     terraform: dict[str, str],  # noqa: F811

@@ -158,7 +158,7 @@ def _export(life: Life, missing: Statement) -> WindlassError:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("sid", chosen())
 def test_without_a_statement_the_command_fails_and_names_what_is_missing_emulated(life: Life, sid: str) -> None:
     missing = ALL[sid]

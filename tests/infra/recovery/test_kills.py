@@ -23,12 +23,14 @@ from windlass.infra.recovery import RecoveryReport
 from windlass.infra.terraform import process
 from windlass.worker.process import of_session, send
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 LINES: Final = {"up": 24, "down": 20}
 """What the apply of the small configuration prints."""
 LATER_SECONDS: Final = 0.5
 """From a printed line to the kill, at most: the launch template alone takes 6 s, in which nothing is printed."""
+PATIENCE_SECONDS: Final = 400.0
+"""Each command starts Terraform and its provider several times, each time for seconds of a core."""
 CYCLES: Final = 5 if os.environ.get("KILLS") == "all" else 1
 """Each kills once in up and once in down."""
 
@@ -64,16 +66,22 @@ class Scene:
     def kill(self, action: str, victim: str, num_lines: int, seconds: float) -> None:
         """Start up or down, and kill so many seconds after the given line of its apply."""
         child = self.start(action)
-        record = until(lambda: self.applying() or (child.poll() is not None and process.record_of(self.folder.path)))
-        assert record, (self.home / f"{action}.log").read_text()
-        until(lambda: child.poll() is not None or len(record.log.read_bytes().splitlines()) >= num_lines)
+        log = self.home / f"{action}.log"
+        record = until(lambda: self.applying() or child.poll() is not None, log.read_text, PATIENCE_SECONDS)
+        if not isinstance(record, process.RunningCommand):  # it was over before this process looked
+            assert child.returncode == 0, log.read_text()
+            return
+        until(
+            lambda: child.poll() is not None or len(record.log.read_bytes().splitlines()) >= num_lines,
+            log.read_text, PATIENCE_SECONDS,
+        )  # fmt: skip
         passed(seconds)
         if victim in ("windlass", "both"):
             child.kill()
         if victim in ("terraform", "both") and record.is_alive:
             for pid in [record.pid] if victim == "terraform" else of_session(record.pid):
                 send(pid, signal.SIGKILL)
-        child.wait(100)
+        child.wait(PATIENCE_SECONDS)
 
     def applying(self) -> process.RunningCommand | None:
         """The apply that runs."""

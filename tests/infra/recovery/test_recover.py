@@ -15,7 +15,7 @@ from windlass.infra.folder import ClusterFolder, S3Backend
 from windlass.infra.recovery import needs_recovery
 from windlass.infra.terraform import Terraform
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 KEY = "clusters/terraform.tfstate"
 
 

@@ -28,7 +28,7 @@ from windlass.infra.terraform import (
     TerraformFailed,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROLE = "aws_iam_role.node"
 
 
