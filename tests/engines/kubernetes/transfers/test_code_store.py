@@ -58,7 +58,7 @@ def archive(tmp_path: Path) -> tuple[bytes, str]:
 
 def boot(booted: list[str], digest: str, source: str) -> tuple[int, str]:
     environ = {**os.environ, "WINDLASS_CODE_DIGEST": digest, "WINDLASS_CODE_SOURCE": source}
-    done = subprocess.run(booted, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(booted, env=environ, capture_output=True, text=True, timeout=240, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
