@@ -26,7 +26,7 @@ def port_of(script: str) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    process.communicate(b"", 60)
+    process.communicate(b"", 240)
 
 
 @pytest.mark.slow

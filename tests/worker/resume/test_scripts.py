@@ -223,7 +223,7 @@ def test_a_resumed_run_goes_on_from_the_checkpoint_that_is_named_or_not_at_all(h
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("_libraries")
 def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> None:
     options = ["--use_cpu", "--max_steps", "300", "--save_steps", "20", "--logging_steps", "1", "--disable_tqdm",
@@ -232,9 +232,9 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
         "trainer.py", "--output_dir", "$WINDLASS_CHECKPOINT_DIR", *options, base=SCRIPTS, procs_per_node=2, restarts=1,
         python=str(EXAMPLES_PYTHON),
         checkpoint={"find": "checkpoint-*", "resume": "--resume_from_checkpoint {path}"},
-    ).until(lambda run: (run.dir / "checkpoints" / "checkpoint-60" / "trainer_state.json").exists(), 250)  # fmt: skip
+    ).until(lambda run: (run.dir / "checkpoints" / "checkpoint-60" / "trainer_state.json").exists(), 500)  # fmt: skip
     kill(run, rank=1)
-    status = harness.engine.wait(run.id, 250)
+    status = harness.engine.wait(run.id, 500)
     assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
     [restored] = told(run, "restored")
     assert 60 <= restored["step"] < 300
@@ -244,15 +244,15 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("_libraries")
 def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:
     run = harness.start(
         "lit.py", "--folder", "$WINDLASS_CHECKPOINT_DIR", base=SCRIPTS, procs_per_node=2, restarts=1,
         python=str(EXAMPLES_PYTHON), checkpoint={"find": "*.ckpt", "resume": "--ckpt_path {path}"},
-    ).until(lambda run: "step 65\n" in run.text(), 250)  # fmt: skip
+    ).until(lambda run: "step 65\n" in run.text(), 500)  # fmt: skip
     kill(run, rank=1)
-    status = harness.engine.wait(run.id, 250)
+    status = harness.engine.wait(run.id, 500)
     assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
     [restored] = told(run, "restored")
     assert 60 <= restored["step"] < 300

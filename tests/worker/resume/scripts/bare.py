@@ -38,12 +38,14 @@ for step in range(done + 1, args.steps + 1):
     (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean().backward()
     optimizer.step()
     if dist.get_rank() == 0:
+        holds = step == args.hold and not (args.folder / "held").exists()
+        if holds:  # before it can be seen, and killed: it would wait again
+            (args.folder / "held").touch()
         print(f"step {step}", flush=True)
         if step % 5 == 0:
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             torch.save(saved, args.folder / f"model-{step}.pt")
-        if step == args.hold and not (args.folder / "held").exists():
-            (args.folder / "held").touch()
+        if holds:
             time.sleep(600)
 weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
 print(f"weights {hashlib.sha256(weights).hexdigest()}", flush=True)
