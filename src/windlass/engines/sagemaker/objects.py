@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -42,7 +43,9 @@ def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
             folder = Path(found.path)
             folder.mkdir(parents=True, exist_ok=True)
             for name, data in files.items():
-                write_whole(folder / name, data)
+                own = folder / f".{name}.{secrets.token_hex(4)}"  # several runs may send the same code at once
+                write_whole(own, data)
+                own.replace(folder / name)
             return
         from windlass.s3 import objects as s3
         from windlass.s3.bucket import Bucket
