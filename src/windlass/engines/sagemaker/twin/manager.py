@@ -45,8 +45,8 @@ LOOK_SECONDS: Final = 0.05
 UPLOAD_SECONDS: Final = 1.0
 """Between two looks for checkpoints that have changed."""
 FAILURE_GRACE_SECONDS: Final = 30.0
-"""Between SIGTERM and SIGKILL for the other hosts of a job that has failed, at most: one that is killed has no end in its
-log, and the run takes it for lost.
+"""Between SIGTERM and SIGKILL for the other hosts of a job that has failed, at most: one that is killed has no end in
+its log, and the run takes it for lost.
 """
 KILL_SECONDS: Final = END_SECONDS
 """In which a host must have ended after SIGKILL."""
