@@ -88,7 +88,7 @@ def save_and_fail(rank: Rank, *words: str) -> int:
         later = time.time() + 1
         os.utime(newest, (later, later))
         return 5
-    rank.sleep(60)
+    rank.sleep(600)
     return 0
 
 
@@ -124,17 +124,17 @@ def _say_in_a_file(rank: Rank, word: str) -> None:
 
 def _wait_for_files(rank: Rank, word: str, count: int) -> None:
     """Wait until so many ranks of this attempt have said it."""
-    folder, give_up = _shared(rank), time.monotonic() + 100
+    folder, give_up = _shared(rank), time.monotonic() + 240
     while len(list(folder.glob(f"{word}-{rank.attempt}-*"))) < count and time.monotonic() < give_up:
         rank.sleep(0.01)
 
 
 def one_leaves(rank: Rank, which: str, code: str) -> int:
-    """One rank fails, with nothing said; the others would work for a minute."""
+    """One rank fails, with nothing said; the others would work for ten minutes."""
     _all_are_here(rank)
     if rank.rank == int(which):
         return int(code)
-    rank.sleep(60)
+    rank.sleep(600)
     return 0
 
 
@@ -143,7 +143,7 @@ def one_dies(rank: Rank, which: str, number: str) -> None:
     if rank.rank == int(which):
         rank.sleep(0.1)
         rank.die(int(number))
-    rank.sleep(60)
+    rank.sleep(600)
 
 
 def killed_once(rank: Rank, which: str) -> None:
@@ -159,7 +159,7 @@ def one_raises(rank: Rank, which: str) -> None:
         if rank.rank == int(which) and step == 3:
             raise ValueError(f"loss is nan at step {step}")
     rank.on_term(_complain)
-    rank.sleep(60)
+    rank.sleep(600)
 
 
 def _complain() -> None:
@@ -200,7 +200,7 @@ def last_words_or_fail(rank: Rank, which: str, seconds: str) -> int:
 def deaf(rank: Rank) -> None:
     rank.on_term(lambda: None)
     rank.print("ready")
-    rank.sleep(60)
+    rank.sleep(600)
 
 
 def lines(rank: Rank, count: str, per_write: str) -> None:
@@ -252,7 +252,7 @@ def work_and_wait(rank: Rank, step: str) -> None:
 
     rank.on_term(save)
     rank.print("ready")
-    rank.sleep(60)
+    rank.sleep(600)
 
 
 def fail_then_tell(rank: Rank, *attempts: str) -> int:
@@ -264,10 +264,10 @@ def fail_then_tell(rank: Rank, *attempts: str) -> int:
 
 
 def hang_once(rank: Rank) -> None:
-    """Says nothing for a minute in the first attempt."""
+    """Says nothing for ten minutes in the first attempt."""
     rank.print("ready")
     if rank.attempt == 1:
-        rank.sleep(60)
+        rank.sleep(600)
 
 
 def pause(rank: Rank, seconds: str) -> None:

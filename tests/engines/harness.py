@@ -26,7 +26,7 @@ from windlass.supervise.recorder import BEGINNING
 
 BEHAVIOURS = Path(__file__).with_name("behaviours.py")
 SCRIPTS = Path(__file__).with_name("scripts")
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 """Within which a run ends that can end; far more than it takes, for machines that are busy."""
 OF_OPEN_MPI = ("OMPI_", "PMIX_", "OPAL_", "ORTE_", "IPATH_", "HFI_", "PSM")
 """How the names begin of what Open MPI adds to the environment of a rank."""

@@ -36,7 +36,7 @@ NO_OTHER = pytest.param("", marks=pytest.mark.skip(reason="no other Python from 
 def bare(*words: str, base: Path = SCRIPTS) -> subprocess.CompletedProcess[str]:
     """What `python WORDS…` does in a folder."""
     command = [sys.executable, *words]
-    return subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=240, check=False)
 
 
 def alive(mark: str) -> list[int]:
@@ -129,7 +129,7 @@ class Interpreter(Case):
     def test_an_interpreter_without_windlass_can_import_what_scripts_import(
         self, harness: Harness, tmp_path: Path
     ) -> None:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True, timeout=100)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True, timeout=240)
         python = tmp_path / "bare" / "bin" / "python"
         assert (
             subprocess.run([python, "-c", "import windlass"], capture_output=True, check=False, cwd="/").returncode == 1

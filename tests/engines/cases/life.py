@@ -26,7 +26,7 @@ with Store(Path(sys.argv[1])) as store:
     engine = {name}.way.connect(store)
     print(engine.status(sys.argv[2]).phase)
     engine.stop(sys.argv[2])
-    print(engine.wait(sys.argv[2], 100).phase)
+    print(engine.wait(sys.argv[2], 240).phase)
 """
 
 

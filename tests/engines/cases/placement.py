@@ -46,7 +46,7 @@ def ask_torchrun() -> dict[str, dict[str, str]]:
     environ = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", *OF_WINDLASS_ALONE)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(BEHAVIOURS), "environment"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=True)
     # Two ranks share its output: one may come between the line of the other and its end.
     found = [json.loads(line) for line in done.stdout.replace("}{", "}\n{").splitlines() if line.startswith("{")]
     return {env["RANK"]: {n: v for n, v in env.items() if environ.get(n) != v} for env in found}

@@ -67,7 +67,7 @@ class Resume(Case):
         """By the record: it reaches the limit anew, which would have been over when it was resumed."""
         # Not over before the first attempt has begun; the supervisor itself may be a pod that has to start.
         share = 40 if Can.PROCESSES in harness.way.can else 20
-        limit = 1.5 if Can.QUICK_START in harness.way.can else harness.way.patience_seconds / share
+        limit = 4.0 if Can.QUICK_START in harness.way.can else harness.way.patience_seconds / share
         run = harness.start("sleep", "600", timeout=limit)
         assert (run.wait().phase, [one.reason for one in run.status.attempts]) == (Phase.FAILED, ["timeout"])
         harness.engine.resume(run.id)

@@ -36,7 +36,7 @@ from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 OWN = f"net-{uuid.uuid4().hex[:6]}"
 """How the ids of our runs begin: networks are found by them, and these tests may run in several processes at once."""
 MAY = os.geteuid() == 0 and shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))) is not None

@@ -10,7 +10,7 @@ rank, said = int(os.environ["RANK"]), pathlib.Path(os.environ["WINDLASS_OUTPUT_D
 
 def linger() -> None:
     said.touch()
-    time.sleep(60)
+    time.sleep(600)
 
 
 if rank == 1:

@@ -31,7 +31,7 @@ if what == "save":
     world.Barrier()  # all are ready to save
     if world.rank == 1:
         os._exit(4)
-    time.sleep(60)
+    time.sleep(600)
 if world.rank == 1:
     if what == "raise":
         raise ValueError("no such batch")
@@ -42,7 +42,7 @@ if world.rank == 1:
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "wait":
-        time.sleep(60)
+        time.sleep(600)
     if what == "abort":
         world.Abort(7)
     if what == "leave":

@@ -104,7 +104,7 @@ def test_a_module_with_other_settings_too(cold: Harness, warm: Harness) -> None:
 @pytest.mark.slow
 def test_it_sees_what_a_script_started_by_hand_sees(warm: Harness) -> None:
     done = subprocess.run(
-        [sys.executable, *WORDS], cwd=SCRIPTS, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, *WORDS], cwd=SCRIPTS, capture_output=True, text=True, check=True, timeout=240
     )
     bare = json.loads(done.stdout.splitlines()[0])["seen"]
     forked = seen(warm)[0]["seen"]

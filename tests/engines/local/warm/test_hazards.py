@@ -243,7 +243,7 @@ def test_a_package_that_goes_is_noticed(forks: Forks) -> None:
 @pytest.mark.slow
 def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path: Path) -> None:
     """An upgrade replaces folders in site-packages, even where no imported file changes."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=240)
     python = tmp_path / "env" / "bin" / "python"
     (site,) = (tmp_path / "env").glob("lib/python3*/site-packages")
     (site / "package").mkdir()
