@@ -130,8 +130,9 @@ def test_the_ledger_sums_to_the_wall_clock_and_finds_the_hang(machine: Machine, 
     (asleep,), (awake,) = ([float(mark[-1]) for mark in marks_of(marks / "rank-1") if mark[1] == word]
                            for word in ("hang", "awake"))  # fmt: skip
     hung = [span for span in spans(events, now) if span.spent is Spent.HUNG and span.end > asleep > span.begin - 1]
-    assert sum(span.end - span.begin for span in hung) == pytest.approx(awake - asleep, rel=0.05), told
-    assert ledger.seconds[Spent.HUNG] == pytest.approx(awake - asleep, rel=0.05), told
+    # A node that is not scheduled at once sees its end later; it is noticed after 10 s.
+    assert sum(span.end - span.begin for span in hung) == pytest.approx(awake - asleep, abs=2.0), told
+    assert ledger.seconds[Spent.HUNG] == pytest.approx(awake - asleep, abs=2.0), told
 
     # It tells the restarts and what they lost.
     steps = steps_of(mine)
