@@ -41,18 +41,20 @@ def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
         supervisor = supervisor_pid(run.dir)
         assert supervisor is not None
         os.kill(supervisor, signal.SIGKILL)
-        killed_at = run.events[-1].time
+        recorded_at = run.events[-1].time
+        # Later progress may be in no event, as these come once a second.
+        observed_at = max(recorded_at, harness.store.status(run.id).progress["at"])
         let_go(cluster, namespace, run)
-        words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s", "-l", f"windlass.dev/run={run.id}")
+        words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=600s", "-l", f"windlass.dev/run={run.id}")
         cluster.kubectl("wait", "pod", "-n", namespace, *words)
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
         events = run.events
         [place] = [place for place, event in enumerate(events) if event.kind == "adopted"]
         taken_up_at = events[place].time
         first_answer = fold_ledger(events[: place + 1], taken_up_at).seconds
-        assert first_answer[Spent.UNOBSERVED] == pytest.approx(taken_up_at - killed_at, abs=0.5)
+        assert first_answer[Spent.UNOBSERVED] == pytest.approx(taken_up_at - observed_at, abs=0.5)
         steps = [event.time for event in events[place:] if event.kind == "progress"]
-        assert killed_at <= min(steps) <= max(steps) < taken_up_at
+        assert recorded_at <= min(steps) <= max(steps) < taken_up_at
         [ended_at] = [event.time for event in events if event.kind == "rank" and "exit_code" in event.data]
         ledger = fold_ledger(events, 0.0)
         assert Spent.UNOBSERVED not in ledger.seconds
