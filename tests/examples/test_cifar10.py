@@ -78,7 +78,7 @@ def server(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serv
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_it_goes_from_the_archive_to_a_bucket_and_by_two_hosts_to_a_model(
     machine: Machine, server: S3Server, script: ModuleType
 ) -> None:
