@@ -73,7 +73,7 @@ class Cluster:
         self.kubectl("create", "-f", "-", stdin=json.dumps(body))
         try:
             # Without it, a pod made by hand would be refused.
-            self.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
+            self.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=600s")
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
@@ -166,7 +166,10 @@ class Bed(Cluster):
         programs.stop(self.layout, name, signal.SIGKILL)
 
     def start_program(self, name: str) -> None:
+        """Start a stopped program; returns when one that has a page for its health says that it is well."""
         programs.start_again(self.layout, name)
+        if name in making.HEALTH:
+            making.wait_until_well(self.layout, name)
 
     def start_operator(self, name: str) -> None:
         """Have one of `operators.ON_DEMAND` run; returns when its kinds can be used."""

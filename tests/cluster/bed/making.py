@@ -14,7 +14,15 @@ from tests.cluster.bed.layout import Layout
 from tests.cluster.bed.node import Node
 from tests.cluster.bed.operators import JOBSET
 
+HEALTH = {"coredns": (8181, "/ready"), JOBSET.name: JOBSET.health}
+"""Port and path that answer when a program can be used."""
 NEEDED = ("containerd", "ctr", "runc", "ip", "openssl", "nsenter", "unshare")
+
+
+def wait_until_well(layout: Layout, name: str) -> None:
+    """Wait until one of the programs of `HEALTH` answers."""
+    port, path = HEALTH[name]
+    wait_for(partial(api.answers, layout.address, port, path), name)
 
 
 def nodes(layout: Layout) -> tuple[Node, Node]:
@@ -81,7 +89,7 @@ def _start_controllers(layout: Layout) -> None:
 
 def _wait_for_helpers(layout: Layout) -> None:
     """Names resolve, JobSets are admitted, and pods find the service account that they run as."""
-    for (port, path), what in (((8181, "/ready"), "CoreDNS"), (JOBSET.health, "JobSet")):
-        wait_for(partial(api.answers, layout.address, port, path), what)
+    for name in HEALTH:
+        wait_until_well(layout, name)
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     wait_for(lambda: api.calm(lambda: users.api(layout).get(account)), "the first service account")

@@ -5,6 +5,7 @@ One of the programs of a bed: `python -m tests.cluster.bed.provisioner INDEX`.
 
 from __future__ import annotations
 
+import http.client
 import shutil
 import sys
 import threading
@@ -63,8 +64,8 @@ def reclaim(client: Api, volumes: Path, volume: Object) -> None:
     if volume["spec"].get("storageClassName") != CLASS or volume["status"].get("phase") != "Released":
         return
     name = volume["metadata"]["name"]
+    shutil.rmtree(volumes / name, ignore_errors=True)  # first: who sees that the volume is gone may look for its folder
     client.discard(f"{VOLUMES}/{name}")
-    shutil.rmtree(volumes / name, ignore_errors=True)
 
 
 def follow(client: Api, path: str, volumes: Path, act: Any) -> None:
@@ -74,7 +75,7 @@ def follow(client: Api, path: str, volumes: Path, act: Any) -> None:
             for event in client.watch(path, WATCH_SECONDS):
                 if event["type"] in ("ADDED", "MODIFIED"):
                     act(client, volumes, event["object"])
-        except (OSError, ApiError, ValueError) as problem:
+        except (OSError, http.client.HTTPException, ApiError, ValueError) as problem:
             print(f"{path}: {problem!r}", flush=True)
             time.sleep(0.5)
 

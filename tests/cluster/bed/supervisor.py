@@ -18,6 +18,8 @@ from typing import Any
 
 PAUSE_SECONDS = 0.5
 """Before a program that ended by itself is started again: long enough not to spin, short enough not to be noticed."""
+CLIENT_SECONDS = 60
+"""For one that has connected to send its order: a busy machine may suspend it in between."""
 TO_DEFAULT = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM)
 
 
@@ -124,7 +126,7 @@ def answer(server: socket.socket, supervisor: Supervisor) -> None:
     """Take one order; whoever sends rubbish or goes away harms nobody else."""
     connection, _ = server.accept()
     with connection:
-        connection.settimeout(5)
+        connection.settimeout(CLIENT_SECONDS)
         try:
             order = json.loads(connection.makefile().readline())
             supervisor.reap()
