@@ -25,11 +25,18 @@ IMAGE = os.environ.get("WINDLASS_TEST_IMAGE", "pytorch/pytorch:2.9.0-cuda13.0-cu
 """For a cluster that is not ours: what has Python and torch, and runs as a user that is not root."""
 
 
+LEAST_SECONDS = 1200.0
+"""Of the time limit of each test here, also of one that names a lower one: the first tests bring up beds too."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker("cluster")
+            limit = item.get_closest_marker("timeout")
+            if limit is None or limit.args[0] < LEAST_SECONDS:
+                item.add_marker(pytest.mark.timeout(LEAST_SECONDS), append=False)
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client, socket.create_connection(self._to, 10) as server:
+            server.settimeout(None)  # the limit is on connecting: a frozen server has not closed anything
             sent = 0
             while True:
                 ready, _, _ = select.select([] if self.is_stalling else [client, server], [], [], 0.5)

@@ -71,7 +71,7 @@ def test_a_job_is_checked_with_the_cluster(bed: Bed, namespace: str, check: Chec
 
 def test_a_quota_is_shown_with_what_is_used_up(bed: Bed, namespace: str, check: Check) -> None:
     bed.kubectl("create", "quota", "small", "-n", namespace, "--hard=configmaps=1,pods=5")
-    bed.kubectl("wait", "-n", namespace, "quota/small", "--for=jsonpath={.status.used.configmaps}=1", "--timeout=180s")
+    bed.kubectl("wait", "-n", namespace, "quota/small", "--for=jsonpath={.status.used.configmaps}=1", "--timeout=600s")
     result = check(bed, namespace, "-o", "json")
     assert levels(result)["quota"] == "warn"
     [quota] = [one for one in result.json["checks"] if one["name"] == "quota"]
@@ -144,7 +144,7 @@ def helpers(cluster: Cluster, namespace: str) -> str:
 
 
 def gone(cluster: Cluster, namespace: str) -> None:
-    wait_for(lambda: not helpers(cluster, namespace), "the helpers' end", 240)
+    wait_for(lambda: not helpers(cluster, namespace), "the helpers' end")
 
 
 def parts(result: Result) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def test_nothing_of_an_interrupted_check_stays(
         if "latency" in line:
             break
     command.send_signal(number)
-    command.communicate(timeout=200)
+    command.communicate(timeout=600)
     if tidy:
         gone(bed, namespace)
         return

@@ -24,8 +24,8 @@ from tests.helpers.until import until
 
 __all__ = ["home", "windlass"]
 
-pytestmark = pytest.mark.timeout(300)
 BUCKET = "runs"
+WAIT_SECONDS = 600.0
 RUN = f"arn:aws:iam::{ACCOUNT}:role/runs"
 ALL = {"s3:ListBucket", "s3:PutObject", "s3:GetObject", "s3:DeleteObject"}
 
@@ -101,14 +101,14 @@ def test_a_namespace_that_is_well_passes_emulated(
     assert found["nodes"]["found"] == "2 of 2 are ready"
     assert bed.image in found["image pull"]["found"]
     assert "Contents" not in account.aws.client("s3").list_objects_v2(Bucket=BUCKET), "the object is deleted"
-    until(lambda: not helpers(bed, namespace), "the helpers' end", 60)
+    until(lambda: not helpers(bed, namespace), "the helpers' end", WAIT_SECONDS)
 
 
 def test_what_refuses_is_named_with_its_fix_emulated(
     bed: Bed, namespace: str, windlass: Call, account: Account
 ) -> None:  # fmt: skip
     bed.apply(claim("shared"), namespace=namespace)
-    bed.kubectl("wait", "-n", namespace, "pvc/shared", "--for=jsonpath={.status.phase}=Bound", "--timeout=60s")
+    bed.kubectl("wait", "-n", namespace, "pvc/shared", "--for=jsonpath={.status.phase}=Bound", "--timeout=600s")
     volume = bed.kubectl("get", "pvc", "shared", "-n", namespace, "-o", "jsonpath={.spec.volumeName}")
     (bed.layout.volumes / volume).chmod(0o555)
     target(bed, namespace, storage=f"s3://{BUCKET}/windlass/", data={"claim": "shared"},
@@ -185,7 +185,7 @@ def test_an_image_that_is_not_there_is_told_and_its_pod_removed(bed: Bed, namesp
     assert result.code == 1
     assert pulls["ok"].startswith(bed.image)
     assert pulls["fail"].startswith("localhost/no-such-image:1 cannot be pulled: ")
-    until(lambda: not helpers(bed, namespace), "the helpers' end", 60)
+    until(lambda: not helpers(bed, namespace), "the helpers' end", WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -199,10 +199,10 @@ def test_an_interrupted_doctor_leaves_nothing_and_a_killed_one_leaves_it_to_the_
                                text=True)  # fmt: skip
     assert command.stderr is not None
     assert next(line for line in command.stderr if "mounting efs" in line)
-    until(lambda: "job" in helpers(bed, namespace), "a pod for the claim", 60)
+    until(lambda: "job" in helpers(bed, namespace), "a pod for the claim", WAIT_SECONDS)
     command.send_signal(number)
-    command.communicate(timeout=60)
+    command.communicate(timeout=WAIT_SECONDS)
     if number == signal.SIGKILL:
         assert helpers(bed, namespace)
         windlass("check", "--on", "bed")
-    until(lambda: not helpers(bed, namespace), "the helpers' end", 60)
+    until(lambda: not helpers(bed, namespace), "the helpers' end", WAIT_SECONDS)

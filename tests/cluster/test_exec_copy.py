@@ -23,7 +23,7 @@ __all__ = ["ended", "home", "windlass"]
 pytestmark = pytest.mark.timeout(900)
 
 LARGE_BYTES = 5_000_000
-WAY_SECONDS = 200
+WAY_SECONDS = 600
 HOSTILE = """
 import os, sys, time
 out = os.environ["WINDLASS_OUTPUT_DIR"]
@@ -150,7 +150,7 @@ def test_results_in_a_claim_are_copied_after_the_pods_are_gone(
 ) -> None:
     run = submit(windlass, HOSTILE, "--set", "kubernetes.results={size: 1GiB, storage_class: bed}")
     assert ended(run, WAY_SECONDS).exit_code == 0
-    bed.kubectl("delete", "jobs,jobsets", "--all", "-n", namespace, "--wait=true", "--timeout=120s")
+    bed.kubectl("delete", "jobs,jobsets", "--all", "-n", namespace, "--wait=true", "--timeout=600s")
     unread = windlass("artifacts", run, "-o", "json").json
     hold("artifacts", unread)
     [outputs] = unread["artifacts"]

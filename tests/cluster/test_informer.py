@@ -23,7 +23,7 @@ from windlass.engines.kubernetes.api.informer import Watched
 
 __all__ = ["home", "targets", "windlass"]
 
-WAIT_SECONDS = 200
+WAIT_SECONDS = 600
 
 
 def anchor(run_id: str, namespace: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ if attempt in os.environ["BREAKS"]:
 while attempt in os.environ["BREAKS"] + os.environ["WAITS"]:
     time.sleep(0.1)
 """
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 600.0
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -191,5 +191,5 @@ def test_the_printed_role_is_enough_to_follow_runs_of_other_machines(bed: Bed, n
     ):
         assert watched.runs() == []
         client.create(anchor("digits-7f3k2", namespace))
-        wait_for(watched.runs, "the run, by a watch", 60)
+        wait_for(watched.runs, "the run, by a watch")
         assert watched.trouble is None

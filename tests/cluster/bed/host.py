@@ -29,7 +29,7 @@ TUNABLES = {
     "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }  # fmt: skip
 """Settings of the whole machine that a kubelet would change. It reads them here and finds them as it wants them."""
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 600.0
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 

@@ -42,7 +42,7 @@ def registry_of(bed: Bed) -> Iterator[str]:
     name = f"wl-registry-{port}"
     bed.kubectl("create", "namespace", name)
     try:
-        bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
+        bed.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=600s")
         bed.apply(_server(bed, port), namespace=name)
         patience = f"--timeout={scene.PATIENCE_SECONDS:.0f}s"
         bed.kubectl("wait", "-n", name, "--for=condition=ready", "pods", "--all", patience)

@@ -17,7 +17,7 @@ from tests.cluster.bed.host import wait_for
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.runs.logs import RunLogs
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
 """A pod may take long to begin where many tests run."""
 
 
