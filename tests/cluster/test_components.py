@@ -24,6 +24,7 @@ from tests.cluster.bed.api import suppressed
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.layout import ROOT
 from tests.cluster.bed.operators import JOBSET
+from tests.cluster.bed.sharing import only_user
 from tests.helpers.until import passed
 
 from windlass.engines.kubernetes.api.client import Client
@@ -88,9 +89,10 @@ def manager(bed: Bed, folder: Path) -> Iterator[Callable[..., Manager]]:
     def make(version: str = "1.0.0", **more: Any) -> Manager:
         return installer(bed.context, bed.kubeconfig, folder, version=version, **more)
 
-    yield make
-    make().uninstall(["emulated"], quiet, force=True)
-    assert left(bed) == []
+    with only_user(bed, charts.NAME):  # a test of this file may run beside another one
+        yield make
+        make().uninstall(["emulated"], quiet, force=True)
+        assert left(bed) == []
 
 
 def left(bed: Bed) -> list[str]:
@@ -253,10 +255,10 @@ def test_jobset_by_server_side_apply_runs_a_jobset_and_goes_without_a_trace(
     made = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "digits"},
             "spec": {"replicatedJobs": [replicated]}}  # fmt: skip
     host.wait_for(lambda: _is_applied(bed, made, lone_namespace), "JobSet's webhooks")
-    bed.kubectl("wait", "--for=create", "job/digits-node-0", "-n", lone_namespace, "--timeout=60s")
+    bed.kubectl("wait", "--for=create", "job/digits-node-0", "-n", lone_namespace, "--timeout=600s")
     with pytest.raises(InUse, match="JobSet digits"):
         manager.uninstall([], quiet)
-    bed.kubectl("delete", "jobset", "digits", "-n", lone_namespace, "--timeout=60s")
+    bed.kubectl("delete", "jobset", "digits", "-n", lone_namespace, "--timeout=600s")
     newer = dataclasses.replace(component, version="0.10.2")
     [done] = Manager(client, bed.kubeconfig, VALUES, FolderSource(tmp_path), table=(newer,)).upgrade([], quiet)
     assert (done.before, done.version) == ("0.10.1", "0.10.2")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Call, ended, home, windlass
 from tests.cluster.bed.cluster import Bed
+from tests.cluster.bed.sharing import only_user
 from tests.cluster.test_exec_copy import WAY_SECONDS, write_targets
 
 from windlass.runs.record import Status
@@ -33,7 +34,14 @@ except OSError as error:
 
 
 @pytest.fixture
-def drivers(bed: Bed) -> Iterator[None]:
+def alone(bed: Bed) -> Iterator[None]:
+    """Drivers are of the whole cluster, and a test of this file may run beside another one."""
+    with only_user(bed, "drivers"):
+        yield
+
+
+@pytest.fixture
+def drivers(bed: Bed, alone: None) -> Iterator[None]:
     """The objects by which drivers register, without the drivers."""
     names = ("s3.csi.aws.com", "efs.csi.aws.com")
     kind = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver"}
@@ -57,7 +65,7 @@ def job(bed: Bed, namespace: str, monkeypatch: pytest.MonkeyPatch, home: Path) -
     Path("job.yaml").write_text(json.dumps(text))
 
 
-def test_a_driver_that_is_missing_blocks_the_plan(windlass: Call, job: None, bed: Bed) -> None:
+def test_a_driver_that_is_missing_blocks_the_plan(windlass: Call, job: None, bed: Bed, alone: None) -> None:
     made = windlass("plan", "--on", "bed", "-o", "json").json
     [note] = [note for note in made["notes"] if note["blocks"]]
     assert note["code"] == "mount-driver"

@@ -15,6 +15,7 @@ from typing import IO
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.host import BedError
 from tests.cluster.bed.layout import MOST_BEDS, Layout
+from tests.helpers.golang import locked
 from tests.helpers.until import passed
 
 
@@ -67,6 +68,13 @@ def alone() -> Iterator[Bed]:
                 bed.down()
             return
     raise BedError(f"bed: all of the beds 1 to {MOST_BEDS - 1} are in use")
+
+
+@contextmanager
+def only_user(bed: Bed, of: str) -> Iterator[None]:
+    """Be the only test that has to do with something of the whole cluster, such as a kind or a driver."""
+    with locked(bed.layout.folder / f"{of}.lock"):
+        yield
 
 
 REST_SECONDS = 10.0
