@@ -20,6 +20,7 @@ from tests.helpers.until import until
 
 from windlass.runs.record import Status
 from windlass.runs.store import Store
+from windlass.supervise.process import supervisor_pid
 
 __all__ = ["ended", "home", "targets", "windlass"]
 
@@ -68,6 +69,15 @@ def elsewhere(windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
 
 def trains(elsewhere: Elsewhere, run: str) -> None:
     until(lambda: elsewhere("status", run, "-o", "json").json["phase"] == "training", "waits", WAY_SECONDS)
+
+
+def kill_supervisor(home: Path, run: str) -> None:
+    """Kill it as soon as there is one: pods may be quicker on a busy machine."""
+    with Store(home) as store:
+        run_dir = store.run_dir(run)
+    pid = until(lambda: supervisor_pid(run_dir), "no supervisor yet", WAY_SECONDS)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
 def events(home: Path, run: str, kind: str) -> list[dict[str, object]]:
@@ -150,10 +160,7 @@ def test_a_run_whose_keeper_was_away_is_not_started_again(
 ) -> None:
     run = submit(windlass, WAIT, "--set", "restarts=2", "--set", "kubernetes.via=job")
     trains(elsewhere, run)
-    with Store(home) as store:
-        path = store.run_dir(run) / "supervisor.pid"
-    until(lambda: path.exists(), "no supervisor yet", WAY_SECONDS)  # pods may be quicker on a busy machine
-    os.kill(int(path.read_text().split()[0]), signal.SIGKILL)
+    kill_supervisor(home, run)
     assert elsewhere("stop", run, "-o", "json").json["phase"] == "stopped"
     status = ended(run, WAY_SECONDS)
     assert (status.phase, len(status.attempts)) == ("stopped", 1)

@@ -29,7 +29,7 @@ from windlass.worker import process
 
 WINDLASS = Path(sys.executable).with_name("windlass")
 NUM_KILLS = 6
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 600.0
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -195,7 +195,8 @@ def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
         assert writer is not None
         writer.append(entry_of("end", {"phase": "lost"}))
         writer.close()
-        assert (run.status.condition or {}).get("type") == "PodsStillRunning"
+        # Not by the first answer: a busy cluster may not give it in the time that a user would wait.
+        run.until(lambda run: (run.status.condition or {}).get("type") == "PodsStillRunning", WAIT_SECONDS)
         env = {**os.environ, "WINDLASS_HOME": str(harness.home)}
         done = subprocess.run([WINDLASS, "stop", run.id], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

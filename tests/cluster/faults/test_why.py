@@ -31,8 +31,9 @@ WAITS = (
     "queue-pending",
     "machine-coming",
     "run-not-followed",
+    "cluster-unreachable",
 )
-"""What is said of a run until its cluster has said more."""
+"""What is said of a run until its cluster has said more; a busy one may answer too late for a command."""
 SCHEDULED_FIRST = "unschedulable"
 """What the scheduler says before the autoscaler has looked at a pod."""
 
