@@ -32,7 +32,7 @@ for count in range(100000):
 """
 RESTLESS = re.compile(
     r"/(random|pty|nf_conntrack_count|ns_last_pid|dentry-state|file-nr|inode-nr|inode-state|aio-nr|aio-max-nr|quota"
-    r"|perf_event_max_sample_rate)(/|$)|/(conf|neigh)/(?!all/|default/)"
+    r"|perf_event_max_sample_rate|hung_task_detect_count|hung_task_warnings)(/|$)|/(conf|neigh)/(?!all/|default/)"
 )
 """Settings that are counters, or that come and go with devices."""
 

