@@ -13,8 +13,12 @@ from hypothesis import HealthCheck, settings
 from tests.engines import matrix
 from tests.helpers.machine import Machine, machine_in
 
-# A busy machine is slow, not wrong: examples have no time limit of their own. They differ from session to session.
-settings.register_profile("patient", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine is slow, not wrong: examples have no time limit of their own. They differ from run to run, but
+# not in CI, which must not refuse a change for what another one has brought.
+settings.register_profile(
+    "patient", deadline=None, max_examples=60, derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
 settings.load_profile("patient")
 
 # In the background of a script, or under nohup, these are ignored, and so they would be by all that the tests start.
