@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -154,12 +155,15 @@ class Play:
         return not self._look()
 
     def _look(self) -> bool:
-        """What a person does who wonders: a command looks, and a stopped run is resumed. Gives whether it is over."""
+        """What a person does who wonders: a command looks, and a run that was stopped, or found no space for its next
+        attempt, is resumed. Gives whether it is over.
+        """
         phase = self._phase()
-        if phase is Phase.STOPPED:
+        if phase is Phase.STOPPED or (phase is Phase.FAILED and self._found_no_space()):
             done = self.machine.windlass("resume", self.run, "--detach")
             assert done.returncode == 0, f"resume: exit {done.returncode}: {done.stdout}{done.stderr}"
-        elif not phase.is_terminal and time.monotonic() - self.looked_at > LOOK_SECONDS:
+            return False
+        if not phase.is_terminal and time.monotonic() - self.looked_at > LOOK_SECONDS:
             self.machine.status(self.run)
             self.looked_at = time.monotonic()
         return phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.LOST)
@@ -172,6 +176,12 @@ class Play:
     def _phase(self) -> Phase:
         with Store(self.machine.home) as store:
             return store.status(self.run, with_progress=False).phase
+
+    def _found_no_space(self) -> bool:
+        """Whether the last attempt began while the store was still full, and could not start for that."""
+        causes = [event.data["summary"] for event in self._events() if event.kind == "cause"]
+        found = f"could not start: [Errno {errno.ENOSPC}]"
+        return self.case.fills_the_store and any(one.startswith(found) for one in causes[-1:])
 
     def _events(self) -> list[Event]:
         with Store(self.machine.home) as store:

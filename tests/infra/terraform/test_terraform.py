@@ -157,7 +157,9 @@ def test_emulated_a_stopped_creation_is_complete_after_recovery(scene: Scene) ->
     scene.stop = StopRequests()
     terraform = scene.terraform()
     report = program.recovered(terraform, scene.environ)
-    assert report.untainted == ((queue,) if any(one.address == queue for one in terraform.state()) else ())
+    # A provider that was stopped before it reported the queue leaves it out of the state: it is imported then.
+    mended = [*report.untainted, *(one.address for one in report.imported)]
+    assert mended == ([queue] if any(one.address == queue for one in terraform.state()) else [])
     assert not terraform.plan(targets=[queue]).summary.replace
     terraform.destroy()
 
