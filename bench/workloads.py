@@ -198,7 +198,7 @@ class Bench:
 
 
 def _told(name: str, trial: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """The figures of a trial, shown to whoever waits: all take minutes."""
+    """The figures of a trial, printed as it ends: all together take minutes."""
     found = trial()
     print(f"{name}: {', '.join(f'{COLUMNS[key]} {value:.2f}' for key, value in found.items())}", file=sys.stderr)
     return found

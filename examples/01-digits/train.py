@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 try:
     from windlass.train import report
-except ImportError:  # under plain torchrun nobody reads the progress
+except ImportError:  # under plain torchrun no program reads the progress
 
     def report(**_: object) -> None: ...
 

@@ -259,7 +259,7 @@ class Play:
         return found
 
     def _cut_power(self) -> list[str]:
-        """Everything dies at one moment, and nobody sees another die."""
+        """Everything dies at one moment, and no process sees another die."""
         victims: set[int] = set()
         while more := self._alive() - victims:
             for pid in more:
@@ -280,7 +280,7 @@ class Play:
         if strike.detail < 0.5:
             victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
             passed(strike.detail)
-        # The last steps may have been made before: then nobody has looked for space.
+        # The last steps may have been made before: then no write has looked for space.
         came_due = begun // EVERY_STEPS < (self._newest_step() - 1) // EVERY_STEPS
         filler.unlink()
         self.struck.append(Struck(strike, attempt, " ".join(victims), came_due=came_due))
@@ -386,7 +386,7 @@ class Play:
         return found
 
     def _committed(self) -> list[Path]:
-        """Checkpoints with a manifest that nobody has spoilt, the newest first."""
+        """Checkpoints with a manifest that was not spoilt, the newest first."""
         spoilt = {struck.damaged for struck in self.struck}
         found = [
             path.parent for path in self.checkpoints.glob("step-*/manifest.json") if path.parent.name not in spoilt
@@ -424,7 +424,7 @@ class Play:
         refused = {data["name"] for data in said if data["action"] == "refused"}
         for struck in self.struck:
             if struck.damaged is not None and struck.strike.kind != "manifest" and struck.damaged not in refused:
-                yield f"{struck.damaged} was spoilt, and nobody said that it was refused"
+                yield f"{struck.damaged} was spoilt, and no rank said that it was refused"
 
     def _lost_work(self) -> Iterator[str]:
         """Compares where each attempt ended with where the next one began."""

@@ -78,7 +78,7 @@ def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Mach
     assert (refused.returncode, "the only checkpoint" in refused.stderr) == (2, True)
     assert ask(machine, "checkpoints", "verify")["ok"]
 
-    # What is exported is the model as torch knows it, whoever writes the file.
+    # What is exported is the model as torch knows it, in either way of writing the file.
     ask(machine, "checkpoints", "export", "model.pt")
     ask(machine, "checkpoints", run, "export", one["name"], "model.safetensors")
     exported = torch.load(machine.folder / "model.pt", weights_only=True)

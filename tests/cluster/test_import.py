@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
 
 class User:
-    """Somebody at a shell in a folder with a target."""
+    """A user at a shell in a folder with a target."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder

@@ -1,4 +1,4 @@
-"""Outputs of a run without a claim come home, from each node, whoever supervises it and however it ends."""
+"""Outputs of a run without a claim come home, from each node, wherever its supervisor runs and however it ends."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class User:
-    """Somebody with a job and a target, at a shell."""
+    """A user with a job and a target, at a shell."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder

@@ -41,7 +41,7 @@ NUM_SAMPLES = 101
 """Of the elastic job's data."""
 NUM_RUNS = 20
 OUTAGE_SECONDS = 6
-"""Time for whoever keeps a run to ask in vain, in all ways."""
+"""Time for the program that keeps a run to ask in vain, in all ways."""
 NUM_LINES = 2000
 COUNTS = f"""
 import os, time

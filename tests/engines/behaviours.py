@@ -106,7 +106,7 @@ def die(rank: Rank, number: str) -> None:
 
 
 def _all_are_here(rank: Rank) -> None:
-    """Wait for the others: a launcher may start them some time apart, and who was never started is nobody's victim."""
+    """Wait for the others: a launcher may start them some time apart, and one that was never started is no victim."""
     _say_in_a_file(rank, "here")
     _wait_for_files(rank, "here", int(rank.env["WINDLASS_WORLD_SIZE"]))
 

@@ -195,7 +195,7 @@ def freeze(scene: Scene) -> None:
 
 @contextlib.contextmanager
 def port_held(scene: Scene) -> Iterator[None]:
-    """Somebody else listens on the port that the job has named: after the plan was made."""
+    """Another program listens on the port that the job has named: after the plan was made."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("0.0.0.0", FIXED_PORT))

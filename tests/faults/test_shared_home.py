@@ -79,7 +79,7 @@ def test_a_run_of_another_machine_is_shown_and_left_to_it(machine: Machine) -> N
     until(lambda: not machine.ranks(), "the stop was not acted upon")
     assert machine.ended()["phase"] == "stopped"
 
-    # Ended, it belongs to whoever resumes it.
+    # Ended, it belongs to the machine that resumes it.
     resumed = other(machine, "resume", "--detach", run)
     assert resumed.returncode == 0, resumed.stderr
     until(lambda: json.loads(other(machine, "status", "-o", "json").stdout)["phase"] == "training", "not resumed")

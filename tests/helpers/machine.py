@@ -106,7 +106,7 @@ class Machine:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def processes(self) -> list[Process]:
-        """All live processes that carry this home, whoever started them; not what is warm, which belongs to no run."""
+        """All live processes that carry this home, by any starter; not what is warm, which belongs to no run."""
         return self._carrying(f"WINDLASS_HOME={self.home}")
 
     def everything(self) -> list[Process]:

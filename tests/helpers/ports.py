@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def quiet_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A free port below those that the kernel gives to whoever asks for any, as other tests do all the time."""
+    """A free port below those that the kernel gives to a program that asks for any, as other tests do all the time."""
     lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.SystemRandom().sample(range(10_000, lowest_given), 100):
         with socket.socket(socket.AF_INET, kind) as probe, contextlib.suppress(OSError):

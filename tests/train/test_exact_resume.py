@@ -1,4 +1,4 @@
-"""A run that is killed and resumed ends bit for bit with the weights of one that nobody disturbed."""
+"""A run that is killed and resumed ends bit for bit with the weights of one that was not disturbed."""
 
 from __future__ import annotations
 

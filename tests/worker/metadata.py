@@ -1,4 +1,4 @@
-"""A metadata service as EC2 has it, on loopback: it answers nobody without a token that is its own and still good."""
+"""A metadata service as EC2 has it, on loopback: it answers only to a token that is its own and still good."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.of.nobody.
 
 @pytest.fixture
 def outlet() -> Iterator[PodLog]:
-    """One that nobody reads."""
+    """One that is not read."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     yield PodLog(descriptor)
     os.close(descriptor)

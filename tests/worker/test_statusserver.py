@@ -1,4 +1,4 @@
-"""Posts of progress are heard on loopback, from whoever has the node's token, and cost the node little."""
+"""Posts of progress are heard on loopback, from any program that has the node's token, and cost the node little."""
 
 from __future__ import annotations
 

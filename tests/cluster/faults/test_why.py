@@ -46,7 +46,7 @@ def engine(tmp_path: Path) -> Iterator[KubernetesEngine]:
 
 @pytest.fixture(scope="session")
 def registry(bed: Bed) -> Iterator[str]:
-    """Where the machines of the shared bed find a registry that has nothing, and shows `private/` to nobody."""
+    """Where the machines of the shared bed find a registry that has nothing, and shows `private/` to no client."""
     with registry_of(bed) as address:
         yield address
 

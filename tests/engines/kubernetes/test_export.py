@@ -1,4 +1,4 @@
-"""Objects that are written down train without Windlass: whole, free of owners, and with nobody to wait for."""
+"""Objects that are written down train without Windlass: whole, free of owners, and with no supervisor to wait for."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ def test_a_rate_slows_the_link_down(house: House, tmp_path: Path) -> None:
 
 
 def can_reach(run_id: str, node: int, address: str) -> bool:
-    """Whether a node hears of another: a port that nobody listens on is refused by whoever is there."""
+    """Whether a node hears of another: a port on which nothing listens is refused by the node that is there."""
     (inside,) = [name for name in names(run_id) if name.endswith(f"-node-{node}")]
     program = f"import socket; socket.create_connection(('{address}', 9), timeout=0.5)"
     done = subprocess.run(

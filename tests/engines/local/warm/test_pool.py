@@ -166,7 +166,7 @@ def test_what_a_killed_process_has_forked_goes_on(warm: Harness) -> None:
 
 
 def asked_for_slow(forks: Forks) -> tuple[threading.Thread, list[Any]]:
-    """Somebody who waits for a process that imports for long, and where the answer will be."""
+    """A thread that waits for a process that imports for long, and where the answer will be."""
     forks.module("slow", SLOW)
     answers: list[Any] = []
     asking = threading.Thread(target=lambda: answers.append(forks.fork("done.py", "slow")))

@@ -122,7 +122,7 @@ def stopped() -> dict[str, Any]:
         except SystemExit:
             tell("stopped", dist.get_rank(), {"at": saved.steps, "digest": digest(model, optimizer)})
             raise
-    raise AssertionError("nobody was stopped")
+    raise AssertionError("no rank was stopped")
 
 
 def refusing() -> dict[str, Any]:
@@ -191,7 +191,7 @@ def without_talking() -> dict[str, Any]:
         except SystemExit:
             tell("alone again" if began else "alone", rank, {"began": began, "at": saved.steps, "own": part.values})
             raise
-    raise AssertionError("nobody was stopped")
+    raise AssertionError("no rank was stopped")
 
 
 class PerRank:
@@ -320,7 +320,7 @@ def tell(name: str, rank: int, found: dict[str, Any]) -> None:
 
 
 def wait(pids: list[int], seconds: float = 200.0) -> list[int]:
-    """Their exit codes; whoever is too slow is killed."""
+    """Their exit codes; a rank that is too slow is killed."""
     give_up = time.monotonic() + seconds
     codes = []
     for pid in pids:
