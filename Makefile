@@ -47,12 +47,12 @@ server-build: setup ## build the S3 server of the tests into the cache of this m
 	@$(BIN)/python -m tests.servers
 
 .PHONY: test-slow
-test-slow: server-build ## the slower tests of this machine; CONTRACT=whole: with all cases of the contract in every way
-	$(timed) $(PYTEST) -m "slow and not cluster and not account" --durations=15
+test-slow: server-build ## the slower tests of this machine (20 minutes); NIGHTLY=1: those too that CI leaves out (hours)
+	$(timed) $(PYTEST) -m "slow and not cluster" --durations=15
 
 .PHONY: test-aws
 test-aws: aws-env ## Terraform against an emulated account of AWS: every kill, every statement of the policies (an hour)
-	$(timed) KILLS=all STATEMENTS=all $(PYTEST) tests/infra -m slow --durations=15
+	$(timed) NIGHTLY=1 $(PYTEST) tests/infra -m slow --durations=15
 
 .PHONY: cluster-build
 cluster-build: setup ## build the programs of that cluster into the cache of this machine (once; 10 minutes)
@@ -74,11 +74,16 @@ test-cluster: setup ## the tests on a real cluster: one of its own, or yours by 
 .PHONY: test-operators
 test-operators: setup ## the tests on a cluster with Kubeflow's operators, Kueue and Karpenter (an hour)
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build-operators; }; \
-	  CONTRACT=whole $(PYTEST) tests/cluster -m "cluster and operators" --durations=15
+	  NIGHTLY=1 $(PYTEST) tests/cluster -m "cluster and operators" --durations=15
+
+.PHONY: nightly
+nightly: setup ## all tests: those of CI, and those that it leaves out for their time (root; a night)
+	NIGHTLY=1 .ci/run
+	$(MAKE) --no-print-directory test-operators chaos-cluster
 
 .PHONY: chaos
 chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again
-	$(timed) CHAOS_SEEDS=200 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_chaos.py -n $(if $(SEED),0 -s,2) --dist worksteal
+	$(timed) NIGHTLY=1 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_chaos.py -n $(if $(SEED),0 -s,2) --dist worksteal
 
 .PHONY: chaos-cluster
 chaos-cluster: setup ## strike 100 runs that a real cluster supervises, three at a time (root, 2 hours); `make chaos-cluster SEED=n` plays one again

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.engines import matrix
 from tests.helpers.machine import Machine, machine_in
+from tests.helpers.nightly import IS_NIGHTLY
 
 # A busy machine is slow, not wrong: examples have no time limit of their own. They differ from run to run, but
 # not in CI, which must not refuse a change for what another one has brought.
@@ -69,8 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the contract that make no sense for a way, or say nothing new of a variant of one."""
-    left_out = [item for item in items if _lacks(item) or _is_repeated(item)]
+    """Leave out the cases of the contract that make no sense for a way, and by day what says little that is new."""
+    left_out = [item for item in items if _lacks(item) or (not IS_NIGHTLY and _is_nightly(item))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
@@ -81,14 +82,21 @@ def _lacks(item: pytest.Item) -> bool:
     return way is not None and any(set(marker.args) - way.can for marker in item.iter_markers("needs"))
 
 
-def _is_repeated(item: pytest.Item) -> bool:
-    """Whether a case of the contract says nothing new of a variant; `CONTRACT=whole` runs these too."""
+def _is_nightly(item: pytest.Item) -> bool:
+    """Whether this is marked `nightly`, or a case of the contract that says nothing new of its way."""
     way = getattr(getattr(item, "cls", None), "way", None)
-    if way is None or way.is_whole or os.environ.get("CONTRACT") == "whole":
+    if item.get_closest_marker("nightly") is not None:
+        return True
+    if way is None or not hasattr(matrix.contract(), getattr(item, "originalname", item.name)):
         return False
-    name = getattr(item, "originalname", item.name)
     aspects = {aspect for marker in item.iter_markers("differs") for aspect in marker.args}
-    return hasattr(matrix.contract(), name) and not aspects & way.differs_in
+    return not (way.is_whole or aspects & way.differs_in) or not (way.has_every_value or _is_first(item))
+
+
+def _is_first(item: pytest.Item) -> bool:
+    """Whether this is a case without parameters, or with the first value of each."""
+    call = getattr(item, "callspec", None)
+    return call is None or not any(call.indices.values())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

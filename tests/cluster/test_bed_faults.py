@@ -22,7 +22,7 @@ from tests.cluster.bed.layout import ROOT, Layout
 from tests.cluster.bed.node import GPU
 from tests.cluster.bed.sharing import alone
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]  # tests that break a bed notice what it does not do
 PATIENCE = "--timeout=500s"
 COUNTER = """
 import time

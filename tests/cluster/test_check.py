@@ -203,7 +203,10 @@ def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, chec
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("number", "tidy"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGKILL, False)])
+@pytest.mark.parametrize(
+    ("number", "tidy"),
+    [(signal.SIGINT, True), pytest.param(signal.SIGTERM, True, marks=pytest.mark.nightly), (signal.SIGKILL, False)],
+)
 def test_nothing_of_an_interrupted_check_stays(
     bed: Bed, namespace: str, check: Check, number: signal.Signals, tidy: bool
 ) -> None:

@@ -188,7 +188,7 @@ def test_a_component_that_does_not_get_ready_is_named_with_the_reason_emulated(
     assert not done.is_unchanged
 
 
-@pytest.mark.parametrize("what", ["apply", "helm"])
+@pytest.mark.parametrize("what", ["helm", pytest.param("apply", marks=pytest.mark.nightly)])
 def test_an_installation_that_was_killed_goes_on_emulated(
     bed: Bed, manager: Callable[..., Manager], folder: Path, what: str
 ) -> None:

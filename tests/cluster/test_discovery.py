@@ -85,7 +85,7 @@ def events(home: Path, run: str, kind: str) -> list[dict[str, object]]:
         return [dict(event.data) for event in store.events(run) if event.kind == kind]
 
 
-@pytest.mark.parametrize("via", ["job", "jobset"])
+@pytest.mark.parametrize("via", ["job", pytest.param("jobset", marks=pytest.mark.nightly)])
 def test_a_run_is_seen_and_followed_from_another_machine(
     via: str, windlass: Call, elsewhere: Elsewhere, targets: None, ended: Callable[..., Status]
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_run_is_seen_and_followed_from_another_machine(
     assert windlass("status", run, "-o", "json").json["phase"] == "succeeded"
 
 
-@pytest.mark.parametrize("via", ["job", "jobset"])
+@pytest.mark.parametrize("via", ["job", pytest.param("jobset", marks=pytest.mark.nightly)])
 def test_a_stop_from_another_machine_is_a_wish_to_whoever_keeps_the_run(
     via: str, windlass: Call, elsewhere: Elsewhere, targets: None, home: Path, ended: Callable[..., Status]
 ) -> None:

@@ -188,7 +188,9 @@ def test_an_image_that_is_not_there_is_told_and_its_pod_removed(bed: Bed, namesp
     until(lambda: not helpers(bed, namespace), "the helpers' end", WAIT_SECONDS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL]
+)
 def test_an_interrupted_doctor_leaves_nothing_and_a_killed_one_leaves_it_to_the_next(
     bed: Bed, namespace: str, windlass: Call, number: signal.Signals
 ) -> None:

@@ -111,7 +111,7 @@ def test_a_service_is_left_with_the_reason_where_the_controller_is_gone_emulated
     assert scene.balancers() == []
 
 
-@pytest.mark.parametrize("pause_seconds", [0.0, 0.1])
+@pytest.mark.parametrize("pause_seconds", [0.0, pytest.param(0.1, marks=pytest.mark.nightly)])
 def test_a_controller_killed_in_the_middle_leaves_no_load_balancer_unseen_emulated(
     scene: Scene, lone_namespace: str, pause_seconds: float
 ) -> None:

@@ -151,7 +151,7 @@ def test_a_supervisor_on_the_users_machine_brings_them_there(
     require_copied(machine, run_id, "got")
 
 
-@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.parametrize("is_inside", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_those_of_a_run_that_is_stopped_come_too_and_large_ones_do_not(
     cluster: Cluster, namespace: str, machines: Machines, is_inside: bool
 ) -> None:

@@ -53,7 +53,10 @@ def names(cluster: Cluster, namespace: str, run: Run) -> set[str]:
     return set(cluster.kubectl("get", "pods", "-n", namespace, *words).split())
 
 
-@pytest.mark.parametrize(("via", "launcher"), [("job", "plain"), ("jobset", "plain"), ("job", "torchrun")])
+@pytest.mark.parametrize(
+    ("via", "launcher"),
+    [("job", "plain"), pytest.param("jobset", "plain", marks=pytest.mark.nightly), ("job", "torchrun")],
+)
 def test_a_rank_that_fails_is_restarted_with_all_others_in_the_same_pods(
     cluster: Cluster, namespace: str, tmp_path: Path, via: str, launcher: str
 ) -> None:

@@ -87,7 +87,13 @@ def test_it_may_be_repeated_and_mends_what_differs(cluster: Cluster, namespace: 
     until_granted(cluster, namespace, account(namespace), of_supervisors(cluster))
 
 
-@pytest.mark.parametrize("words", [("target", "setup", "lab", "-o", "manifest"), ("check", "--on", "lab", "--role")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "--on", "lab", "--role"),
+        pytest.param(("target", "setup", "lab", "-o", "manifest"), marks=pytest.mark.nightly),
+    ],
+)
 def test_what_is_printed_for_a_platform_team_is_the_same_set_up(
     words: tuple[str, ...], cluster: Cluster, namespace: str, on: On
 ) -> None:

@@ -130,7 +130,7 @@ sys.exit(int(os.environ["CODE"]))
 '''
 
 
-@pytest.mark.parametrize(("code", "restarts"), [(0, 3), (5, 0)])
+@pytest.mark.parametrize(("code", "restarts"), [(0, 3), pytest.param(5, 0, marks=pytest.mark.nightly)])
 def test_a_script_that_writes_to_the_stream_of_its_pod_ends_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path, code: int, restarts: int
 ) -> None:

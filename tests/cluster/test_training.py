@@ -306,6 +306,7 @@ def test_twenty_runs_at_once_all_end_right(cluster: Cluster, namespace: str, tmp
             assert (env["WINDLASS_RUN_ID"], env["WINDLASS_WORLD_SIZE"], len(run.status.attempts)) == (run.id, "1", 1)
 
 
+@pytest.mark.nightly
 def test_an_api_server_that_is_killed_and_restarted_changes_nothing(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:

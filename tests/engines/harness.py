@@ -85,6 +85,8 @@ class Way:
     """Ends what the way keeps under its home for the next run, such as processes that have imported ahead."""
     differs_in: frozenset[Aspect] = frozenset(Aspect)
     """Of a variant, which has its supervisor, logs and record in common with another way: what is its own."""
+    has_every_value: bool = False
+    """Whether CI runs cases that have parameters with all their values, not with the first alone."""
 
     @property
     def is_whole(self) -> bool:

@@ -59,6 +59,7 @@ def accuracy(done: subprocess.CompletedProcess[str], world_size: int) -> float:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow  # `make demo` runs it too
+@pytest.mark.nightly
 def test_digits_reach_97_percent_on_two_nodes_of_two_ranks(tmp_path: Path) -> None:
     assert accuracy(run_example("01-digits", tmp_path), 4) >= 97
     assert outputs(tmp_path)["model.pt"].stat().st_size > 10_000
@@ -67,6 +68,7 @@ def test_digits_reach_97_percent_on_two_nodes_of_two_ranks(tmp_path: Path) -> No
 @pytest.mark.parametrize(("launcher", "world_size"), [("python", 1), ("torchrun --standalone --nproc-per-node 2", 2)])
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_digits_reach_97_percent_without_windlass(launcher: str, world_size: int, tmp_path: Path) -> None:
     program, *options = launcher.split()
     command = [str(Path(sys.executable).with_name(program)), *options, str(EXAMPLES / "01-digits" / "train.py")]
@@ -93,7 +95,7 @@ def test_saved_weights_have_the_same_loss_and_accuracy_on_any_number_of_ranks(tm
     torch.save(weights, tmp_path / "model.pt")
     torch.save({f"module.{name}": value for name, value in weights.items()}, tmp_path / "of-ddp.pt")
     found = []
-    for ranks, name, batch in ((1, "model.pt", 360), (1, "of-ddp.pt", 7), (3, "model.pt", 50), (4, "of-ddp.pt", 32)):
+    for ranks, name, batch in ((1, "model.pt", 360), (3, "of-ddp.pt", 50)):
         script = str(EXAMPLES / "09-evaluate" / "evaluate.py")
         words = ["--standalone", "--nproc-per-node", str(ranks), script, "--weights", name, "--batch-size", str(batch)]
         command = [str(Path(sys.executable).with_name("torchrun")), *words]
@@ -102,8 +104,8 @@ def test_saved_weights_have_the_same_loss_and_accuracy_on_any_number_of_ranks(tm
         [figures] = re.findall(r"^test loss ([\d.]+), accuracy ([\d.]+) % of 360 images$", done.stdout, re.MULTILINE)
         found.append([float(figure) for figure in figures])
     loss, percent = found[0]
-    assert [one[1] for one in found] == [percent] * 4
-    assert [one[0] for one in found] == pytest.approx([loss] * 4, abs=1e-5)
+    assert [one[1] for one in found] == [percent] * 2
+    assert [one[0] for one in found] == pytest.approx([loss] * 2, abs=1e-5)
     assert percent == pytest.approx(accuracy(trained, 4), abs=0.05)
 
 

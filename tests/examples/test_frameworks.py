@@ -35,6 +35,7 @@ def test_job_file_parses_and_the_list_names_the_example(folder: Path) -> None:
     assert f"[{folder.name}]({folder.name}/job.yaml)" in (FRAMEWORKS / "README.md").read_text()
 
 
+@pytest.mark.nightly  # 3 GB of libraries
 @pytest.mark.slow
 @pytest.mark.timeout(2500)  # the first time the libraries are installed
 def test_ranks_of_each_library_train_together(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_mpi_digits_reach_97_percent(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_mpi_digits_reach_97_percent_under_bare_mpirun(tmp_path: Path) -> None:
     script = str(EXAMPLES / "03-mpi-digits" / "train.py")
     assert (
@@ -69,6 +70,7 @@ class TestHorovod:
     def test_horovod_digits_reach_97_percent(self, tmp_path: Path) -> None:
         assert accuracy(windlass_run("04-horovod-digits"), tmp_path, 2) >= 97
 
+    @pytest.mark.nightly
     def test_horovod_digits_reach_97_percent_under_horovodrun(self, tmp_path: Path) -> None:
         script = str(EXAMPLES / "04-horovod-digits" / "train.py")
         command = [str(HOROVOD / "horovodrun"), "--mpi", "-np", "2", str(HOROVOD / "python"), script]

@@ -79,6 +79,7 @@ def test_kills_and_a_stop_leave_the_model_as_it_would_have_been(machine: Machine
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_it_goes_on_without_windlass_too(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
     command = [sys.executable, str(EXAMPLE / "train.py"), "--epochs"]

@@ -148,6 +148,7 @@ def test_heads_are_learnt_though_a_node_is_killed_and_the_best_weights_are_uploa
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_it_continues_without_windlass_on_another_number_of_ranks(machine: Machine, job: Path) -> None:
     del job
 

@@ -122,6 +122,7 @@ def test_the_trainer_of_transformers_learns_and_tells_its_progress(house: House)
     assert house.was_warm(), house.call(WINDLASS, "events")
 
 
+@pytest.mark.nightly
 def test_without_bars_the_posts_alone_tell_the_progress(house: House) -> None:
     script = (EXAMPLES / "05-hf-trainer" / "train.py").read_text()
     silent = script.replace("logging_steps=20,", "logging_steps=10**6, disable_tqdm=True,")
@@ -135,6 +136,7 @@ def test_without_bars_the_posts_alone_tell_the_progress(house: House) -> None:
     assert (progress["step"], progress["total"], progress["eta_seconds"]) == (20, 20, 0)
 
 
+@pytest.mark.nightly
 def test_the_script_for_transformers_runs_under_torchrun(house: House) -> None:
     accuracy(house.torchrun("05-hf-trainer", "--epochs", "0.2"))
     assert (house.folder / "outputs" / "model.safetensors").exists()
@@ -151,6 +153,7 @@ def test_lightning_trains_digits_and_its_bars_tell_the_progress(house: House) ->
     assert house.was_warm(), house.call(WINDLASS, "events")
 
 
+@pytest.mark.nightly
 def test_the_script_for_lightning_runs_under_torchrun(house: House) -> None:
     accuracy(house.torchrun("06-lightning", "--epochs", "1"))
     assert (house.folder / "outputs" / "model.ckpt").exists()

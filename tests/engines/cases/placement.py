@@ -14,7 +14,7 @@ import pytest
 from tests.engines.harness import BEHAVIOURS, Aspect, Can, Case, Harness, differs, needs
 from tests.helpers.once import once
 
-SHAPES = [(1, 1), (2, 2), (3, 2)]
+SHAPES = [(3, 2), (2, 2), (1, 1)]
 NUMBERS = ("$WINDLASS_RANK", "--local_rank=$WINDLASS_LOCAL_RANK", "${WINDLASS_NODE_RANK}", "$LOCAL_RANK")
 """Arguments that differ by rank, and one that no rank gets filled in."""
 

@@ -47,7 +47,7 @@ def plan_fake(job: Job, base: Path, home: Path, run_id: str) -> Plan:
 
 class TestFake(Contract):
     can = frozenset({Can.ANY_LAUNCHER, Can.QUICK_START, Can.FILES, Can.EVERY_LINE})
-    way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, can)
+    way = Way("fake", lambda store: FakeEngine(store, behaviours.play), plan_fake, can, has_every_value=True)
 
 
 def vanish(home: Path) -> FakeEngine:

@@ -36,6 +36,7 @@ class TestWarm(Contract):
         {"warm": ["json"]},
         {"warm": ["torch"]},
         clean_up=lambda home: WarmPool(home).stop(),
+        has_every_value=True,
     )
 
     def test_ranks_were_forked(self, harness: Harness) -> None:

@@ -49,6 +49,7 @@ class TestNetnsWarm(Contract):
         assert starts(harness) == {"warm"}
 
 
+@pytest.mark.nightly  # the agents of elastic runs are in networks too
 class TestNetnsTorchrun(Contract):
     way = dataclasses.replace(
         TORCHRUN, name="local torchrun, networks", adds=("NCCL_SOCKET_IFNAME",),

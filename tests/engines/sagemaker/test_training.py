@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 HERE = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can))
 EMULATED = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
-SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
+SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 1}
 SLOW = """
 import os, runpy, sys, time
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -63,7 +63,7 @@ def test_digits_end_with_the_weights_of_this_machine(tmp_path: Path) -> None:
         opened(HERE, tmp_path / "here") as here,
         emulated(EMULATED, tmp_path / "aws") as (aws, _),
     ):
-        words = ("train.py", "--epochs", "3")
+        words = ("train.py", "--epochs", "1")
         base = EXAMPLES / "01-digits"
         expected, *found = [
             digest(succeeded(one.start(*words, base=base, **SHAPE)), "model.pt") for one in (local, here, aws)
@@ -76,7 +76,7 @@ def test_a_run_that_was_stopped_goes_on_from_the_checkpoints_in_the_store(tmp_pa
     shutil.copytree(EXAMPLES / "08-resumable-digits", code)
     (code / "slow.py").write_text(SLOW)
     fields: dict[str, Any] = {"checkpoint": {"every": "20 steps"}, "grace": 60, "base": code, **SHAPE}
-    words = ("slow.py", "train.py", "--epochs", "10")
+    words = ("slow.py", "train.py", "--epochs", "3")
     with opened(LOCAL, tmp_path / "local") as local, opened(HERE, tmp_path / "here") as here:
         expected = digest(succeeded(local.start(*words[1:], **fields)), "model.safetensors")
         run = here.start(*words, **fields)

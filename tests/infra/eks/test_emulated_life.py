@@ -70,7 +70,7 @@ def planned(configuration: Terraform) -> dict[str, list[str]]:
     return {address: actions for address, actions in changes.items() if actions not in (["no-op"], ["read"])}
 
 
-@pytest.mark.account
+@pytest.mark.nightly
 def test_an_emulated_cluster_is_applied_changed_and_destroyed_without_a_trace(
     configuration: Terraform,
     aws: Emulator,  # noqa: F811
@@ -154,7 +154,7 @@ def assert_policies_fit_and_name_their_resources(aws: Emulator) -> None:  # noqa
     assert unnamed == UNNAMED
 
 
-@pytest.mark.account
+@pytest.mark.nightly
 def test_an_emulated_fsx_is_linked_to_the_bucket_and_planned_clean(
     configuration: Terraform,
     aws: Emulator,  # noqa: F811

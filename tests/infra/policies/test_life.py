@@ -47,6 +47,7 @@ def test_all_that_was_called_is_allowed() -> None:
     assert found["audit"] - allowed(Purpose.AUDIT) == set()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_cluster_is_made_changed_recovered_removed_and_audited_under_its_policies_emulated(

@@ -1,12 +1,10 @@
 """Each statement is needed: without it, the command fails and names an action of the statement (emulated).
 
-Two statements, drawn by $STATEMENTS_SEED, are tried; all with STATEMENTS=all, which takes long;
-STATEMENTS=OwnKey,OwnRoles tries those.
+CI tries two statements; `make nightly` and `make test-aws` try all.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -36,14 +34,10 @@ from windlass.infra.variables import variables
 ALL: Final = {one.sid: one for one in statements(cluster(), ACCOUNT, Purpose.UP)}
 
 
-def chosen() -> list[str]:
-    """The statements that are tried."""
-    wanted = os.environ.get("STATEMENTS", "")
-    if wanted == "all":
-        return sorted(CASES)
-    if wanted:
-        return wanted.split(",")
-    return sorted(random.Random(os.environ.get("STATEMENTS_SEED") or "0").sample(sorted(CASES), 2))
+def all_statements() -> list[Any]:
+    """All that a case removes, most of them of the long tests."""
+    often = random.Random("0").sample(sorted(CASES), 2)
+    return [pytest.param(sid, marks=() if sid in often else pytest.mark.nightly) for sid in sorted(CASES)]
 
 
 def test_each_statement_has_a_case_or_a_reason() -> None:
@@ -157,7 +151,7 @@ def _export(life: Life, missing: Statement) -> WindlassError:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("sid", chosen())
+@pytest.mark.parametrize("sid", all_statements())
 def test_without_a_statement_the_command_fails_and_names_what_is_missing_emulated(life: Life, sid: str) -> None:
     missing = ALL[sid]
     error = fail(life, CASES[sid], missing)

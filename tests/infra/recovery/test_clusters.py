@@ -18,7 +18,7 @@ from tests.infra.recovery import program
 from windlass.infra.folder import ClusterFolder, S3Backend
 from windlass.infra.terraform import Action, Terraform, TerraformError, process
 
-pytestmark = [pytest.mark.slow, pytest.mark.account, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1800)]
 SERVICES: Final = (
     "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
     "s3", "sqs", "sts",

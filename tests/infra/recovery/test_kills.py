@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 from tests.fakeaws.emulator import Emulator
+from tests.helpers.nightly import IS_NIGHTLY
 from tests.helpers.until import passed, until
 from tests.infra.recovery import program
 
@@ -31,7 +32,7 @@ LATER_SECONDS: Final = 0.5
 """From a printed line to the kill, at most: the launch template alone takes 6 s, in which nothing is printed."""
 PATIENCE_SECONDS: Final = 400.0
 """Each command starts Terraform and its provider several times, each time for seconds of a core."""
-CYCLES: Final = 5 if os.environ.get("KILLS") == "all" else 1
+CYCLES: Final = 5 if IS_NIGHTLY else 1
 """Each kills once in up and once in down."""
 
 
@@ -130,14 +131,14 @@ class Scene:
         assert not self.existing()
 
 
-OFTEN: Final = (("s3", "windlass"), ("s3", "terraform"))
-"""What CI kills: a local state loses less."""
+OFTEN: Final = (("s3", "terraform"),)
+"""What CI kills: it is Terraform that makes, and a local state loses less."""
 
 
 def combinations() -> list[Any]:
     """Each store with each victim; most of them are of the long tests."""
     every = [(store, victim) for store in ("local", "s3") for victim in ("windlass", "terraform", "both")]
-    return [pytest.param(*one, marks=() if one in OFTEN else pytest.mark.account) for one in every]
+    return [pytest.param(*one, marks=() if one in OFTEN else pytest.mark.nightly) for one in every]
 
 
 @pytest.mark.parametrize(("store", "victim"), combinations())

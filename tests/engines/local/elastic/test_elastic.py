@@ -156,7 +156,7 @@ class Run:
         WarmPool(self.store.home).stop()
 
 
-@pytest.fixture(params=["own", "torchrun"])
+@pytest.fixture(params=["own", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     run = Run(tmp_path / "home", request.param)
     yield run
@@ -172,6 +172,7 @@ def assert_exact(run: Run) -> None:
         assert not wrong, f"epoch {epoch}: {wrong}"
 
 
+@pytest.mark.parametrize("run", ["own", "torchrun"], indirect=True)
 def test_a_killed_node_is_missed_and_let_in_again(run: Run) -> None:
     run.until_trained([0, 1, 2])
     run.kill_node(2)

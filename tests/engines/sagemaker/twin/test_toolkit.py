@@ -83,7 +83,7 @@ def ran(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 each_way = pytest.mark.parametrize("way", [TOOLKIT, DRIVERS, WORKER])
-each_size = pytest.mark.parametrize("hosts", [1, 2])
+each_size = pytest.mark.parametrize("hosts", [2, pytest.param(1, marks=pytest.mark.nightly)])
 
 
 @each_way
