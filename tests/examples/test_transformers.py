@@ -159,6 +159,7 @@ def test_the_script_for_lightning_runs_under_torchrun(house: House) -> None:
     assert (house.folder / "outputs" / "model.ckpt").exists()
 
 
+@pytest.mark.nightly
 def test_lightning_named_to_be_warm_starts_cold_and_says_why(house: House) -> None:
     (house.folder / "train.py").write_text("import lightning\nprint('imported')\n")
     (house.folder / "job.yaml").write_text(f"name: named\nrun: train.py\nwarm: [lightning]\npython: {PYTHON}\n")

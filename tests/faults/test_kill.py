@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.machine import Machine, kill, machine_in
+from tests.helpers.nightly import IS_NIGHTLY
 from tests.helpers.until import passed, until
 
 from windlass.actions import runs
@@ -31,7 +32,7 @@ from windlass.supervise.adoption import MAX_CRASHES
 from windlass.worker import process
 
 pytestmark = pytest.mark.slow
-NUM_RUNS = 30
+NUM_RUNS = 30 if IS_NIGHTLY else 10
 AT_ONCE = 3
 LATEST_SECONDS = 1.5
 NUM_RANKS = 4
@@ -114,7 +115,10 @@ def cases(seed: int) -> list[Case]:
 
 @pytest.mark.timeout(900)
 def test_every_record_ends_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seed = int(os.environ.get("WINDLASS_TEST_SEED") or secrets.randbits(32))
+    drawn = (
+        0 if "CI" in os.environ else secrets.randbits(32)
+    )  # a change is not refused for what another one has brought
+    seed = int(os.environ.get("WINDLASS_TEST_SEED") or drawn)
     planned = cases(seed)
 
     def play(case: Case) -> None:

@@ -87,6 +87,7 @@ def test_a_set_that_was_copied_has_a_manifest_and_is_not_listed(
         list(stream(f"s3://{bucket}/set", cache=tmp_path / "other"))
 
 
+@pytest.mark.nightly
 def test_a_listing_of_many_pages_is_read_to_its_end(server: S3Server, address: str, tmp_path: Path) -> None:
     names = {f"{number:05}.txt": b"" for number in range(1100)}
     assert len(stream(upload(server, address, names), cache=tmp_path)) == 1100
@@ -190,7 +191,7 @@ def machine(tmp_path: Path, server: S3Server) -> Iterator[Machine]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("layout", ["files", "tar"])
+@pytest.mark.parametrize("layout", ["files", pytest.param("tar", marks=pytest.mark.nightly)])
 def test_each_sample_is_trained_on_once_per_epoch_through_kills_and_another_world_size(
     layout: str, machine: Machine, server: S3Server, bucket: str, tmp_path: Path
 ) -> None:

@@ -69,7 +69,7 @@ def under_windlass(
 
 
 @pytest.mark.parametrize("loader", ["sampler", "stateful"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])
 def test_kills_under_windlass_leave_no_trace_in_the_weights(
     seed: int, loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -104,7 +104,7 @@ def test_three_ranks_sum_their_gradients_in_the_same_order_after_a_kill(
     assert restored == [7, 14]
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_so_they_do_after_the_very_first_steps(
     every: int, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -135,7 +135,7 @@ def by_torchrun(folder: Path, *words: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.timeout(5 * HANG_SECONDS)
-@pytest.mark.parametrize("loader", ["sampler", "stateful"])
+@pytest.mark.parametrize("loader", ["sampler", pytest.param("stateful", marks=pytest.mark.nightly)])
 def test_kills_under_torchrun_leave_no_trace_in_the_weights(
     loader: str, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

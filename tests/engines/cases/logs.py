@@ -14,7 +14,6 @@ LINES_PER_RANK = 125_000
 
 class Logs(Case):
     @pytest.mark.slow
-    @differs(Aspect.OUTPUT)
     @needs(Can.EVERY_LINE)
     def test_a_million_lines_of_eight_ranks_are_kept_in_order(self, harness: Harness) -> None:
         per_write = "1" if Can.PROCESSES in harness.way.can else "125"

@@ -228,7 +228,13 @@ def test_spot_instances_that_are_taken_back(harness: Harness, plane: ControlPlan
 # -- a service that does not answer -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", ["DescribeTrainingJob", "GetLogEvents", "DescribeLogStreams"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "DescribeLogStreams",
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("DescribeTrainingJob", "GetLogEvents")),
+    ],
+)
 def test_throttled_calls_lose_nothing(harness: Harness, plane: ControlPlane, operation: str) -> None:
     plane.refuse(operation, "ThrottlingException", "Rate exceeded", times=9)
     run = harness.start("lines", "50", "1")

@@ -82,6 +82,7 @@ def test_emulated_a_state_that_could_not_be_sent_is_sent(scene: Scene) -> None:
     assert scene.terraform.plan().summary.is_empty
 
 
+@pytest.mark.nightly
 def test_emulated_duplicates_and_orphans_are_named(scene: Scene) -> None:
     ec2 = scene.aws.client("ec2")
     kept = next(one.id for one in scene.terraform.state() if one.type == "aws_vpc")
@@ -96,6 +97,7 @@ def test_emulated_duplicates_and_orphans_are_named(scene: Scene) -> None:
     assert [(one.type, one.id, one.name) for one in report.orphans] == [("aws_subnet", stray, "stray")]
 
 
+@pytest.mark.nightly
 def test_emulated_one_of_two_duplicates_is_imported_and_the_other_named(scene: Scene) -> None:
     ec2 = scene.aws.client("ec2")
     kept = next(one.id for one in scene.terraform.state() if one.type == "aws_vpc")
@@ -107,6 +109,7 @@ def test_emulated_one_of_two_duplicates_is_imported_and_the_other_named(scene: S
     assert found.kept in {one.id for one in scene.terraform.state()}
 
 
+@pytest.mark.nightly
 def test_emulated_what_depends_on_a_half_made_resource_is_imported_and_nothing_is_replaced(scene: Scene) -> None:
     before = {one.address: one.id for one in scene.terraform.state()}
     lost = next(address for address in before if address.startswith("aws_subnet."))

@@ -30,6 +30,7 @@ from windlass.infra.terraform import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROLE = "aws_iam_role.node"
+SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
 
 @dataclass
@@ -60,7 +61,8 @@ def scene(shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path) -> It
         yield scene
 
 
-def test_emulated_up_drift_and_down(scene: Scene) -> None:
+def test_emulated_up_drift_and_down_without_credentials_in_any_file(scene: Scene) -> None:
+    scene.environ = {**scene.environ, "AWS_SECRET_ACCESS_KEY": SECRET}
     terraform = scene.terraform()
     assert terraform.init() is False
     assert terraform.validate() == []
@@ -70,6 +72,11 @@ def test_emulated_up_drift_and_down(scene: Scene) -> None:
     result = terraform.apply(plan)
     assert result.added == plan.summary.add == len(terraform.state_list())
     assert terraform.outputs()["vpc_id"].startswith("vpc-")
+    files = [path for path in scene.folder.path.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        if ".terraform/providers" not in str(path):
+            assert SECRET.encode() not in path.read_bytes(), path
     assert terraform.plan().summary.is_empty
     assert terraform.drift() == ()
     scene.aws.client("iam").delete_role_policy(
@@ -81,18 +88,7 @@ def test_emulated_up_drift_and_down(scene: Scene) -> None:
     assert not needs_recovery(scene.folder)
 
 
-def test_emulated_no_credentials_in_any_file(scene: Scene) -> None:
-    terraform = scene.terraform()
-    secret = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
-    environ = {**scene.environ, "AWS_SECRET_ACCESS_KEY": secret}
-    terraform = program.terraform_of(scene.folder, environ)
-    terraform.apply(terraform.plan(targets=[ROLE]))
-    for path in scene.folder.path.rglob("*"):
-        if path.is_file() and ".terraform/providers" not in str(path):
-            assert secret.encode() not in path.read_bytes(), path
-    terraform.destroy()
-
-
+@pytest.mark.nightly
 def test_emulated_a_plan_is_stale_after_another_apply(scene: Scene) -> None:
     terraform = scene.terraform()
     first, second = terraform.plan(targets=[ROLE]), terraform.plan(targets=[ROLE])
@@ -103,6 +99,7 @@ def test_emulated_a_plan_is_stale_after_another_apply(scene: Scene) -> None:
     terraform.destroy()
 
 
+@pytest.mark.nightly
 def test_emulated_a_held_lock_is_named_and_not_released_without_a_proof(scene: Scene) -> None:
     terraform = scene.terraform()
     lock = {
@@ -123,6 +120,7 @@ def test_emulated_a_held_lock_is_named_and_not_released_without_a_proof(scene: S
     assert terraform.plan().summary.add
 
 
+@pytest.mark.nightly
 def test_emulated_a_name_that_exists_is_one_clear_error(scene: Scene) -> None:
     name = f"{scene.folder.name}-node"
     scene.aws.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")
@@ -136,6 +134,7 @@ def test_emulated_a_name_that_exists_is_one_clear_error(scene: Scene) -> None:
     assert not report.is_clean
 
 
+@pytest.mark.nightly
 def test_emulated_a_stopped_creation_is_complete_after_recovery(scene: Scene) -> None:
     """The provider waits 25 s for a queue: a stop in that time taints it, and recovery finds it complete."""
     with scene.folder.path.joinpath("terraform.tfvars.json").open() as file:
@@ -164,6 +163,7 @@ def test_emulated_a_stopped_creation_is_complete_after_recovery(scene: Scene) ->
     terraform.destroy()
 
 
+@pytest.mark.nightly
 def test_emulated_local_state_is_in_the_folder(shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path) -> None:
     environ = {**terraform, **shared_aws.environ}
     driver = program.terraform_of(ClusterFolder.of(tmp_path, "local-state"), environ)

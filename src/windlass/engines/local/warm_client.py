@@ -134,7 +134,9 @@ class WarmClient:
             "python": python,
             "modules": list(modules),
         }
-        self._path("json").write_text(json.dumps(about))
+        whole = self._path("json.start")  # a starter that is killed leaves no half of it
+        whole.write_text(json.dumps(about))
+        whole.replace(self._path("json"))
 
     def ask(
         self, connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int],
@@ -239,7 +241,7 @@ class WarmClient:
 
     def forget(self, *, keep_log: bool = False) -> None:
         """Remove the files of a process that has ended."""
-        for kind in ("sock", "json", "ready", "refused", *(() if keep_log else ("log",))):
+        for kind in ("sock", "json", "json.start", "ready", "refused", *(() if keep_log else ("log",))):
             with contextlib.suppress(IsADirectoryError, FileNotFoundError):
                 self._path(kind).unlink()
 

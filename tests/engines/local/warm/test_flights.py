@@ -43,7 +43,7 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(params=[pytest.param("cold", marks=pytest.mark.slow), "warm"])
+@pytest.fixture(params=[pytest.param("cold", marks=[pytest.mark.slow, pytest.mark.nightly]), "warm"])
 def harness(request: pytest.FixtureRequest) -> Harness:
     found: Harness = request.getfixturevalue(request.param)
     return found

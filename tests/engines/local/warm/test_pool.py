@@ -23,6 +23,7 @@ import pytest
 from tests.engines.harness import BEHAVIOURS, Harness
 from tests.engines.local.warm.forks import SCRIPTS, Forks, harness_in
 from tests.helpers.machine import lives
+from tests.helpers.nightly import IS_NIGHTLY
 from tests.helpers.until import passed, until
 
 from windlass.engines.local.warm_client import Bounds
@@ -514,8 +515,8 @@ def of_this_home(home: Path) -> list[int]:
     return found
 
 
-NUM_STARTS = 60
-"""What each start leaves shows after some; what one in twenty leaves is found 95 times in 100."""
+NUM_STARTS = 60 if IS_NIGHTLY else 15
+"""What each start leaves shows after some; what one in twenty leaves is found 95 times in 100 nights."""
 
 
 @pytest.mark.slow
