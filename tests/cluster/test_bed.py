@@ -38,6 +38,7 @@ def test_two_nodes_are_ready_with_types_zones_and_gpus(bed: Bed) -> None:
     assert [node["status"]["allocatable"][GPU] for node in nodes.values()] == ["2", "2"]
 
 
+@pytest.mark.nightly
 def test_an_indexed_job_trains_across_both_nodes_under_restricted_security(cluster: Cluster, namespace: str) -> None:
     service = objects.headless("digits", {"job-name": "digits"})
     cluster.apply(service, objects.indexed_job(cluster, "digits", namespace), namespace=namespace)
@@ -47,6 +48,7 @@ def test_an_indexed_job_trains_across_both_nodes_under_restricted_security(clust
     assert len({each["spec"]["nodeName"] for each in pods}) == 2
 
 
+@pytest.mark.nightly
 def test_a_jobset_trains(cluster: Cluster, namespace: str) -> None:
     if not cluster.kubectl("get", "crd", "jobsets.jobset.x-k8s.io", "--ignore-not-found"):
         pytest.skip("this cluster has no JobSet")

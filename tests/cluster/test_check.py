@@ -181,6 +181,7 @@ def test_dns_that_is_down_is_named(lone_bed: Bed, lone_namespace: str, check: Ch
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
     assert check(lone_bed, lone_namespace).code == 0  # and the targets file is there
     context = here()

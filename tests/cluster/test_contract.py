@@ -18,8 +18,10 @@ from tests.engines.harness import Aspect, Can, Harness, Way
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.plan.plan import Plan
 
-OF_A_KIND = frozenset({Aspect.START, Aspect.MEETING, Aspect.OBJECTS})
-"""What a kind of workload has of its own; the programs in its pods are those of a Job."""
+OF_A_KIND = frozenset({Aspect.START, Aspect.OBJECTS})
+"""What a kind of workload has of its own; the programs in its pods are those of a Job. That ranks meet is shown by
+`test_training.py`.
+"""
 OF_A_MACHINE = frozenset({Aspect.ENDS, Aspect.SIGNALS, Aspect.OUTPUT})
 """What a supervisor on the user's machine does otherwise than one in the cluster: it runs commands in pods, and keeps
 their output."""

@@ -248,6 +248,7 @@ def test_a_rank_a_pod_and_the_end_by_an_operator(
     play(by(via), cluster, namespace, machines, {"pod": deletes(cluster, namespace)})
 
 
+@pytest.mark.nightly
 def test_an_elastic_run_whose_lost_pod_has_no_room(cluster: Cluster, inside: str, machines: Machines) -> None:
     def fill(found: list[dict[str, Any]]) -> None:
         """Leave room for the supervisor and one node until the run has gone on with that."""

@@ -55,7 +55,11 @@ def names(cluster: Cluster, namespace: str, run: Run) -> set[str]:
 
 @pytest.mark.parametrize(
     ("via", "launcher"),
-    [("job", "plain"), pytest.param("jobset", "plain", marks=pytest.mark.nightly), ("job", "torchrun")],
+    [
+        ("job", "plain"),
+        pytest.param("jobset", "plain", marks=pytest.mark.nightly),
+        pytest.param("job", "torchrun", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_rank_that_fails_is_restarted_with_all_others_in_the_same_pods(
     cluster: Cluster, namespace: str, tmp_path: Path, via: str, launcher: str

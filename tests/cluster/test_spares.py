@@ -61,7 +61,7 @@ def until_none_lives(run: Run) -> None:
     wait_for(is_so, "no pod to run", WAIT_SECONDS)
 
 
-@pytest.mark.parametrize("where", ["cluster", "machine"])
+@pytest.mark.parametrize("where", ["cluster", pytest.param("machine", marks=pytest.mark.nightly)])
 def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, tmp_path: Path, where: str) -> None:
     if where == "cluster":
         set_up(cluster, namespace)

@@ -60,6 +60,7 @@ for at in range(NUM):
 """
 
 
+@pytest.mark.nightly
 def test_a_run_whose_connections_are_cut_is_followed_to_its_end_and_its_commands_return(
     cluster: Cluster, behind_proxy: Cluster, proxy: Proxy, namespace: str, windlass: Call, home: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -121,6 +121,7 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
         succeeded_at_once(bed, namespace, run)
 
 
+@pytest.mark.nightly
 def test_an_api_server_that_dies_between_the_end_of_a_pod_and_that_of_its_run_costs_no_end(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:

@@ -294,6 +294,7 @@ def assert_exact(output: Path, run: Run) -> None:
 # -- many runs, and a cluster that does not answer --------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_twenty_runs_at_once_all_end_right(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     small = {"memory": "128MiB", "cpus": 0.1}
     with opened(

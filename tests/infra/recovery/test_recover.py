@@ -73,6 +73,7 @@ def test_emulated_a_lost_state_is_found_again(scene: Scene) -> None:
     assert not program.recovered(scene.terraform, scene.environ).imported
 
 
+@pytest.mark.nightly
 def test_emulated_a_state_that_could_not_be_sent_is_sent(scene: Scene) -> None:
     (scene.terraform.folder.path / "errored.tfstate").write_bytes(scene.lose_state())
     assert needs_recovery(scene.terraform.folder)
