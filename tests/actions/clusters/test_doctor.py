@@ -102,6 +102,7 @@ def test_an_old_aws_command_and_a_missing_helm_are_named(context: Context) -> No
     assert all("install" in found[name].check.fix for name in ("aws", "helm", "terraform"))
 
 
+@pytest.mark.slow
 def test_an_account_is_checked_before_the_cluster_is_made_emulated(context: Context, aws: Emulator) -> None:
     found = examined(within(context, aws))
     assert found["offer a10g"].check == Check(

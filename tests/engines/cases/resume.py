@@ -63,6 +63,7 @@ class Resume(Case):
         harness.engine.resume(run.id)
         assert (run.wait().phase, len(run.status.attempts)) == (Phase.SUCCEEDED, 4)
 
+    @pytest.mark.slow
     def test_a_run_that_reached_its_time_limit_gets_as_much_again(self, harness: Harness) -> None:
         """By the record: it reaches the limit anew, which would have been over when it was resumed."""
         # Not over before the first attempt has begun; the supervisor itself may be a pod that has to start.

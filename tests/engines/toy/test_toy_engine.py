@@ -40,6 +40,7 @@ def connect(store: Store) -> Any:
     return engine_class("toy").connect(store)
 
 
+@pytest.mark.slow
 class TestToy(Contract):
     way = Way("toy", connect, plan_toy, CAN, differs_in=DIFFERS)
 

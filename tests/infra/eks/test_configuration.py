@@ -38,11 +38,13 @@ def test_the_configuration_is_valid(initialised: Terraform) -> None:
     assert report["diagnostics"] == []
 
 
+@pytest.mark.slow
 def test_plans_of_the_main_shapes_are_as_asserted(initialised: Terraform) -> None:
     shown = initialised.run("test", "-no-color")
     assert re.search(r"Success! [1-9]\d* passed, 0 failed\.", shown), shown
 
 
+@pytest.mark.slow
 def test_checkov_finds_nothing() -> None:
     make_environments()
     command = [str(CHECKOV), "-d", str(SOURCE), "--framework", "terraform", "--skip-download", "--quiet", "-o", "json"]

@@ -86,6 +86,7 @@ def test_the_rank_that_skips_a_collective_is_named_with_its_number(harness: Harn
     assert not list(folder.glob("*.ask"))
 
 
+@pytest.mark.slow
 def test_collectives_that_differ_are_both_named(harness: Harness, tmp_path: Path) -> None:
     _, found = hung(harness, tmp_path, "differs")
     assert found.code == "collective-mismatch"
@@ -95,12 +96,14 @@ def test_collectives_that_differ_are_both_named(harness: Harness, tmp_path: Path
     assert "flight recorder: rank 1 called broadcast [4] Float as #6 of the default process group" in found.evidence
 
 
+@pytest.mark.slow
 def test_process_groups_in_different_order_are_told(harness: Harness, tmp_path: Path) -> None:
     _, found = hung(harness, tmp_path, "crosses")
     assert found.code == "collective-mismatch"
     assert found.summary.startswith("ranks wait for each other: rank 0 in all_reduce #1 of process group 1")
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_is_told_with_how_far_it_came(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "leaves")
     run.wait()
