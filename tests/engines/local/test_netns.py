@@ -26,6 +26,7 @@ from windlass.engines import netns
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.facts import Facts, read_facts
 from windlass.engines.local.plan import plan
+from windlass.engines.local.warm_pool import WarmPool
 from windlass.errors import EngineError, NoSuchRun, PlanError
 from windlass.plan.plan import Plan
 from windlass.runs.logs import RunLogs
@@ -125,6 +126,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     for run_id in house.started:
         house.engine.wait(run_id, PATIENCE_SECONDS)
     house.store.close()
+    WarmPool(home).stop()
 
 
 # -- what is to be made -----------------------------------------------------------------------------------------------
