@@ -34,6 +34,7 @@ def cluster_in(aws: Emulator, name: str) -> dict[str, Any]:
     return described
 
 
+@pytest.mark.slow
 def test_an_emulated_cluster_has_a_security_group_that_exists_and_goes_with_it(aws: Emulator) -> None:
     cluster = cluster_in(aws, "one")
     assert cluster["upgradePolicy"] == {"supportType": "STANDARD"}

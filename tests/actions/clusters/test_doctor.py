@@ -118,6 +118,7 @@ def test_an_account_is_checked_before_the_cluster_is_made_emulated(context: Cont
     assert found["cluster"].check.fix == "windlass cluster up"
 
 
+@pytest.mark.slow
 def test_a_cluster_of_others_gets_its_association_named_or_offered_emulated(context: Context, aws: Emulator) -> None:
     login = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "false", "interactiveMode": "Never",
              "args": ["eks", "get-token", "--cluster-name", "foreign", "--region", "us-east-1"]}  # fmt: skip

@@ -68,6 +68,7 @@ def kinds(run: Run, *wanted: str) -> list[str]:
 # -- hangs ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_hung_job_is_started_again_once_its_stacks_are_saved(harness: Harness) -> None:
     # Long enough for a start; and hung ranks do not get the grace period, which is longer than the test waits.
     run = harness.finish("hang_once", nodes=2, procs_per_node=2, hang=5, restarts=1, grace=600)

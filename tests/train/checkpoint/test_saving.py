@@ -209,6 +209,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return folder, int((folder / "said").read_text().split()[0])
 
 
+@pytest.mark.slow
 def test_a_writer_whose_rank_is_killed_finishes_its_save_and_ends(trained: tuple[Path, int]) -> None:
     folder, writer = trained
     os.kill(writer, signal.SIGCONT)

@@ -118,6 +118,7 @@ def test_no_two_ranks_draw_the_same_numbers(warm: Harness) -> None:
         assert value != chances[1][name], name
 
 
+@pytest.mark.slow
 def test_more_modules_are_there_and_none_is_missing(cold: Harness, warm: Harness) -> None:
     """What a rank could tell, and the page on warm starts says."""
     for started, forked in both(cold, warm):
@@ -127,8 +128,8 @@ def test_more_modules_are_there_and_none_is_missing(cold: Harness, warm: Harness
 
 
 @pytest.mark.parametrize("name", [
-    "raises", "interrupt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chain", "syntax", "exit_text",
-                                                                                    "exit_3", "group")),
+    "raises", *(pytest.param(name, marks=pytest.mark.slow) for name in ("interrupt", "chain", "syntax", "exit_text",
+                                                                        "exit_3", "group")),
 ])  # fmt: skip
 def test_it_fails_alike(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text(FAILURES[name])
@@ -138,6 +139,7 @@ def test_it_fails_alike(cold: Harness, warm: Harness, name: str, tmp_path: Path)
     assert outcome(forked) == outcome(started)
 
 
+@pytest.mark.slow
 def test_it_ends_alike(cold: Harness, warm: Harness, tmp_path: Path) -> None:
     """Each rank ends in its own way."""
     for rank, text in enumerate(ENDINGS.values()):
@@ -181,7 +183,9 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("name", ["spawn.py", "forkserver.py", pytest.param("workers.py", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["spawn.py", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver.py", "workers.py"))]
+)
 def test_processes_of_its_own_work(cold: Harness, warm: Harness, name: str) -> None:
     started, forked = (harness.finish(name, base=SCRIPTS, procs_per_node=2) for harness in (cold, warm))
     assert [sorted(run.text().splitlines()) for run in (started, forked)] == [sorted(started.text().splitlines())] * 2
