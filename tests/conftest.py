@@ -12,12 +12,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.engines import matrix
 from tests.helpers.machine import Machine, machine_in
-from tests.helpers.nightly import IS_NIGHTLY
+from tests.helpers.nightly import DRAWS_ALIKE, IS_NIGHTLY
 
-# A busy machine is slow, not wrong: examples have no time limit of their own. They differ from run to run, but
-# not in CI, which must not refuse a change for what another one has brought.
+# A busy machine is slow, not wrong: examples have no time limit of their own.
 settings.register_profile(
-    "patient", deadline=None, max_examples=60, derandomize="CI" in os.environ,
+    "patient", deadline=None, max_examples=60, derandomize=DRAWS_ALIKE,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 settings.load_profile("patient")
