@@ -98,6 +98,26 @@ def test_a_node_that_dies_by_itself_before_it_starts_is_lost(monitor: AttemptMon
     ]
 
 
+def test_a_rank_that_failed_is_the_cause_though_its_node_is_killed_before_it_reports_more(
+    monitor: AttemptMonitor,
+) -> None:
+    """As on a machine so busy that the launcher of a failed rank does not end within the time that all nodes have."""
+    nodes = nodes_of(monitor)
+    for node in nodes:
+        node.begin()
+    fail(nodes[2])
+    monitor.read_news()
+    for rank, code in ((2, 5), (0, -15), (1, -15)):
+        monitor.hangs._record.note(RankChanged(rank, exit_code=code))
+    for node in nodes:
+        node.die()
+    monitor.read_news()
+    cause = first_cause(monitor.attempt.failures())
+    assert cause is not None
+    assert (cause["rank"], cause["exit_code"], cause["victims"]) == (2, 5, [0, 1])
+    assert cause["summary"] == "exit code 5; no output"
+
+
 def test_a_worker_that_broke_before_it_reported_is_lost_though_the_attempt_ends(monitor: AttemptMonitor) -> None:
     nodes = nodes_of(monitor)
     nodes[1].words = "Traceback (most recent call last):\nMemoryError"

@@ -67,6 +67,8 @@ class AttemptMonitor:
         self._may_be_alone = run.has_process_group
         self._failed_node: int | None = None
         """The node that failed or was lost first."""
+        self._failed_at: dict[int, float] = {}
+        """When ranks failed by themselves, in unix seconds: a node may be killed before it reports more of it."""
         self._notices: list[PreemptionNotice] = []
         """Preemption notices of nodes that are not handled yet."""
         self._ingestion = EventIngestion(run.record, run.progress)
@@ -164,6 +166,8 @@ class AttemptMonitor:
         elif isinstance(event, RankFailing):
             if event.waited:
                 self.hangs.dump("failure", besides=node)
+            if event.rank is not None:
+                self._failed_at.setdefault(event.rank, event.at)
             self._end_for(node)
 
     def _take_unreachable(self, node: Node, event: PeersUnreachable) -> None:
@@ -215,8 +219,10 @@ class AttemptMonitor:
             exit_code = self._exit_code(rank)
             if exit_code != 0:
                 code = node.exit_code if exit_code is None else exit_code
-                is_ours = self.shutdown.reason is not None
-                node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
+                at = self._failed_at.get(rank) if exit_code is not None else None
+                is_ours = self.shutdown.reason is not None and at is None
+                tail = words if at is None else ""  # how its node ended is not how the rank failed
+                node.failures.append(RankFailure(rank, code, at or self._run.clock.time(), tail, ended_by_us=is_ours))
         if node.failures:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
             if is_cut or not self.shutdown.is_killing:
