@@ -258,6 +258,7 @@ def test_a_lost_pod_is_replaced_and_the_others_are_kept(cluster: Cluster, inside
         assert [run.raw(rank, attempt=2) != b"" for rank in range(3)] == [True] * 3
 
 
+@pytest.mark.nightly
 def test_a_supervisor_that_is_killed_while_a_pod_is_replaced_loses_no_other(
     cluster: Cluster, inside: str, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def went_on(run: Run, reasons: str) -> None:
     assert all(step is not None and step >= 20 for step in restored[1:]), restored
 
 
+@pytest.mark.nightly
 def test_killed_pods_resume_from_the_claim_with_the_same_weights(
     bed: Bed, namespace: str, tmp_path: Path, undisturbed: str, unhurried: Path
 ) -> None:
