@@ -47,7 +47,7 @@ server-build: setup ## build the S3 server of the tests into the cache of this m
 	@$(BIN)/python -m tests.servers
 
 .PHONY: test-slow
-test-slow: server-build ## the slower tests of this machine (20 minutes); NIGHTLY=1: those too that CI leaves out (hours)
+test-slow: server-build ## the slower tests of this machine (25 minutes); NIGHTLY=1: those too that CI leaves out (hours)
 	$(timed) $(PYTEST) -m "slow and not cluster" --durations=15
 
 .PHONY: test-aws

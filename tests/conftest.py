@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the contract that make no sense for a way, and by day what says little that is new."""
+    """Leave out the cases of the contract that make no sense for a way, and, but at night, what is `nightly`."""
     left_out = [item for item in items if _lacks(item) or (not IS_NIGHTLY and _is_nightly(item))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

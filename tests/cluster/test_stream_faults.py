@@ -219,7 +219,7 @@ while not os.path.exists("/tmp/go"):
 """
 
 
-@pytest.mark.nightly  # its pods leave the tests beside it no time
+@pytest.mark.nightly  # its pods take the processors from the tests beside it
 @pytest.mark.slow
 def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
     cluster: Cluster, namespace: str, windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch

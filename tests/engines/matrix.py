@@ -44,8 +44,8 @@ SageMaker were run in its hosts on this machine, and by an emulated control plan
 
 CI runs all cases on the fake engine, on this machine (warm) and on Kubernetes by Jobs. Other ways share their
 supervisor, logs and record with one of these, so CI runs the cases in which they differ (`differs` in
-`tests/engines/cases/`). Cases with parameters have all values on the fake engine and on this machine, elsewhere the
-first. `make nightly` runs everything.
+`tests/engines/cases/`). Cases with parameters have all values on the fake engine and on this machine (warm), elsewhere
+the first. `make nightly` runs everything.
 """
 
 

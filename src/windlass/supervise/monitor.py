@@ -219,10 +219,11 @@ class AttemptMonitor:
             exit_code = self._exit_code(rank)
             if exit_code != 0:
                 code = node.exit_code if exit_code is None else exit_code
-                at = self._failed_at.get(rank) if exit_code is not None else None
-                is_ours = self.shutdown.reason is not None and at is None
-                tail = words if at is None else ""  # how its node ended is not how the rank failed
-                node.failures.append(RankFailure(rank, code, at or self._run.clock.time(), tail, ended_by_us=is_ours))
+                if rank in self._failed_at and exit_code is not None:  # how its node ended is not how it failed
+                    node.failures.append(RankFailure(rank, code, self._failed_at[rank], ""))
+                    continue
+                is_ours = self.shutdown.reason is not None
+                node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
             if is_cut or not self.shutdown.is_killing:
