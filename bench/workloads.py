@@ -43,6 +43,8 @@ SPARE_PLACE = 2
 PEER = "PyTorchJob by itself"
 WORKLOADS = ("job", INSIDE, SPARE, "jobset", "trainjob", "pytorchjob", "mpijob")
 PATIENCE_SECONDS = 240
+PAUSE_SECONDS = 3.0
+"""Before each look: it takes processor time from what it looks at, and the logs say when a step was made."""
 SCRIPT = """
 import os
 import time
@@ -219,11 +221,13 @@ def _first_step(text: str, since: float = 0.0) -> float | None:
 
 
 def _wait(look: Callable[[], Any], what: str) -> Any:
+    """What a look gives once it gives something. None is made at once: what is measured begins now."""
     give_up = time.monotonic() + PATIENCE_SECONDS
-    while not (found := look()):
+    while True:
+        time.sleep(PAUSE_SECONDS)
+        if found := look():
+            return found
         assert time.monotonic() < give_up, f"waited in vain for {what}"
-        time.sleep(0.1)
-    return found
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.supervise.fakes import FakeAttempt, FakeNode, FakeRun
 
-from windlass.runs.events import RankChanged
+from windlass.runs.events import RankChanged, RootCause
 from windlass.supervise.backend import Intent
 from windlass.supervise.monitor import AttemptMonitor
 from windlass.worker.protocol import RankFailure
@@ -116,6 +116,25 @@ def test_a_rank_that_failed_is_the_cause_though_its_node_is_killed_before_it_rep
     assert cause is not None
     assert (cause["rank"], cause["exit_code"], cause["victims"]) == (2, 5, [0, 1])
     assert cause["summary"] == "exit code 5; no output"
+
+
+def test_nodes_that_we_killed_after_a_failure_are_not_lost(monitor: AttemptMonitor) -> None:
+    """`restarts: on: [failure]` counts the failure, whatever its node still had to do when its time was over."""
+    nodes = nodes_of(monitor)
+    for node in nodes:
+        node.begin()
+        node.obeys = {}
+    fail(nodes[2])
+    monitor.read_news()
+    monitor.hangs._record.note(RankChanged(2, exit_code=5))
+    monitor._run.clock.wait(60)
+    monitor.turn()
+    for node in nodes:
+        node.die()
+    monitor.read_news()
+    found, _ = monitor.judge(RootCause("of the supervisor"))
+    assert (found.reason, found.cause.node_lost if found.cause else "") == ("failure", None)
+    assert events(monitor, "lost-node") == []
 
 
 def test_a_worker_that_broke_before_it_reported_is_lost_though_the_attempt_ends(monitor: AttemptMonitor) -> None:

@@ -69,6 +69,8 @@ class AttemptMonitor:
         """The node that failed or was lost first."""
         self._failed_at: dict[int, float] = {}
         """When ranks failed by themselves, in unix seconds: a node may be killed before it reports more of it."""
+        self._lost: list[int] = []
+        """The nodes that were lost, in order; a node that we killed has not reported its end either, and is not one."""
         self._notices: list[PreemptionNotice] = []
         """Preemption notices of nodes that are not handled yet."""
         self._ingestion = EventIngestion(run.record, run.progress)
@@ -227,6 +229,7 @@ class AttemptMonitor:
         if node.failures:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
             if is_cut or not self.shutdown.is_killing:
+                self._lost.append(node.number)
                 self._record.once(NodeLost(node.number, words.splitlines()[-1]))
             self._end_for(node)
 
@@ -249,7 +252,7 @@ class AttemptMonitor:
         run, attempt, nodes = self._run, self.attempt, self.attempt.nodes
         failures = attempt.failures()
         first = first_cause(failures)
-        lost = [node.number for node in nodes if node.lost and node.failures and not node.not_started]
+        lost = sorted(self._lost)
         cause = None
         if first is not None:
             known = {"summary": attempt.why_ended} if attempt.why_ended else {}

@@ -11,7 +11,6 @@ What the processes of a pod write is described in `pod_log.py`.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import os
@@ -257,8 +256,6 @@ def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imp
         log.put(POD, said.read())
     os.environ.clear()
     os.environ.update(state["env"])
-    gc.collect()
-    gc.freeze()  # a collection in the forked ranks must not touch, and so copy, every page of the imports
     return None if why_unsafe else pod_node.Imports(reset)
 
 

@@ -19,7 +19,6 @@ not get a second one.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -95,9 +94,7 @@ class WarmProcess:
         if any(changed > began for changed, _ in self.files.values()):
             self.stale = CHANGED  # something was installed meanwhile: one part of it may be old, another new
         self.import_seconds = time.monotonic() - self.started_at
-        gc.collect()
         self._write_ready()
-        gc.freeze()  # a collection in the forked ranks must not touch, and so copy, every page of the imports
 
     def _write_ready(self) -> None:
         """Report what was imported and the number of forks to `windlass warm ls`."""

@@ -137,6 +137,13 @@ class ClusterOfOneRun:
             self.pods[place] = {**self.pods[place], "status": status}
             self._changed.notify_all()
 
+    def delete_pod(self, place: int, grace: int) -> None:
+        """As for the API server: it stays until the Job controller lets it go, with the status that it had."""
+        gone = {"deletionTimestamp": "2026-11-01T10:00:00Z", "deletionGracePeriodSeconds": grace}
+        with self._changed:
+            self.pods[place] = {**self.pods[place], "metadata": {**self.pods[place]["metadata"], **gone}}
+            self._changed.notify_all()
+
     def __call__(self, method: str, path: str) -> bytes:
         where, _, query = path.partition("?")
         if "/log" in where:

@@ -131,6 +131,19 @@ def test_a_node_whose_end_was_sent_needs_no_log(scene: Scene) -> None:
     assert scene.feeds.sinks == {}
 
 
+@pytest.mark.parametrize(("grace", "is_done"), [(0, True), (30, False)])
+def test_a_pod_deleted_without_grace_needs_no_status(scene: Scene, grace: int, is_done: bool) -> None:
+    """The Job controller lets go of it a second later; until then its status says that it runs."""
+    scene.send(*EVENTS)
+    scene.cluster.delete_pod(0, grace)
+    scene.feed.catch_up()
+    assert not scene.feed.is_done, "its end was not sent"
+    scene.send(END, b"end\n")
+    scene.feed.catch_up()
+    assert scene.feed.is_done is is_done
+    assert scene.asked() == []
+
+
 @pytest.mark.parametrize("size", [1, 7, 100, 100_000])
 def test_events_are_written_whole_wherever_the_feed_is_cut(scene: Scene, size: int) -> None:
     data = b"".join([*EVENTS, END])

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.logs.follower import Connections, Follower, rai
 from windlass.engines.kubernetes.pods import reuse, spares
 from windlass.engines.kubernetes.pods.collection import HOLD_SECONDS
 from windlass.engines.kubernetes.pods.control import PodControl
-from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, why_it_ended
+from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, is_forced, why_it_ended
 from windlass.engines.kubernetes.pods.problems import PodProblems
 from windlass.engines.kubernetes.pods.signals import Signals
 from windlass.engines.kubernetes.pods.status import claims_of, container_state
@@ -88,9 +88,10 @@ class PodNode(Node):
         pod = self.pod
         # Not only its container: the kubelet's reason for the end of a pod arrives with the end of the pod.
         phase = "" if pod is None else pod.get("status", {}).get("phase")
-        ended = pod is None or phase in ("Succeeded", "Failed") or attempt.pods.is_gone(self.place)
+        has_reason = pod is None or phase in ("Succeeded", "Failed") or is_forced(pod)
+        is_explained = has_reason or attempt.pods.is_gone(self.place)
         yield from attempt.problems.of_pod(self.place, self.number)
-        self.is_explained = ended
+        self.is_explained = is_explained
         if self.place == 0:
             yield from attempt.problems.of_objects()
         yield from attempt.queue.news()

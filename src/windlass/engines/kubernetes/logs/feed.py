@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.logs.follower import POLLS_A_SECOND, PodLogReader, Pods
-from windlass.engines.kubernetes.pods.nodes import has_ended
+from windlass.engines.kubernetes.pods.nodes import has_ended, is_forced
 from windlass.engines.kubernetes.pods.orders import EventSink
 from windlass.engines.kubernetes.pods.status import container_state, is_restarted
 from windlass.runs import node_events
@@ -181,7 +181,7 @@ class NodeFeed:
             return
         ended = self._reader.has_ended
         with self._lock:
-            if ended and self._files.has_end_of(_exit_code(pod)):
+            if (ended or is_forced(pod)) and self._files.has_end_of(_exit_code(pod)):
                 is_complete = True
             else:
                 is_complete = False

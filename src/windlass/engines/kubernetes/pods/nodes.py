@@ -306,6 +306,12 @@ def has_ended(pod: Pod) -> bool:
     return pod_status(0, pod).state == "ended"
 
 
+def is_forced(pod: Pod) -> bool:
+    """Whether it was deleted without a grace period: its status stays as it was until a controller lets it go."""
+    meta = pod["metadata"]
+    return "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0
+
+
 def why_it_ended(pod: Pod) -> str:
     """In a line, why a pod whose log has no end has ended."""
     status, name = pod.get("status", {}), pod["metadata"]["name"]
