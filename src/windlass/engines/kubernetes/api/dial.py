@@ -93,8 +93,7 @@ class Route(NamedTuple):
 
 def _connect(to: Address) -> socket.socket:
     try:
-        # A `str` is encoded by a codec that takes 2 ms to import.
-        host: Any = to.host.encode() if to.host.isascii() else to.host
+        host: Any = _encoded(to.host)
         return socket.create_connection((host, to.port), CONNECT_SECONDS)
     except OSError as error:
         raise DialError(f"{to.netloc}: {error.strerror or error}") from error
@@ -105,7 +104,12 @@ def _secured(connection: Any, tls: ssl.SSLContext, name: str) -> Any:
         from windlass.engines.kubernetes.api.nested_tls import NestedTls
 
         return NestedTls(connection, tls, name)
-    return tls.wrap_socket(connection, server_hostname=name)
+    return tls.wrap_socket(connection, server_hostname=_encoded(name))
+
+
+def _encoded(name: str) -> str | bytes:
+    """A `str` is encoded by a codec that takes 5 ms to import."""
+    return name.encode() if name.isascii() else name
 
 
 def _by_tunnel(connection: Any, proxy: Address, server: Address) -> None:
