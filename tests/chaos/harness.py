@@ -173,6 +173,11 @@ class Play:
         phase = self._phase()
         assert phase is Phase.SUCCEEDED, f"the run {phase}: {self.machine.windlass('why', self.run).stdout}"
 
+    def _attempt(self) -> int:
+        """The number of the newest attempt."""
+        with Store(self.machine.home) as store:
+            return len(store.status(self.run).attempts)
+
     def _phase(self) -> Phase:
         with Store(self.machine.home) as store:
             return store.status(self.run, with_progress=False).phase
@@ -209,8 +214,7 @@ class Play:
     # -- strikes ------------------------------------------------------------------------------------------------------
 
     def _strike(self, strike: Strike) -> None:
-        with Store(self.machine.home) as store:
-            attempt = len(store.status(self.run).attempts)
+        attempt = self._attempt()
         if strike.kind in DAMAGES:
             self.struck.append(self._damage(strike, attempt))
             return
@@ -276,14 +280,16 @@ class Play:
         begun = self._newest_step()
         goal = begun + EVERY_STEPS + 5 + int(30 * strike.which)  # a checkpoint comes due meanwhile
         until(lambda: self._look() or self._newest_step() >= goal, "a full disk stops the training", PATIENCE_SECONDS)
-        victims = []
+        victims, ending = [], self._attempt()
         if strike.detail < 0.5:
             victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
             passed(strike.detail)
         # The last steps may have been made before: then no write has looked for space.
         came_due = begun // EVERY_STEPS < (self._newest_step() - 1) // EVERY_STEPS
         filler.unlink()
-        self.struck.append(Struck(strike, attempt, " ".join(victims), came_due=came_due))
+        # Struck while one attempt ended, the disk is full for the next one too, whose rank it then is.
+        for number in {attempt, ending}:
+            self.struck.append(Struck(strike, number, " ".join(victims), came_due=came_due))
 
     def _fill_store(self, strike: Strike, attempt: int) -> None:
         """The disk of the record is full for some steps, and perhaps for a restart too; no command looks meanwhile."""
@@ -346,8 +352,7 @@ class Play:
         passed(0.2 + strike.which)  # the supervisor has noticed by then
         kill(held, signal.SIGCONT)
         (held_node,) = set(range(self.case.nodes)) - set(started) if len(started) == 1 else (None,)
-        with Store(self.machine.home) as store:
-            attempt = len(store.status(self.run).attempts)
+        attempt = self._attempt()
         said = f"{kind} {' '.join(victims)}, node {held_node} held"
         self.struck.append(Struck(strike, attempt, said, held_node=held_node))
 

@@ -244,6 +244,67 @@ def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path
     assert len(second.reads) == len(set(second.reads))
 
 
+class Streaming(Scripted):
+    """A store that takes no file in parts."""
+
+    takes_parts = False
+
+    def put(self, name: str, data: Buffer) -> str:  # type: ignore[override]
+        self.files[name] = bytes(data)
+        return f'"{len(data)}"'
+
+    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int) -> str:
+        assert part_bytes == PART_BYTES
+        return self.put(name, b"".join(pieces))
+
+    async def write_own(self, name: str, data: bytes) -> None:  # type: ignore[override]
+        self.own = data
+
+
+def streamed(source: Place, store: Streaming, folder: Path, progress: Progress | None = None) -> Copied:
+    store.address = Address("az", "bucket", "set")
+    with journal_for(source.address, store.address, folder) as journal:
+        return asyncio.run(Copy(source, store, journal, progress).run())
+
+
+def test_a_store_that_takes_no_parts_gets_large_files_as_streams(source: Path, tmp_path: Path) -> None:
+    store, progress = Streaming({}), Progress()
+    done = streamed(folder(source), store, tmp_path / "home", progress)
+    assert store.files == contents(source)
+    assert done.digest == copied(folder(source), tmp_path / "to").digest
+    assert (progress.bytes_done, progress.files_done) == (progress.num_bytes, len(store.files))
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_stream_begins_anew_where_its_source_is_busy_and_counts_no_byte_twice(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def busy(_entry: Entry, start: int) -> None:
+        tries.append(start)
+        if len(tries) < 3:
+            raise Throttled("SlowDown")
+
+    data, store, progress = random.Random(5).randbytes(2 * PART_BYTES + 9), Streaming({}), Progress()
+    streamed(Scripted({"large": data}, busy), store, tmp_path / "home", progress)
+    assert store.files == {"large": data}
+    assert (tries, progress.bytes_done) == ([0, 0, 0], len(data))
+
+
+def test_a_stream_of_a_damaged_file_leaves_nothing_under_its_name(source: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    copied(folder(source), whole)
+    damaged = bytearray((whole / "large.bin").read_bytes())
+    damaged[PART_BYTES + 1] ^= 1
+    kept = (whole / "large.bin").stat()
+    (whole / "large.bin").write_bytes(damaged)
+    os.utime(whole / "large.bin", ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    store = Streaming({})
+    done = streamed(folder(whole), store, tmp_path / "home")
+    assert set(refusals(done)) == {"large.bin"}
+    assert "large.bin is damaged at its source" in refusals(done)["large.bin"]
+    assert set(store.files) == contents(source).keys() - {"large.bin"}
+
+
 def test_names_from_a_store_that_lead_out_are_refused_and_the_rest_is_copied(tmp_path: Path) -> None:
     names = ["../up", "/abs", "a\0b", "x" * 300, "Case", "case", "d", "d/e", "good"]
     done = copied(Scripted(dict.fromkeys(names, b"data")), tmp_path / "deep" / "to")

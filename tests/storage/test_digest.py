@@ -8,7 +8,7 @@ from base64 import b64encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.storage.digest import MAX_PARTS, PART_BYTES, Parts, combined, from_s3, to_s3
+from windlass.storage.digest import MAX_PARTS, PART_BYTES, Parts, StreamDigest, combined, from_s3, to_s3
 
 SIZES = st.integers(0, 6 * 2**40)
 
@@ -33,6 +33,18 @@ def test_the_digest_is_that_of_s3() -> None:
     assert combined([one]) == f"sha256:{one.hex()}" == from_s3(to_s3(one))
     both = hashlib.sha256(one + two).digest()
     assert combined([one, two]) == f"sha256-2:{both.hex()}" == from_s3(b64encode(both).decode() + "-2")
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(1, 15), max_size=8))
+def test_a_stream_has_the_digest_of_its_parts_wherever_it_is_cut(data: bytes, cuts: list[int]) -> None:
+    parts = Parts(len(data), 10)
+    spans = [parts.span(number) for number in range(len(parts))]
+    expected = combined([hashlib.sha256(data[start : start + length]).digest() for start, length in spans])
+    stream, rest = StreamDigest(parts), data
+    for length in [*cuts, len(data) + 1]:
+        stream.update(rest[:length])
+        rest = rest[length:]
+    assert stream.digest() == expected
 
 
 @given(st.text(max_size=60))

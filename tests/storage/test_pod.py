@@ -55,7 +55,10 @@ def test_what_is_no_transfer_is_refused(text: str) -> None:
 def test_other_stores_than_s3_name_what_is_missing(pods: Pods) -> None:
     ended = pods.stage("gs://bucket/set").ended()
     assert (ended.code, ended.err, ended.lines) == (64, "", [ended.outcome])
-    assert ended.outcome["error"] == "gs://bucket/set/: gs:// needs the extra `data`"
+    assert ended.outcome == {
+        "error": "gs://bucket/set/: gs:// is reached by obstore, which this image lacks",
+        "hint": "pip install 'obstore<0.13' in it, or name one that has it: supervisor_image: of the target",
+    }
 
 
 def test_an_outcome_that_cannot_be_written_changes_nothing_else(pods: Pods, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from typing import Final
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
-from windlass.storage.digest import PART_BYTES, Parts, combined
+from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
 from windlass.storage.note import Note, Noted, cuts
-from windlass.storage.place import Entry, Fatal, PartialFile, Place, Throttled, joined
+from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, Throttled, joined
 from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.window import MOST, Window
@@ -29,6 +29,8 @@ NOTHING: Final = Noted()
 SETTLE_SECONDS: Final = 2.0
 SLICE_SECONDS: Final = 0.05
 """For which a thread copies small files before it asks again whether it may."""
+STREAM_PARTS: Final = 5
+"""Of a large file that is written as a stream, held in memory at once."""
 
 
 @dataclass
@@ -187,6 +189,9 @@ class Copy:
             if entry.size <= PART_BYTES:
                 small.append(entry)
                 continue
+            if not self._destination.takes_parts:
+                yield lambda entry=entry: self._whole(entry)  # type: ignore[misc]
+                continue
             large = _Large(entry, Parts.of(entry.size))
             for number in range(len(large.parts)):
                 yield lambda large=large, number=number: self._part(large, number)  # type: ignore[misc]
@@ -233,6 +238,37 @@ class Copy:
         version = self._destination.put(entry.name, data)
         self._moved(entry.size)
         self._written(entry, digest, version)
+
+    async def _whole(self, entry: Entry) -> None:
+        """A large file as one stream."""
+        parts = Parts.of(entry.size)
+
+        async def once() -> None:
+            expected = await self._source.expected(entry)
+            await self._window.run(STREAM_PARTS * parts.part_bytes, lambda: self._stream(entry, parts, expected))
+
+        with self._refusing(entry):
+            await repeated(once, self._window)
+
+    def _stream(self, entry: Entry, parts: Parts, expected: str) -> None:
+        digest, came = StreamDigest(parts), 0
+
+        def pieces() -> Iterator[Buffer]:
+            nonlocal came
+            for piece in self._source.pieces(entry, 0, entry.size):
+                digest.update(piece)
+                self._moved(len(piece))
+                came += len(piece)
+                yield piece
+            self._check(entry, digest.digest(), expected)  # before the file has its name
+
+        try:
+            version = self._destination.put_stream(entry.name, pieces(), parts.part_bytes)
+        except BaseException:
+            with self._lock:
+                self.progress.bytes_done -= came
+            raise
+        self._written(entry, digest.digest(), version)
 
     async def _part(self, large: _Large, number: int) -> None:
         if large.is_over:

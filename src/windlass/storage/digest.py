@@ -42,6 +42,32 @@ class Parts:
         return start, min(self.part_bytes, self.size - start)
 
 
+class StreamDigest:
+    """The digest of a file that comes as a stream."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._done: list[bytes] = []
+        self._part = hashlib.sha256()
+        self._left = parts.part_bytes
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take the next bytes."""
+        rest = memoryview(data)
+        while rest:
+            piece, rest = rest[: self._left], rest[self._left :]
+            self._part.update(piece)
+            self._left -= len(piece)
+            if not self._left:
+                self._done.append(self._part.digest())
+                self._part, self._left = hashlib.sha256(), self._parts.part_bytes
+
+    def digest(self) -> str:
+        """Of all that came."""
+        is_whole = self._left == self._parts.part_bytes and self._done
+        return combined(self._done if is_whole else [*self._done, self._part.digest()])
+
+
 def combined(digests: Sequence[bytes]) -> str:
     """The digest of a file whose parts have these SHA-256."""
     if len(digests) == 1:

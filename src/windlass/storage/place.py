@@ -86,6 +86,8 @@ class Place(ABC):
     """A set of files. All methods raise StorageError."""
 
     address: Address
+    takes_parts = True
+    """Whether large files are written by `begin`, and gone on with; else by `put_stream`, from their beginning."""
 
     @abstractmethod
     def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
@@ -102,9 +104,16 @@ class Place(ABC):
     def put(self, name: str, data: Buffer) -> str:
         """Write a whole small file; returns its version. In a thread."""
 
-    @abstractmethod
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
         """Write a file in parts, or go on with one that was begun from the same version `source` of the same file."""
+        raise NotImplementedError
+
+    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int) -> str:
+        """Write a whole large file in parts of so many bytes; returns its version. In a thread.
+
+        Where `pieces` raises, there is no file, and that is raised.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def read_own(self, name: str) -> bytes | None:

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from windlass.errors import UsageError, WindlassError
+from windlass.errors import MissingPart, UsageError, WindlassError
 from windlass.storage import child, volume
 from windlass.storage.cache import DataCache
 from windlass.storage.staging import staged
@@ -60,6 +60,9 @@ def main(environ: Mapping[str, str] | None = None) -> int:
             results.append(line)
 
     error = child.attempted(work)
+    if isinstance(error, MissingPart):
+        error = UsageError(f"{error.message.partition(' needs ')[0]} is reached by obstore, which this image lacks",
+                           f"{error.hint} in it, or name one that has it: supervisor_image: of the target")  # fmt: skip
     if error is not None:
         child.say({"error": error.message, "hint": error.hint})
     outcome = bounded_results(results) if error is None else bounded_error(error)

@@ -39,6 +39,8 @@ DEADLINE_SLACK_SECONDS: Final = 60
 END_SECONDS: Final = 15
 """How much longer than its ranks a pod may take to end."""
 BOOT_FILE: Final = "boot.py"
+OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_")
+"""Beginnings of variables that name a store."""
 UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """The security context of a container under the restricted profile."""
 SHM_BYTES: Final = 8 << 30
@@ -319,8 +321,8 @@ def _stored_code(shape: Shape, job: Job) -> dict[str, str]:
 
 
 def of_store(shape: Shape, job: Job) -> dict[str, str]:
-    """The variables of target and job that name a store: endpoint, region, profile."""
-    return {name: text for name, text in {**shape.target_env, **job.env}.items() if name.startswith("AWS_")}
+    """The variables of target and job that name a store: endpoint, region, profile, account."""
+    return {name: text for name, text in {**shape.target_env, **job.env}.items() if name.startswith(OF_STORES)}
 
 
 def variables(env: Mapping[str, str]) -> list[Manifest]:

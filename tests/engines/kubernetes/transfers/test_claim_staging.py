@@ -112,8 +112,8 @@ def test_an_interrupt_deletes_the_job(place: Place, monkeypatch: pytest.MonkeyPa
 def test_a_claim_that_is_not_there_and_a_store_that_pods_do_not_reach_start_nothing(place: Place) -> None:
     with pytest.raises(UsageError, match="there is no claim sets"):
         place.stage(DataClaim(claim="sets"))
-    with pytest.raises(UsageError, match="gs://bucket/digits is not reached"):
-        place.stage(source="gs://bucket/digits")
+    with pytest.raises(UsageError, match="hf://bucket/digits is not reached"):
+        place.stage(source="hf://bucket/digits")
     assert place.server.names("Job") == place.server.names("PersistentVolumeClaim") == []
 
 

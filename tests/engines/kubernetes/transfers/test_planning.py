@@ -117,16 +117,35 @@ def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_th
     [
         ({"data": [DIGITS]}, "data-claim"),
         ({"data": [DIGITS], "kubernetes": {"data": {"claim": "sets"}}}, "claim-missing"),
-        ({"data": [{**DIGITS, "source": "gs://bucket/digits/"}], "kubernetes": CLAIM}, "data-unknown"),
+        ({"data": [{**DIGITS, "source": "hf://bucket/digits/"}], "kubernetes": CLAIM}, "data-unknown"),
         ({"data": [{**DIGITS, "source": "digits"}]}, "data-remote"),
         ({"data": [{"name": f"d{at}", "source": "s3://b/d"} for at in range(13)], "kubernetes": CLAIM}, "data-many"),
         ({"outputs": "s3://bucket/runs"}, "outputs-claim"),
-        ({"outputs": "gs://bucket/runs", "kubernetes": RESULTS}, "outputs"),
+        ({"outputs": "hf://bucket/runs", "kubernetes": RESULTS}, "outputs"),
         ({"outputs": "runs", "kubernetes": RESULTS}, "outputs"),
     ],
 )
 def test_what_cannot_be_staged_or_uploaded_is_refused(fields: dict[str, Any], code: str) -> None:
     assert set(blockers(planned(**fields))) == {code}
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_stores_are_reached_by_a_library_of_the_image(scheme: str) -> None:
+    data, env = {**DIGITS, "source": f"{scheme}://bucket/digits/"}, {"AZURE_STORAGE_ACCOUNT_NAME": "lab", "X": "1"}
+    made = planned(
+        data=[data], outputs=f"{scheme}://bucket/runs", env=env, kubernetes={**CLAIM, **RESULTS}, facts=FACTS
+    )
+    assert not blockers(made)
+    assert [note.code for note in made.notes if note.code == "image-obstore"] == ["image-obstore"]
+    for kind in ("stage-job", "upload-job"):
+        [container] = made.requests(kind)[0]["spec"]["template"]["spec"]["containers"]
+        assert container["command"][1:-1] == ["-I"], "what is installed in the image can be imported"
+        assert "AZURE_STORAGE_ACCOUNT_NAME" in [one["name"] for one in container["env"]]
+        assert "X" not in [one["name"] for one in container["env"]]
+    [container] = planned(data=[DIGITS], kubernetes=CLAIM).requests("stage-job")[0]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert container["command"][1:-1] == ["-I", "-S"]
 
 
 def test_a_path_in_a_claim_and_a_stream_need_no_staging() -> None:

@@ -18,7 +18,7 @@ from windlass.engines.kubernetes.pods.files import require_claim
 from windlass.engines.kubernetes.pods.waiting import STUCK
 from windlass.engines.kubernetes.transfers import manifests as transfers
 from windlass.engines.kubernetes.transfers.job_transfer import LOOK_SECONDS, JobTransfer
-from windlass.engines.kubernetes.transfers.planning import REACHED
+from windlass.engines.kubernetes.transfers.stores import REACHED
 from windlass.errors import EngineError, UsageError
 from windlass.runs.events import Entry, Warned
 from windlass.runs.phase import Phase

@@ -29,6 +29,7 @@ from windlass.engines.kubernetes.manifests import (
 )
 from windlass.engines.kubernetes.package import FILE
 from windlass.engines.kubernetes.transfers import package
+from windlass.engines.kubernetes.transfers.stores import needs_obstore
 from windlass.engines.kubernetes.workloads.base import Manifest
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Mani
     """The Job that stages these sets, each with name, source and, for a run, link."""
     asked = {"kind": "stage", "root": layout.DATA, "sets": [dict(one) for one in sets]}
     claimed = (shape.data_claim, layout.DATA, layout.DATA_FOLDER)
-    return _job(shape, job, "data", asked, claimed)
+    return _job(shape, job, "data", asked, claimed, [one["source"] for one in sets])
 
 
 def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest:
@@ -89,20 +90,24 @@ def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest
         "kind": "upload", "state": f"{layout.RESULTS}/upload", "name": "outputs", "source": layout.OUTPUT,
         "destination": destination,
     }  # fmt: skip
-    return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"))
+    return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"), [destination])
 
 
-def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
-    """`claimed` are the claim, where it is mounted, and which folder of it."""
+def _job(
+    shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: tuple[str, str, str], stores: Sequence[str]
+) -> Manifest:  # fmt: skip
+    """`claimed` are the claim, where it is mounted, and which folder of it; `stores` the addresses that are reached."""
     its = labels(shape, job, named.TRANSFER)
     queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
     meta = {"name": layout.transfer_name(shape.run_id, what), "namespace": shape.namespace, "labels": {**its, **queue}}
-    template = {"metadata": {"labels": its}, "spec": _pod(shape, job, asked, claimed)}
+    template = {"metadata": {"labels": its}, "spec": _pod(shape, job, asked, claimed, stores)}
     spec = {"backoffLimit": MAX_FAILURES, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
 
 
-def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
+def _pod(
+    shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, str, str], stores: Sequence[str]
+) -> Manifest:  # fmt: skip
     claim, path, folder = claimed
     program = {"name": "program", "mountPath": layout.TRANSFER, **READ_ONLY}
     spec: Manifest = {
@@ -116,7 +121,7 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, s
             for key in SILENT
         ],
         "containers": [
-            _container(shape, job, asked, [program, {"name": "claim", "mountPath": path, "subPath": folder}])
+            _container(shape, job, asked, [program, {"name": "claim", "mountPath": path, "subPath": folder}], stores)
         ],
         "volumes": [
             {"name": "program", "configMap": {"name": layout.transfer_name(shape.run_id)}},
@@ -130,7 +135,10 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, s
     return spec
 
 
-def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
+def _container(
+    shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest], stores: Sequence[str]
+) -> Manifest:  # fmt: skip
+    alone = [] if any(map(needs_obstore, stores)) else ["-S"]  # without what is installed in the image
     env = {
         "HOME": TMP, **of_store(shape, job), "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
         "WINDLASS_TRANSFER_RESULT": RESULT_FILE,
@@ -138,7 +146,7 @@ def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Ma
     made: Manifest = {
         "name": named.TRANSFER,
         "image": shape.supervisor_image or shape.image,
-        "command": [shape.python, "-I", "-S", f"{layout.TRANSFER}/{FILE}"],
+        "command": [shape.python, "-I", *alone, f"{layout.TRANSFER}/{FILE}"],
         "env": variables(env),
         "resources": {"requests": AMOUNTS, "limits": {"memory": MEMORY_LIMIT}},
         "securityContext": UNPRIVILEGED,

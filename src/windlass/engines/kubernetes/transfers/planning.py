@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.transfers import manifests
+from windlass.engines.kubernetes.transfers.stores import REACHED, needs_obstore
 from windlass.engines.kubernetes.workloads.findings import blocker
 from windlass.plan.plan import Note, Step
 from windlass.plan.steps import upload_times
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from windlass.spec.parts import Data, DataClaim
     from windlass.spec.targets import KubernetesTarget
 
-REACHED: Final = ("s3",)
-"""Stores that pods read and write by the standard library alone."""
 MAX_SETS: Final = 12
 """What a pod reports of so many sets fits into the 4 KiB that its status holds."""
 OUTPUTS_MAX: Final = 1 << 30
@@ -110,6 +109,7 @@ def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     """What this cluster cannot stage or upload."""
     for data in job.data:
         yield from _data_notes(data, job, target)
+    yield from _image_notes(job, target)
     if len(staged(job)) > MAX_SETS:
         yield blocker("data-many", f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
                        "name one address that has several of them below it")  # fmt: skip
@@ -133,10 +133,19 @@ def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note
         return
     elif data.scheme not in REACHED:
         yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is not reached from the pods of a cluster",
-                       "copy it to s3://BUCKET/PREFIX: windlass data copy; or via: stream")  # fmt: skip
+                       "known are s3://, gs:// and az://; or copy it there: windlass data copy")  # fmt: skip
     elif wanted_claim(job, target) is None:
         yield blocker("data-claim", f"data {data.name}: {data.source} is staged in a claim, and none is named",
                        NEEDS_CLAIM)  # fmt: skip
+
+
+def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
+    """What the image of the pods that move files needs to have."""
+    addresses = [data.source for data in staged(job)] + ([job.outputs] if job.outputs is not None else [])
+    if found := [one for one in addresses if needs_obstore(one)]:
+        image = target.supervisor_image or target.image or "of the job"
+        fix = "pip install 'obstore<0.13' in it, or name one that has it: supervisor_image: of the target"
+        yield Note("image-obstore", f"{found[0]} is reached by obstore, which the image {image} needs to have", fix)
 
 
 def _destination(shape: Shape, job: Job) -> str:
