@@ -47,7 +47,7 @@ server-build: setup ## build the S3 server of the tests into the cache of this m
 	@$(BIN)/python -m tests.servers
 
 .PHONY: test-slow
-test-slow: server-build ## the slower tests of this machine (25 minutes); NIGHTLY=1: those too that CI leaves out (hours)
+test-slow: server-build azurite ## the slower tests of this machine (25 minutes); NIGHTLY=1: those too that CI leaves out (hours)
 	$(timed) $(PYTEST) -m "slow and not cluster" --durations=15
 
 .PHONY: test-aws
@@ -121,6 +121,10 @@ sagemaker-env: setup ## install AWS's toolkit and drivers, for tests, into .cach
 aws-env: setup ## install the emulator of AWS and checkov, for tests, into .cache (a minute, once)
 	@bash tools/aws-env.sh
 
+.PHONY: azurite
+azurite: setup ## install Azurite, for tests, into .cache/azurite (a minute, once)
+	@bash tools/azurite.sh
+
 .PHONY: docs
 docs: setup ## build the documentation into site/, which needs no network; refuses broken links
 	@$(BIN)/python tools/reference.py
@@ -171,6 +175,8 @@ lock: setup ## resolve the dependencies anew into requirements.lock
 	  --upgrade $(TOOLKIT)/bare.in -o $(TOOLKIT)/bare.lock
 	@for name in requirements checkov; do $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --upgrade $(EMULATOR)/$$name.in -o $(EMULATOR)/$$name.lock; done
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade tests/servers/azurite/requirements.in -o tests/servers/azurite/requirements.lock
 
 .PHONY: clean
 clean: ## remove what the chores made here, .venv too; names what stays outside of this folder

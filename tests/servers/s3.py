@@ -6,7 +6,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ from typing import Any
 from tests.helpers import golang
 from tests.helpers.golang import GoModule
 from tests.helpers.until import until
+from tests.servers.ports import port_of
 
 VERSITYGW = GoModule(
     Path(__file__).with_name("go-s3"), "an S3 server (3 minutes)", ("github.com/versity/versitygw/cmd/versitygw",)
 )
 REGION = "us-east-1"
-_LISTENS = "0A"
-"""State of a socket in /proc/net/tcp."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,8 @@ def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
         popen = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        port = until(lambda: _port(popen), f"the S3 server does not listen; see {log.name}")
+        port = until(lambda: port_of(popen), f"the S3 server does not listen; see {log.name}")
         yield S3Server(popen.pid, host, port, folder, access_key, secret_key)
     finally:
         popen.kill()
         popen.wait()
-
-
-def _port(popen: subprocess.Popen[bytes]) -> int:
-    """The port on which a process listens; 0 as long as there is none."""
-    assert popen.poll() is None, f"the S3 server ended with {popen.returncode}"
-    sockets = set()
-    for descriptor in Path(f"/proc/{popen.pid}/fd").iterdir():
-        with suppress(OSError):
-            sockets.add(str(descriptor.readlink()))
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = line.split()
-        if words[3] == _LISTENS and f"socket:[{words[9]}]" in sockets:
-            return int(words[1].rpartition(":")[2], 16)
-    return 0

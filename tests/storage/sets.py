@@ -9,10 +9,9 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.helpers.machine import WINDLASS
-from tests.servers.s3 import S3Server
 
 Done = subprocess.CompletedProcess[str]
 
@@ -82,12 +81,20 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
+class Server(Protocol):
+    """A store that runs, of any kind."""
+
+    def environ(self, endpoint: str = "") -> dict[str, str]:
+        """What its clients read; `endpoint` may be that of a proxy."""
+        ...
+
+
 @dataclass(frozen=True)
 class Data:
     """The command, in a home of its own, with the keys of a server."""
 
     home: Path
-    server: S3Server
+    server: Server
     endpoint: str = ""
     """Of a proxy; else the server's own."""
     settings: Mapping[str, str] = field(default_factory=dict)

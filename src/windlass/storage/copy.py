@@ -139,7 +139,7 @@ class Copy:
         """Those whose names can be at the destination; the others are refused by name."""
         good = []
         for entry in sorted(entries, key=lambda one: one.name):
-            if why := entry.problem or problem(entry.name):
+            if why := entry.problem or problem(entry.name) or self._destination.problem_of(entry.name):
                 self._refused.append(Refusal(entry.name, why))
             else:
                 good.append(entry)
@@ -255,11 +255,12 @@ class Copy:
 
         def pieces() -> Iterator[Buffer]:
             nonlocal came
-            for piece in self._source.pieces(entry, 0, entry.size):
-                digest.update(piece)
-                self._moved(len(piece))
-                came += len(piece)
-                yield piece
+            for number in range(len(parts)):  # by parts: a folder gives what it is asked for in one piece
+                for piece in self._source.pieces(entry, *parts.span(number)):
+                    digest.update(piece)
+                    self._moved(len(piece))
+                    came += len(piece)
+                    yield piece
             self._check(entry, digest.digest(), expected)  # before the file has its name
 
         try:

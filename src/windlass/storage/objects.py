@@ -19,6 +19,7 @@ from windlass.storage.place import (
     Place,
     SourceChanged,
     Throttled,
+    Unreachable,
 )
 
 if TYPE_CHECKING:
@@ -30,12 +31,19 @@ PIECE_BYTES: Final = 1 << 20
 CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "300s", "allow_http": True}
 RETRIES: Final = {"max_retries": 1, "retry_timeout": timedelta(seconds=30)}
 """Of one request inside obstore; the copy repeats them too, and then sends fewer at once."""
-BUSY: Final = ("503", "SlowDown", "429", "500", "502", "504", "timed out", "timeout", "connection", "error sending")
+LISTING_RETRIES: Final = {"max_retries": 8, "retry_timeout": timedelta(seconds=60)}
+"""Of a list, which is not gone on with where it broke off."""
+BUSY: Final = (
+    "503", "SlowDown", "429", "500", "502", "504", "timed out", "timeout", "connection", "body error",
+    # What is repeated, since its answer was lost, may have been done: then the upload begins anew.
+    "NoSuchUpload", "InvalidBlockList",
+)  # fmt: skip
 """In the words of errors that pass."""
 STREAMS: Final = 4
 """Parts of one file that are sent at once."""
-NO_LOGIN: Final = ("token request", "must be specified", "access key", "service account", "credential")
-"""In the words of errors about credentials, before anything is asked for."""
+TOKEN: Final = "token request"
+NO_LOGIN: Final = (TOKEN, "must be specified", "access key", "service account", "credential", "pem file")
+"""In the words of errors about credentials, before anything is asked of the store."""
 DENIED: Final = ("401", "403", "AuthenticationFailed", "AuthorizationFailure")
 NO_BUCKET: Final = ("ContainerNotFound", "NoSuchBucket")
 NO_ANSWER: Final = "error sending request"
@@ -57,9 +65,11 @@ class ObjectStore(Place):
     def __init__(self, address: Address) -> None:
         """Raises StorageError, and MissingPart without the extra `data`."""
         self.address = address
+        self._has_answered = False
         try:
             with self._said(str(address)):
-                self._store = self._open()
+                self._store, self._lists = self._open(RETRIES), self._open(LISTING_RETRIES)
+            self._has_answered = False
         except ImportError as error:
             hint = "pip install 'obstore<0.13'"
             raise MissingPart(f"{address}: {address.kind}:// needs the extra `data`", hint) from error
@@ -71,7 +81,7 @@ class ObjectStore(Place):
         prefix = f"{self.address.path}/" if self.address.path else ""
         with self._said(str(self.address)):
             # Not as an asynchronous stream: its threads abort a process that ends after an error.
-            batches = iter(obstore.list(self._store, self.address.path or None, chunk_size=LIST_BATCH))
+            batches = iter(obstore.list(self._lists, self.address.path or None, chunk_size=LIST_BATCH))
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 found = ((one["path"][len(prefix) :], one) for one in batch if one["path"].startswith(prefix))
                 yield [Entry(name, one["size"], _version(one)) for name, one in found if not is_own(name)]
@@ -132,10 +142,14 @@ class ObjectStore(Place):
         """See `Place`."""
         await asyncio.to_thread(self.put, name, data)
 
-    def _open(self) -> Any:
+    def problem_of(self, name: str) -> str:
+        """See `Place`."""
+        return "Azure would take its \\ for /" if self.address.kind == "az" and "\\" in name else ""
+
+    def _open(self, retries: Any) -> Any:
         from obstore.store import AzureStore, GCSStore
 
-        options: Any = {"client_options": CLIENT, "retry_config": RETRIES}
+        options: Any = {"client_options": CLIENT, "retry_config": retries}
         kind = GCSStore if self.address.kind == "gs" else AzureStore
         return kind(self.address.bucket, **options)
 
@@ -147,28 +161,35 @@ class ObjectStore(Place):
         try:
             yield
         except exceptions.PreconditionError as error:
+            self._has_answered = True
             hint = "copy it again once it is written"
             raise SourceChanged(f"{what} was changed while it was copied", hint) from error
         except (exceptions.BaseError, OSError) as error:
-            if isinstance(error, FileNotFoundError) and not any(one in str(error) for one in NO_BUCKET):
+            found = self._error(what, error)
+            self._has_answered = self._has_answered or not isinstance(found, Unreachable)
+            if isinstance(error, FileNotFoundError) and not isinstance(found, Fatal | Throttled):
                 raise
-            raise self._error(what, error) from error
+            raise found from error
+        self._has_answered = True
 
     def _error(self, what: str, error: Exception) -> StorageError:
-        """What an error of obstore means, by its words."""
+        """What an error of obstore means, by its words, in which the address of the request is too."""
         words = " ".join(str(error).partition("Debug source")[0].split())
-        status, code, check = _STATUS.search(words), _CODE.search(words), CHECK[self.address.kind]
-        if any(mark in words for mark in NO_BUCKET):
+        status, code = ((found[1] if found else "") for found in (_STATUS.search(words), _CODE.search(words)))
+        answer = f"{status} {code}".strip()
+        if code in NO_BUCKET:
             return Fatal(f"{what}: there is no {BUCKETS[self.address.kind]} {self.address.bucket}", "check its name")
-        if any(mark in words.lower() for mark in NO_LOGIN):
-            return Fatal(f"{what}: no credentials were found: {words[:400]}", check)
-        answer = " ".join(found[1] for found in (status, code) if found)
-        if isinstance(error, PermissionError) or any(mark in answer for mark in DENIED):
-            return Fatal(f"{what}: the store does not allow it ({answer})", "check the credentials, and what they may do")
-        if NO_ANSWER in words:
-            return Throttled(f"{what}: the store does not answer", "check its address, and the network")
-        kind = Throttled if any(mark in (answer or words) for mark in BUSY) else StorageError
-        return kind(f"{what}: {answer or words[:400]}")
+        if TOKEN in words or (not status and any(mark in words.lower() for mark in NO_LOGIN)):
+            why = words.partition(": Error performing GET")[0]
+            return Fatal(f"{what}: no credentials were found: {why[:400]}", CHECK[self.address.kind])
+        if isinstance(error, PermissionError) or status in DENIED or code in DENIED:
+            hint = "check the credentials, and what they may do"
+            return Fatal(f"{what}: the store does not allow it ({answer})", hint)
+        if not status and NO_ANSWER in words:
+            kind = Throttled if self._has_answered else Unreachable
+            return kind(f"{what}: the store does not answer", "check its address, and the network")
+        passes = any(mark in (answer or words) for mark in BUSY)
+        return (Throttled if passes else StorageError)(f"{what}: {answer or words[:400]}")
 
 
 def _version(about: Any) -> str:

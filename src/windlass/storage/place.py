@@ -123,6 +123,10 @@ class Place(ABC):
     async def write_own(self, name: str, data: bytes) -> None:
         """Write a file of ours in one piece."""
 
+    def problem_of(self, name: str) -> str:
+        """Why no file can have this name here, where others can; empty where it can."""
+        return ""
+
     async def expected(self, entry: Entry) -> str:
         """The digest that the place itself keeps of a file; empty where it keeps none."""
         return ""

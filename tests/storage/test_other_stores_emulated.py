@@ -1,0 +1,498 @@
+"""Sets in Azurite and in an emulated Google Cloud Storage, by the command: as with S3, but large uploads begin anew."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.helpers.machine import WINDLASS
+from tests.helpers.until import until
+from tests.servers.azurite import Azurite, azurite
+from tests.servers.emulated_gcs import EmulatedGcs, emulated_gcs
+from tests.servers.faulty import BUSY, PASS, Fault, Request, fault_proxy
+from tests.servers.s3 import S3Server
+from tests.storage.other_stores import Gate, Store, journaled, num_parts
+from tests.storage.sets import Data, Done, assert_equal, names
+from tests.storage.test_s3_copies import MAX_BYTES, MEASURE
+from tests.storage.test_s3_outputs import SCRIPT as WRITE
+from tests.storage.test_s3_staging import SCRIPT as READ
+from tests.storage.test_s3_staging import run_id, windlass
+
+from windlass.errors import StorageError
+from windlass.storage.address import Address
+from windlass.storage.digest import PART_BYTES
+from windlass.storage.objects import ObjectStore
+from windlass.storage.place import Entry, SourceChanged
+
+pytestmark = pytest.mark.slow
+NUM_SMALL, SMALL_BYTES, LARGE_BYTES = 20, 10_000, 30_000_000
+NUM_FILES = NUM_SMALL + 1
+LARGE = "large é+%.bin"
+CLOSED = "http://127.0.0.1:9"
+"""The port of the protocol `discard`, on which no server of today listens."""
+NO_METADATA = {"GCE_METADATA_HOST": "127.0.0.1:9", "GCE_METADATA_IP": "127.0.0.1:9"}
+"""A machine of Google's that runs these tests would have credentials."""
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    folder = tmp_path_factory.mktemp("azurite") / "blobs"
+    with azurite(folder) as found:
+        yield found
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def google(server: S3Server) -> Iterator[EmulatedGcs]:
+    with emulated_gcs(server) as found:
+        yield found
+
+
+@pytest.fixture(params=["az", "gs"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "az":
+        azure, bucket = request.getfixturevalue("azure"), f"b{secrets.token_hex(6)}"
+        azure.make_container(bucket)
+    else:
+        bucket = request.getfixturevalue("bucket")
+    server = azure if request.param == "az" else request.getfixturevalue("google")
+    with fault_proxy(server.port) as proxy:
+        yield Store(request.param, server, bucket, proxy)
+
+
+@pytest.fixture
+def data(tmp_path: Path, store: Store) -> Data:
+    return Data(tmp_path / "home", store.server, store.proxy.endpoint)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Small files in folders, with names that must be encoded in addresses, and a large one."""
+    rng = random.Random(1)
+    folder = tmp_path / "source"
+    for number in range(NUM_SMALL):
+        path = folder / f"a folder/é+%{number % 3}/{number:02} %41 &?#=~[x].bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(rng.randbytes(SMALL_BYTES))
+    (folder / LARGE).write_bytes(rng.randbytes(LARGE_BYTES))
+    return folder
+
+
+def small_names(folder: Path) -> set[str]:
+    return names(folder) - {LARGE}
+
+
+# -- whole copies -----------------------------------------------------------------------------------------------------
+
+
+def test_a_set_goes_from_a_folder_through_two_prefixes_and_back(
+    data: Data, store: Store, source: Path, tmp_path: Path
+) -> None:
+    one, two, back = store.address("one"), store.address("deep/two/"), str(tmp_path / "back")
+    ways = ((str(source), one), (one, two), (two, back))
+    digests = {data.json("copy", *words)["digest"] for words in ways}
+    assert len(digests) == 1
+    assert_equal(source, tmp_path / "back")
+    for there in (one, two, back):
+        found = data.json("verify", there)
+        assert (found["ok"], found["digest"]) == (True, *digests)
+        listed = data.json("ls", there)
+        assert (listed["digest"], len(listed["files"])) == (*digests, NUM_FILES)
+    for words in ways:
+        store.proxy.reset()
+        again = data.json("copy", *words)
+        assert (again["copied_files"], again["copied_bytes"], again["unchanged_files"]) == (0, 0, NUM_FILES)
+        assert not store.moved("GET", "PUT", "POST")
+
+
+def test_a_file_that_changed_is_the_only_one_copied(data: Data, store: Store, source: Path, tmp_path: Path) -> None:
+    there, back = store.address(), tmp_path / "back"
+    ways = ((str(source), there), (there, str(back)))
+    for words in ways:
+        data.json("copy", *words)
+    name = min(small_names(source))
+    (source / name).write_bytes(b"changed")
+    store.proxy.reset()
+    assert [data.json("copy", *words)["copied_files"] for words in ways] == [1, 1]
+    assert store.moved("GET", "PUT", "POST") == [f"set/{name}"] * 2
+    assert_equal(source, back)
+
+
+def test_files_whose_size_is_that_of_parts_have_the_digests_of_a_folder(
+    data: Data, store: Store, tmp_path: Path
+) -> None:
+    folder, back = tmp_path / "parts", tmp_path / "back"
+    folder.mkdir()
+    for size in (0, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES):
+        (folder / f"{size}.bin").write_bytes(os.urandom(size))
+    digest = data.json("copy", str(folder), store.address())["digest"]
+    assert data.json("copy", store.address(), str(back))["digest"] == digest
+    assert data.json("verify", store.address())["ok"]
+    assert data.json("verify", str(back))["digest"] == digest
+    assert_equal(folder, back)
+
+
+def test_busy_answers_and_connections_that_are_cut_are_repeated(
+    data: Data, store: Store, source: Path, tmp_path: Path
+) -> None:
+    faults = {
+        "busy": BUSY,
+        "cut": Fault(cut_after=100),
+        "late": Fault(cut_after=300_000),
+        "lost": Fault(loses_answer=True),
+    }
+    rng, lock = random.Random(5), threading.Lock()
+    met: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+
+    def fault(request: Request) -> Fault:
+        with lock:
+            asked[request.target] += 1
+            # No request meets two in a row: a listing is repeated once.
+            kind = rng.choice([*faults, "none", "none", "none"]) if asked[request.target] % 2 else "none"
+            met[kind] += 1
+        return faults.get(kind, PASS)
+
+    store.proxy.fault = fault
+    digest = data.json("copy", str(source), store.address())["digest"]
+    assert data.json("copy", store.address(), str(tmp_path / "back"))["digest"] == digest
+    assert data.json("verify", store.address())["digest"] == digest
+    assert_equal(source, tmp_path / "back")
+    assert all(met[kind] for kind in faults)
+
+
+def test_an_upload_whose_last_answer_is_lost_ends_well(data: Data, store: Store, source: Path) -> None:
+    left = [Fault(loses_answer=True)]
+
+    def fault(request: Request) -> Fault:
+        is_last = request.method == "POST" and "uploadId" in request.query
+        return left.pop() if left and (is_last or request.query.get("comp") == ["blocklist"]) else PASS
+
+    store.proxy.fault = fault
+    assert data.json("copy", str(source), store.address())["copied_files"] == NUM_FILES
+    assert not left
+    assert data.json("verify", store.address())["ok"]
+
+
+def test_a_part_that_fails_and_an_end_of_its_upload_that_is_lost_are_repeated(
+    data: Data, store: Store, source: Path
+) -> None:
+    """Google's store is asked to end an upload that failed; Azure's forgets it by itself."""
+    busy, lost, seen = [BUSY] * 10, [Fault(loses_answer=True)], []
+
+    def fault(request: Request) -> Fault:
+        seen.append(request.method)
+        if request.method == "DELETE":
+            return lost.pop() if lost else PASS
+        is_part = store.key_of(request) == f"set/{LARGE}" and request.method == "PUT"
+        return busy.pop() if is_part and busy and "DELETE" not in seen else PASS
+
+    store.proxy.fault = fault
+    assert data.json("copy", str(source), store.address())["copied_files"] == NUM_FILES
+    assert data.json("verify", store.address())["ok"]
+
+
+def test_answers_that_are_cut_again_and_again_are_repeated(
+    data: Data, store: Store, source: Path, tmp_path: Path
+) -> None:
+    data.json("copy", str(source), store.address())
+    left = [Fault(cut_after=300_000)] * 10
+
+    def fault(request: Request) -> Fault:
+        return left.pop() if left and store.key_of(request) == f"set/{LARGE}" else PASS
+
+    store.proxy.fault = fault
+    assert data.json("copy", store.address(), str(tmp_path / "back"))["copied_files"] == NUM_FILES
+    assert_equal(source, tmp_path / "back")
+
+
+def test_a_busy_answer_is_none_about_credentials_whatever_the_name(data: Data, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/credentials.json").write_bytes(b"{}")
+    left = [BUSY] * 3
+
+    def fault(request: Request) -> Fault:
+        return left.pop() if left and store.key_of(request) == "set/credentials.json" else PASS
+
+    store.proxy.fault = fault
+    assert data.json("copy", str(tmp_path / "set"), store.address())["copied_files"] == 1
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_an_object_that_was_overwritten_is_found_and_mended(
+    data: Data, store: Store, source: Path, tmp_path: Path, is_large: bool
+) -> None:
+    data.json("copy", str(source), store.address())
+    name = LARGE if is_large else min(small_names(source))
+    right = (source / name).read_bytes()
+    store.put(f"set/{name}", right[:-1] + bytes([right[-1] ^ 1]))
+    done = data.run("verify", store.address())
+    assert done.returncode == 1
+    assert name in done.stdout
+    assert data.json("copy", str(source), store.address())["copied_files"] == 1
+    assert data.json("verify", store.address())["ok"]
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_memory_is_bounded_whatever_the_file(data: Data, store: Store, tmp_path: Path, direction: str) -> None:
+    folder = tmp_path / "large"
+    folder.mkdir()
+    with open(folder / "one.bin", "wb") as file:
+        for _ in range(200):
+            file.write(os.urandom(1_000_000))
+    words = ("copy", str(folder), store.address())
+    direct = Data(data.home, store.server)
+    if direction == "down":
+        direct.json(*words)
+        words = ("copy", store.address(), str(tmp_path / "back"))
+    command = [sys.executable, "-I", "-S", "-c", MEASURE, str(WINDLASS), "data", *words]
+    done = subprocess.run(command, env=direct.environ, capture_output=True, text=True, timeout=280, check=True)
+    assert 10_000_000 < int(done.stdout) * 1024 <= MAX_BYTES
+
+
+# -- files that change meanwhile --------------------------------------------------------------------------------------
+
+
+def test_an_object_written_since_the_listing_is_never_mixed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 3_000_000
+    store.put("set/a.bin", b"a" * size)
+    place = opened(store, monkeypatch)
+    (entry,) = entries(place)
+    assert b"".join(place.pieces(entry, 5, 1_500_000)) == b"a" * 1_500_000
+    store.put("set/a.bin", b"b" * size)
+    for start, length in ((0, size), (1_500_000, 1_500_000), (10, 10)):
+        with pytest.raises(SourceChanged):
+            list(place.pieces(entry, start, length))
+
+
+def test_a_stream_that_fails_leaves_no_object(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(12):
+            yield bytes(1 << 20)
+        raise StorageError("the source has failed")
+
+    place = opened(store, monkeypatch)
+    with pytest.raises(StorageError, match="the source has failed"):
+        place.put_stream("a.bin", pieces(), 5 << 20)
+    assert store.listed() == set()
+    place.put_stream("a.bin", iter([b"x" * (6 << 20)]), 5 << 20)
+    assert [(one.name, one.size) for one in entries(place)] == [("a.bin", 6 << 20)]
+
+
+def opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The set, as the command opens it."""
+    for name, value in store.server.environ().items():
+        monkeypatch.setenv(name, value)
+    return ObjectStore(Address(store.kind, store.bucket, "set"))
+
+
+def entries(place: ObjectStore) -> list[Entry]:
+    async def find() -> list[Entry]:
+        return [one async for batch in place.entries() for one in batch]
+
+    return asyncio.run(find())
+
+
+def test_a_file_that_is_truncated_while_it_is_uploaded_leaves_no_object(
+    data: Data, store: Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "large"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(os.urandom(80_000_000))
+    (folder / "b.bin").write_bytes(b"b")
+    gate = Gate(store, "a.bin", 2)
+    popen = data.start("copy", str(folder), store.address())
+    until(lambda: gate.num_held > 0)
+    os.truncate(folder / "a.bin", 70_000_000)
+    gate.release()
+    out, err = popen.communicate()
+    assert popen.returncode == 1, err
+    assert "a.bin" in out + err
+    assert "internal error" not in err
+    assert {key for key in store.listed() if "/.windlass/" not in key} == {"set/b.bin"}
+
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+
+def killed(data: Data, store: Store, is_ready: Callable[[], bool], *words: str) -> None:
+    """Run a copy until it is ready while requests for the large file are held up, but for two, and kill it."""
+    gate = Gate(store, LARGE, 2)
+    popen = data.start(*words)
+    until(lambda: popen.poll() is not None or (gate.num_held > 0 and is_ready()))
+    popen.kill()
+    _, err = popen.communicate()
+    assert popen.returncode == -signal.SIGKILL, err
+    gate.release()
+    until(lambda: store.proxy.num_open == 0, "the connections of a killed copy stay open")
+    store.proxy.reset()
+
+
+def test_a_killed_upload_keeps_whole_files_and_begins_the_large_one_anew(
+    data: Data, store: Store, source: Path, tmp_path: Path
+) -> None:
+    small = small_names(source)
+    killed(data, store, lambda: journaled(data.home) == small, "copy", str(source), store.address())
+    assert f"set/{LARGE}" not in store.listed()
+    assert data.json("copy", str(source), store.address())["copied_files"] == 1
+    assert set(store.moved("PUT")) == {f"set/{LARGE}"}
+    assert data.json("verify", store.address())["ok"]
+    data.json("copy", store.address(), str(tmp_path / "back"))
+    assert_equal(source, tmp_path / "back")
+
+
+def test_a_killed_download_goes_on_inside_the_large_file(
+    data: Data, store: Store, source: Path, tmp_path: Path
+) -> None:
+    back, small = tmp_path / "back", small_names(source)
+    digest = data.json("copy", str(source), store.address())["digest"]
+    store.proxy.reset()
+    words = ("copy", store.address(), str(back))
+    killed(data, store, lambda: (journaled(back), num_parts(back)) == (small, 2), *words)
+    assert not (back / LARGE).exists()
+    found = data.json(*words)
+    assert (found["copied_files"], found["digest"]) == (1, digest)
+    assert set(store.moved("GET")) == {f"set/{LARGE}"}
+    assert found["copied_bytes"] < LARGE_BYTES - PART_BYTES, "parts that were written are fetched again"
+    assert_equal(source, back)
+    assert [one.name for one in back.iterdir() if one.name.startswith(".windlass")] == [".windlass-manifest.jsonl"]
+
+
+# -- what goes wrong before anything is copied ------------------------------------------------------------------------
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, store: Store) -> Call:
+    """A command that ends with 1 and one clear sentence; no secret may be in what it prints."""
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/a.bin").write_bytes(b"a")
+    secret = store.server.key if isinstance(store.server, Azurite) else '"private_key"'
+
+    def run(*words: str, endpoint: str = "", **settings: str) -> Done:
+        done = Data(tmp_path / "home", store.server, endpoint, {**NO_METADATA, **settings}).run(*words)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert done.stderr.startswith("error: ")
+        assert len(done.stderr.splitlines()) == 2, done.stderr
+        for word in (secret, "Traceback", "internal error", "Debug source"):
+            assert word not in done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def commands(address: str, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    yield ("ls", address)
+    yield ("verify", address)
+    yield ("copy", str(tmp_path / "small"), address)
+    yield ("copy", address, str(tmp_path / "to"))
+
+
+def assert_nothing_done(store: Store, tmp_path: Path) -> None:
+    assert store.listed() == set()
+    assert not (tmp_path / "to").exists() or not names(tmp_path / "to")
+
+
+def test_a_bucket_that_is_not_there_is_named(refused: Call, store: Store, tmp_path: Path) -> None:
+    word = "container" if store.kind == "az" else "bucket"
+    for words in commands(f"{store.kind}://nothing/set", tmp_path):
+        assert f"there is no {word} nothing\n  check its name" in refused(*words).stderr
+    assert_nothing_done(store, tmp_path)
+
+
+def test_a_prefix_without_objects_is_no_empty_set(refused: Call, store: Store, tmp_path: Path) -> None:
+    done = refused("copy", store.address("typo"), str(tmp_path / "to"))
+    assert f"{store.address('typo')}/: there is no object below it" in done.stderr
+    assert_nothing_done(store, tmp_path)
+
+
+def test_a_key_that_the_store_refuses_is_told(
+    data: Data, store: Store, server: S3Server, refused: Call, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        if store.kind == "az":
+            settings, endpoint = {"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}, ""
+        else:  # no credentials are checked by the emulation: it has none that the server behind it takes
+            settings, endpoint = {}, stack.enter_context(emulated_gcs(server, secret_key="wrong")).endpoint
+        for words in commands(store.address("credentials"), tmp_path):
+            done = refused(*words, endpoint=endpoint, **settings)
+            assert "the store does not allow it (403" in done.stderr
+            assert "check the credentials, and what they may do" in done.stderr
+    assert_nothing_done(store, tmp_path)
+
+
+def test_credentials_that_are_missing_or_none_are_told(refused: Call, store: Store, tmp_path: Path) -> None:
+    hint = {"az": "AZURE_STORAGE_ACCOUNT_KEY", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}[store.kind]
+    given = next(name for name in store.server.environ() if name.endswith("_KEY"))
+    for settings in (dict.fromkeys(store.server.environ(), ""), {given: "no key"}):
+        for words in commands(store.address(), tmp_path):
+            done = refused(*words, **settings)
+            assert "no credentials were found" in done.stderr
+            assert hint in done.stderr
+    assert_nothing_done(store, tmp_path)
+
+
+def test_a_server_that_is_not_there_is_told(refused: Call, store: Store, tmp_path: Path) -> None:
+    for words in (("ls", store.address()), ("copy", str(tmp_path / "small"), store.address())):
+        done = refused(*words, endpoint=CLOSED)
+        assert "the store does not answer\n  check its address, and the network" in done.stderr
+    assert_nothing_done(store, tmp_path)
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a job, with its script."""
+
+    def write(script: str, **fields: object) -> Path:
+        folder = tmp_path / "job"
+        folder.mkdir()
+        (folder / "script.py").write_text(script)
+        (folder / "job.yaml").write_text(json.dumps({"name": "one", "run": "script.py", **fields}))
+        return folder / "job.yaml"
+
+    return write
+
+
+def test_a_run_reads_a_set_that_is_fetched_once(
+    data: Data, store: Store, source: Path, job: Callable[..., Path]
+) -> None:
+    data.json("copy", str(source), store.address())
+    written = job(READ, data=[{"name": "set", "source": store.address()}])
+    for is_first in (True, False):
+        store.proxy.reset()
+        run = run_id(data, written)
+        num_bytes = NUM_SMALL * SMALL_BYTES + LARGE_BYTES
+        assert f"bytes {num_bytes}" in windlass(data, "logs", "-f", run).stdout
+        assert json.loads(windlass(data, "status", run, "-o", "json").stdout)["phase"] == "succeeded"
+        assert bool(store.moved("GET")) == is_first
+
+
+def test_outputs_are_in_the_store_once_a_run_has_ended(
+    data: Data, store: Store, source: Path, job: Callable[..., Path]
+) -> None:
+    run = run_id(data, job(WRITE, env={"SET": str(source)}, outputs=store.address("runs")))
+    windlass(data, "logs", "-f", run)
+    status = json.loads(windlass(data, "status", run, "-o", "json").stdout)
+    to = f"{store.address('runs')}/{run}/"
+    assert (status["phase"], status["outputs"]["destination"]) == ("succeeded", to)
+    verified = data.json("verify", to)
+    assert (verified["ok"], verified["digest"]) == (True, status["outputs"]["digest"])
+    assert status["outputs"]["bytes"] == verified["bytes"] == NUM_SMALL * SMALL_BYTES + LARGE_BYTES
