@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import certifi
 import obstore
 import pytest
 from obstore.store import AzureStore
 from tests.cluster.bed.cluster import Bed
+from tests.cluster.bed.images import VENV
 from tests.cluster.harnesses import harness_on, opened, set_up
 from tests.cluster.test_transfers import FILES, KUBERNETES, READS, RESULTS, SIZE, SUM, staged, succeeded
 from tests.servers.azurite import Azurite, azurite
@@ -17,6 +20,8 @@ from tests.servers.azurite import Azurite, azurite
 pytestmark = pytest.mark.timeout(900)
 CONTAINER = "sets"
 SECRET = "azure-key"
+CERTIFICATES = f"{VENV}/{Path(certifi.where()).relative_to(sys.prefix)}"
+"""obstore needs some, whether they are used or not, and the image of the bed has none of its own."""
 
 
 @pytest.fixture
@@ -48,7 +53,10 @@ def test_a_set_is_staged_from_a_container_and_the_outputs_are_uploaded_to_it(
     (tmp_path / "code" / "reads.py").write_text(READS)
     fields = {
         "base": tmp_path / "code", "launcher": "plain", "secrets": [SECRET],
-        "env": {name: value for name, value in server.environ().items() if not name.endswith("KEY")},
+        "env": {
+            **{name: value for name, value in server.environ().items() if not name.endswith("KEY")},
+            "SSL_CERT_FILE": CERTIFICATES,
+        },
         "data": [{"name": "digits", "source": f"az://{CONTAINER}/digits"}], "outputs": f"az://{CONTAINER}/out",
         "kubernetes": {**KUBERNETES, "results": RESULTS},
     }  # fmt: skip

@@ -47,6 +47,7 @@ NO_LOGIN: Final = (TOKEN, "must be specified", "access key", "service account", 
 DENIED: Final = ("401", "403", "AuthenticationFailed", "AuthorizationFailure")
 NO_BUCKET: Final = ("ContainerNotFound", "NoSuchBucket")
 NO_ANSWER: Final = "error sending request"
+NO_CLIENT: Final = "builder error"
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
 CHECK: Final = {
@@ -179,6 +180,9 @@ class ObjectStore(Place):
         answer = f"{status} {code}".strip()
         if code in NO_BUCKET:
             return Fatal(f"{what}: there is no {BUCKETS[self.address.kind]} {self.address.bucket}", "check its name")
+        if NO_CLIENT in words:
+            hint = "install ca-certificates, or set SSL_CERT_FILE"
+            return Fatal(f"{what}: no certificates of authorities were found, by which a store is known", hint)
         if TOKEN in words or (not status and any(mark in words.lower() for mark in NO_LOGIN)):
             why = words.partition(": Error performing GET")[0]
             return Fatal(f"{what}: no credentials were found: {why[:400]}", CHECK[self.address.kind])

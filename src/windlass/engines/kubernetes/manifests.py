@@ -39,8 +39,8 @@ DEADLINE_SLACK_SECONDS: Final = 60
 END_SECONDS: Final = 15
 """How much longer than its ranks a pod may take to end."""
 BOOT_FILE: Final = "boot.py"
-OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_")
-"""Beginnings of variables that name a store."""
+OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
+"""Beginnings of variables that name a store, or the certificates by which it is known."""
 UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """The security context of a container under the restricted profile."""
 SHM_BYTES: Final = 8 << 30
