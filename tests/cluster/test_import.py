@@ -24,7 +24,7 @@ from windlass.spec.job import Job
 WINDLASS = Path(sys.executable).with_name("windlass")
 DIGITS = Path(__file__).parents[2] / "examples" / "01-digits"
 PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
-NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing"}
+NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "mount-driver"}
 """Blockers that say what this cluster, or this version, lacks, and nothing of how a manifest was read."""
 REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
@@ -40,7 +40,7 @@ class User:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
         self.env = {**os.environ, "WINDLASS_HOME": str(folder / "home"), "KUBECONFIG": cluster.kubeconfig}
         there = {"kind": "kubernetes", "context": cluster.context, "namespace": namespace,
-                 "image": cluster.image, "python": cluster.python}  # fmt: skip
+                 "image": cluster.image, "python": cluster.python, "data": {"size": "1GiB"}}  # fmt: skip
         (folder / "targets.yaml").write_text(json.dumps({"bed": there}))
 
     def windlass(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -141,12 +141,14 @@ def pods(cluster: Cluster, namespace: str, run_id: str) -> list[dict[str, Any]]:
 
 def training(cluster: Cluster, namespace: str, run_id: str, story: Story) -> list[dict[str, Any]]:
     """The pods of a run that trains, as its record says, which no command has read."""
-    head = ("get", "configmap", layout.record_name(run_id), "-n", namespace, "-o", "json")
+    # There is none until the supervisor has begun, which may be after the pods.
+    head = ("get", "configmap", layout.record_name(run_id), "-n", namespace, "-o", "json", "--ignore-not-found")
 
     def look() -> list[dict[str, Any]]:
         found = pods(cluster, namespace, run_id)
         is_running = len(found) == story.num_ranks and all(pod["status"]["phase"] == "Running" for pod in found)
-        notes = json.loads(cluster.kubectl(*head))["metadata"]["annotations"] if is_running else {}
+        record = json.loads((is_running and cluster.kubectl(*head)) or "{}")
+        notes = record.get("metadata", {}).get("annotations", {})
         is_training = json.loads(notes.get(layout.STATUS_ANNOTATION, "{}")).get("phase") == Phase.TRAINING
         return found if is_training else []
 
