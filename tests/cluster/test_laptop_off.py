@@ -282,8 +282,11 @@ def test_a_node(lone_bed: Bed, lone_namespace: str, machines: Machines) -> None:
 
 
 @pytest.mark.operators
-def test_a_preemption(cluster: Cluster, inside: str, narrow: str, machines: Machines) -> None:
-    """Of which Kueue takes no notice in the supervisor itself, whose Job names no queue."""
+def test_a_preemption(cluster: Cluster, narrow: str, inside: str, machines: Machines) -> None:
+    """Of which Kueue takes no notice in the supervisor itself, whose Job names no queue.
+
+    Kueue is there before the set-up, which grants the rights on what it serves.
+    """
 
     def preempt(found: list[dict[str, Any]]) -> None:
         hold(cluster, inside, "urgent", narrow)
