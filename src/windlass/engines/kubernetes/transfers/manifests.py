@@ -81,7 +81,7 @@ def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Mani
     """The Job that stages these sets, each with name, source and, for a run, link."""
     asked = {"kind": "stage", "root": layout.DATA, "sets": [dict(one) for one in sets]}
     claimed = (shape.data_claim, layout.DATA, layout.DATA_FOLDER)
-    return _job(shape, job, "data", asked, claimed, [one["source"] for one in sets])
+    return _job(shape, job, "data", asked, claimed)
 
 
 def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest:
@@ -90,24 +90,20 @@ def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest
         "kind": "upload", "state": f"{layout.RESULTS}/upload", "name": "outputs", "source": layout.OUTPUT,
         "destination": destination,
     }  # fmt: skip
-    return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"), [destination])
+    return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"))
 
 
-def _job(
-    shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: tuple[str, str, str], stores: Sequence[str]
-) -> Manifest:  # fmt: skip
-    """`claimed` are the claim, where it is mounted, and which folder of it; `stores` the addresses that are reached."""
+def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
+    """`claimed` are the claim, where it is mounted, and which folder of it."""
     its = labels(shape, job, named.TRANSFER)
     queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
     meta = {"name": layout.transfer_name(shape.run_id, what), "namespace": shape.namespace, "labels": {**its, **queue}}
-    template = {"metadata": {"labels": its}, "spec": _pod(shape, job, asked, claimed, stores)}
+    template = {"metadata": {"labels": its}, "spec": _pod(shape, job, asked, claimed)}
     spec = {"backoffLimit": MAX_FAILURES, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
 
 
-def _pod(
-    shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, str, str], stores: Sequence[str]
-) -> Manifest:  # fmt: skip
+def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
     claim, path, folder = claimed
     program = {"name": "program", "mountPath": layout.TRANSFER, **READ_ONLY}
     spec: Manifest = {
@@ -121,7 +117,7 @@ def _pod(
             for key in SILENT
         ],
         "containers": [
-            _container(shape, job, asked, [program, {"name": "claim", "mountPath": path, "subPath": folder}], stores)
+            _container(shape, job, asked, [program, {"name": "claim", "mountPath": path, "subPath": folder}])
         ],
         "volumes": [
             {"name": "program", "configMap": {"name": layout.transfer_name(shape.run_id)}},
@@ -135,9 +131,8 @@ def _pod(
     return spec
 
 
-def _container(
-    shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest], stores: Sequence[str]
-) -> Manifest:  # fmt: skip
+def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
+    stores = [one["source"] for one in asked.get("sets", ())] or [asked["destination"]]
     alone = [] if any(map(needs_obstore, stores)) else ["-S"]  # without what is installed in the image
     env = {
         "HOME": TMP, **of_store(shape, job), "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
