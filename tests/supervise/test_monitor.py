@@ -65,6 +65,19 @@ def test_a_node_ended_before_it_started_is_neither_lost_nor_a_victim(monitor: At
     assert (cause["rank"], cause["victims"]) == (failed, [])
 
 
+def test_nodes_that_ended_because_the_worker_of_another_failed_are_no_cause(monitor: AttemptMonitor) -> None:
+    *others, failed = nodes_of(monitor)
+    failed.report("worker-failed", message="the code is damaged")
+    for node in (*others, failed):
+        node.die()
+    monitor.read_news()
+    assert [event["node"] for event in events(monitor, "lost-node")] == [2]
+    assert [event["node"] for event in events(monitor, "not-started")] == [0, 1]
+    cause = first_cause(monitor.attempt.failures())
+    assert cause is not None
+    assert cause["rank"] == 2
+
+
 def test_a_supervisor_that_adopts_sees_what_the_one_before_it_ended(monitor: AttemptMonitor) -> None:
     nodes = nodes_of(monitor)
     for node in nodes[:2]:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from tests.helpers.failing_disk import failing_reads
 from tests.helpers.until import passed
+from tests.worker.pod_process import Pod
 
+from windlass.runs import node_events
 from windlass.worker import pod_node, pod_reuse
 from windlass.worker.pod_log import PodLog
-from windlass.worker.protocol import NodeSpec
+from windlass.worker.protocol import NodeSpec, WorkerFailed
 
 SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.of.nobody.invalid"}, (), 1.0, attempt=2)
 
@@ -62,3 +64,22 @@ def test_a_claim_that_fails_to_be_read_for_a_while_is_left_to_the_ranks(
         pod_node.make_folders(env)
     assert "the folder of checkpoints cannot be made" in capfd.readouterr().err
     assert (tmp_path / "out").is_dir()
+
+
+@pytest.mark.parametrize("has_late_log", [True, False])
+def test_a_pod_that_fails_before_its_ranks_says_why_where_its_log_comes_late(
+    tmp_path: Path, has_late_log: bool
+) -> None:
+    (tmp_path / "out").touch()  # no folder can be made there
+    shown = tmp_path / "failure"
+    pod = Pod(tmp_path, "succeeds", env={pod_node.FAILURE_FILE: str(shown)} if has_late_log else {})
+    assert pod.process.wait(100) == 1
+    lines = [line.removeprefix(b"[n] ") for line in pod.log.read_bytes().splitlines() if line.startswith(b"[n] ")]
+    if not has_late_log:
+        assert lines == []
+        return
+    first, *others = [found.event for line in lines if (found := node_events.parse(line)) is not None]
+    message = f"FileExistsError: [Errno 17] File exists: '{tmp_path}/out'"
+    assert isinstance(first, WorkerFailed)
+    assert first.message == shown.read_text() == message
+    assert others == [WorkerFailed(others[0].at)]  # of its parent

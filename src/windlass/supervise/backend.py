@@ -23,6 +23,7 @@ from windlass.worker.protocol import (
     NodeStarted,
     RankFailure,
     RanksAlone,
+    WorkerFailed,
 )
 
 QUOTED_CHARS: Final = 4000
@@ -79,6 +80,8 @@ class Node(ABC):
         """Whether it ended without reporting that."""
         self.begun = False
         """Whether its worker has reported anything."""
+        self.worker_failed = False
+        """Whether its worker has reported that it failed."""
         self.not_started = False
         """Whether it was ended because the attempt was, before its worker had reported anything."""
         self._offset = 0
@@ -121,6 +124,8 @@ class Node(ABC):
                 self.alone, self.outputs = event.alone, event.outputs
             elif isinstance(event, RanksAlone):
                 self.alone = event.ranks
+            elif isinstance(event, WorkerFailed):
+                self.worker_failed = bool(event.message)
             yield event
 
     def _num_readable(self) -> int:

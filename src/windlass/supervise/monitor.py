@@ -93,6 +93,7 @@ class AttemptMonitor:
         self._ingestion.save_progress()
         # After the events of all nodes: a supervisor that adopts does not know which nodes the previous one ended, and
         # why.
+        silent.sort(key=lambda node: not node.worker_failed)  # the others were ended because of it
         for node in silent:
             if self._is_not_started(node):
                 self._mark_not_started(node)

@@ -117,6 +117,7 @@ class Pod:
         if lines is None:
             if code < 0:
                 log.line(f"the process of the node was killed by {signal.Signals(-code).name}")
+            pod_node.report_failure(log)
             return (128 - code if code < 0 else code), 0.0
         log.lines = lines
         goes_away = not pod_reuse.clear_mark(self.base) and self._is_signalled
@@ -192,8 +193,12 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGTERM, _leave)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one may have come before
         return _begin(folder, nodes, log)
-    except Exception:
+    except SystemExit:
+        pod_node.report_failure(log)
+        raise
+    except Exception as error:
         log.line(traceback.format_exc().rstrip())
+        pod_node.report_failure(log, f"{type(error).__name__}: {error}")
         return 1
 
 

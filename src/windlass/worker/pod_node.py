@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from windlass.worker import fork_safety, pod_reuse, process, resume
 from windlass.worker.external_launcher import LaunchedNode
 from windlass.worker.node import Node
 from windlass.worker.pod_log import PodLog
-from windlass.worker.protocol import POD, STACKS_SIGNAL, NodeSpec
+from windlass.worker.protocol import NODE_TAG, POD, STACKS_SIGNAL, NodeSpec, WorkerFailed
 from windlass.worker.rank_start import ColdStart, Start, WarmStart
 from windlass.worker.root_cause import first_cause
 
@@ -68,8 +69,9 @@ def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told:
         os.write(told, json.dumps(log.lines).encode())
     except SystemExit as error:
         code = int(error.code or 0)
-    except BaseException:
+    except BaseException as error:
         log.line(traceback.format_exc().rstrip())
+        report_failure(log, f"{type(error).__name__}: {error}")
     finally:
         os._exit(code)
 
@@ -114,6 +116,21 @@ def _explain(path: str, node: Node) -> None:
             file.write(f"rank {found['rank']}: {found['summary']}\n")
     except OSError as error:
         print(f"{path} cannot be written: {error}", file=sys.stderr, flush=True)
+
+
+def report_failure(log: PodLog, message: str = "") -> None:
+    """Report that the worker ends without having ended its ranks, where its platform delivers the log seconds late.
+
+    Without a `message`, it was told to end, or the reason is known otherwise.
+    """
+    path = os.environ.get(FAILURE_FILE)
+    if not path:
+        return
+    event = WorkerFailed(time.time(), message)
+    log.put(NODE_TAG, json.dumps(event.to_json()).encode() + b"\n")
+    if message:
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(message)
 
 
 def make_folders(env: Mapping[str, str]) -> None:

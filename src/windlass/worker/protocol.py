@@ -415,6 +415,14 @@ class NodeEnded(NodeEvent):
     """Bytes of outputs that the pod keeps for the supervisor, at least 1 where there are any; 0: it keeps none."""
 
 
+class WorkerFailed(NodeEvent):
+    """The worker of a host of SageMaker ends without having ended its ranks: nothing of this node follows."""
+
+    kind = "worker-failed"
+    message: str = ""
+    """Why; empty where it was told to end."""
+
+
 class LinesCounted(NodeEvent):
     """How many lines a pod has written so far, by tag: see `worker/pod.py`."""
 
@@ -428,6 +436,7 @@ EVENTS: Mapping[str, type[NodeEvent]] = {
     for event in (
         NodeStarted, RankChanged, OutputBegan, ProgressMade, FirstStep, CheckpointReported, LossNotFinite,
         PeersUnreachable, RankFailing, PreemptionNotice, NodeWarning, StacksTaken, RanksAlone, NodeEnded, LinesCounted,
+        WorkerFailed,
     )
 }  # fmt: skip
 

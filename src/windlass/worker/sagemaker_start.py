@@ -5,15 +5,24 @@ standard library of any Python from 3.9 on, and nothing of ours but that. What i
 SageMaker AI provides training information"; the variables are those of the SageMaker training toolkit.
 """
 
+import os
 import signal
 import sys
+import time
 
 if __name__ == "__main__":  # before all else: the first process of a container ignores what it has no handler for
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def _leave(number: int, _frame: object) -> None:
+        """End, and let nothing be waited for in the log. It may come while a module is imported, and imports none."""
+        try:
+            os.write(1, b'[n] {"kind": "worker-failed", "at": %f}\n' % time.time())
+        finally:
+            sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, _leave)
 
 import gzip
 import json
-import os
 import re
 import subprocess
 import tarfile
@@ -21,6 +30,33 @@ import traceback
 from typing import Any, NoReturn
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+OPT = "/opt/ml"
+BASE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+"""`/opt/ml`, unless the host has no mounts of its own."""
+
+
+def _path(name: str) -> str:
+    return os.path.join(BASE, *name.split("/"))
+
+
+def _fail(message: str) -> NoReturn:
+    """Say why in the log, by its last event (`WorkerFailed`), and in the file that SageMaker shows, and exit."""
+    os.write(1, ("[w] this host cannot start: " + message + "\n").encode(errors="backslashreplace"))
+    if not os.environ.get("WINDLASS_CODE_DIGEST"):
+        traceback.print_exc()
+    event = {"kind": "worker-failed", "at": time.time(), "message": message}
+    os.write(1, f"[n] {json.dumps(event)}\n".encode())
+    try:
+        with open(_path("output/failure"), "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(message)
+    except OSError:
+        pass
+    sys.exit(1)
+
+
+if sys.version_info < (3, 9):  # noqa: UP036 - of the image; before the first annotation that it cannot evaluate
+    _fail(f"Windlass needs Python 3.9 or newer, and {sys.executable} of the image is {sys.version.split()[0]}")
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from windlass.worker import boot
@@ -28,9 +64,6 @@ else:
     sys.path.insert(0, HERE)
     import boot
 
-OPT = "/opt/ml"
-BASE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-"""`/opt/ml`, unless the host has no mounts of its own."""
 OWN_CHANNELS = ("windlass", "windlass-code")
 OPTION = re.compile(r"--?[A-Za-z]")
 """How an option begins; a negative number is none."""
@@ -220,10 +253,6 @@ def _config(name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _path(name: str) -> str:
-    return os.path.join(BASE, *name.split("/"))
-
-
 def _value(text: Any) -> Any:
     """A hyperparameter as the toolkit reads it: JSON where it is any."""
     try:
@@ -234,19 +263,6 @@ def _value(text: Any) -> Any:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
-def _fail(message: str) -> NoReturn:
-    """Say why in the log and in the file that SageMaker shows, and exit."""
-    print("[w] this host cannot start: " + message, flush=True)
-    if not os.environ.get("WINDLASS_CODE_DIGEST"):
-        traceback.print_exc()
-    try:
-        with open(_path("output/failure"), "w") as file:
-            file.write(message)
-    except OSError:
-        pass
-    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tests.helpers.until import until
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.sagemaker import layout
+from windlass.engines.sagemaker.attempt import LOG_SECONDS
 from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.runs.phase import Phase
 
@@ -64,6 +65,13 @@ def assert_time_was_over(run: Run) -> None:
     """Its ranks may not have come so far on a busy machine, which is another verdict on the same end."""
     expected = ("timeout",) if "ready" in run.text() else ("never-started", "never-printed")
     assert why(run).code in expected, (why(run), run.text())
+
+
+def assert_known_at_once(run: Run, plane: ControlPlane) -> None:
+    """The logs of its hosts have their ends, which are not waited for half a minute."""
+    ended = plane.twin.describe(layout.job_name(run.id, 1))["TrainingEndTime"]
+    assert run.status.ended_at is not None
+    assert run.status.ended_at - ended < LOG_SECONDS - 5
 
 
 def warnings(run: Run) -> list[str]:
@@ -163,6 +171,25 @@ def test_a_secret_that_is_not_there(harness: Harness, plane: ControlPlane) -> No
     found = why(run)
     assert (found.code, "there is none of that name" in found.summary) == ("secret-missing", True), found
     assert "secret none: there is none" in str((run.status.cause or {})["summary"])
+    assert_known_at_once(run, plane)
+
+
+def test_hosts_that_cannot_read_the_code(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text("print('of this test alone')")  # and so is the archive
+    known = set((harness.home.parent / "s3").rglob("code.tar.gz"))
+
+    def damage(operation: str) -> None:
+        if operation == CREATE:
+            [archive] = set((harness.home.parent / "s3").rglob("code.tar.gz")) - known
+            archive.write_bytes(b"damaged")
+
+    plane.on_call = damage
+    run = harness.start("alone.py", base=tmp_path, nodes=2)
+    assert run.wait().phase is Phase.FAILED
+    found = why(run)
+    assert (found.code, "the code is damaged" in found.summary) == ("host-failed", True), found
+    assert any("has failed: the code is damaged" in one for one in warnings(run)), warnings(run)
+    assert_known_at_once(run, plane)
 
 
 # -- while it trains --------------------------------------------------------------------------------------------------

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +16,8 @@ from typing import Any
 import pytest
 
 import windlass.worker
+from windlass.runs import node_events
+from windlass.worker.protocol import WorkerFailed
 
 PROGRAM = Path(windlass.worker.__file__).with_name("sagemaker_start.py")
 RESOURCES: dict[str, Any] = {
@@ -29,6 +34,7 @@ BOTH = {
     )
 }  # fmt: skip
 """What the toolkit and the drivers of the SDK both set."""
+TOO_OLD = next((str(one) for one in Path.home().glob(".pyenv/versions/3.[678].*/bin/python3")), None)
 HOSTS = ["algo-1", "algo-2", "algo-10"]
 
 
@@ -132,3 +138,37 @@ def test_specs_get_the_folders_and_names_of_the_host(start: ModuleType, tmp_path
         "env": {"MASTER_ADDR": "127.0.0.2", "OUT": f"{start.BASE}/model"}, "cwd": f"{start.BASE}/windlass/code",
         "keep": "/opt/mlx",
     }  # fmt: skip
+
+
+def failed_start(channel: Path, python: str, **env: str) -> tuple[str, str]:
+    """The message of the last event of a host that cannot start, and what SageMaker shows."""
+    ml = channel.parents[2]
+    (ml / "output").mkdir()
+    begun = time.time()
+    environ = {"PATH": os.environ["PATH"], **env}
+    done = subprocess.run([python, "-I", "-S", channel / PROGRAM.name], capture_output=True, text=True, env=environ)
+    assert done.returncode == 1, done
+    *others, last = done.stdout.splitlines()
+    assert others[0].startswith("[w] this host cannot start: "), done
+    found = node_events.Sieve().take(last.removeprefix("[n] ").encode())
+    assert isinstance(found, WorkerFailed), done
+    assert found.at >= begun
+    return found.message, (ml / "output" / "failure").read_text()
+
+
+def test_a_host_that_cannot_start_says_why_in_its_last_event(start: ModuleType) -> None:
+    channel = Path(start.HERE)
+    (channel.parents[1] / "config").mkdir()
+    config = channel.parents[1] / "config" / "resourceconfig.json"
+    config.write_text(json.dumps({"hosts": ["algo-1"], "current_host": "algo-1"}))
+    archive = channel.parent / "windlass-code" / "code.tar.gz"
+    message, shown = failed_start(channel, sys.executable, WINDLASS_CODE_DIGEST="ab" * 32)
+    assert message == shown == f"FileNotFoundError: [Errno 2] No such file or directory: '{archive}'"
+
+
+@pytest.mark.skipif(TOO_OLD is None, reason="no Python from 3.6 to 3.8 is kept by pyenv")
+def test_a_host_whose_python_is_too_old_says_so(start: ModuleType) -> None:
+    assert TOO_OLD is not None
+    message, shown = failed_start(Path(start.HERE), TOO_OLD, WINDLASS_CODE_DIGEST="ab" * 32)
+    assert message == shown
+    assert message.startswith(f"Windlass needs Python 3.9 or newer, and {TOO_OLD} of the image is 3.")

@@ -31,6 +31,7 @@ from windlass.storage.files import write_whole
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
 from windlass.supervise.log_tail import LogTail
 from windlass.worker.protocol import (
+    NodeEnded,
     NodeEvent,
     NodeSpec,
     NodeWarning,
@@ -38,6 +39,7 @@ from windlass.worker.protocol import (
     RankChanged,
     RankFailing,
     RankFailure,
+    WorkerFailed,
 )
 
 DESCRIPTION: Final = "training-job.json"
@@ -46,6 +48,10 @@ STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
 MISSING: Final = "CloudWatch has not kept them"
 LOG_SECONDS: Final = 30.0
 """How long the last lines of a job that has ended may take to arrive in its logs."""
+LAST: Final = tuple(f'"kind": "{event.kind}"'.encode() for event in (NodeEnded, WorkerFailed))
+"""What the last event of a host has, as its worker writes it."""
+MAX_MESSAGE: Final = 1000
+"""Of what a host reports, in characters."""
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
 INTERRUPTED: Final = "Interrupted"
 STAGES: Final = {
@@ -82,6 +88,10 @@ class HostNode(Node):
         for event in self._events():
             if isinstance(event, PreemptionNotice) and event.source == "sigterm":
                 self._is_told_to_end = True  # what follows is its effect, and SageMaker reports why
+            elif isinstance(event, WorkerFailed):
+                if event.message and not self._is_told_to_end:  # the job itself may take minutes to end
+                    message = f"the worker of host {self.place + 1} has failed: {event.message[:MAX_MESSAGE]}"
+                    yield NodeWarning(event.at, message)
             elif self._is_told_to_end and not attempt.was_stopped_by_user:
                 self._held.append(event)
             else:
@@ -380,7 +390,8 @@ class JobAttempt(Attempt):
         if len(begun) < num_starts:
             return False
         with contextlib.suppress(OSError):
-            return b'"kind": "end"' in node.path("events").read_bytes()[begun[-1][1] :]
+            written = node.path("events").read_bytes()[begun[-1][1] :]
+            return any(kind in written for kind in LAST)
         return False
 
     def _read_logs(self) -> bool:

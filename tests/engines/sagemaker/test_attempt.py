@@ -1,0 +1,109 @@
+"""When the log of a training job that has ended is complete, by a service whose logs lag, in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers.until import until
+
+from windlass.engines.sagemaker.attempt import JobAttempt
+from windlass.engines.sagemaker.service import Description, LogPage, Request
+from windlass.worker.protocol import NodeEnded, NodeSpec, NodeWarning, RankSpec, WorkerFailed
+
+
+class LaggingService:
+    """A job of which all is told by the test; its logs may arrive late."""
+
+    poll_seconds = 0.005
+    logs_are_prompt = False
+
+    def __init__(self) -> None:
+        self.job: Description = {"TrainingJobStatus": "InProgress", "SecondaryStatus": "Training"}
+        self.lines: dict[str, list[str]] = {}
+        """By host."""
+        self.num_turns = 0
+
+    def fail(self, reason: str) -> None:
+        """End the job."""
+        self.num_turns = 0
+        self.job = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "TrainingStartTime": 1.0,
+                    "FailureReason": reason}  # fmt: skip
+
+    def create(self, request: Request) -> None: ...
+
+    def describe(self, name: str) -> Description:
+        self.num_turns += 1
+        return self.job
+
+    def stop(self, name: str) -> None: ...
+
+    def delete(self, name: str) -> None: ...
+
+    def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
+        return [f"{name}/{host}-1732400000" for host in self.lines]
+
+    def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
+        lines = self.lines[stream.split("/")[1].rpartition("-")[0]]
+        start = int(token or 0)
+        return LogPage([(1732400000000 + n, text) for n, text in enumerate(lines) if n >= start], str(len(lines)))
+
+    def close(self) -> None: ...
+
+
+def last(event: NodeEnded | WorkerFailed) -> str:
+    """A line of a host's log with an event."""
+    return f"[n] {json.dumps(event.to_json())}"
+
+
+@pytest.fixture
+def service() -> LaggingService:
+    return LaggingService()
+
+
+@pytest.fixture
+def attempt(service: LaggingService, tmp_path: Path) -> Iterator[JobAttempt]:
+    """Of two hosts."""
+    ranks = [RankSpec(rank, 0, ("python3", "train.py"), {}) for rank in range(2)]
+    specs = [NodeSpec(rank.rank, "train.py", "python3", "/", {}, (rank,), 5.0) for rank in ranks]
+    made = JobAttempt(service, "digits-1", 1, specs, tmp_path, threading.Event().set)
+    with contextlib.closing(made):
+        yield made
+
+
+def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(
+    service: LaggingService, attempt: JobAttempt
+) -> None:
+    service.lines = {
+        "algo-1": ["[w] this host cannot start: no archive", last(WorkerFailed(time.time(), "no archive"))],
+        "algo-2": [last(WorkerFailed(time.time()))],
+    }
+    first, second = attempt.nodes
+    until(lambda: first.path("events").exists())
+    [told] = until(lambda: [one for one in first.news() if isinstance(one, NodeWarning)])
+    assert told.message == "the worker of host 1 has failed: no archive"
+    assert first.lives(), "the job has not ended yet"
+    service.fail("AlgorithmError: no archive, exit code: 1")
+    until(lambda: attempt.all_read, seconds=10)
+    assert [*first.news(), *second.news()] == []
+    assert (first.ended, first.worker_failed, second.worker_failed) == (False, True, False)
+    assert first.last_words().splitlines() == [
+        "this host cannot start: no archive", "AlgorithmError: no archive, exit code: 1",
+    ]  # fmt: skip
+
+
+def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService, attempt: JobAttempt) -> None:
+    service.lines = {
+        "algo-1": ["[w] this host cannot start: no archive"],  # by Windlass 0.1
+        "algo-2": [last(NodeEnded(time.time(), ()))],
+    }
+    service.fail("AlgorithmError: no archive, exit code: 1")
+    until(lambda: service.num_turns > 5)
+    assert not attempt.all_read
+    service.lines["algo-1"].append(last(WorkerFailed(time.time(), "no archive")))
+    until(lambda: attempt.all_read, seconds=10)
