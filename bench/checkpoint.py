@@ -279,14 +279,14 @@ if __name__ == "__main__":  # the process of DCP imports this file
 '''
 
 
-def trial(way: str, folder: Path, script: Path, megabytes: int) -> dict[str, float]:
-    """One job of this way. Raises RuntimeError if it fails."""
+def trial(way: str, folder: Path, script: Path, megabytes: int, saves: int) -> dict[str, float]:
+    """One job of this way, which saves so often. Raises RuntimeError if it fails."""
     work = folder / "work"
     work.mkdir()
     words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", str(script), way, str(work)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [*words, str(megabytes), "5"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [*words, str(megabytes), str(saves)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, timeout=400, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     shutil.rmtree(work)
@@ -312,8 +312,9 @@ def main() -> None:
         folder = Path(name)
         script = folder / "script.py"
         script.write_text(SCRIPT)
+        saves = 1 if given.smoke else 5
         trials: Mapping[str, Callable[[], object]] = {
-            way: partial(trial, way, folder, script, given.megabytes) for way in given.way or WAYS
+            way: partial(trial, way, folder, script, given.megabytes, saves) for way in given.way or WAYS
         }
         title = f"{given.megabytes} MB of state, ratios to torch.save with fsync"
         report_columns(in_turn(trials, given.runs), peer=PEER, title=title, columns=COLUMNS)

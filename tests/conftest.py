@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from hypothesis import HealthCheck, settings
 from tests.engines import matrix
 from tests.helpers.machine import Machine, machine_in
 from tests.helpers.nightly import DRAWS_ALIKE, IS_NIGHTLY
+
+# Where the environment says that no byte code is written, each process of pytest would rewrite and compile all modules of
+# the tests, a quarter of a minute each time. What tests start obeys the environment.
+sys.dont_write_bytecode = False
 
 # A busy machine is slow, not wrong: examples have no time limit of their own.
 settings.register_profile(
