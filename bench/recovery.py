@@ -186,7 +186,7 @@ def main() -> None:
     add_smoke(parser)
     chosen = parser.parse_args()
     if chosen.smoke:
-        chosen.runs, chosen.only = 1, ["warm"]
+        chosen.runs, chosen.only = 0, ["warm"]
     print(f"recovery: {machine()}, medians of {chosen.runs} (least–greatest), seconds")
     with fresh_home():
         if chosen.kills:

@@ -227,6 +227,7 @@ def prepared() -> Iterator[Bench]:
 
 def main(runs: int, smoke: bool) -> None:
     """Print seconds, memory and sizes, and their ratios to the peers."""
+    runs = 0 if smoke else runs
     with prepared() as bench:
         ways = {WINDLASS: bench.by_windlass} if smoke else {SDK: bench.by_sdk, WINDLASS: bench.by_windlass}
         submitted = in_turn(ways, runs)

@@ -196,7 +196,7 @@ def both_ways(bench: Bench, kept: Mapping[str, Tool], shape: Shape, name: str, r
             name: partial(bench.copy, tool, shape, source, way) for name, tool in kept.items()
         }
         title = f"{shape}, {'folder to S3' if way == 'up' else 'S3 to folder'}"
-        found = in_turn(trials, runs) if runs else {name: [trial()] for name, trial in trials.items()}
+        found = in_turn(trials, runs)
         report(title, shape, found, with_disk=way == "down")
     for used in (source, bench.bucket / name, bench.bucket / "up", bench.folder / "down"):
         shutil.rmtree(used, ignore_errors=True)

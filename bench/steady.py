@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     add_smoke(parser)
     given = parser.parse_args()
-    runs = 1 if given.smoke else given.runs
+    runs = 0 if given.smoke else given.runs
     print(f"steady: {machine()}, 2 ranks, medians of {runs} (least–greatest)")
     with fresh_home(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -158,7 +158,7 @@ def trials(
 ) -> dict[str, list[Figures]]:
     """The figures of each way; each is tried once without `runs`."""
     todo = {name: partial(work, *where) for name, where in ways.items()}
-    found = in_turn(todo, runs) if runs else {name: [trial()] for name, trial in todo.items()}
+    found = in_turn(todo, runs)
     return {name: [dict(one) for one in each if isinstance(one, dict)] for name, each in found.items()}
 
 

@@ -215,6 +215,7 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
 
 
 def main(times: int, smoke: bool) -> None:
+    times = 0 if smoke else times
     with alone() as bed, fresh_home() as home:
         make_namespace(bed, NAMESPACE)
         bench = Bench(bed, home)

@@ -15,8 +15,8 @@ from tests.engines import matrix
 from tests.helpers.machine import Machine, machine_in
 from tests.helpers.nightly import DRAWS_ALIKE, IS_NIGHTLY
 
-# Where the environment says that no byte code is written, each process of pytest would rewrite and compile all modules of
-# the tests, a quarter of a minute each time. What tests start obeys the environment.
+# Where the environment says that no byte code is written, each process of pytest would rewrite and compile all modules
+# of the tests, a quarter of a minute each time. What tests start obeys the environment.
 sys.dont_write_bytecode = False
 
 # A busy machine is slow, not wrong: examples have no time limit of their own.
