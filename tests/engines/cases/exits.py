@@ -109,11 +109,6 @@ class Exits(Case):
         assert [len(of_attempt) for of_attempt in places] == [1, 1, 1]
         assert len(set().union(*places)) > 1
 
-    def test_restarts_end_with_the_last_failure(self, harness: Harness) -> None:
-        run = harness.finish("fail_until", "9", restarts=1)
-        assert (run.status.phase, run.status.exit_code, len(run.status.attempts)) == (Phase.FAILED, 7, 2)
-        assert (run.status.cause or {})["rank"] == 0
-
     def test_restarts_and_what_is_left_of_them_are_in_the_record(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "3", nodes=2, restarts=2)
         assert [attempt.reason for attempt in run.status.attempts] == ["failure", "failure", None]
@@ -123,6 +118,24 @@ class Exits(Case):
         ends = [event.data for event in run.events if event.kind == "attempt-end"]
         assert [(data["restarts_left"], data["wait_seconds"]) for data in ends] == [(1, 0.0), (0, 1.0)]
         assert run.status.restarts_left == 0
+
+    def test_the_record_tells_the_story_in_order(self, harness: Harness) -> None:
+        run = harness.finish("fail_until", "3", nodes=2, restarts=2)
+        told = [
+            event.kind for event in run.events if event.kind in ("created", "attempt", "cause", "attempt-end", "end")
+        ]
+        assert told == ["created", *["attempt", "cause", "attempt-end"] * 2, "attempt", "end"]
+        assert [event.seq for event in run.events] == list(range(1, len(run.events) + 1))
+
+    def test_phases_sum_to_the_wall_clock_over_restarts(self, harness: Harness) -> None:
+        status = harness.finish("fail_until", "3", nodes=2, restarts=2).status
+        assert status.ended_at is not None
+        assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
+
+    def test_restarts_end_with_the_last_failure(self, harness: Harness) -> None:
+        run = harness.finish("fail_until", "9", restarts=1)
+        assert (run.status.phase, run.status.exit_code, len(run.status.attempts)) == (Phase.FAILED, 7, 2)
+        assert (run.status.cause or {})["rank"] == 0
 
     def test_a_step_that_fails_twice_in_the_same_way_is_not_tried_again(self, harness: Harness) -> None:
         run = harness.finish("fail_at_step", "3", restarts=5)
@@ -134,11 +147,3 @@ class Exits(Case):
     def test_only_the_named_causes_are_worth_a_restart(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "2", restarts={"max": 3, "on": ["preemption"]})
         assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 1)
-
-    def test_the_record_tells_the_story_in_order(self, harness: Harness) -> None:
-        run = harness.finish("fail_until", "3", nodes=2, restarts=2)
-        told = [
-            event.kind for event in run.events if event.kind in ("created", "attempt", "cause", "attempt-end", "end")
-        ]
-        assert told == ["created", *["attempt", "cause", "attempt-end"] * 2, "attempt", "end"]
-        assert [event.seq for event in run.events] == list(range(1, len(run.events) + 1))

@@ -30,7 +30,7 @@ class Logs(Case):
     def test_the_merged_stream_has_every_line_of_every_rank(self, harness: Harness) -> None:
         per_write = "1" if Can.PROCESSES in harness.way.can else "125"
         # With all the lines, the run of the case above is this one too.
-        num_lines = LINES_PER_RANK if IS_NIGHTLY or harness.way.has_every_value else LINES_PER_RANK // 10
+        num_lines = LINES_PER_RANK if IS_NIGHTLY or harness.way.has_every_value else LINES_PER_RANK // 50
         run = harness.finish("lines", str(num_lines), per_write, nodes=2, procs_per_node=NUM_RANKS // 2)
         run.bring_logs()
         of_rank: list[list[bytes]] = [[] for _ in range(NUM_RANKS)]
@@ -85,11 +85,6 @@ class Logs(Case):
         assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
         for phase in (Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING):
             assert status.phases[phase] > 0.3, (phase, status.phases)  # a line is seen some time after it was written
-
-    def test_phases_sum_to_the_wall_clock_over_restarts(self, harness: Harness) -> None:
-        status = harness.finish("fail_until", "3", nodes=2, restarts=2).status
-        assert status.ended_at is not None
-        assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
 
 
 def difference(got: list[bytes], expected: list[bytes]) -> str:
