@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -52,6 +54,15 @@ def test_a_command_ends_as_it_ends(windlass: Call, live: str) -> None:
     assert windlass("exec", live, "--node", "2", "--", "true").code == 2
     assert windlass("exec", live).code == 2
     assert windlass("exec", "nope", "--", "true").code == 102
+
+
+def test_sigint_without_a_terminal_ends_the_command(live: str, environ: Mapping[str, str]) -> None:
+    words = [*WINDLASS, "exec", live, "--", "sh", "-c", "echo ready; exec sleep 600"]
+    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, start_new_session=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"ready\n"
+        client.send_signal(signal.SIGINT)
+        assert client.wait(100) == 128 + signal.SIGINT
 
 
 def test_a_command_has_the_terminal(windlass: Call, live: str, environ: Mapping[str, str]) -> None:

@@ -60,6 +60,13 @@ def test_import_does_not_overwrite_unless_forced(windlass: Call, manifest: Path)
     assert "name: other" in Path("job.yaml").read_text()
 
 
+def test_a_job_file_that_cannot_be_written_is_named(windlass: Call, manifest: Path) -> None:
+    name = "j" * 255  # the name of the file that is written first is longer
+    refused = windlass("import", "manifest.yaml", "--to", name)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{name} cannot be written: File name too long" in refused.err
+
+
 def test_import_writes_where_it_is_told_or_on_stdout_alone(windlass: Call, manifest: Path) -> None:
     assert windlass("import", "manifest.yaml", "--to", "other.yaml").code == 0
     assert Path("other.yaml").exists()

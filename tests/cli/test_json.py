@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 from tests.cli.conftest import Call
 
+from windlass.cli.main import cli
 from windlass.runs.record import Status
 from windlass.views.schema import PRINTED, schema_of
 
@@ -25,6 +27,36 @@ def hold(what: str, data: Any) -> None:
 def test_schemas_are_schemas_and_are_printed(name: str, windlass: Call) -> None:
     jsonschema.Draft202012Validator.check_schema(schema_of(name))
     assert windlass("schema", "--printed-by", name).json == schema_of(name)
+
+
+def test_every_command_that_prints_json_has_a_schema(windlass: Call) -> None:
+    def commands(group: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+        if not isinstance(group, click.Group):
+            yield " ".join(path), group
+            return
+        with click.Context(group) as context:
+            for name in group.list_commands(context):
+                part = group.get_command(context, name)
+                assert part is not None
+                yield from commands(part, *path, name)
+
+    found = [name for name, one in commands(cli) if any("json" in getattr(p.type, "choices", ()) for p in one.params)]
+    assert len(found) > 30
+    names = {name.replace(" ", "-").replace("checkpoints-list", "checkpoints") for name in found}
+    assert names - PRINTED.keys() == set()
+    assert windlass("schema", "--printed-by", "checkpoints list").json == schema_of("checkpoints")
+
+
+def test_warm_processes_are_as_their_schemas_say(windlass: Call, home: Path) -> None:
+    (home / "warm").mkdir(parents=True)
+    hold("warm-ls", windlass("warm", "ls", "-o", "json").json)
+    known = {
+        "name": "b233d1598fbb", "pid": 26805, "start_ticks": 4951348, "boot": "929a", "started_at": 1795679035.6,
+        "python": "/usr/bin/python", "modules": ["torch"], "state": "ready", "forks": 1, "imported": ["torch"],
+        "left_out": [], "trying": [], "reads_all": "", "age_seconds": 5.2, "resident_bytes": 725676032,
+    }  # fmt: skip
+    hold("warm-ls", [known, {"name": "b233d1598fbb", "state": "refused", "why": "a thread"}])
+    hold("warm-stop", windlass("warm", "stop", "-o", "json").json)
 
 
 def test_a_schema_that_is_not_there_is_refused_with_the_names_of_those_that_are(windlass: Call) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.cli.conftest import Call, loaded_by
+from tests.cli.conftest import WINDLASS, Call, loaded_by
 
 from windlass.cli.main import COMMANDS, cli
 
@@ -115,6 +115,32 @@ def test_a_group_without_a_command_prints_its_help(name: str, windlass: Call) ->
     shown = windlass(name)
     assert (shown.code, shown.out) == (2, "")
     assert shown.err.startswith(f"Usage: windlass {name} [OPTIONS] COMMAND")
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_caller_may_close_the_standard_streams(closed: str, environ: Mapping[str, str]) -> None:
+    command = ["bash", "-c", f'"$@" {closed}', "bash", *WINDLASS, "targets"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["targets"], 1, "error: cannot write: No space left on device\n"),
+        (["run", "--", "echo", "hi"], 101, ": standard output: No space left on device\n"),
+    ],
+)
+def test_output_to_a_full_disk_is_an_error_that_is_named(
+    words: list[str], code: int, said: str, environ: Mapping[str, str], home: Path
+) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*WINDLASS, *words], env=environ, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "internal error" not in done.stderr
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

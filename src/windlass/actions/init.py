@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import shlex
@@ -106,8 +107,10 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise UsageError(f"{path} cannot be written: {error.strerror}", "check the folder's rights") from error
+            with contextlib.suppress(OSError):  # a file system that is read-only refuses this too
+                partial.unlink()
+            hint = "check the folder's rights, and its space"
+            raise UsageError(f"{path} cannot be written: {error.strerror}", hint) from error
     return list(texts)
 
 

@@ -41,6 +41,15 @@ IMPORT_SECONDS: Final = 1.0
 PACE_SECONDS: Final = 30.0
 
 
+class OutputLost(Exception):
+    """Standard output cannot be written any more: its reader is gone, or its disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.why = "" if isinstance(error, BrokenPipeError) else f"standard output: {error.strerror or error}"
+        """Empty where the reader is gone, who knows that."""
+
+
 class Pace:
     """Steps a second over the last half minute, for scripts that report steps only."""
 
@@ -79,8 +88,11 @@ class PlainView:
         self._paint = painter(sys.stderr)
 
     def logs(self, blocks: list[LogBlock]) -> None:
-        """Write the ranks' bytes to standard output."""
-        write_blocks(blocks, sys.stdout.buffer)
+        """Write the ranks' bytes to standard output. Raises OutputLost."""
+        try:
+            write_blocks(blocks, sys.stdout.buffer)
+        except OSError as error:
+            raise OutputLost(error) from error
 
     def state(self, status: Status, rate: float | None) -> None:
         """A line about the progress every ten seconds, and one about imports that take long."""
@@ -178,7 +190,7 @@ class Follower:
         self.status: Status = self._engine.status(run_id)
 
     def run(self) -> Status:
-        """Follow until the run has ended or the user leaves; returns the last status seen. Raises BrokenPipeError."""
+        """Follow until the run has ended or the user leaves; returns the last status seen. Raises OutputLost."""
         if not self._show_logs:
             while not self._is_over():
                 pass
@@ -269,7 +281,7 @@ def follow(
     | the run succeeded, failed or was lost, was stopped | 0, 100, 103 |
     | the user chose to detach | 0 |
     | Ctrl-C (SIGINT) without a terminal to ask on: the run continues | 130 |
-    | SIGTERM, or the reader of standard output is gone: the run continues | 101 |
+    | SIGTERM, or standard output cannot be written any more: the run continues | 101 |
     """
     if form != "table":  # for a program: the last state alone
         code = watch(run_id, engine, form=form)
@@ -289,10 +301,10 @@ def follow(
             status = Follower(
                 run_id, engine, view, interrupts, show_logs=not quiet, since_seq=since_seq, since=since
             ).run()
-    except BrokenPipeError:
-        # The reader of standard output is gone, which is no request to stop the run.
+    except (BrokenPipeError, OutputLost) as lost:  # no request to stop the run
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        emit([_in_background(run_id)], sys.stderr)
+        why = getattr(lost, "why", "")
+        emit([*([f"{run_id}: {why}"] if why else []), _in_background(run_id)], sys.stderr)
         return 101
     if not status.phase.is_terminal:
         emit([_in_background(run_id)], stream)

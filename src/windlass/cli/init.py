@@ -178,12 +178,13 @@ def schema(targets: bool, cluster: bool, printed_by: str | None) -> int:
     """
     if sum((targets, cluster, printed_by is not None)) > 1:
         raise click.UsageError("--targets, --cluster and --printed-by are different schemas; ask for one")
-    if printed_by:
+    if printed_by is not None:
         from windlass.views.schema import PRINTED, schema_of
 
-        if printed_by not in PRINTED:
+        name = "-".join(printed_by.split()).replace("checkpoints-list", "checkpoints")
+        if name not in PRINTED:
             raise click.UsageError(f"--printed-by {printed_by}: there are schemas of {', '.join(PRINTED)}")
-        found = schema_of(printed_by)
+        found = schema_of(name)
     else:
         from windlass.spec.schema import cluster_schema, job_schema, targets_schema
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import importlib
 import itertools
@@ -21,6 +22,10 @@ from windlass.errors import WindlassError, near
 gc.set_threshold(100_000, 20, 20)
 # The end of an interpreter looks for garbage among all objects, a seventh of the time of `ps --on`.
 atexit.register(gc.freeze)
+
+
+UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""Errors of a write to an open file."""
 
 
 class Entry(NamedTuple):
@@ -142,6 +147,7 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    _open_streams()
     arguments = sys.argv[1:] if argv is None else argv
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
@@ -169,10 +175,25 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _open_streams() -> None:
+    """Open the standard streams that the caller has closed: else a file of ours would get their numbers."""
+    names = ("stdin", "stdout", "stderr")
+    for number, name in enumerate(names):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
 def _of_file(error: Exception) -> WindlassError | None:
     """A file or folder that cannot be used as the message of an error; None for any other exception."""
-    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+    if not isinstance(error, OSError) or error.strerror is None:
         return None
+    if error.filename is None:  # of an open file, most often standard output
+        hint = "is there space for the output, and below WINDLASS_HOME? --debug shows the trace"
+        return WindlassError(f"cannot write: {error.strerror}", hint) if error.errno in UNWRITABLE else None
     hint = "check who owns it, and WINDLASS_HOME if it is below that; --debug shows the trace"
     return WindlassError(f"{error.filename}: {error.strerror}", hint)
 

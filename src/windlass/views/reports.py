@@ -16,6 +16,7 @@ from windlass.runs.events import EMPTY, CheckpointChanged, Entry
 from windlass.runs.ledger import Billed, Cost, Ledger, Restart
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
+from windlass.worker.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,42 @@ class TargetView:
     """The file that names it; null for `local` where none does."""
     settings: Mapping[str, Any]
     """Its other fields, as far as they are not their defaults."""
+
+
+class WarmProcess(Value):
+    """A process from which ranks are forked, or an environment in which none is safe; a field is there where it is
+    known."""
+
+    name: str
+    state: str
+    """`importing`, `ready` or `refused`."""
+    pid: int = 0
+    started_at: float = 0.0
+    """Unix seconds."""
+    python: str = ""
+    """Its interpreter."""
+    modules: tuple[str, ...] = ()
+    """Those that are wanted."""
+    imported: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Modules that are left to the scripts, each with the reason."""
+    trying: tuple[str, ...] = ()
+    """Modules that are tried now."""
+    reads_all: str = ""
+    """The function that has read the whole environment; empty where none has."""
+    forks: int = 0
+    """Nodes that were started from it."""
+    resident_bytes: int = 0
+    why: str = ""
+    """Why it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedWarm:
+    """The warm processes that `warm stop` has ended."""
+
+    stopped: tuple[str, ...]
+    """Their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from windlass.plan.plan import Plan, Step
-from windlass.views import cluster, cluster_pods, platform, prices, reports, run
+from windlass.views import cluster, cluster_pods, platform, prices, reports, rights, run
 from windlass.worker.values import REQUIRED, Value
 
 PRINTED: Final[Mapping[str, Any]] = {
@@ -51,6 +51,8 @@ PRINTED: Final[Mapping[str, Any]] = {
     "check": reports.CheckedJob | reports.CheckedCluster,
     "targets": list[reports.TargetView],
     "target-setup": reports.TargetSetup,
+    "warm-ls": list[reports.WarmProcess],
+    "warm-stop": reports.StoppedWarm,
     "data-copy": reports.DataCopied,
     "data-fetch": reports.DataFetched | reports.DataRecipeList,
     "data-verify": reports.DataVerified,
@@ -67,6 +69,7 @@ PRINTED: Final[Mapping[str, Any]] = {
     "cluster-status": platform.ClusterStatus,
     "cluster-audit": platform.ClusterAudit,
     "cluster-export": platform.ExportedCluster,
+    "cluster-policy": rights.ClusterPolicies,
     "doctor": reports.DoctorReport,
     "error": reports.ErrorReport,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +35,26 @@ def execute(
     except OSError as error:
         raise EngineError(f"{words[0]} cannot be started: {error.strerror}", "windlass doctor") from error
     while True:
-        with contextlib.suppress(KeyboardInterrupt):  # the terminal has signalled the command too
+        try:
             code = child.wait()
             return code if code >= 0 else 128 - code
+        except KeyboardInterrupt:
+            if not _is_in_foreground():  # else the terminal has signalled the command too
+                child.send_signal(signal.SIGINT)
+
+
+def _is_in_foreground() -> bool:
+    """Whether Ctrl-C in the terminal of this process is a signal to it and all that it has started."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _process_of(status: Status, node: int) -> int:
