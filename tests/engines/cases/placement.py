@@ -126,7 +126,7 @@ class Placement(Case):
     def test_environment_is_that_of_torchrun(
         self, harness: Harness, torchrun_environments: dict[int, dict[str, str]]
     ) -> None:
-        ours = harness.finish("environment", nodes=1, procs_per_node=2).json_of_ranks()
+        ours = harness.finish("environment", nodes=1, procs_per_node=2, **self.of_torch).json_of_ranks()
         for rank, theirs in torchrun_environments.items():
             for name, value in theirs.items():
                 if name in OF_TORCHRUN_ALONE or (name == "OMP_NUM_THREADS" and Can.PROCESSES not in harness.way.can):
@@ -140,7 +140,7 @@ class Placement(Case):
     def test_nothing_else_is_added_to_the_environment(
         self, harness: Harness, torchrun_environments: dict[int, dict[str, str]]
     ) -> None:
-        ours = harness.finish("environment", nodes=1, procs_per_node=2).json_of_ranks()
+        ours = harness.finish("environment", nodes=1, procs_per_node=2, **self.of_torch).json_of_ranks()
         for rank, theirs in torchrun_environments.items():
             added = {name for name, value in ours[rank].items() if os.environ.get(name) != value}
             extra = {

@@ -92,7 +92,7 @@ class Resume(Case):
         run.wait()
         harness.engine.resume(run.id, plan_again(harness, run, "fail_then_tell 1", nodes=3))
         assert run.wait().phase is Phase.SUCCEEDED
-        assert {env["WORLD_SIZE"] for env in run.json_of_ranks(attempt=2).values()} == {"3"}
+        assert {env["WINDLASS_WORLD_SIZE"] for env in run.json_of_ranks(attempt=2).values()} == {"3"}
         assert len(run.json_of_ranks(attempt=2)) == 3
         assert (harness.store.plan(run.id)["num_nodes"], run.status.attempts[1].world_size) == (3, 3)
 

@@ -180,7 +180,7 @@ def test_a_job_that_waits_can_be_stopped(harness: Harness, plane: ControlPlane) 
 
 
 def test_logs_that_arrive_after_the_job_has_ended_are_whole(harness: Harness, plane: ControlPlane) -> None:
-    run = harness.start("work_until", "lag", nodes=2).until_ready(2)
+    run = harness.start("work_until", "lag", nodes=2, launcher="plain").until_ready(2)
     plane.has_logs = False
     (harness.home / "cases" / run.id / "lag").touch()
     until(lambda: plane.twin.describe(job_of(run))["TrainingJobStatus"] == "Completed")
@@ -236,7 +236,7 @@ def test_instances_that_are_kept_are_those_of_the_next_job(harness: Harness, pla
 
 
 def test_what_sagemaker_bills_is_of_all_hosts_and_all_attempts(harness: Harness, plane: ControlPlane) -> None:
-    run = harness.start("fail_until", "2", nodes=2, restarts=1)
+    run = harness.start("fail_until", "2", nodes=2, restarts=1, launcher="plain")
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     seconds = [2 * plane.twin.describe(layout.job_name(run.id, number))["BillableTimeInSeconds"] for number in (1, 2)]
     for cost, expected in ((None, None), (Cost(7200.0, "USD", "target aws", {}), 2.0 * sum(seconds))):

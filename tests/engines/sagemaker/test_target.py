@@ -78,7 +78,7 @@ def world(tmp_path: Path) -> Iterator[tuple[Harness, ControlPlane]]:
 @pytest.mark.slow
 def test_the_commands_of_another_machine(world: tuple[Harness, ControlPlane], machine: Machine) -> None:
     harness, _ = world
-    run = harness.start("sleep", "600", nodes=2).until_ready(2)
+    run = harness.start("sleep", "600", nodes=2, launcher="plain").until_ready(2)
     fields = {**FIELDS, "kind": "sagemaker"}
     machine.write("targets.yaml", json.dumps({"aws": {name: fields[name] for name in fields if name != "name"}}))
     listed = machine.windlass("ps", "--on", "aws")
@@ -102,7 +102,7 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
     login = plane.account.arn("user/ada")
     plane.account.policies[login] = policies.of_user(SageMakerTarget(**FIELDS), ACCOUNT, ROLE)
     plane.account.caller = login  # what it prints is enough for all of this
-    run = harness.start("sleep", "600", nodes=2).until_ready(2)
+    run = harness.start("sleep", "600", nodes=2, launcher="plain").until_ready(2)
     with Store(tmp_path / "other") as store:
         other = AccountRuns.connect(store, SageMakerTarget(**FIELDS), here())
         [state] = other.list()
