@@ -62,10 +62,13 @@ class Story:
 QUICK = (
     Story("rank", "succeeded", "failure ok", job=AGAIN),
     Story("pod", "succeeded", "(preemption|node-loss) ok", job={**AGAIN, "kubernetes": {"via": "job"}}),
-    Story("hang", "succeeded", "(hang )+ok", 1, {**AGAIN, "hang": "30s"}),
-    Story("timeout", "failed", "(timeout)?", 1, {**AGAIN, "timeout": "20s"}),
     Story("end", "failed", "failure"),
 )
+LATE = (
+    Story("hang", "succeeded", "(hang )+ok", 1, {**AGAIN, "hang": "30s"}),
+    Story("timeout", "failed", "(timeout)?", 1, {**AGAIN, "timeout": "20s"}),
+)
+"""What `test_a_hang_and_the_time_limit_are_found_without_a_machine` has too."""
 NODE = Story("node", "succeeded", "node-loss ok", 1, {**AGAIN, "kubernetes": {"lost_after": 5}})
 PREEMPTION = Story("preemption", "succeeded", "preemption ok", 2,
                    {**AGAIN, "queue": "narrow", "resources": {"cpus": 0.4}})  # fmt: skip
@@ -226,8 +229,13 @@ def play(
         assert found == view(third, run_id)
 
 
-def test_a_rank_a_pod_a_hang_a_timeout_and_the_end(cluster: Cluster, inside: str, machines: Machines) -> None:
+def test_a_rank_a_pod_and_the_end(cluster: Cluster, inside: str, machines: Machines) -> None:
     play(QUICK, cluster, inside, machines, {"pod": deletes(cluster, inside)})
+
+
+@pytest.mark.nightly
+def test_a_hang_and_a_timeout(cluster: Cluster, inside: str, machines: Machines) -> None:
+    play(LATE, cluster, inside, machines, {})
 
 
 def deletes(cluster: Cluster, namespace: str) -> Callable[[list[dict[str, Any]]], object]:

@@ -18,7 +18,7 @@ from tests.cluster.bed.cluster import Bed, Cluster
 from tests.helpers.until import until
 
 WINDLASS = Path(sys.executable).with_name("windlass")
-NUM_KILLS = 15
+NUM_KILLS = 9
 JOBSETS = "jobsets.jobset.x-k8s.io"
 
 pytestmark = pytest.mark.timeout(600)

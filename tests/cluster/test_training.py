@@ -23,6 +23,7 @@ from tests.cluster.harnesses import digest, harness_on, let_go, opened, pods
 from tests.cluster.stores import pod_store
 from tests.engines.harness import Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
+from tests.helpers.once import once
 
 from windlass.actions import checkpoints, exec_copy
 from windlass.engines.local.engine import LocalEngine
@@ -36,7 +37,7 @@ SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
 LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 LOST_SECONDS = 5
 """How long pods stay on a silent machine; the cluster takes 10 s to call it so."""
-EPOCHS = "10"
+EPOCHS = "5"
 NUM_SAMPLES = 101
 """Of the elastic job's data."""
 NUM_RUNS = 20
@@ -82,7 +83,7 @@ def told(run: Run, kind: str) -> list[dict[str, Any]]:
 def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accuracy_of_this_machine(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    words = ("train.py", "--epochs", "5")
+    words = ("train.py", "--epochs", "2")
     with (
         opened(harness_on(cluster, namespace, tmp_path / "home")) as harness,
         opened(Harness(LOCAL, tmp_path / "local")) as local,
@@ -105,8 +106,12 @@ def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accu
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the weights of a resumable run that nothing happens to; a bed is on this machine, and so is it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with opened(Harness(LOCAL, folder / "home")) as harness:
-        return digest(succeeded(resumable(harness)), "model.safetensors", folder)
+
+    def trained() -> str:
+        with opened(Harness(LOCAL, folder / "home")) as harness:
+            return digest(succeeded(resumable(harness)), "model.safetensors", folder)
+
+    return once(tmp_path_factory, "undisturbed-resumable", trained)
 
 
 @pytest.fixture(scope="module")
@@ -123,20 +128,20 @@ import os, runpy, sys, time
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 2:
-    register_optimizer_step_post_hook(lambda *_: time.sleep(0.1))
+    register_optimizer_step_post_hook(lambda *_: time.sleep(0.2))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 def resumable(harness: Harness, *words: str, base: Path = RESUMABLE, bucket: str = "", **kept: Any) -> Run:
-    """The digits with two ranks on each of two nodes, which save often and may lose anything."""
+    """The digits with a rank on each of two nodes, which save often and may lose anything."""
     fields = {
         "restarts": {"max": 10, "on": ["failure", "preemption", "node-loss"]},
         "checkpoint": {"every": "20 steps", **({"folder": f"s3://{bucket}/saved"} if bucket else {})},
     }
     words = (*words, "train.py", "--epochs", EPOCHS)
-    return harness.start(*words, base=base, grace=10, **SHAPE, **fields, **kept)
+    return harness.start(*words, base=base, grace=10, nodes=2, procs_per_node=1, **fields, **kept)
 
 
 def until_saved(run: Run, attempt: int) -> None:
