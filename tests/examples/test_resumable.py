@@ -49,6 +49,7 @@ def awaits(pid: int, number: signal.Signals) -> bool:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly  # CI stops this example on SageMaker's hosts, and kills it on a cluster
 def test_kills_and_a_stop_leave_the_model_as_it_would_have_been(machine: Machine) -> None:
     # Longer than the example: each kill and stop must come before the end, also where this process waits for a core.
     words = ["run", str(EXAMPLE / "job.yaml"), "--set", "run=train.py --epochs 40"]

@@ -18,7 +18,7 @@ LEAST, MOST = 0.95, 1.25
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="networks are made by root")
-@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("nodes", [pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_bytes_on_the_wire_are_those_of_the_ring_model(nodes: int, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("windlass")), "run", str(JOB), "--nodes", str(nodes)]
     environ = {**os.environ, "WINDLASS_HOME": str(tmp_path)}

@@ -32,6 +32,7 @@ def test_the_files_are_formatted(terraform: dict[str, str]) -> None:  # noqa: F8
     assert Terraform(SOURCE, terraform).run("fmt", "-check", "-recursive", "-diff") == ""
 
 
+@pytest.mark.slow
 def test_the_configuration_is_valid(initialised: Terraform) -> None:
     report = json.loads(initialised.run("validate", "-json"))
     assert report["valid"]

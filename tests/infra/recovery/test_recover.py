@@ -60,6 +60,7 @@ def scene(
         yield Scene(driver, environ, shared_aws)
 
 
+@pytest.mark.nightly  # CI loses the state in `tests/infra/terraform/test_terraform.py`, which has brought a cluster up
 def test_emulated_a_lost_state_is_found_again(scene: Scene) -> None:
     before = {one.address: one.id for one in scene.terraform.state()}
     scene.lose_state()

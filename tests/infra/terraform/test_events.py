@@ -63,7 +63,7 @@ def test_an_unknown_type_is_no_event() -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.dictionaries(
     st.sampled_from(["type", "hook", "change", "resource", "addr", "diagnostic", "changes", "@message", "range"]), inner
-) | st.lists(inner)))  # fmt: skip
+) | st.lists(inner), max_leaves=12))  # fmt: skip
 def test_no_output_raises(value: object) -> None:
     import json
 

@@ -30,6 +30,7 @@ from windlass.infra.terraform import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROLE = "aws_iam_role.node"
+KEY = "a/terraform.tfstate"
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
 
@@ -55,13 +56,13 @@ def scene(shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path) -> It
     shared_aws.client("s3").create_bucket(Bucket=f"{name}-state")
     environ = {**terraform, **shared_aws.environ}
     scene = Scene(ClusterFolder.of(tmp_path, name), environ, shared_aws)
-    backend = S3Backend(f"{name}-state", "a/terraform.tfstate", "us-east-1", endpoint=shared_aws.url)
+    backend = S3Backend(f"{name}-state", KEY, "us-east-1", endpoint=shared_aws.url)
     with scene.folder.locked("test"):
         program.prepare(scene.terraform(), backend)
         yield scene
 
 
-def test_emulated_up_drift_and_down_without_credentials_in_any_file(scene: Scene) -> None:
+def test_emulated_up_a_lost_state_drift_and_down_without_credentials_in_any_file(scene: Scene) -> None:
     scene.environ = {**scene.environ, "AWS_SECRET_ACCESS_KEY": SECRET}
     terraform = scene.terraform()
     assert terraform.init() is False
@@ -77,6 +78,13 @@ def test_emulated_up_drift_and_down_without_credentials_in_any_file(scene: Scene
     for path in files:
         if ".terraform/providers" not in str(path):
             assert SECRET.encode() not in path.read_bytes(), path
+    before = {one.address: one.id for one in terraform.state()}
+    scene.aws.client("s3").delete_object(Bucket=f"{scene.folder.name}-state", Key=KEY)
+    report = program.recovered(terraform, scene.environ)
+    assert report.is_clean
+    assert {one.address for one in report.imported} == set(before)
+    assert {one.address: one.id for one in terraform.state()} == before
+    assert not needs_recovery(scene.folder)
     assert terraform.plan().summary.is_empty
     assert terraform.drift() == ()
     scene.aws.client("iam").delete_role_policy(

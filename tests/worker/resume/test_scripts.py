@@ -110,6 +110,7 @@ def test_a_bare_torch_save_goes_on_after_a_kill_and_ends_with_the_same_weights(h
     assert weights(run) == undisturbed_weights(harness)
 
 
+@pytest.mark.slow
 def test_a_truncated_newest_checkpoint_is_passed_over_with_its_name_and_the_reason(harness: Harness) -> None:
     run = bare(harness, "--hold", "10").until(lambda run: len(checkpoints(run)) >= 2)
     torn: list[str] = []
@@ -140,6 +141,7 @@ def test_where_nothing_was_saved_the_script_starts_anew_with_its_own_arguments(h
     assert told(run, "restored") == []
 
 
+@pytest.mark.slow
 def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(harness: Harness) -> None:
     checkpoint = {"find": "checkpoint-*.pt", "resume": "--resume {path}"}
     run = bare(harness, "--hold", "5", "--steps", "12", procs_per_node=1, checkpoint=checkpoint)
@@ -244,6 +246,7 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # its checkpoint is a file of torch.save, as that of the bare script
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("_libraries")
 def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:

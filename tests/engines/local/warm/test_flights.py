@@ -12,6 +12,7 @@ from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.verdict import Verdict
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 BEGIN = """\
 import datetime, os, sys, threading, time
 import torch
@@ -43,7 +44,7 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(params=[pytest.param("cold", marks=[pytest.mark.slow, pytest.mark.nightly]), "warm"])
+@pytest.fixture(params=[pytest.param("cold", marks=pytest.mark.nightly), "warm"])
 def harness(request: pytest.FixtureRequest) -> Harness:
     found: Harness = request.getfixturevalue(request.param)
     return found
@@ -86,7 +87,6 @@ def test_the_rank_that_skips_a_collective_is_named_with_its_number(harness: Harn
     assert not list(folder.glob("*.ask"))
 
 
-@pytest.mark.slow
 def test_collectives_that_differ_are_both_named(harness: Harness, tmp_path: Path) -> None:
     _, found = hung(harness, tmp_path, "differs")
     assert found.code == "collective-mismatch"
@@ -96,14 +96,12 @@ def test_collectives_that_differ_are_both_named(harness: Harness, tmp_path: Path
     assert "flight recorder: rank 1 called broadcast [4] Float as #6 of the default process group" in found.evidence
 
 
-@pytest.mark.slow
 def test_process_groups_in_different_order_are_told(harness: Harness, tmp_path: Path) -> None:
     _, found = hung(harness, tmp_path, "crosses")
     assert found.code == "collective-mismatch"
     assert found.summary.startswith("ranks wait for each other: rank 0 in all_reduce #1 of process group 1")
 
 
-@pytest.mark.slow
 def test_a_rank_that_leaves_is_told_with_how_far_it_came(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "leaves")
     run.wait()
@@ -113,7 +111,6 @@ def test_a_rank_that_leaves_is_told_with_how_far_it_came(harness: Harness, tmp_p
     assert "flight recorder: rank 1 came to #5" in found.evidence
 
 
-@pytest.mark.slow
 def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
     harness: Harness, tmp_path: Path
 ) -> None:
@@ -125,7 +122,6 @@ def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
     assert "flight recorder: rank 1 came to #5, all_reduce [4] Float" in found.evidence
 
 
-@pytest.mark.slow
 def test_without_a_recorder_the_stacks_say_it_as_before(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "skips", env={"PATIENCE": "4", "TORCH_FR_BUFFER_SIZE": "0"})
     run.wait()

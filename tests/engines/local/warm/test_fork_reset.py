@@ -62,6 +62,7 @@ def differences(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_forked_rank_sees_what_a_new_interpreter_sees(cold: Harness, warm: Harness) -> None:
     for started, forked in both(cold, warm):
         line = forked["seen"]["cmdline"]
@@ -112,6 +113,7 @@ def test_it_sees_what_a_script_started_by_hand_sees(warm: Harness) -> None:
     assert forked["cmdline"][1:] == bare["cmdline"][1:]
 
 
+@pytest.mark.slow
 def test_no_two_ranks_draw_the_same_numbers(warm: Harness) -> None:
     chances = [rank["chance"] for rank in seen(warm).values()]
     for name, value in chances[0].items():
@@ -183,9 +185,8 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["spawn.py", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver.py", "workers.py"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["spawn.py", "forkserver.py", "workers.py"])
 def test_processes_of_its_own_work(cold: Harness, warm: Harness, name: str) -> None:
     started, forked = (harness.finish(name, base=SCRIPTS, procs_per_node=2) for harness in (cold, warm))
     assert [sorted(run.text().splitlines()) for run in (started, forked)] == [sorted(started.text().splitlines())] * 2
