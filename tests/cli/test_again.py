@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.cli.test_json import hold
 from tests.helpers.until import until
 from tests.supervise.test_notify import SECRET, hooked
 
+from windlass.actions.prune import prune
 from windlass.cli.options import complete_run
 from windlass.code.kept import NOT_KEPT
 from windlass.runs.record import Status
@@ -186,6 +188,12 @@ def test_a_shell_completes_ids_and_names_that_several_runs_have(windlass: Call, 
     assert complete_run(None, None, run) == [run]  # type: ignore[arg-type]
 
 
+def test_the_wrong_name_of_a_label_is_named(windlass: Call) -> None:
+    Path("job.yaml").write_text("name: job\ncommand: ['true']\nlabels: {a b: c}\n")
+    assert "job.yaml:3: labels.a b: 'a b' is not the name of a label" in windlass("check").err
+    assert windlass("plan", "--label", "a b=c").err.startswith("error: --label a b=c: 'a b' is not the name of a label")
+
+
 # -- prune ------------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +231,22 @@ def test_prune_keeps_the_only_checkpoints_of_runs_that_can_be_resumed(
     kept = windlass("prune", "--older-than", "30d")
     assert "0 runs removed; 1 kept: windlass resume RUN, or --force" in kept.out
     assert windlass("prune", "--older-than", "30d", "--force").out.splitlines()[-1] == "1 run removed"
+
+
+def test_a_run_that_another_command_removes_meanwhile_is_neither_removed_nor_kept(
+    windlass: Call, home: Path, recorded: Callable[..., str]
+) -> None:
+    gone, old = recorded(DONE, 0), recorded(DONE, 0)
+
+    class Stale(Store):
+        def statuses(self, *, last: int | None = None, unfinished: bool = False) -> list[Status]:
+            found = super().statuses(last=last, unfinished=unfinished)
+            assert windlass("rm", gone).code == 0
+            return found
+
+    with Stale(home) as store:
+        pruned = prune(store, float("inf"), (), now=time.time())
+    assert ([one.id for one in pruned.removed], pruned.kept) == ([old], ())
 
 
 def test_the_end_of_a_run_is_seen_by_a_list_that_is_watched(

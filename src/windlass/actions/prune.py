@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from windlass.actions import runs
-from windlass.errors import UsageError, WindlassError
+from windlass.errors import NoSuchRun, UsageError, WindlassError
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -25,20 +25,25 @@ def prune(
     for status in reversed(store.statuses()):
         if status.ended_at is None or status.ended_at >= before or status.phase not in (phases or TERMINAL):
             continue
-        why = _why_kept(status, store, force=force, is_dry=is_dry)
+        try:
+            why = _why_kept(status, store, force=force, is_dry=is_dry)
+        except NoSuchRun:  # another command has just removed it
+            continue
         found = PrunedRun(status.id, status.phase, now - status.ended_at, why)
         (kept if why else removed).append(found)
     return PrunedRuns(tuple(removed), tuple(kept), is_dry)
 
 
 def _why_kept(status: Status, store: Store, *, force: bool, is_dry: bool) -> str:
-    """Remove a run; returns why it was not removed."""
+    """Remove a run; returns why it was not removed. Raises NoSuchRun."""
     try:
         engine = runs.engine_for(status.id, store)
         if not force:
             runs.require_removable(engine, status.id)
         if not is_dry:
             engine.delete(status.id)
+    except NoSuchRun:
+        raise
     except UsageError as error:
         return error.message.removeprefix(f"{status.id} has ended as {status.phase} and ")
     except WindlassError as error:

@@ -138,7 +138,7 @@ Label = Annotated[
 ]  # fmt: skip
 LabelKey = Annotated[
     StrictStr, _pattern(_LABEL_KEY),
-    _matching(_LABEL_KEY, "the name of a label", "write for example topology.kubernetes.io/zone"),
+    _matching(_LABEL_KEY, "the name of a label", "write for example team or example.com/team"),
 ]  # fmt: skip
 LabelValue = Annotated[
     StrictStr, _pattern(_LABEL_VALUE),

@@ -99,6 +99,8 @@ def problems_of(error: ValidationError, model: type[BaseModel], places: Places) 
     meant: set[str] = set()
     for line in error.errors(include_url=False):
         path = (*places.below, *line["loc"])
+        if path[-1:] == ("[key]",):  # of a mapping: the part before it is the key itself
+            path = path[:-1]
         if line["type"] == "default_factory_not_called":
             continue  # only says that another field is wrong
         context = line.get("ctx", {})
