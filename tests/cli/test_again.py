@@ -191,6 +191,7 @@ def test_a_shell_completes_ids_and_names_that_several_runs_have(windlass: Call, 
 def test_the_wrong_name_of_a_label_is_named(windlass: Call) -> None:
     Path("job.yaml").write_text("name: job\ncommand: ['true']\nlabels: {a b: c}\n")
     assert "job.yaml:3: labels.a b: 'a b' is not the name of a label" in windlass("check").err
+    Path("job.yaml").write_text("name: job\ncommand: ['true']\n")
     assert windlass("plan", "--label", "a b=c").err.startswith("error: --label a b=c: 'a b' is not the name of a label")
 
 

@@ -14,7 +14,7 @@ import jsonschema
 import pexpect
 import pytest
 from ruamel.yaml import YAML
-from tests.cli.conftest import Call
+from tests.cli.conftest import WINDLASS, Call
 
 TRAIN = 'import torch.distributed as dist\nif __name__ == "__main__":\n    dist.init_process_group()\n'
 
@@ -200,3 +200,9 @@ def test_the_picture_names_no_font_file_no_address_and_no_machine() -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.search(r"/(?:tmp|home|root|Users|work)/", text)
     assert len(text) < 100_000
+
+
+def test_a_working_folder_that_was_removed_is_named(windlass: Call, environ: Mapping[str, str]) -> None:
+    command = 'mkdir gone && cd gone && rmdir ../gone && exec "$@" check'
+    done = subprocess.run(["bash", "-c", command, "bash", *WINDLASS], env=environ, capture_output=True, text=True)
+    assert (done.returncode, "gone is not there any more" in done.stderr) == (2, True), done.stderr

@@ -429,3 +429,15 @@ def test_ranks_without_a_stack_are_named() -> None:
 
 def test_of_a_run_that_ended_nothing_is_left_to_look_at() -> None:
     assert failed(TRACE + "ValueError: x\n").not_seen == ()
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"), [("no room\n", "exit code 7; its last line: no room"), ("", "exit code 7, and no output")]
+)
+def test_a_setup_script_that_failed_is_not_called_the_training_script(tail: str, said: str) -> None:
+    rank = RankSeen(0, exit_code=7, ended_at=103.0, tail=tail or "setup failed with exit code 7\n")
+    summary = "exit code 7; its last line: setup failed with exit code 7"
+    case = seen(ranks=[rank], cause={"rank": 0, "summary": summary, "exit_code": 7, "traceback": "", "victims": []})
+    verdict = diagnose(replace(case, plan={"job": {"setup": "exit 7"}})).verdict
+    assert (verdict.code, verdict.summary) == ("setup-failed", f"the setup script of the job ended with {said}")
+    assert diagnose(case).verdict.code == "exit-code"

@@ -79,6 +79,8 @@ def read_job(
 
         shown = what or path.name
         return _changed(ReadyJob(parse_job(read_text(path, shown), shown), path.parent, shown), overrides, rest)
+    if what is None:
+        raise UsageError(f"the working folder {path} is not there any more", "go to the folder of the job first")
     if not os.path.lexists(path):
         hint = near(path.name, _names(path.parent)) or "name a job file or a script: windlass run train.py"
         raise UsageError(f"{what} is not there", hint)

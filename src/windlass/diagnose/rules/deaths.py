@@ -21,6 +21,8 @@ CRASHES: Final = {
     "SIGBUS": ("bus-error", "bus error"),
     "SIGILL": ("illegal-instruction", ""),
 }
+SETUP_FAILED: Final = "setup failed with exit code"
+"""What `worker/setup_step.py` adds to the output of a script that failed."""
 LIMITS: Final = {"SIGXCPU": "its CPU time limit (ulimit -t)", "SIGXFSZ": "its file size limit (ulimit -f)"}
 _ABORT: Final = re.compile(
     r"^(?:\S*[Aa]ssertion .*failed.*|\S+: .*malloc.*|.*(?:corrupted|double free).*|F\d{4} .*)$", re.MULTILINE
@@ -150,6 +152,14 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
         )  # fmt: skip
     elif code == 126 and "ermission denied" in case.text:
         yield case.of_first("permission-denied", "a program may not be run", lines[-1:], "chmod +x on it", 90)
+    elif SETUP_FAILED in str(case.cause.get("summary")) and case.plan.get("job", {}).get("setup"):
+        own = [line for line in lines if not line.startswith(SETUP_FAILED)]
+        said = f"; its last line: {own[-1]}" if own else ", and no output"
+        yield case.of_first(
+            "setup-failed", f"the setup script of the job ended with exit code {code}{said}",
+            [f"exit code {code}, before any rank was started", *own],
+            f"correct setup: in the job file; its output is in the log: windlass logs {case.status.id}", 90,
+        )  # fmt: skip
     elif not lines:
         yield case.of_first(
             "exit-without-output", f"{case.who} ended with exit code {code} and has no output",
