@@ -94,7 +94,8 @@ def _is_nightly(item: pytest.Item) -> bool:
     if way is None or not hasattr(matrix.contract(), getattr(item, "originalname", item.name)):
         return False
     aspects = {aspect for marker in item.iter_markers("differs") for aspect in marker.args}
-    return not (way.is_whole or aspects & way.differs_in) or not (way.has_every_value or _is_first(item))
+    is_said = bool(aspects & way.differs_in) if aspects else way.is_whole
+    return not is_said or not (way.has_every_value or _is_first(item))
 
 
 def _is_first(item: pytest.Item) -> bool:

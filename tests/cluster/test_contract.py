@@ -72,7 +72,7 @@ class TestInside(OnCluster):
     """The supervisor of each run is a pod of its namespace."""
 
     via = "job"
-    way = way("job, supervised inside", frozenset(Aspect), CAN - {Can.EVERY_LINE})
+    way = way("job, supervised inside", frozenset(Aspect) - {Aspect.PROGRAM}, CAN - {Can.EVERY_LINE})
     is_inside = True
 
 

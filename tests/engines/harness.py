@@ -62,6 +62,7 @@ class Aspect(enum.Enum):
     SIGNALS = "how ranks are stopped, and what is left of them"
     OUTPUT = "the way of a line to the log"
     OBJECTS = "what is made for a run, stopped and removed with it"
+    PROGRAM = "what a rank may be and do: the worker's, which is the same wherever it runs"
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class Way:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all cases are run this way: it is no variant of another one."""
-        return self.differs_in == frozenset(Aspect)
+        """Whether it is no variant of another one: all cases are run this way, but for those of its worker."""
+        return self.differs_in >= frozenset(Aspect) - {Aspect.PROGRAM}
 
 
 def needs(*abilities: Can) -> pytest.MarkDecorator:

@@ -23,11 +23,13 @@ class Exits(Case):
         assert (status.phase, status.exit_code) == (Phase.FAILED, code)
         assert status.ranks[0].exit_code == code
 
+    @differs(Aspect.PROGRAM)
     def test_leaving_with_a_text_prints_it_and_fails(self, harness: Harness) -> None:
         run = harness.finish("leave_with_text", "no such data set")
         assert (run.status.exit_code, run.text()) == (1, "no such data set\n")
         assert "no such data set" in (run.status.cause or {})["summary"]
 
+    @differs(Aspect.PROGRAM)
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT], ids=lambda n: n.name)
     def test_death_by_a_signal_reads_as_its_negative(self, harness: Harness, number: signal.Signals) -> None:
         status = harness.finish("die", str(int(number))).status

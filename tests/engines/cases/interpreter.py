@@ -72,6 +72,7 @@ class Interpreter(Case):
         assert (run.text(), run.status.exit_code) == (bare("wrong.py", base=tmp_path).stderr, 1)
         assert (run.status.cause or {})["summary"].startswith("SyntaxError")
 
+    @differs(Aspect.PROGRAM)
     @needs(Can.SCRIPTS)
     def test_the_first_cause_tells_the_whole_chain(self, harness: Harness) -> None:
         cause = harness.finish("broken.py", base=SCRIPTS).status.cause
@@ -79,6 +80,7 @@ class Interpreter(Case):
         assert cause["summary"] == "RuntimeError: no checkpoint"
         assert "KeyError: 'weights'" in cause["traceback"]
 
+    @differs(Aspect.PROGRAM)
     @needs(Can.SCRIPTS)
     def test_processes_can_be_spawned(self, harness: Harness) -> None:
         run = harness.finish("spawn.py", base=SCRIPTS)

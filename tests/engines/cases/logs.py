@@ -54,6 +54,7 @@ class Logs(Case):
         assert [len(line.data) for line in lines] == [13, 3_000_000, 0, 1, 21]
         assert (lines[-1].text, lines[-1].newline) == ("no newline at the end", False)
 
+    @differs(Aspect.PROGRAM)
     @needs(Can.PROGRAMS)
     def test_both_streams_are_in_one_log_in_the_order_of_writing(self, harness: Harness) -> None:
         script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done"

@@ -157,6 +157,7 @@ class Placement(Case):
         env = harness.finish("environment", env={"OWN": value, "EMPTY": ""}).json_of_ranks()[0]
         assert (env["OWN"], env["EMPTY"]) == (value, "")
 
+    @differs(Aspect.PROGRAM)
     def test_the_job_may_set_what_windlass_sets(self, harness: Harness) -> None:
         env = harness.finish("environment", env={"OMP_NUM_THREADS": "7", "PYTHONUNBUFFERED": "0"}).json_of_ranks()[0]
         assert (env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"]) == ("7", "0")
@@ -193,6 +194,7 @@ class Placement(Case):
         env = harness.finish("environment", data=data).json_of_ranks()[0]
         assert env["WINDLASS_DATA_COCO_2017"] == str(tmp_path)
 
+    @differs(Aspect.PROGRAM)
     @needs(Can.PROGRAMS)
     def test_any_program_can_be_a_rank(self, harness: Harness) -> None:
         run = harness.finish(
@@ -201,6 +203,7 @@ class Placement(Case):
         assert sorted(run.text().splitlines()) == ["0 of 2: a  b", "1 of 2: a  b"]
         assert run.status.exit_code == 0
 
+    @differs(Aspect.PROGRAM)
     @needs(Can.PROGRAMS)
     def test_a_program_that_fails_is_the_first_cause(self, harness: Harness) -> None:
         run = harness.finish(command=["sh", "-c", "test $WINDLASS_RANK = 0 && exec sleep 60; exit 9"], procs_per_node=2)

@@ -313,7 +313,7 @@ def test_a_fixed_port_need_not_be_free_outside(house: House) -> None:
 
 @pytest.mark.slow
 @needs_root
-@pytest.mark.parametrize("start", ["warm", "cold"])
+@pytest.mark.parametrize("start", [pytest.param("warm", marks=pytest.mark.nightly), "cold"])
 def test_two_runs_at_once_have_the_same_addresses_and_never_meet(house: House, start: str) -> None:
     runs = [house.start(f"allreduce.py {first} well", start=start) for first in (10, 100)]
     assert [house.wait(run_id).phase for run_id in runs] == [Phase.SUCCEEDED] * 2, [house.text(run) for run in runs]

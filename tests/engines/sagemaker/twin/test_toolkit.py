@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.engines.sagemaker.twin.truth import (
     run_twin,
     run_worker,
 )
+from tests.helpers.once import once
 
 ROOT = Path(__file__).parents[4]
 ENVIRONMENT = ROOT / ".cache/sagemaker-env"
@@ -64,10 +64,9 @@ def environment() -> Path:
 
 @pytest.fixture(scope="module")
 def ran(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """What the ranks of a script have found that was run in a way on so many hosts; once for each."""
+    """What the ranks of a script have found that was run in a way on so many hosts; once for each in all processes."""
 
-    @cache
-    def run(way: str, hosts: int) -> Ranks:
+    def found_by(way: str, hosts: int) -> Ranks:
         home = Home(tmp_path_factory.mktemp(f"{way}-{hosts}"))
         if way == WORKER:
             return run_worker(home, hosts, PROCS[way])
@@ -78,6 +77,11 @@ def ran(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         found, written = run_twin(home, environment, request)
         assert found["TrainingJobStatus"] == "Completed", (found, written)
         return home.model(request["TrainingJobName"])
+
+    def run(way: str, hosts: int) -> Ranks:
+        said = once(tmp_path_factory, f"{way}-on-{hosts}", lambda: json.dumps(found_by(way, hosts)))
+        ranks: Ranks = json.loads(said)
+        return ranks
 
     return run
 
