@@ -441,3 +441,24 @@ def test_a_setup_script_that_failed_is_not_called_the_training_script(tail: str,
     verdict = diagnose(replace(case, plan={"job": {"setup": "exit 7"}})).verdict
     assert (verdict.code, verdict.summary) == ("setup-failed", f"the setup script of the job ended with {said}")
     assert diagnose(case).verdict.code == "exit-code"
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "code"),
+    [
+        ("python: error while loading shared libraries: libpython3.12.so.1.0", "local", "interpreter-broken"),
+        ("Traceback (most recent call last):\nImportError: cannot import name 'cache' from 'functools'", "kubernetes",
+         "interpreter-broken"),
+        ("Traceback (most recent call last):\nKeyError: 1", "local", "worker-broke"),
+        ("waiting for the name digits-0, 5 s so far", "kubernetes", "node-killed"),
+        ("", "local", "node-killed"),
+    ],
+)  # fmt: skip
+def test_a_worker_whose_interpreter_does_not_work_was_not_killed(words: str, engine: str, code: str) -> None:
+    cause = {"summary": "node 0 is gone", "node_lost": 0, "rank": 0, "exit_code": 1, "victims": []}
+    case = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause)
+    case = replace(case, plan={"engine": engine}, nodes=[NodeSeen(0, words)])
+    assert diagnose(case).verdict.code == code
+    begun = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause, more=[("node", {"node": 0})])
+    begun = replace(begun, plan={"engine": engine}, nodes=[NodeSeen(0, words)])
+    assert diagnose(begun).verdict.code in ("node-killed", "worker-broke")

@@ -17,6 +17,8 @@ from windlass.runs.record import DISK_FULL
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
 NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.*)", re.DOTALL)
 NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re.DOTALL)
+CANNOT_IMPORT: Final = ("ImportError", "ModuleNotFoundError", "SyntaxError")
+"""With which a worker ends whose interpreter is too old, or lacks a part of the standard library."""
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
 
@@ -120,6 +122,16 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         return
     output = next((node.words for node in case.nodes if node.node == number), "")
     ranks = named([seen.rank for seen in case.ranks if seen.node == number])
+    if (lines := last_lines(output, 6)) and not _has_begun(case, number):
+        # A pod says other things before its worker begins, which a kill may follow.
+        is_its_own = "Traceback" not in output and case.plan.get("engine") == "local"
+        if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
+            python = case.python or "the interpreter"
+            yield Verdict(
+                "interpreter-broken", f"the worker of node {number} could not start under {python}", None, lines,
+                f"try: {python} --version; set python: to one of Python 3.9 or newer that works", 100,
+            )  # fmt: skip
+            return
     if "Traceback" in output:
         yield Verdict("worker-broke", f"the worker of node {number} crashed, and {ranks} with it", None,
                       last_lines(output, 6), DEFECT, 100)  # fmt: skip
@@ -130,6 +142,17 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         f"see what ended it (kill -9, the kernel for lack of memory: dmesg); then {resumed(case)}; restarts: "
         "{max: 3, on: [node-loss]} does so automatically", 100,
     )  # fmt: skip
+
+
+def _has_begun(case: Observations, node: int) -> bool:
+    """Whether the worker of a node has reported anything in the newest attempt."""
+    begun = False
+    for event in case.events:
+        if event.kind == "attempt":
+            begun = False
+        elif event.kind == "node" and event.data.get("node") == node:
+            begun = True
+    return begun
 
 
 def data_not_staged(case: Observations) -> Iterator[Verdict]:
