@@ -158,8 +158,8 @@ bench-smoke: setup ## every benchmark on this machine once, at its smallest size
 	$(timed) for file in $(filter-out $(BENCH_CLUSTER),$(BENCH)); do $(BIN)/python $$file --smoke || exit 1; done
 
 .PHONY: bench-smoke-cluster
-bench-smoke-cluster: setup ## the same of the benchmarks on a cluster (root; 4 minutes)
-	$(timed) for file in $(BENCH_CLUSTER); do $(BIN)/python $$file --smoke || exit 1; done
+bench-smoke-cluster: setup ## the same of the benchmarks on a cluster, two at once, each on its own (root; 2 minutes)
+	$(timed) printf '%s\n' $(BENCH_CLUSTER) | xargs -P 2 -I FILE $(BIN)/python FILE --smoke
 
 .PHONY: lock
 lock: setup ## resolve the dependencies anew into requirements.lock
