@@ -155,6 +155,7 @@ def test_a_note_is_shown_replaced_and_removed(windlass: Call, recorded: Callable
     assert "\x1b" not in windlass("status", run).out
     assert windlass("note", run, "--remove").out == f"{run} has no note\n"
     assert windlass("note", run, "x" * 4001).code == 2
+    assert "--remove removes" in windlass("note", run, " ").err
     assert windlass("note", "nothing", "x").code == 102
 
 

@@ -143,6 +143,13 @@ def test_output_to_a_full_disk_is_an_error_that_is_named(
     assert "internal error" not in done.stderr
 
 
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback(environ: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    begun = {**environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*WINDLASS, "ps"], env=begun, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

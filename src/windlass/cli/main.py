@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import click
+try:
+    import click
 
-import windlass
-from windlass.errors import WindlassError, near
+    import windlass
+    from windlass.errors import WindlassError, near
+except KeyboardInterrupt:  # on a slow file system imports take seconds
+    sys.exit(130)
 
 # A command makes many objects while it imports and few afterwards: collections with the usual thresholds take a tenth
 # of its start.
