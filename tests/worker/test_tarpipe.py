@@ -130,7 +130,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     hostile = stream(("root", None), ("root/door/evil", b"evil"), ("root/door", None), ("root/file", b"mine"))
     found = tarpipe.receive(hostile, str(into), "x")
     assert names(outside) == set()
-    assert found.left_out == ["root/door/evil: goes through a link", "root/door: a link is there"]
+    assert found.left_out == ["door/evil: goes through a link", "door: a link is there"]
     assert not (into / "x" / "file").is_symlink()
     assert (into / "x" / "file").read_text() == "mine"
 
@@ -139,7 +139,7 @@ def test_a_link_of_the_stream_itself_is_made_after_all_files(tmp_path: Path) -> 
     found = tarpipe.receive(
         stream(("root", None), ("root/a", "b"), ("root/a/evil", b"x"), ("root/b", None)), str(tmp_path / "into"), "x"
     )
-    assert found.left_out == ["root/a: something else is there"]
+    assert found.left_out == ["a: something else is there"]
     assert (tmp_path / "into" / "a" / "evil").read_text() == "x"
 
 

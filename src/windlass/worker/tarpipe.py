@@ -30,6 +30,11 @@ class Received:
         self.left_out: list[str] = []
         """Entries that were not made, each with the reason."""
 
+    def leave_out(self, name: str, why: str) -> None:
+        """Note an entry that is not made, by its name below the copied folder."""
+        shown = name[len(ROOT) + 1 :] if name.startswith(f"{ROOT}/") else name
+        self.left_out.append(f"{shown}: {why}")
+
 
 def send(path: str, out: IO[bytes]) -> None:
     """Write what is at `path` to `out`. Raises OSError."""
@@ -78,7 +83,7 @@ def receive(
             if parts is None:
                 found.left_out.append(f"{member.name}: leads out")
             elif not _is_plain(into, parts[:-1]):
-                found.left_out.append(f"{member.name}: goes through a link")
+                found.leave_out(member.name, "goes through a link")
             elif member.isdir():
                 _make_folder(os.path.join(into, *parts), found, member.name)
             elif member.isreg():
@@ -88,7 +93,7 @@ def receive(
             elif member.issym():
                 links.append((parts, member.linkname, member.name))
             else:
-                found.left_out.append(f"{member.name}: neither file, folder nor link")
+                found.leave_out(member.name, "neither file, folder nor link")
         if not links and not found.files and not found.left_out and not os.path.isdir(into):
             raise tarfile.ReadError("nothing has come")
     for parts, target, shown in links:  # last of all, so that nothing is written through one
@@ -111,7 +116,7 @@ def _is_plain(into: str, parts: list[str]) -> bool:
 
 def _make_folder(path: str, found: Received, shown: str) -> None:
     if os.path.islink(path) and path != found.path:
-        found.left_out.append(f"{shown}: a link is there")
+        found.leave_out(shown, "a link is there")
     else:
         os.makedirs(path, exist_ok=True)
 
@@ -144,9 +149,9 @@ def _write(path: str, member: tarfile.TarInfo, tar: tarfile.TarFile, found: Rece
 def _make_link(into: str, parts: list[str], target: str, shown: str, found: Received) -> None:
     path = os.path.join(into, *parts)
     if not parts or leads_out(len(parts) - 1, target):
-        found.left_out.append(f"{shown}: a link that leads out, to {target}")
+        found.leave_out(shown, f"a link that leads out, to {target}")
     elif not _is_plain(into, parts[:-1]) or (os.path.isdir(path) and not os.path.islink(path)):
-        found.left_out.append(f"{shown}: something else is there")
+        found.leave_out(shown, "something else is there")
     else:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.lexists(path):
