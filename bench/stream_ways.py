@@ -200,7 +200,7 @@ WAYS: dict[str, Callable[[str, str, int], Loader]] = {
 }  # fmt: skip
 IMPORTS = {
     "s3torchconnector": "s3torchconnector", "litdata": "litdata", "mosaicml": "streaming",
-    "windlass": "windlass.train.stream.s3", "local": "torch.utils.data",
+    "windlass": "windlass.train.stores.s3", "local": "torch.utils.data",
 }  # fmt: skip
 
 

@@ -98,6 +98,8 @@ def _pass_on(handler: BaseHTTPRequestHandler, behind: S3Server, signer: _Signer)
 
 def _request(handler: BaseHTTPRequestHandler, behind: S3Server) -> AWSRequest:
     asked = {name: handler.headers[name] for name in ASKED if name in handler.headers}
+    if handler.headers.get("x-goog-if-generation-match") == "0":  # there is no such object
+        asked["If-None-Match"] = "*"
     return AWSRequest(handler.command, f"{behind.endpoint}{_canonical(handler.path)}", asked)
 
 

@@ -129,9 +129,10 @@ env: {RANK: 1, DEBUG: yes, FLAG: true, A-B: x}
 
 
 def test_a_source_that_cannot_be_streamed_is_refused() -> None:
-    text = "name: a\nrun: b.py\ndata: [{name: d, source: 'gs://bucket/d', via: stream}]\n"
+    text = "name: a\nrun: b.py\ndata: [{name: d, source: 'hf://bucket/d', via: stream}]\n"
     assert problems(text) == [
-        "job.yaml:3: data[0].via: is stream, but the source is in gs:// (streams are read from s3:// and from folders)"
+        "job.yaml:3: data[0].via: is stream, but the source is in hf:// (streams are read from s3://, gs:// and az://, "
+        "and from folders)"
     ]
 
 

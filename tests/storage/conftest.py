@@ -1,4 +1,4 @@
-"""An S3 server for the tests of storage: one for each test process, and a bucket and a proxy for each test."""
+"""Servers of stores for the tests of storage: one for each test process, and a bucket and a proxy for each test."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from tests.servers.azurite import Azurite, azurite
+from tests.servers.emulated_gcs import EmulatedGcs, emulated_gcs
 from tests.servers.faulty import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server, s3_server
+from tests.storage.other_stores import Store
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +33,29 @@ def bucket(server: S3Server) -> Iterator[str]:
 def proxy(server: S3Server) -> Iterator[FaultProxy]:
     with fault_proxy(server.port) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    folder = tmp_path_factory.mktemp("azurite") / "blobs"
+    with azurite(folder) as found:
+        yield found
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def google(server: S3Server) -> Iterator[EmulatedGcs]:
+    with emulated_gcs(server) as found:
+        yield found
+
+
+@pytest.fixture(params=["az", pytest.param("gs", marks=pytest.mark.nightly)])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "az":
+        azure, bucket = request.getfixturevalue("azure"), f"b{secrets.token_hex(6)}"
+        azure.make_container(bucket)
+    else:
+        bucket = request.getfixturevalue("bucket")
+    server = azure if request.param == "az" else request.getfixturevalue("google")
+    with fault_proxy(server.port) as proxy:
+        yield Store(request.param, server, bucket, proxy)

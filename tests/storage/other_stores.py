@@ -32,6 +32,12 @@ class Store:
         """Behind the back of the command."""
         obstore.put(self._opened(), key, data)
 
+    def get(self, key: str) -> bytes:
+        return bytes(obstore.get(self._opened(), key).bytes())
+
+    def remove(self, key: str) -> None:
+        obstore.delete(self._opened(), key)
+
     def listed(self) -> set[str]:
         return {one["path"] for batch in obstore.list(self._opened()) for one in batch}
 

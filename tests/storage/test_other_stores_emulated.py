@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import random
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +18,9 @@ from pathlib import Path
 import pytest
 from tests.helpers.machine import WINDLASS
 from tests.helpers.until import until
-from tests.servers.azurite import Azurite, azurite
-from tests.servers.emulated_gcs import EmulatedGcs, emulated_gcs
-from tests.servers.faulty import BUSY, PASS, Fault, Request, fault_proxy
+from tests.servers.azurite import Azurite
+from tests.servers.emulated_gcs import emulated_gcs
+from tests.servers.faulty import BUSY, PASS, Fault, Request
 from tests.servers.s3 import S3Server
 from tests.storage.other_stores import Gate, Store, journaled, num_parts
 from tests.storage.sets import Data, Done, assert_equal, names
@@ -47,36 +45,10 @@ NO_METADATA = {"GCE_METADATA_HOST": "127.0.0.1:9", "GCE_METADATA_IP": "127.0.0.1
 """A machine of Google's that runs these tests would have credentials."""
 
 
-@pytest.fixture(scope="session")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
-    folder = tmp_path_factory.mktemp("azurite") / "blobs"
-    with azurite(folder) as found:
-        yield found
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="session")
-def google(server: S3Server) -> Iterator[EmulatedGcs]:
-    with emulated_gcs(server) as found:
-        yield found
-
-
 BOTH = pytest.mark.parametrize("store", ["az", "gs"], indirect=True)
 """What CI tries of each; all else of the second, which differs by the words of its errors, a night."""
 AZURE = pytest.mark.parametrize("store", ["az"], indirect=True)
 GOOGLE = pytest.mark.parametrize("store", ["gs"], indirect=True)
-
-
-@pytest.fixture(params=["az", pytest.param("gs", marks=pytest.mark.nightly)])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    if request.param == "az":
-        azure, bucket = request.getfixturevalue("azure"), f"b{secrets.token_hex(6)}"
-        azure.make_container(bucket)
-    else:
-        bucket = request.getfixturevalue("bucket")
-    server = azure if request.param == "az" else request.getfixturevalue("google")
-    with fault_proxy(server.port) as proxy:
-        yield Store(request.param, server, bucket, proxy)
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from windlass.code.pack import Packed
     from windlass.spec.job import Job
 
-PARTS: Final = ("__init__.py", "worker", "train", "s3")
-"""The parts of the package, under its own name. They need the standard library alone."""
+PARTS: Final = ("__init__.py", "worker", "train", "s3", "gs_az")
+"""The parts of the package, under its own name. They need the standard library alone, but for stores that obstore
+reaches."""
 MAX_BYTES: Final = 512 << 20
 """Code before it is compressed, where a store carries it."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import random
 import re
 import socket
 import ssl
@@ -32,13 +31,11 @@ from windlass.s3.errors import (
     StoreError,
 )
 from windlass.s3.proxy import Route, connect, proxy_of
+from windlass.s3.retry import repeated
 from windlass.s3.signature import path_of, query_of, signed
 
 SECONDS = 20
 """Without a byte, after which a request is repeated."""
-TRIES = 8
-FIRST_PAUSE_SECONDS = 0.1
-MAX_PAUSE_SECONDS = 10.0
 PASSING = frozenset(
     ("SlowDown", "Throttling", "RequestTimeout", "InternalError", "ServiceUnavailable", "RequestTimeTooSkewed")
 )
@@ -114,14 +111,7 @@ class Bucket:
         """The answer to a request about an object, or with an empty `key` about the bucket; repeated while the store is
         busy. Raises Missing, Denied, Changed where a condition of the headers does not hold, Busy, and StoreError.
         """
-        for number in range(TRIES):
-            try:
-                return self.send_once(method, key, query, headers, body)
-            except Busy:
-                if number == TRIES - 1:
-                    raise
-                self._sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
-        raise AssertionError("unreachable")
+        return repeated(lambda: self.send_once(method, key, query, headers, body), sleep=self._sleep)
 
     def send_once(
         self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 
 from windlass.s3.bucket import Bucket
-from windlass.s3.objects import BLOCK_BYTES, ObjectFile
+from windlass.s3.objects import BLOCK_BYTES, opened
 
 
 def fetch(address: str, path: str) -> None:
     """Write the object at `s3://bucket/key` to a file. Raises OSError."""
     bucket, _, key = address.partition("://")[2].partition("/")
-    with ObjectFile(Bucket(bucket), key) as source, open(path, "wb") as file:
+    with opened(Bucket(bucket), key) as source, open(path, "wb") as file:
         shutil.copyfileobj(source, file, BLOCK_BYTES)

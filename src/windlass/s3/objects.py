@@ -8,7 +8,7 @@ import contextlib
 import io
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -87,16 +87,34 @@ def parsed(bucket: Bucket, key: str, answer: Answer) -> ElementTree.Element:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-class ObjectFile(io.RawIOBase):
-    """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises StoreError."""
+def head(bucket: Bucket, key: str) -> Object:
+    """What is known of an object, but for when it was changed. Raises Missing, StoreError."""
+    headers = bucket.send("HEAD", key).headers
+    return Object(key, int(headers.get("content-length") or 0), headers.get("etag") or "")
 
-    def __init__(self, bucket: Bucket, key: str) -> None:
-        """Raises Missing."""
-        answer = bucket.send("HEAD", key)
-        self.name = f"s3://{bucket.name}/{key}"
-        self._bucket, self._key = bucket, key
-        self._etag = answer.headers.get("etag") or ""
-        self._size = int(answer.headers.get("content-length") or 0)
+
+def opened(bucket: Bucket, key: str) -> ObjectFile:
+    """An object as a file. Raises Missing, StoreError."""
+    one, name = head(bucket, key), f"s3://{bucket.name}/{key}"
+
+    def fetch(start: int, length: int) -> bytes:
+        headers = {"range": f"bytes={start}-{start + length - 1}", **({"if-match": one.etag} if one.etag else {})}
+        for _ in range(2):
+            data = bucket.send("GET", key, headers=headers).body
+            if len(data) == length:
+                return data
+        raise Busy(f"{length} bytes were asked for, {len(data)} came", name)
+
+    return ObjectFile(name, one.size, fetch)
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises what `fetch` does."""
+
+    def __init__(self, name: str, size: int, fetch: Callable[[int, int], bytes]) -> None:
+        """`fetch(start, length)` gives so many bytes of the object, in any thread."""
+        self.name = name
+        self._size, self._fetch = size, fetch
         self._at = 0
         self._block, self._block_at = memoryview(b""), 0
         self._ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
@@ -144,23 +162,17 @@ class ObjectFile(io.RawIOBase):
         if self._pool is None and self._size - self._at > BLOCK_BYTES:
             self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
         if self._pool is None:
-            return self._fetch(self._at)
+            return self._block_from(self._at)
         if not self._ahead or self._ahead_at - len(self._ahead) * BLOCK_BYTES != self._at:
             self._ahead.clear()  # it is read elsewhere now
             self._ahead_at = self._at
         while len(self._ahead) < AT_ONCE and self._ahead_at < self._size:
-            self._ahead.append(self._pool.submit(self._fetch, self._ahead_at))
+            self._ahead.append(self._pool.submit(self._block_from, self._ahead_at))
             self._ahead_at += BLOCK_BYTES
         return self._ahead.popleft().result()
 
-    def _fetch(self, begin: int) -> bytes:
-        end = min(begin + BLOCK_BYTES, self._size)
-        headers = {"range": f"bytes={begin}-{end - 1}", **({"if-match": self._etag} if self._etag else {})}
-        for _ in range(2):
-            data = self._bucket.send("GET", self._key, headers=headers).body
-            if len(data) == end - begin:
-                return data
-        raise Busy(f"{end - begin} bytes were asked for, {len(data)} came", self.name)
+    def _block_from(self, start: int) -> bytes:
+        return self._fetch(start, min(BLOCK_BYTES, self._size - start))
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -181,7 +193,7 @@ def write(bucket: Bucket, key: str, pieces: Iterable[Body]) -> None:
 
     At most some parts of `PART_BYTES` are in memory.
     """
-    parts = _parts(pieces)
+    parts = parts_of(pieces)
     first = next(parts, b"")
     second = next(parts, None)
     if second is None:
@@ -197,7 +209,8 @@ def write(bucket: Bucket, key: str, pieces: Iterable[Body]) -> None:
         raise
 
 
-def _parts(pieces: Iterable[Body]) -> Iterator[bytes]:
+def parts_of(pieces: Iterable[Body]) -> Iterator[bytes]:
+    """The same bytes in parts of about `PART_BYTES`, at least so many but for the last one."""
     part = bytearray()
     for piece in pieces:
         part += piece

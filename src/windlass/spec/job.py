@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from windlass.gs_az import KINDS
 from windlass.spec.labels import is_reserved
 from windlass.spec.names import (
     Env,
@@ -166,6 +167,12 @@ class Job(Document):
     """Options of the Kubernetes engine."""
     sagemaker: SageMakerOptions = SageMakerOptions()
     """Options of the SageMaker engine."""
+
+    def needs_obstore(self) -> Iterator[str]:
+        """The addresses that its ranks reach by obstore: in Google's or Azure's stores."""
+        streamed = [data.source for data in self.data if data.is_streamed]
+        found = [*streamed, *([self.checkpoint.folder] if self.checkpoint.folder else [])]
+        return (one for one in found if one.partition("://")[0] in KINDS)
 
     @property
     def outputs_scheme(self) -> str:

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from windlass.gs_az import KINDS
 from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList, Word
 from windlass.spec.places import Places, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
@@ -73,6 +74,10 @@ def in_s3(address: str | None, what: str) -> str | None:
     if address is not None and not re.match(r"s3://[^/]", address):
         raise refuse(f"is {address}, and {what} in S3", "write s3://BUCKET/PREFIX, or leave it out")
     return address
+
+
+STORES: Final = ("s3", *KINDS)
+"""Schemes of object stores that a training script reads and writes by itself."""
 
 
 class NodeRange(Part):
@@ -177,8 +182,9 @@ class Data(Part):
     @classmethod
     def _can_be_streamed(cls, via: str, info: ValidationInfo) -> str:
         scheme, is_url, _ = info.data.get("source", "").partition("://")
-        if via == "stream" and is_url and scheme not in ("s3", "file"):
-            raise refuse(f"is stream, but the source is in {scheme}://", "streams are read from s3:// and from folders")
+        if via == "stream" and is_url and scheme not in (*STORES, "file"):
+            known = "streams are read from s3://, gs:// and az://, and from folders"
+            raise refuse(f"is stream, but the source is in {scheme}://", known)
         return via
 
     @model_validator(mode="after")
@@ -226,8 +232,8 @@ class Checkpoint(Part):
     keep: Annotated[StrictInt, Field(ge=1, le=100_000)] = 3
     """Checkpoints kept, the newest first. Default 3: the last one can be torn by the crash that made it needed."""
     folder: Location | None = None
-    """Where `windlass.train` keeps them: `s3://bucket/checkpoints/`, in which each run has a folder. Default: with the
-    run; on a cluster, with its results."""
+    """Where `windlass.train` keeps them: `s3://bucket/checkpoints/`, `gs://…` or `az://…`, in which each run has a
+    folder. Default: with the run; on a cluster, with its results."""
     find: Line | None = None
     """Files or folders that the script itself saves: `checkpoint-*`, in `$WINDLASS_CHECKPOINT_DIR`. Default: none."""
     resume: Line | None = Field(default=None, validate_default=True)
@@ -236,8 +242,11 @@ class Checkpoint(Part):
 
     @field_validator("folder")
     @classmethod
-    def _is_in_s3(cls, folder: str | None) -> str | None:
-        return in_s3(folder, "checkpoints are kept in the run's own folder or")
+    def _is_in_a_store(cls, folder: str | None) -> str | None:
+        if folder is not None and not re.match(rf"({'|'.join(STORES)})://[^/]", folder):
+            raise refuse(f"is {folder}, and checkpoints are kept in the run's own folder or in a store",
+                         "write s3://, gs:// or az://BUCKET/PREFIX, or leave it out")  # fmt: skip
+        return folder
 
     @field_validator("find")
     @classmethod

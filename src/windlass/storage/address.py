@@ -8,8 +8,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from windlass.errors import UsageError
+from windlass.gs_az import KINDS
 
-STORES: Final = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "abfs": "az"}
+STORES: Final = {"s3": "s3", **KINDS}
 """Scheme of an address → kind of store."""
 
 

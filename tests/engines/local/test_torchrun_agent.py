@@ -114,6 +114,16 @@ def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     assert "install torch" in notes["torch-missing"].fix
 
 
+def test_an_interpreter_without_obstore_is_named_where_ranks_reach_a_store_by_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
+    job = Job(name="t", run="train.py", python=str(tmp_path / "python"), checkpoint={"folder": "gs://bucket/saved"})
+    facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
+    notes = {note.code: note for note in plan(job, LocalTarget(name="local"), facts, "t-1").notes}
+    assert notes["obstore-missing"].blocks
+    assert "pip install" in notes["obstore-missing"].fix
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "mpi"])
 def test_a_plan_does_not_run_the_interpreter_that_a_job_file_names(tmp_path: Path, launcher: str) -> None:
     (tmp_path / "train.py").touch()

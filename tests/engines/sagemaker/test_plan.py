@@ -136,6 +136,17 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
     assert code in blockers(planned(**fields))
 
 
+def test_other_stores_are_reached_by_a_library_of_the_image_and_not_by_isolated_hosts() -> None:
+    data = [{"name": "digits", "source": "az://bucket/digits/", "via": "stream"}]
+    made = planned(data=data, checkpoint={"folder": "gs://bucket/saved"})
+    assert not blockers(made)
+    [note] = [one for one in made.notes if one.code == "ranks-obstore"]
+    assert "az://bucket/digits/" in note.message
+    assert {"data-isolated", "checkpoint-isolated"} <= set(
+        blockers(planned(data=data, checkpoint={"folder": "gs://bucket/saved"}, target=ISOLATED))
+    )
+
+
 def test_isolated_hosts_get_and_give_what_sagemaker_moves_itself() -> None:
     data = [{"name": "digits", "source": "s3://bucket/digits/"}]
     made = planned(data=data, checkpoint={"every": "10 steps"}, target=ISOLATED)

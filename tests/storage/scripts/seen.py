@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from windlass.train import stream
-from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint import Checkpoint, files
 from windlass.train.sampler import BatchSampler
 
 EPOCHS = 2
@@ -71,8 +71,8 @@ def die_here(args: argparse.Namespace, place: str, due: int) -> None:
     mark = args.folder / f"killed-{place}"
     if place in args.kill and not mark.exists():
         mark.touch()
-        folder = Path(os.environ["WINDLASS_CHECKPOINT_DIR"])
-        while not list(folder.glob(f"step-{due:08d}-*/manifest.json")):
+        folder = os.environ["WINDLASS_CHECKPOINT_DIR"]
+        while not any(one.complete and one.step == due for one in files.list_checkpoints(folder)):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 

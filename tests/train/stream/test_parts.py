@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.train.stream.sources import Memory, open_in, pictures, tar_of
 
+from windlass.s3.retry import TRIES, repeated
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import Parts, combined
 from windlass.storage.manifest import File, Manifest
 from windlass.train.stream.errors import Busy, StreamError
 from windlass.train.stream.manifest import listed
 from windlass.train.stream.reader import BLOCK_BYTES, Span, _near, digest_of
-from windlass.train.stream.retry import TRIES, repeated
 from windlass.train.stream.tables import BadTables, Strings, Tables, write
 from windlass.train.stream.tar import RangeFile, members
 
@@ -149,7 +149,7 @@ def test_each_span_is_read_by_one_request_that_has_all_of_it(spans: list[Span]) 
 def test_a_store_that_stays_busy_is_given_up_with_its_own_words() -> None:
     pauses: list[float] = []
     with pytest.raises(Busy, match="503"):
-        repeated(_busy, pauses.append)
+        repeated(_busy, busy=Busy, sleep=pauses.append)
     assert len(pauses) == TRIES - 1
     assert pauses[-1] > pauses[0]
 

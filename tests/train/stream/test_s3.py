@@ -8,8 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from windlass.train.stores.s3 import S3Store
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
-from windlass.train.stream.s3 import S3Source
+from windlass.train.stream.in_store import StoreSource
+from windlass.train.stream.opening import open_source
 from windlass.train.stream.source import Object
 
 ONE = Object("a.txt", 10, '"1"')
@@ -51,10 +53,10 @@ class Store:
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, args=(0.01,)).start()
 
-    def source(self, **environ: str) -> S3Source:
+    def source(self, **environ: str) -> StoreSource:
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-to-be-told"}
         endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
-        return S3Source("bucket", "set", {**keys, "AWS_ENDPOINT_URL_S3": endpoint, **environ})
+        return StoreSource(S3Store("bucket", {**keys, "AWS_ENDPOINT_URL_S3": endpoint, **environ}), "set")
 
 
 @pytest.fixture
@@ -147,6 +149,7 @@ def test_without_keys_what_is_missing_is_named(store: Store, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://store"])
-def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
+def test_an_endpoint_that_is_none_is_refused(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
     with pytest.raises(StreamError, match=r"write http://host:port"):
-        S3Source("bucket", "set", {"AWS_ENDPOINT_URL_S3": endpoint})
+        open_source("s3://bucket/set")

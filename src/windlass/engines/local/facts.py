@@ -74,6 +74,8 @@ class Facts:
     """Whether the extra `data` is installed; read only for jobs that need it."""
     has_torch: bool = False
     """Whether the script's interpreter has torch; read only for jobs that need it."""
+    has_obstore: bool = True
+    """Whether it has obstore; read only for jobs that need it."""
 
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
@@ -105,7 +107,8 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         metadata_endpoint=find_metadata(environ),
         has_data_extra=not (job.outputs_scheme or any(data.is_staged for data in job.data))
         or find_spec("obstore") is not None,
-        has_torch=job.local.agent == "torchrun" and _may_have_torch(python, environ),
+        has_torch=job.local.agent == "torchrun" and _may_have(python, "torch", environ),
+        has_obstore=not any(job.needs_obstore()) or _may_have(python, "obstore", environ),
     )
 
 
@@ -204,8 +207,8 @@ def _is_open_mpi(environ: Mapping[str, str]) -> bool:
     return path is not None and b"Open MPI" in _ask([path, "--version"])
 
 
-def _may_have_torch(python: Path, environ: Mapping[str, str]) -> bool:
-    """False only for an interpreter whose packages lie where they usually do, and torch is not one of them.
+def _may_have(python: Path, package: str, environ: Mapping[str, str]) -> bool:
+    """False only for an interpreter whose packages lie where they usually do, and this is not one of them.
 
     Its files are searched: a plan does not run the interpreter that a job file names.
     """
@@ -221,7 +224,7 @@ def _may_have_torch(python: Path, environ: Mapping[str, str]) -> bool:
     elif "include-system-site-packages = false" not in (prefixes[0] / "pyvenv.cfg").read_text():
         return True
     folders = [folder for one in prefixes for folder in one.glob("lib*/python3*/*-packages")]
-    return not folders or any((folder / "torch").is_dir() or _leads_on(folder) for folder in folders)
+    return not folders or any((folder / package).is_dir() or _leads_on(folder) for folder in folders)
 
 
 def _leads_on(folder: Path) -> bool:

@@ -11,6 +11,7 @@ from windlass.engines import netns
 from windlass.engines.local import launchers
 from windlass.engines.local.facts import Facts
 from windlass.errors import PlanError, Problem
+from windlass.gs_az import INSTALL
 from windlass.plan import arguments
 from windlass.plan.accelerate import lone_ranks
 from windlass.plan.environment import contract, known_at_start
@@ -255,6 +256,10 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     if job.local.agent == "torchrun" and facts.python_found and not facts.has_torch:
         yield _blocker("torch-missing", f"local.agent: torchrun, and {facts.python} has no torch",
                        "install torch there, set python: to one that has it, or leave local.agent out")  # fmt: skip
+    if not facts.has_obstore and facts.python_found and not job.setup:
+        address = next(job.needs_obstore())
+        yield _blocker("obstore-missing", f"ranks reach {address} by obstore, which {facts.python} lacks",
+                       f"{INSTALL} there, or set python: to one that has it")  # fmt: skip
     if job.local.netns:
         yield from _network_refusals(job, facts)
     yield from _data_refusals(job, facts)
@@ -286,7 +291,7 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
                            "leave it out: the set is copied to the cache of this machine; or: via: stream")  # fmt: skip
         elif data.scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
             yield _blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
-                           "pip install 'obstore<0.13'")  # fmt: skip
+                           INSTALL)  # fmt: skip
 
 
 def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
@@ -295,7 +300,7 @@ def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     if scheme and scheme not in (*STORES, "file"):
         yield _blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
     elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
-        yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", "pip install 'obstore<0.13'")
+        yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:

@@ -9,6 +9,7 @@ from windlass.engines.sagemaker import instances, layout
 from windlass.engines.sagemaker.facts import Facts
 from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel
 from windlass.plan.plan import Note
+from windlass.plan.stores import image_notes
 from windlass.spec.targets import SageMakerTarget
 
 if TYPE_CHECKING:
@@ -82,13 +83,13 @@ def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
         yield _blocker("secrets", "secrets: hosts with network_isolation do not reach Secrets Manager",
                        fix.format("them"))  # fmt: skip
     for data in job.data:
-        if data.is_streamed and data.scheme == "s3":
+        if data.is_streamed and data.scheme not in ("", "file"):
             message = (
                 f"data {data.name}: hosts with network_isolation do not reach {data.source}, which via: stream reads"
             )
             yield _blocker("data-isolated", message, "set via: copy, or network_isolation: false")
     folder = checkpoint_folder(shape.storage, shape.run_id, job)
-    if not folder.startswith("s3://"):
+    if "://" not in folder:
         return
     message = f"checkpoint: hosts with network_isolation do not reach {folder}"
     if job.checkpoint.every is not None or job.checkpoint.folder is not None:
@@ -115,6 +116,7 @@ def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
 
 def warnings(job: Job, target: Target) -> Iterator[Note]:
     """What the job gets otherwise than it may expect, and what it costs."""
+    yield from image_notes(job)
     if job.grace > STOP_SECONDS:
         yield Note("grace", f"grace: SageMaker ends containers {STOP_SECONDS} s after SIGTERM, and the job asks for "
                    f"{job.grace:g} s", "save checkpoints more often")  # fmt: skip

@@ -58,10 +58,10 @@ def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
 def get(address: str, name: str, home: Path) -> bytes:
     """A small file of S3 below an address. Raises EngineError."""
     from windlass.s3.bucket import Bucket
-    from windlass.s3.objects import ObjectFile
+    from windlass.s3.objects import opened
 
     found = Address.parse(address, home)
-    with _said(f"{address}{name} cannot be read"), ObjectFile(Bucket(found.bucket), found.key(name)) as file:
+    with _said(f"{address}{name} cannot be read"), opened(Bucket(found.bucket), found.key(name)) as file:
         return file.read()
 
 

@@ -44,8 +44,8 @@ class Checkpoint:
     Making one is collective where torch.distributed is initialised: all ranks make it, and in the same order.
 
     Args:
-        folder: where checkpoints are kept: a path, or `s3://bucket/prefix`. Default `$WINDLASS_CHECKPOINT_DIR`, else
-            `checkpoints`.
+        folder: where checkpoints are kept: a path, or `s3://bucket/prefix`, `gs://…` or `az://…`. Default
+            `$WINDLASS_CHECKPOINT_DIR`, else `checkpoints`.
         every: how often to save: a number of steps, or a time as "5min". Default `$WINDLASS_CHECKPOINT_EVERY`, else
             5 minutes. A time takes torch.distributed if there are several ranks.
         keep: how many to keep; default `$WINDLASS_CHECKPOINT_KEEP`, else 3.

@@ -1,6 +1,6 @@
-"""A folder of checkpoints in S3: the same methods as `storage.Folder`, by objects below a prefix.
+"""A folder of checkpoints in a store: the same methods as `storage.Folder`, by objects below a prefix.
 
-| in a folder | in S3 |
+| in a folder | in a store |
 |---|---|
 | `step-00000120-a2f3c1/rank-0.json` | the object of this key below the prefix; written as a whole or not at all |
 | the folder of a checkpoint | the objects below its name, as long as there is one |
@@ -15,25 +15,24 @@ import errno
 import os
 from collections.abc import Iterable
 from typing import BinaryIO, cast
-from urllib.parse import urlsplit
 
-from windlass.s3 import objects
-from windlass.s3.bucket import Bucket
 from windlass.s3.objects import Object
 from windlass.train.checkpoint.storage import ASIDE, RUN_MARKER, Folder, is_plain_name
+from windlass.train.stores.opening import open_store
 
 
 class ObjectFolder(Folder):
-    """A folder of checkpoints below `s3://bucket/prefix`. All methods raise OSError."""
+    """A folder of checkpoints below an address such as `s3://bucket/prefix`. All methods raise OSError."""
 
     def __init__(self, path: str) -> None:
-        """Raises ValueError for an address that is none of S3."""
+        """Raises ValueError for an address that is none of a store."""
         super().__init__(path.rstrip("/"))
-        parts = urlsplit(self.path)
-        if parts.scheme != "s3" or not parts.netloc:
-            raise ValueError(f"{path}: checkpoints are kept in a folder, or below s3://BUCKET/PREFIX")
-        self._bucket = Bucket(parts.netloc)
-        prefix = self.path.partition("://")[2].partition("/")[2]
+        found = open_store(self.path)
+        if found is None:
+            raise ValueError(
+                f"{path}: checkpoints are kept in a folder, or below s3://BUCKET/PREFIX, gs:// or az://CONTAINER/PREFIX"
+            )
+        self._store, prefix = found
         self._prefix = f"{prefix}/" if prefix else ""
 
     def make(self) -> None:
@@ -42,7 +41,7 @@ class ObjectFolder(Folder):
     def checkpoints(self) -> list[str]:
         """See `Folder`."""
         names, aside = [], set()
-        for found in objects.listed(self._bucket, self._prefix, "/"):
+        for found in self._store.listed(self._prefix, "/"):
             if isinstance(found, Object):
                 aside.add(found.key[len(self._prefix) :])
             else:
@@ -62,35 +61,35 @@ class ObjectFolder(Folder):
 
     def open(self, checkpoint: str, file: str) -> BinaryIO:
         """See `Folder`."""
-        return cast("BinaryIO", objects.ObjectFile(self._bucket, self._key(checkpoint, file)))
+        return cast("BinaryIO", self._store.open(self._key(checkpoint, file)))
 
     def begin(self, checkpoint: str, run_id: str = "") -> None:
         """See `Folder`."""
         if run_id and is_plain_name(RUN_MARKER + run_id):
-            objects.put(self._bucket, self._key(checkpoint, RUN_MARKER + run_id), b"")
+            self._store.put(self._key(checkpoint, RUN_MARKER + run_id), b"")
 
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
         """See `Folder`."""
-        objects.write(self._bucket, self._key(checkpoint, file), pieces)
+        self._store.write(self._key(checkpoint, file), pieces)
 
     def discard(self, checkpoint: str, file: str) -> None:
         """See `Folder`."""
-        objects.remove(self._bucket, self._key(checkpoint, file))
+        self._store.remove(self._key(checkpoint, file))
 
     def sync(self, checkpoint: str) -> None:
         """Does nothing: an object whose write was answered is durable."""
 
     def set_aside(self, checkpoint: str) -> None:
         """See `Folder`. An object beside it says so, since objects cannot be renamed."""
-        objects.put(self._bucket, self._key(checkpoint + ASIDE), b"")
+        self._store.put(self._key(checkpoint + ASIDE), b"")
 
     def remove(self, checkpoint: str, first: str) -> None:
         """See `Folder`."""
-        objects.remove(self._bucket, self._key(checkpoint, first))
+        self._store.remove(self._key(checkpoint, first))
         for one in self._objects(checkpoint):
-            objects.remove(self._bucket, one.key)
+            self._store.remove(one.key)
         if checkpoint.endswith(ASIDE):
-            objects.remove(self._bucket, self._key(checkpoint))
+            self._store.remove(self._key(checkpoint))
 
     def undo_words(self, checkpoint: str) -> str:
         """See `Folder`."""
@@ -98,7 +97,7 @@ class ObjectFolder(Folder):
 
     def _objects(self, checkpoint: str) -> list[Object]:
         prefix = self._key(checkpoint, "")
-        found = (one for one in objects.listed(self._bucket, prefix, "/") if isinstance(one, Object))
+        found = (one for one in self._store.listed(prefix, "/") if isinstance(one, Object))
         return [one for one in found if is_plain_name(one.key[len(prefix) :]) and one.key[len(prefix)] != "."]
 
     def _key(self, checkpoint: str, file: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Opens folders of checkpoints: on a disk, or in S3.
+"""Opens folders of checkpoints: on a disk, or in a store.
 
 Standard library only, Python 3.9: the writer process uses it.
 """

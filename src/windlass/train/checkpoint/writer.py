@@ -254,7 +254,9 @@ def main(argv: list[str]) -> None:
     """Serve one rank."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the rank, which may save then
-    Writer(json.loads(argv[0]), 0).run()
+    settings = json.loads(argv[0])
+    sys.path += [one for one in settings.get("path", []) if one not in sys.path]
+    Writer(settings, 0).run()
 
 
 if __name__ == "__main__":

@@ -77,8 +77,9 @@ class WriterProcess:
             "folder": folder, "rank": rank, "world_size": world_size, "memory": memory.descriptor,
             "for_windlass": for_windlass,
         }  # fmt: skip
-        # Credentials of a store may need an installed package; else those are left out: to find them takes time.
-        self._options = ["-I"] if is_address(folder) else ["-I", "-S"]
+        self._options = ["-I", "-S"]
+        if is_address(folder):  # a store may need an installed package; to find them takes time
+            self._options, self._settings["path"] = ["-I"], sys.path
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._unread = b""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from windlass.s3.retry import repeated
 from windlass.train.stream.cache import CachedSet
-from windlass.train.stream.errors import StreamError
+from windlass.train.stream.errors import Busy, StreamError
 from windlass.train.stream.pool import Pool
-from windlass.train.stream.retry import repeated
 from windlass.train.stream.source import Object, Source
 
 BLOCK_BYTES = 8 << 20
@@ -125,7 +125,7 @@ class Reader:
     def _request(self, object: int, start: int, length: int, is_all: bool) -> bytes:
         """At most a block; `is_all` where it is all of a span, which may then be kept. In a thread."""
         one = self._object(object)
-        data = repeated(lambda: self._source.read(one, start, length))
+        data = repeated(lambda: self._source.read(one, start, length), busy=Busy)
         if is_all:
             self._verify(Span(object, start, length), data)
             self._keep(Span(object, start, length), data)

@@ -8,7 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+
+from windlass.train.checkpoint.storage import is_address
+
+if TYPE_CHECKING:
+    from windlass.train.stores.store import Store
 
 FOLDER = ".stream"
 
@@ -62,35 +67,30 @@ class SharedFile(Shared):
 
 
 class SharedObject(Shared):
-    """Below a prefix of S3."""
+    """In a store."""
 
-    def __init__(self, folder: str, name: str) -> None:
-        from windlass.s3.bucket import Bucket
-
-        parts = urlsplit(folder)
-        self._bucket = Bucket(parts.netloc)
-        self._key = f"{parts.path.strip('/')}/{name}".lstrip("/")
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key = store, key
 
     def __str__(self) -> str:
-        return f"s3://{self._bucket.name}/{self._key}"
+        return f"{self._store.address}/{self._key}"
 
     def fetch(self, to: Path) -> bool:
         """See `Shared`."""
         from windlass.s3.errors import Missing
 
         try:
-            to.write_bytes(self._bucket.send("GET", self._key).body)
+            to.write_bytes(self._store.get(self._key))
         except Missing:
             return False
         return True
 
     def publish(self, path: Path) -> None:
         """See `Shared`."""
-        from windlass.s3 import objects
         from windlass.s3.errors import Changed
 
         with suppress(Changed):
-            objects.write(self._bucket, self._key, [path.read_bytes()])
+            self._store.write(self._key, [path.read_bytes()])
 
 
 def of_run(name: str, environ: Mapping[str, str]) -> Shared | None:
@@ -98,6 +98,11 @@ def of_run(name: str, environ: Mapping[str, str]) -> Shared | None:
     folder = environ.get("WINDLASS_CHECKPOINT_DIR")
     if not folder or not environ.get("WINDLASS_RUN_ID"):
         return None
-    if folder.startswith("s3://"):
-        return SharedObject(folder, f"{FOLDER}/{name}")
+    if is_address(folder):
+        from windlass.train.stores.opening import open_store  # folders need no client of a store
+
+        if (found := open_store(folder)) is None:
+            return None
+        store, prefix = found
+        return SharedObject(store, f"{prefix}/{FOLDER}/{name}".lstrip("/"))
     return SharedFile(Path(folder, FOLDER, name)) if os.path.isdir(folder) else None

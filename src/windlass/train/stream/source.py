@@ -1,4 +1,4 @@
-"""Sources of a stream: a folder of this machine, or a prefix in S3. Objects are listed once and read by ranges."""
+"""Sources of a stream: a folder of this machine, or a prefix in a store. Objects are listed once and read by ranges."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_other_stores_are_reached_by_a_library_of_the_image(scheme: str) -> None
         data=[data], outputs=f"{scheme}://bucket/runs", env=env, kubernetes={**CLAIM, **RESULTS}, facts=FACTS
     )
     assert not blockers(made)
-    assert [note.code for note in made.notes if note.code == "image-obstore"] == ["image-obstore"]
+    assert [note.code for note in made.notes if note.code.endswith("-obstore")] == ["image-obstore"]
     for kind in ("stage-job", "upload-job"):
         [container] = made.requests(kind)[0]["spec"]["template"]["spec"]["containers"]
         assert container["command"][1:-1] == ["-I"], "what is installed in the image can be imported"
@@ -146,6 +146,12 @@ def test_other_stores_are_reached_by_a_library_of_the_image(scheme: str) -> None
         "containers"
     ]
     assert container["command"][1:-1] == ["-I", "-S"]
+
+
+def test_ranks_that_reach_other_stores_need_the_library_in_the_image_of_the_job() -> None:
+    made = planned(checkpoint={"folder": "az://bucket/saved"})
+    assert not blockers(made)
+    assert [note.code for note in made.notes if note.code.endswith("-obstore")] == ["ranks-obstore"]
 
 
 def test_a_path_in_a_claim_and_a_stream_need_no_staging() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from windlass.engines.kubernetes.package import packed
 
 PARTS: Final = ("__init__.py", "errors.py", "code", "engines/__init__.py", "engines/checks.py", "engines/travel.py",
-                "engines/kubernetes", "plan", "runs", "s3", "supervise", "worker")  # fmt: skip
+                "engines/kubernetes", "gs_az/__init__.py", "plan", "runs", "s3", "supervise", "worker")  # fmt: skip
 """Of the folder of the package. They need the standard library alone."""
 AGAIN: Final = 75
 """Exit code of a supervisor that ends before its run: the Job starts another one."""

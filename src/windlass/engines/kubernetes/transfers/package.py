@@ -7,7 +7,7 @@ from typing import Final
 
 from windlass.engines.kubernetes.package import packed
 
-PARTS: Final = ("__init__.py", "errors.py", "storage", "s3")
+PARTS: Final = ("__init__.py", "errors.py", "storage", "s3", "gs_az")
 """Of the folder of the package. They need the standard library alone."""
 REFUSED: Final = 64
 """Exit code where another pod would fail in the same way."""

@@ -10,8 +10,10 @@ from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.transfers import manifests
 from windlass.engines.kubernetes.transfers.stores import REACHED, needs_obstore
 from windlass.engines.kubernetes.workloads.findings import blocker
+from windlass.gs_az import INSTALL
 from windlass.plan.plan import Note, Step
 from windlass.plan.steps import upload_times
+from windlass.plan.stores import image_notes
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Facts
@@ -110,6 +112,7 @@ def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     for data in job.data:
         yield from _data_notes(data, job, target)
     yield from _image_notes(job, target)
+    yield from image_notes(job)
     if len(staged(job)) > MAX_SETS:
         yield blocker("data-many", f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
                        "name one address that has several of them below it")  # fmt: skip
@@ -144,7 +147,7 @@ def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     addresses = [data.source for data in staged(job)] + ([job.outputs] if job.outputs is not None else [])
     if found := [one for one in addresses if needs_obstore(one)]:
         image = target.supervisor_image or target.image or "of the job"
-        fix = "pip install 'obstore<0.13' in it, or name one that has it: supervisor_image: of the target"
+        fix = f"{INSTALL} in it, or name one that has it: supervisor_image: of the target"
         yield Note("image-obstore", f"{found[0]} is reached by obstore, which the image {image} needs to have", fix)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-BY_OBSTORE: Final = ("gs", "gcs", "az", "azure", "abfs")
+from windlass.gs_az import KINDS
+
+BY_OBSTORE: Final = tuple(KINDS)
 """Schemes of stores that are reached by the library obstore, which the image then has to have."""
 REACHED: Final = ("s3", *BY_OBSTORE)
 """Schemes of all stores; S3 is reached by the standard library alone."""

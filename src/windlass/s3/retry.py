@@ -1,4 +1,4 @@
-"""Repeats reads of a store that is busy or does not answer, with longer pauses."""
+"""Repeats a request to a store that is busy or does not answer, with longer pauses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from windlass.train.stream.errors import Busy
+from windlass.s3.errors import Busy
 
 TRIES = 8
 FIRST_PAUSE_SECONDS = 0.1
@@ -15,11 +15,13 @@ MAX_PAUSE_SECONDS = 10.0
 Answer = TypeVar("Answer")
 
 
-def repeated(once: Callable[[], Answer], sleep: Callable[[float], object] = time.sleep) -> Answer:
-    """Call `once` up to `TRIES` times, while it raises Busy. Raises what the last call raises."""
+def repeated(
+    once: Callable[[], Answer], *, busy: type[Exception] = Busy, sleep: Callable[[float], object] = time.sleep
+) -> Answer:
+    """Call `once` up to `TRIES` times, while it raises `busy`. Raises what the last call raises."""
     for number in range(TRIES - 1):
         try:
             return once()
-        except Busy:
+        except busy:
             sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
     return once()

@@ -1,0 +1,65 @@
+"""A bucket of S3 as a store. Standard library only, Python 3.9."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from windlass.s3 import objects
+from windlass.s3.answer import Body
+from windlass.s3.bucket import Bucket
+from windlass.s3.errors import Busy, Changed
+from windlass.s3.objects import Object
+from windlass.train.stores.store import Store
+
+
+class S3Store(Store):
+    """By requests of `windlass.s3`; credentials and endpoint are of the environment."""
+
+    def __init__(self, bucket: str, environ: Mapping[str, str] = os.environ) -> None:
+        """Raises StoreError for an endpoint that is none."""
+        self.address = f"s3://{bucket}"
+        self._bucket = Bucket(bucket, environ)
+
+    def __reduce__(self) -> Any:
+        return S3Store, (self._bucket.name,)
+
+    def listed(self, prefix: str, delimiter: str = "") -> Iterator[Object | str]:
+        """See `Store`."""
+        return objects.listed(self._bucket, prefix, delimiter)
+
+    def head(self, key: str) -> Object:
+        """See `Store`."""
+        return objects.head(self._bucket, key)
+
+    def read_once(self, one: Object, start: int, length: int) -> bytes:
+        """See `Store`."""
+        what = f"{self.address}/{one.key}"
+        headers = {"range": f"bytes={start}-{start + length - 1}"} if length < one.size else {}
+        if one.etag.startswith('"'):
+            headers["if-match"] = one.etag
+        answer = self._bucket.send_once("GET", one.key, headers=headers)
+        if one.etag.startswith('"') and answer.headers.get("etag") != one.etag:
+            raise Changed("it was written meanwhile", what)
+        if len(answer.body) != length:
+            if answer.status == 200:
+                raise Changed("it has another length", what)
+            raise Busy(f"{length} bytes were asked for, {len(answer.body)} came", what)
+        return answer.body
+
+    def get(self, key: str) -> bytes:
+        """See `Store`."""
+        return self._bucket.send("GET", key).body
+
+    def put(self, key: str, body: Body) -> None:
+        """See `Store`."""
+        objects.put(self._bucket, key, body)
+
+    def write(self, key: str, pieces: Iterable[Body]) -> None:
+        """See `Store`."""
+        objects.write(self._bucket, key, pieces)
+
+    def remove(self, key: str) -> None:
+        """See `Store`."""
+        objects.remove(self._bucket, key)
