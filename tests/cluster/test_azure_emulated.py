@@ -1,4 +1,4 @@
-"""A set in blobs of Azure, emulated by Azurite, is staged by a pod, and outputs go there, by obstore of the image."""
+"""Blobs of Azure, emulated by Azurite, by obstore of the image: sets, streams, outputs and checkpoints."""
 
 from __future__ import annotations
 
@@ -23,6 +23,22 @@ SECRET = "azure-key"
 CERTIFICATES = f"{VENV}/{Path(certifi.where()).relative_to(sys.prefix)}"
 """obstore needs some, whether they are used or not, and the image of the bed has none of its own."""
 
+STREAMS = """
+from torch import nn
+from torch.utils.data import DataLoader
+from windlass.train import stream
+from windlass.train.checkpoint import Checkpoint
+found = stream("streamed")
+sizes = [sum(len(value) for value in one.values() if isinstance(value, bytes))
+         for batch in DataLoader(found, batch_size=8, num_workers=2, collate_fn=list) for one in batch]
+print("streamed", len(sizes), sum(sizes), flush=True)
+with_model = Checkpoint(model=nn.Linear(2, 2), every=1, when_busy="wait")
+print("restored", with_model.restore(), flush=True)
+with_model.step()
+with_model.close()
+"""
+"""A rank that reads and writes the container by itself, in forks too."""
+
 
 @pytest.fixture
 def server(bed: Bed, namespace: str, tmp_path: Path) -> Iterator[Azurite]:
@@ -45,19 +61,27 @@ def store_of(server: Azurite) -> Any:
     )  # fmt: skip
 
 
-def test_a_set_is_staged_from_a_container_and_the_outputs_are_uploaded_to_it(
+def listed(server: Azurite, prefix: str) -> list[str]:
+    return [str(one["path"]) for batch in obstore.list(store_of(server), prefix) for one in batch]
+
+
+def test_a_set_is_staged_and_streamed_from_a_container_and_outputs_and_checkpoints_go_to_it(
     bed: Bed, namespace: str, tmp_path: Path, server: Azurite
 ) -> None:
     set_up(bed, namespace)
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "reads.py").write_text(READS)
+    (tmp_path / "code" / "reads.py").write_text(READS + STREAMS)
     fields = {
         "base": tmp_path / "code", "launcher": "plain", "secrets": [SECRET],
         "env": {
             **{name: value for name, value in server.environ().items() if not name.endswith("KEY")},
             "SSL_CERT_FILE": CERTIFICATES,
         },
-        "data": [{"name": "digits", "source": f"az://{CONTAINER}/digits"}], "outputs": f"az://{CONTAINER}/out",
+        "data": [
+            {"name": "digits", "source": f"az://{CONTAINER}/digits"},
+            {"name": "streamed", "source": f"az://{CONTAINER}/digits", "via": "stream"},
+        ],
+        "checkpoint": {"folder": f"az://{CONTAINER}/saved"}, "outputs": f"az://{CONTAINER}/out",
         "kubernetes": {**KUBERNETES, "results": RESULTS},
     }  # fmt: skip
     with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
@@ -66,4 +90,7 @@ def test_a_set_is_staged_from_a_container_and_the_outputs_are_uploaded_to_it(
         assert f"read {len(FILES)} {SUM}\n" in run.text()
         found = staged(run)
         assert (found["files"], found["bytes"], found["moved"]) == (len(FILES), SIZE, SIZE)
+        assert f"streamed {len(FILES)} {SIZE}\nrestored 0\n" in run.text()
+        [whole] = [one for one in listed(server, f"saved/{run.id}") if one.endswith("/manifest.json")]
+        assert whole.startswith(f"saved/{run.id}/step-00000001-")
         assert bytes(obstore.get(store_of(server), f"out/{run.id}/model.txt").bytes()).decode() == SUM

@@ -103,6 +103,13 @@ def _process() -> Process:
         return _running[1]
 
 
+def _drop() -> None:
+    """Give up what this thread has begun."""
+    running = _running
+    if running is not None:
+        running[1].drop()
+
+
 def _end() -> None:
     """Before the interpreter takes the modules apart."""
     global _running
@@ -138,13 +145,17 @@ class ProcessStore(Store):
 
     def _listed(self, prefix: str, delimiter: str) -> list[Object | str]:
         found: list[Object | str] = []
-        answer, _ = self._ask(prefix, "list", delimiter=delimiter)
-        while True:
-            found += [Object(*one) for one in answer["objects"]]
-            found += answer["prefixes"]
-            if not answer.get("more"):
-                return found
-            answer, _ = self._answer(prefix, program.receive)
+        try:
+            answer, _ = self._ask(prefix, "list", delimiter=delimiter)
+            while True:
+                found += [Object(*one) for one in answer["objects"]]
+                found += answer["prefixes"]
+                if not answer.get("more"):
+                    return found
+                answer, _ = self._answer(prefix, program.receive)
+        except BaseException:
+            _drop()  # the rest of the answer would be that of the next request
+            raise
 
     def head(self, key: str) -> Object:
         """See `Store`."""
@@ -187,7 +198,7 @@ class ProcessStore(Store):
         try:
             self._write(key, itertools.chain((first, second), parts))
         except BaseException:
-            _process().drop()
+            _drop()
             raise
 
     def _write(self, key: str, parts: Iterable[bytes]) -> None:
