@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.storage import folder
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
@@ -17,6 +18,7 @@ from windlass.storage.note import LEAST, RANGES, Noted, cuts
 from windlass.storage.opening import journal_for
 from windlass.storage.place import Entry
 from windlass.storage.progress import Copied
+from windlass.storage.walk import digest_beside, digest_of, walk
 
 
 class Asked(Folder):
@@ -123,6 +125,20 @@ def test_where_a_file_is_refused_nothing_is_noted(both: Set) -> None:
     for _ in range(2):
         assert [one.name for one in both.copy().refused] == ["out"]
     assert not both.note.exists()
+
+
+def test_a_large_destination_is_listed_by_a_process_of_its_own(both: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    (both.to / "a b é").mkdir()
+    (both.to / "a b é" / os.fsdecode(b"\xff")).touch()
+    (both.to / "out").symlink_to("/etc/hostname")
+    (both.to / "in").symlink_to("a.bin")
+    assert digest_beside(both.to) == digest_of(walk(both.to))
+    assert digest_beside(both.to / "nowhere") == ""
+    monkeypatch.setattr(folder, "MANY", 0)
+    assert [both.copy().num_unchanged for _ in range(2)] == [3, 3]
+    assert [len(one.cuts) for one in both.places] == [1, 0]
+    (both.to / "a.bin").write_bytes(b"other")
+    assert both.copy().num_copied == 1
 
 
 @pytest.mark.parametrize(("number", "ranges"), [(0, 1), (LEAST, 1), (3 * LEAST, 3), (100 * LEAST, RANGES)])

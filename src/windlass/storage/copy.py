@@ -23,6 +23,7 @@ from windlass.storage.note import Note, Noted, cuts
 from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, Throttled, joined
 from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
+from windlass.storage.walk import digest_of
 from windlass.storage.window import MOST, Window
 
 NOTHING: Final = Noted()
@@ -68,7 +69,9 @@ class Copy:
         """Of the source, by its own manifest."""
         self._noted = noted
         self._there: list[Entry] | None = None
-        """What the destination lists, where it was asked."""
+        """What a store at the destination lists, where it was asked."""
+        self._there_digest = ""
+        """Digest of what the destination lists, where it was asked."""
 
     async def run(self) -> Copied:
         """Copy what differs. Raises StorageError where nothing more can be copied."""
@@ -78,7 +81,7 @@ class Copy:
         before = None if note is not None else _manifest(stored)
         found = await self._listed(note, before)
         if note is not None:
-            if note.is_of(found, self._there or ()):
+            if (note.source, note.destination) == (digest_of(found), self._there_digest):
                 return self._unchanged(note, began)
             before = _manifest(stored)
         if (of_source := _manifest(await _stored(self._source))) is not None:
@@ -108,8 +111,8 @@ class Copy:
         self._journal.clear()
         if not self._refused:
             # What was listed before files were written is no longer so.
-            there = self._there if self.progress.files_done == 0 else None
-            self._noted.write(found, manifest.files.values() if there is None else there, manifest, stored)
+            there = self._there_digest if self.progress.files_done == 0 else ""
+            self._noted.write(found, lambda: there or digest_of(manifest.files.values()), manifest, stored)
         progress = self.progress
         return Copied(
             manifest.digest, len(manifest.files), manifest.num_bytes, manifest.files,
@@ -124,8 +127,16 @@ class Copy:
         names = cuts([] if before is None else list(before.files)) if note is None else note.cuts
         if note is None and (before is None or isinstance(self._destination, Folder)):
             return await _entries(self._source, names)
-        found, self._there = await asyncio.gather(_entries(self._source, names), _entries(self._destination, names))
+        found, _ = await asyncio.gather(_entries(self._source, names), self._look(note, names))
         return found
+
+    async def _look(self, note: Note | None, names: Sequence[str]) -> None:
+        """Ask the destination what it has."""
+        if isinstance(self._destination, Folder):
+            self._there_digest = await self._destination.digest(note.num_files if note is not None else 0)
+        else:
+            self._there = await _entries(self._destination, names)
+            self._there_digest = digest_of(self._there)
 
     def _unchanged(self, note: Note, began: float) -> Copied:
         self.progress.num_unchanged, self.progress.is_listing = note.num_files, False

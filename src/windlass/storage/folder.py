@@ -16,7 +16,7 @@ from windlass.storage.address import Address
 from windlass.storage.digest import Parts
 from windlass.storage.files import sync, version, write_at, write_whole
 from windlass.storage.folder_file import FolderFile
-from windlass.storage.names import OWN, is_own, own_file
+from windlass.storage.names import OWN, own_file
 from windlass.storage.place import (
     Buffer,
     Entry,
@@ -25,10 +25,13 @@ from windlass.storage.place import (
     SourceChanged,
     system_errors,
 )
+from windlass.storage.walk import digest_beside, digest_of, walk
 
 PARTIAL: Final = "partial"
 """Folder, below ours, of files that are not whole yet."""
 LIST_BATCH: Final = 4096
+MANY: Final = 20_000
+"""Files that a process of its own lists: it starts in some 50 ms."""
 
 
 class Folder(Place):
@@ -48,9 +51,15 @@ class Folder(Place):
             return
         if not self._root.is_dir():
             raise StorageError(f"{self.address}: there is no such folder")
-        found = self._walk()
+        found = walk(self._root)
         while batch := await asyncio.to_thread(lambda: list(islice(found, LIST_BATCH))):
             yield batch
+
+    async def digest(self, num_files: int) -> str:
+        """Digest of what it lists, which may be about so many files."""
+        if num_files >= MANY and (found := await asyncio.to_thread(digest_beside, self._root)):
+            return found
+        return digest_of([one async for batch in self.entries() for one in batch])
 
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
         """See `Place`."""
@@ -107,21 +116,6 @@ class Folder(Place):
             return ""
         return version(found) if stat.S_ISREG(found.st_mode) else ""
 
-    def _walk(self) -> Iterator[Entry]:
-        root = os.path.realpath(self._root)
-        waiting = [""]
-        while waiting:
-            below = waiting.pop()
-            with system_errors(below or str(self.address)), os.scandir(f"{root}/{below}") as found:
-                for one in found:
-                    name = f"{below}/{one.name}" if below else one.name
-                    if is_own(name):
-                        continue
-                    if one.is_dir(follow_symlinks=False):
-                        waiting.append(name)
-                    else:
-                        yield _entry(root, name, one)
-
     def _read(self, entry: Entry, start: int, length: int) -> bytes:
         with system_errors(entry.name), open(self._root / entry.name, "rb") as file:
             data = os.pread(file.fileno(), length, start)
@@ -150,21 +144,3 @@ class Folder(Place):
         else:
             self._root.mkdir(parents=True, exist_ok=True)
         self._made.add(folder)
-
-
-def _entry(root: str, name: str, found: os.DirEntry[str]) -> Entry:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return Entry(name.encode(errors="backslashreplace").decode(), 0, "", "its name is no UTF-8")
-    if found.is_symlink():
-        target = os.path.realpath(found.path)
-        if os.path.commonpath([root, target]) != root:
-            return Entry(name, 0, "", "it is a link to a place outside of the folder")
-    try:
-        status = found.stat()
-    except OSError as error:
-        return Entry(name, 0, "", f"it cannot be read: {error.strerror}")
-    if not stat.S_ISREG(status.st_mode):
-        return Entry(name, 0, "", "it is a link to a folder" if stat.S_ISDIR(status.st_mode) else "it is no file")
-    return Entry(name, status.st_size, version(status))

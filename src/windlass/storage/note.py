@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from windlass.storage.files import write_whole
-from windlass.storage.manifest import File, Manifest
+from windlass.storage.manifest import Manifest
 from windlass.storage.place import Entry
+from windlass.storage.walk import digest_of
 
 RANGES: Final = 16
 """At most, into which a listing is cut."""
@@ -39,10 +40,6 @@ class Note:
     cuts: tuple[str, ...] = ()
     """See `cuts`."""
 
-    def is_of(self, source: Iterable[Entry], destination: Iterable[Entry]) -> bool:
-        """Whether both places list what they had."""
-        return self.source == _digest(source) and self.destination == _digest(destination)
-
 
 class Noted:
     """The note of a copy between two places, in a file of this user; without one nothing is noted."""
@@ -61,25 +58,20 @@ class Noted:
             return None
         return note if note.manifest == hashlib.sha256(stored).hexdigest() else None
 
-    def write(
-        self, source: Iterable[Entry], destination: Iterable[Entry | File], manifest: Manifest, stored: bytes
-    ) -> None:  # fmt: skip
-        """Note what both places have. Without a note the next copy takes longer, so an error is no failure."""
+    def write(self, source: Iterable[Entry], destination: Callable[[], str], manifest: Manifest, stored: bytes) -> None:
+        """Note what both places have, the destination by its digest.
+
+        Without a note the next copy takes longer, so an error is no failure.
+        """
         if self._path is None:
             return
         note = Note(
-            _digest(source), _digest(destination), hashlib.sha256(stored).hexdigest(), manifest.digest,
+            digest_of(source), destination(), hashlib.sha256(stored).hexdigest(), manifest.digest,
             len(manifest.files), manifest.num_bytes, cuts(list(manifest.files)),
         )  # fmt: skip
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self._path, json.dumps(asdict(note)).encode())
-
-
-def _digest(files: Iterable[Entry | File]) -> str:
-    """Digest of the names, sizes and versions of a listing, in whatever order."""
-    lines = sorted(f"{one.name}\0{one.size}\0{one.version}" for one in files)
-    return hashlib.sha256("\n".join(lines).encode(errors="surrogatepass")).hexdigest()
 
 
 def cuts(names: Sequence[str]) -> tuple[str, ...]:

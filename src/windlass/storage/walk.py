@@ -1,0 +1,78 @@
+"""Lists the files below a folder; as a program, prints the digest of what it lists.
+
+By it a copy between two folders has both listed at the same time, each on a core: most of the time goes by in Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from windlass.storage.files import version
+from windlass.storage.names import is_own
+from windlass.storage.place import Entry, system_errors
+
+if TYPE_CHECKING:
+    from windlass.storage.manifest import File
+
+_MAIN: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from windlass.storage.walk import main; main()"
+
+
+def walk(folder: Path) -> Iterator[Entry]:
+    """All files below a folder, but ours. Raises StorageError."""
+    root = os.path.realpath(folder)
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        with system_errors(below or str(folder)), os.scandir(f"{root}/{below}") as found:
+            for one in found:
+                name = f"{below}/{one.name}" if below else one.name
+                if is_own(name):
+                    continue
+                if one.is_dir(follow_symlinks=False):
+                    waiting.append(name)
+                else:
+                    yield _entry(root, name, one)
+
+
+def digest_of(files: Iterable[Entry | File]) -> str:
+    """Digest of the names, sizes and versions of a listing, in whatever order."""
+    lines = sorted(f"{one.name}\0{one.size}\0{one.version}" for one in files)
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogatepass")).hexdigest()
+
+
+def digest_beside(folder: Path) -> str:
+    """The digest of `walk(folder)`, by a process of its own; empty where it has failed. Raises OSError."""
+    package = str(Path(__file__).parents[2])
+    command = [sys.executable, "-I", "-S", "-c", _MAIN, package, str(folder)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def main() -> None:
+    """Print the digest of the folder that the command line names."""
+    print(digest_of(walk(Path(sys.argv[1]))))
+
+
+def _entry(root: str, name: str, found: os.DirEntry[str]) -> Entry:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return Entry(name.encode(errors="backslashreplace").decode(), 0, "", "its name is no UTF-8")
+    if found.is_symlink():
+        target = os.path.realpath(found.path)
+        if os.path.commonpath([root, target]) != root:
+            return Entry(name, 0, "", "it is a link to a place outside of the folder")
+    try:
+        status = found.stat()
+    except OSError as error:
+        return Entry(name, 0, "", f"it cannot be read: {error.strerror}")
+    if not stat.S_ISREG(status.st_mode):
+        return Entry(name, 0, "", "it is a link to a folder" if stat.S_ISDIR(status.st_mode) else "it is no file")
+    return Entry(name, status.st_size, version(status))
