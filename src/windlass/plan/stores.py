@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 def image_notes(job: Job) -> Iterator[Note]:
     """What the image of the job needs to have."""
-    if address := next(job.needs_obstore(), ""):
+    if address := next(job.obstore_addresses(), ""):
         message = f"ranks reach {address} by obstore, which the image of the job needs to have"
         yield Note("ranks-obstore", message, f"{INSTALL} in it, or by setup:")

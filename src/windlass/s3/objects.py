@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 from windlass.s3.answer import Body, unix_seconds
 from windlass.s3.bucket import Answer, Bucket
 from windlass.s3.errors import Busy, Changed, Missing, StoreError
+from windlass.s3.retry import repeated
 
 PART_BYTES = 16 << 20
 MAX_PARTS = 10_000
@@ -95,17 +96,28 @@ def head(bucket: Bucket, key: str) -> Object:
 
 def opened(bucket: Bucket, key: str) -> ObjectFile:
     """An object as a file. Raises Missing, StoreError."""
-    one, name = head(bucket, key), f"s3://{bucket.name}/{key}"
+    one = head(bucket, key)
 
     def fetch(start: int, length: int) -> bytes:
-        headers = {"range": f"bytes={start}-{start + length - 1}", **({"if-match": one.etag} if one.etag else {})}
-        for _ in range(2):
-            data = bucket.send("GET", key, headers=headers).body
-            if len(data) == length:
-                return data
-        raise Busy(f"{length} bytes were asked for, {len(data)} came", name)
+        return repeated(lambda: read_once(bucket, one, start, length))
 
-    return ObjectFile(name, one.size, fetch)
+    return ObjectFile(f"s3://{bucket.name}/{key}", one.size, fetch)
+
+
+def read_once(bucket: Bucket, one: Object, start: int, length: int) -> bytes:
+    """Bytes of this version of an object, by one request. Raises Busy, Changed, Missing, StoreError."""
+    what = f"s3://{bucket.name}/{one.key}"
+    headers = {"range": f"bytes={start}-{start + length - 1}"} if length < one.size else {}
+    if one.etag.startswith('"'):
+        headers["if-match"] = one.etag
+    answer = bucket.send_once("GET", one.key, headers=headers)
+    if one.etag.startswith('"') and answer.headers.get("etag") != one.etag:
+        raise Changed("it was written meanwhile", what)
+    if len(answer.body) != length:
+        if answer.status == 200:
+            raise Changed("it has another length", what)
+        raise Busy(f"{length} bytes were asked for, {len(answer.body)} came", what)
+    return answer.body
 
 
 class ObjectFile(io.RawIOBase):

@@ -168,7 +168,7 @@ class Job(Document):
     sagemaker: SageMakerOptions = SageMakerOptions()
     """Options of the SageMaker engine."""
 
-    def needs_obstore(self) -> Iterator[str]:
+    def obstore_addresses(self) -> Iterator[str]:
         """The addresses that its ranks reach by obstore: in Google's or Azure's stores."""
         streamed = [data.source for data in self.data if data.is_streamed]
         found = [*streamed, *([self.checkpoint.folder] if self.checkpoint.folder else [])]

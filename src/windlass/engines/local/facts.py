@@ -108,7 +108,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         has_data_extra=not (job.outputs_scheme or any(data.is_staged for data in job.data))
         or find_spec("obstore") is not None,
         has_torch=job.local.agent == "torchrun" and _may_have(python, "torch", environ),
-        has_obstore=not any(job.needs_obstore()) or _may_have(python, "obstore", environ),
+        has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
     )
 
 

@@ -257,7 +257,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
         yield _blocker("torch-missing", f"local.agent: torchrun, and {facts.python} has no torch",
                        "install torch there, set python: to one that has it, or leave local.agent out")  # fmt: skip
     if not facts.has_obstore and facts.python_found and not job.setup:
-        address = next(job.needs_obstore())
+        address = next(job.obstore_addresses())
         yield _blocker("obstore-missing", f"ranks reach {address} by obstore, which {facts.python} lacks",
                        f"{INSTALL} there, or set python: to one that has it")  # fmt: skip
     if job.local.netns:

@@ -9,7 +9,6 @@ from typing import Any
 from windlass.s3 import objects
 from windlass.s3.answer import Body
 from windlass.s3.bucket import Bucket
-from windlass.s3.errors import Busy, Changed
 from windlass.s3.objects import Object
 from windlass.train.stores.store import Store
 
@@ -35,18 +34,7 @@ class S3Store(Store):
 
     def read_once(self, one: Object, start: int, length: int) -> bytes:
         """See `Store`."""
-        what = f"{self.address}/{one.key}"
-        headers = {"range": f"bytes={start}-{start + length - 1}"} if length < one.size else {}
-        if one.etag.startswith('"'):
-            headers["if-match"] = one.etag
-        answer = self._bucket.send_once("GET", one.key, headers=headers)
-        if one.etag.startswith('"') and answer.headers.get("etag") != one.etag:
-            raise Changed("it was written meanwhile", what)
-        if len(answer.body) != length:
-            if answer.status == 200:
-                raise Changed("it has another length", what)
-            raise Busy(f"{length} bytes were asked for, {len(answer.body)} came", what)
-        return answer.body
+        return objects.read_once(self._bucket, one, start, length)
 
     def get(self, key: str) -> bytes:
         """See `Store`."""
