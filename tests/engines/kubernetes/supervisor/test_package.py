@@ -8,6 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+from windlass.engines.kubernetes.package import IMPORTER
 from windlass.engines.kubernetes.supervisor import package
 from windlass.engines.kubernetes.supervisor.package import AGAIN, MAIN
 
@@ -31,9 +32,30 @@ def test_all_that_the_supervisor_imports_is_packed(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_no_module_is_compiled_twice(tmp_path: Path) -> None:
+    (tmp_path / "windlass.zip").write_bytes(package.archive())
+    imports = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import zip_importer
+compiled = []
+sys.addaudithook(lambda event, args: compiled.append(str(args[1])) if event == "compile" else None)
+zip_importer.install()
+import windlass.engines.kubernetes.supervisor.main
+ours = [name for name in compiled if name.startswith(sys.argv[1])]
+print(len(set(ours)), len(ours))
+"""
+    command = [sys.executable, "-I", "-S", "-c", imports, str(tmp_path / "windlass.zip")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    once, all_of_them = map(int, done.stdout.split())
+    assert once > 100
+    assert all_of_them == once
+
+
 def test_a_supervisor_that_is_ended_during_its_imports_ends(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
         file.writestr("__main__.py", MAIN)
+        file.write(IMPORTER, "zip_importer.py")
         file.writestr("windlass/__init__.py", "import time\nprint('imports', flush=True)\ntime.sleep(60)\n")
     command = [sys.executable, "-I", "-S", str(tmp_path / "packed.zip")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:

@@ -24,6 +24,9 @@ if sys.version_info < (3, 11):
     sys.exit("the supervisor needs Python 3.11, and the image has %d.%d: set supervisor_image: in the target, or "
              "supervisor: machine" % sys.version_info[:2])
 
+import zip_importer
+
+zip_importer.install()
 try:
     from windlass.engines.kubernetes.supervisor.main import main
 except ImportError as error:  # Debian's python3-minimal, builds without the headers of SQLite or OpenSSL

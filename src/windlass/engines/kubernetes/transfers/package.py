@@ -40,6 +40,9 @@ if len(sys.argv) == 3:
 if sys.version_info < (3, 11):
     refuse("Python 3.11, and its image has %d.%d" % sys.version_info[:2])
 
+import zip_importer
+
+zip_importer.install()
 try:
     from windlass.storage.pod import main
 except ImportError as error:  # Debian's python3-minimal, builds without the headers of OpenSSL
