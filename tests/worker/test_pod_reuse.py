@@ -7,6 +7,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import pytest
 from tests.helpers.until import passed, until
 from tests.worker.pod_process import Pod
 
@@ -51,6 +52,23 @@ def test_without_an_order_it_ends_with_the_code_of_its_attempt(tmp_path: Path, p
     pods.append(one := Pod(tmp_path, "fails", stay_seconds=0.2))
     assert one.wait() == 1
     assert "[a] over" in one.text()
+
+
+def test_an_order_that_comes_as_the_pod_gives_up_is_taken_or_refused_by_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    looks = iter([lambda: (tmp_path / pod_reuse.STAYS).unlink(), lambda: (tmp_path / pod_reuse.NEXT).touch()])
+
+    def is_leaving() -> bool:
+        next(looks, lambda: None)()
+        return False
+
+    assert pod_reuse.wait(str(tmp_path), 0, is_leaving) == str(tmp_path / pod_reuse.NEXT)
+    (tmp_path / pod_reuse.NEXT).unlink()
+
+    monkeypatch.setattr(pod_reuse, "_comes_to_wait", lambda folder, seconds: True)  # and is gone a moment later
+    assert pod_reuse.order(str(tmp_path), b"", 2) == pod_reuse.NOT_TAKEN
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pod_of_a_run_that_has_ended_is_told_to_go(tmp_path: Path, pods: list[Pod]) -> None:

@@ -3,7 +3,7 @@
 | file | made by | means |
 |---|---|---|
 | `told` | the supervisor, before it signals | the signal is its own, and not from a node shutdown |
-| `stays` | the pod | it waits for the next attempt |
+| `stays` | the pod | it waits for the next attempt; an order removes it, so that the pod does not go |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
 | `released` | the supervisor | the signal is its own, and ends the pod; another one may mean that its node goes |
@@ -55,7 +55,10 @@ def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | N
         pass
     while not (is_leaving() or os.path.exists(path)) and time.monotonic() < max(give_up, _held_until(folder)):
         time.sleep(PAUSE_SECONDS)
-    _remove(stays)
+    if not _remove(stays):  # `order` has removed it, and brings the attempt
+        give_up = time.monotonic() + STILL_ENDING_SECONDS
+        while not (is_leaving() or os.path.exists(path)) and time.monotonic() < give_up:
+            time.sleep(PAUSE_SECONDS)
     return path if os.path.exists(path) and not is_leaving() else None
 
 
@@ -133,17 +136,28 @@ def signal_first(
 
 
 def order(folder: str, data: bytes, attempt: int) -> int:
-    """Give a pod its next attempt; gives `TAKEN` or `NOT_TAKEN`."""
+    """Give a pod its next attempt; gives `TAKEN` or `NOT_TAKEN`.
+
+    Either the pod removes `stays`, and goes, or this does, and the pod waits for the attempt that follows.
+    """
     path = os.path.join(folder, NEXT)
-    # In this order: the pod renames one to the other. Given twice, it would run twice.
-    if os.path.exists(path) or os.path.exists(os.path.join(folder, taken(attempt))):
+    if _is_ordered(folder, attempt):
         return TAKEN
-    if not _comes_to_wait(folder, STILL_ENDING_SECONDS):
-        return NOT_TAKEN
-    with open(f"{path}.part", "wb") as file:
-        file.write(data)
-    os.rename(f"{path}.part", path)
-    return TAKEN
+    if _comes_to_wait(folder, STILL_ENDING_SECONDS):
+        part = f"{path}.{os.getpid()}"
+        with open(part, "wb") as file:
+            file.write(data)
+        if _remove(os.path.join(folder, STAYS)):
+            os.rename(part, path)
+            return TAKEN
+        os.unlink(part)
+    return TAKEN if _is_ordered(folder, attempt) else NOT_TAKEN  # by the same order, given twice at once
+
+
+def _is_ordered(folder: str, attempt: int) -> bool:
+    """Whether the pod has got its attempt: given twice, it would run twice."""
+    # In this order: the pod renames one to the other.
+    return os.path.exists(os.path.join(folder, NEXT)) or os.path.exists(os.path.join(folder, taken(attempt)))
 
 
 def leave(folder: str, pid: int = 1, patience_seconds: float = STILL_ENDING_SECONDS) -> int:
