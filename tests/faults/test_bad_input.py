@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.helpers.disk import fill, small_disk
+from tests.helpers.disk import fill, make_read_only, small_disk
 from tests.helpers.machine import Done, Machine, machine_in
 
 from windlass.cli.main import main
@@ -86,8 +86,7 @@ def home_is_a_file(machine: Machine) -> Iterator[None]:
 def home_is_read_only(machine: Machine) -> Iterator[None]:
     with small_disk(machine.home, 1024):
         Store(machine.home).close()
-        remounted = os.system(f"mount -o remount,ro {machine.home}")
-        assert remounted == 0
+        make_read_only(machine.home)
         yield
 
 

@@ -36,3 +36,8 @@ def fill(folder: Path) -> Path:
                 while file.write(b"x" * size):
                     pass
     return filler
+
+
+def make_read_only(disk: Path) -> None:
+    """Refuse every further write to a small disk."""
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.helpers.disk import fill, small_disk
+from tests.helpers.disk import fill, make_read_only, small_disk
 from tests.helpers.until import until
 from tests.runs.test_record import KINDS, times
 
@@ -646,7 +646,7 @@ def test_a_home_that_cannot_be_made_is_a_store_error_that_names_it(
 def test_a_record_that_may_only_be_read_is_a_store_error(disk: Path) -> None:
     with Store(disk / "home") as store:
         begin(store, "a-1").close()
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    make_read_only(disk)
     with pytest.raises(StoreError, match="cannot be") as caught, Store(disk / "home") as store:
         begin(store, "a-2")
     assert not isinstance(caught.value, StoreFull)

@@ -97,7 +97,17 @@ def connect(target_name: str, store: Store, context: Context) -> Engine:
 
 def engine_for(run_id: str, store: Store) -> Engine:
     """The engine of a recorded run. Raises NoSuchRun."""
-    return engine_class(store.plan(run_id)["engine"], run_id).connect(store)
+    return _engine(store.plan(run_id)["engine"], store, run_id)
+
+
+def _engine(kind: str, store: Store, needed_by: str = "") -> Engine:
+    """The engine of runs of this kind. Raises UsageError where it is not installed."""
+    found = engine_class(kind, needed_by)
+    if store.is_read_only and found.is_remote:  # which writes down what its target reports
+        from windlass.engines.recorded import RecordedEngine
+
+        return RecordedEngine(store)
+    return found.connect(store)
 
 
 def find(run: str | None, store: Store, on: str | None = None, context: Context | None = None) -> tuple[Engine, str]:
@@ -161,7 +171,7 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
     known: dict[str, RunState] = {}
     for kind, some in by_kind.items():
         with contextlib.suppress(UsageError):  # runs of an engine that is not installed must not hide the others
-            known |= {state.status.id: state for state in engine_class(kind).connect(store).states(some, now)}
+            known |= {state.status.id: state for state in _engine(kind, store).states(some, now)}
     # An engine gives one state for each status, in order; its status may have another phase, and keeps the id.
     return [known.get(status.id) or RunState(status, now) for status in found]
 

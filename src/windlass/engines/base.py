@@ -344,7 +344,15 @@ class Engine:
 
         `is_thorough` asks also for runs that were declared lost long ago.
         """
-        return [RunState(status, now) for status in statuses]
+        if not self.store.is_read_only:
+            return [RunState(status, now) for status in statuses]
+        why = f"{self.store.home} cannot be written, so that runs are shown as recorded"
+        return [
+            RunState(status, now)
+            if status.phase.is_terminal
+            else RunState(status, max(status.phase_since, status.progress.get("at", 0.0)), why)
+            for status in statuses
+        ]
 
     def state(self, run_id: str, now: float) -> RunState:
         """One run as it is `now`. Raises NoSuchRun."""

@@ -119,11 +119,14 @@ class SupervisedEngine(Engine):
         return ""
 
     def status(self, run_id: str) -> Status:
-        """The status, true now; of a run that another machine supervises, as recorded. Raises NoSuchRun."""
+        """The status, true now; as recorded where another machine supervises the run, or the record cannot be written.
+
+        Raises NoSuchRun.
+        """
         give_up = time.monotonic() + SUPERVISOR_SECONDS
         while True:
             status = self.store.status(run_id)
-            if self.store.host_elsewhere(status) is not None:
+            if self.store.is_read_only or self.store.host_elsewhere(status) is not None:
                 return status
             if status.phase.is_terminal:
                 return self._after_end(status)
@@ -156,7 +159,8 @@ class SupervisedEngine(Engine):
         except OSError as error:
             # A full disk must not keep a run alive: the signal alone is a request, though one with a grace period.
             if not self._wake_supervisor(run_id):
-                raise StoreError(f"{run_dir} cannot be written ({error.strerror})", "free some space") from error
+                raise StoreError(f"{run_dir} cannot be written ({error.strerror})",
+                                 "is there space, and the right to write?") from error  # fmt: skip
         else:
             self._wake_supervisor(run_id)
             self.status(run_id)

@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
-from windlass.runs import events, naming
+from windlass.runs import events, naming, read_only
 from windlass.runs.events import Entry, Event, Json, Machine
 from windlass.runs.filesystem import is_on_network
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
-from windlass.runs.private import prepare
+from windlass.runs.private import RECORD, prepare
 from windlass.runs.record import Attempt, Dropped, RankState, Status, advance, created
 from windlass.runs.trash import Trash, remove
 from windlass.worker.reserve import FULL_ERRORS, Reserve
@@ -86,15 +86,18 @@ class Store:
     def __init__(self, home: Path, machine: Machine | None = None, *, on_network: bool | None = None) -> None:
         """Open the record in `home`, made if it is not there. Raises StoreError, StoreTooNew or StoreFull.
 
-        `machine` is the one that this process runs on, `on_network` whether other machines may use the file system; the
-        defaults are detected.
+        Where the home cannot be written, the record in it is read, and what would write it raises StoreError. `machine`
+        is the one that this process runs on, `on_network` whether other machines may use the file system; the defaults
+        are detected.
         """
         self.home = home
         self.machine = this_machine(os.environ) if machine is None else machine
         self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
         self._trash = Trash(home)
         with _border(home):
-            prepare(home)
+            self.is_read_only = read_only.is_read_only(home / RECORD)
+            if not self.is_read_only:
+                prepare(home)
             self._on_network = is_on_network(home) if on_network is None else on_network
             try:
                 self._db = self._opened()
@@ -108,7 +111,8 @@ class Store:
                 self._forget(run_id)
 
     def _opened(self) -> sqlite3.Connection:
-        self._db = sqlite3.connect(self.home / "record.db", timeout=BUSY_SECONDS, isolation_level=None)
+        connect = read_only.connect if self.is_read_only else sqlite3.connect
+        self._db = connect(self.home / RECORD, timeout=BUSY_SECONDS, isolation_level=None)
         try:
             self._migrate()
         except BaseException:

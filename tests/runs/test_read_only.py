@@ -1,0 +1,136 @@
+"""A record in a folder that cannot be written is read as it is, also what only its WAL has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers.disk import make_read_only, small_disk
+from tests.runs.test_store import begin, files
+
+from windlass.actions import runs, why
+from windlass.engines.base import Engine
+from windlass.errors import StoreError, StoreFull, UsageError
+from windlass.runs.events import entry_of
+from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+
+NOW = 1_700_000_100.0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 4096) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("on_network", [False, True])
+def test_the_record_of_a_read_only_file_system_is_read_and_nothing_is_written(disk: Path, on_network: bool) -> None:
+    with Store(disk / "home", on_network=on_network) as store, contextlib.closing(begin(store, "a-1")) as writer:
+        writer.append(entry_of("end", {"phase": "failed", "exit_code": 3}))
+        recorded = writer.status
+    make_read_only(disk)
+    before = files(disk)
+    with Store(disk / "home", on_network=on_network) as store:
+        assert store.status(store.find()) == recorded
+        assert [event.kind for event in store.events("a-1")] == ["created", "end"]
+        with pytest.raises(StoreError, match=f"{disk}/home cannot be") as caught:
+            begin(store, "a-2")
+        assert not isinstance(caught.value, StoreFull)
+        with pytest.raises(StoreError, match=f"{disk}/home cannot be"):
+            store.write_note("a-1", "a note")
+    assert files(disk) == before
+
+
+def copy_with_wal(disk: Path, tmp_path: Path) -> None:
+    """A home as it is while a process writes: the run is in the WAL alone."""
+    with Store(tmp_path / "live") as store:
+        begin(store, "a-1").close()
+        assert (store.home / "record.db-wal").stat().st_size
+        shutil.copytree(store.home, disk / "home")
+
+
+def test_what_only_the_wal_has_is_read(disk: Path, tmp_path: Path) -> None:
+    copy_with_wal(disk, tmp_path)
+    make_read_only(disk)
+    with Store(disk / "home") as store:
+        assert [status.id for status in store.statuses()] == ["a-1"]
+
+
+@pytest.mark.parametrize("journal", ["record.db-wal", "record.db-journal"])
+def test_changes_that_cannot_be_read_without_a_write_are_named(disk: Path, tmp_path: Path, journal: str) -> None:
+    if journal == "record.db-wal":
+        copy_with_wal(disk, tmp_path)
+        (disk / "home" / "record.db-shm").unlink()
+    else:
+        Store(disk / "home", on_network=True).close()
+        (disk / "home" / journal).write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(504))
+    make_read_only(disk)
+    with pytest.raises(
+        StoreError, match=rf"{disk}/home cannot be written, and .* in {journal} cannot be read"
+    ) as caught:
+        Store(disk / "home")
+    assert "WINDLASS_HOME" in caught.value.hint
+
+
+def test_a_read_only_folder_without_a_record_is_named(disk: Path) -> None:
+    make_read_only(disk)
+    with pytest.raises(StoreError, match=f"the record in {disk} cannot be used"):
+        Store(disk)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_the_record_of_another_user_is_read_where_it_is_readable(readable: bool) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    with tempfile.TemporaryDirectory() as made:  # not below tmp_path, which other users may not enter
+        home = Path(made, "home")
+        with Store(home) as store:
+            begin(store, "a-1").close()
+        for path in (home.parent, home, home / "record.db") if readable else (home.parent, home):
+            path.chmod(0o755)
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                os.setgid(12345)
+                os.setuid(12345)
+                try:
+                    with Store(home) as store:
+                        os._exit(0 if store.status("a-1").phase is Phase.QUEUED else 3)
+                except StoreError as error:
+                    os._exit(2 if f"{home} cannot be used (Permission denied)" in error.message else 4)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if readable else 2)
+
+
+@contextlib.contextmanager
+def unfinished(disk: Path, engine: str) -> Iterator[tuple[Engine, str]]:
+    with Store(disk / "home") as store:
+        plan = f'{{"engine":"{engine}","policy":{{}},"nodes":{{}}}}'
+        store.create("a-1", name="a", target="lab", output_dir="/o", plan=plan, time=NOW - 100).close()
+    make_read_only(disk)
+    with Store(disk / "home") as store:
+        yield runs.engine_for("a-1", store), "a-1"
+
+
+@pytest.mark.parametrize("engine", ["local", "fake", "kubernetes", "sagemaker"])
+def test_an_unfinished_run_is_shown_as_recorded_and_no_target_is_asked(disk: Path, engine: str) -> None:
+    with unfinished(disk, engine) as (its, run_id):
+        assert its.status(run_id) == its.store.status(run_id)
+        [state] = runs.states(runs.statuses(its.store), its.store, NOW)
+        assert (state.status.phase, state.as_of) == (Phase.QUEUED, NOW - 100)
+        assert f"{disk}/home cannot be written" in state.stale
+        assert [event.kind for event in its.events(run_id)] == ["created"]
+        assert why.report(run_id, its).phase is Phase.QUEUED
+
+
+def test_what_needs_the_target_of_a_run_is_refused(disk: Path) -> None:
+    with unfinished(disk, "kubernetes") as (its, run_id):
+        for ask in (its.stop, its.list_checkpoints, its.results):
+            with pytest.raises(UsageError, match="needs a record that this process can write"):
+                ask(run_id)
