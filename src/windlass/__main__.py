@@ -1,6 +1,6 @@
 """`python -m windlass`: the command, where its script is not on the path."""
 
-from windlass.cli.main import main
+from windlass.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -91,7 +91,7 @@ def test_version_is_one_line(windlass: Call) -> None:
 
 
 PATHS = (
-    ["-c", "from windlass.cli.main import main; main()"],
+    ["-c", "from windlass.cli.entry import main; main()"],
     ["-m", "windlass"],
 )
 
@@ -143,11 +143,24 @@ def test_output_to_a_full_disk_is_an_error_that_is_named(
     assert "internal error" not in done.stderr
 
 
-def test_ctrl_c_while_the_command_is_imported_is_no_traceback(environ: Mapping[str, str], tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+WHILE_A_CLASS_IS_MADE = (
+    "class Field:\n"
+    "    def __set_name__(self, owner, name):\n"
+    "        raise KeyboardInterrupt\n"
+    "class Holder:\n"
+    "    field = Field()\n"
+)
+
+
+@pytest.mark.parametrize("source", ["raise KeyboardInterrupt\n", WHILE_A_CLASS_IS_MADE], ids=["module", "class"])
+@pytest.mark.parametrize("imported", ["typing", "click", "sqlite3"])  # of the first, and of the command itself
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback(
+    imported: str, source: str, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / f"{imported}.py").write_text(source)
     begun = {**environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([*WINDLASS, "ps"], env=begun, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -12,13 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-try:
-    import click
+import click
 
-    import windlass
-    from windlass.errors import WindlassError, near
-except KeyboardInterrupt:  # on a slow file system imports take seconds
-    sys.exit(130)
+import windlass
+from windlass.errors import WindlassError, near
 
 # A command makes many objects while it imports and few afterwards: collections with the usual thresholds take a tenth
 # of its start.
@@ -171,6 +168,8 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # see entry.py
+            sys.exit(130)
         internal = _of_file(error) or WindlassError(
             f"{type(error).__name__}: {error}", "an internal error of Windlass: --debug shows the trace"
         )
