@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,6 @@ from windlass.runs.store import Store
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    import os
-
     return Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
 
 
@@ -139,6 +140,64 @@ def test_a_feed_that_is_left_ends_its_thread_and_an_error_in_it_is_raised(contex
         asyncio.run(gone())
 
 
+def test_a_run_is_used_in_another_thread_than_the_one_that_started_it(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "echo one; sleep 60"), context=context)
+    with ThreadPoolExecutor(1) as others:
+        assert others.submit(next, run.logs(follow=True)).result().text == "one"
+        assert others.submit(lambda: run.status.phase.is_terminal).result() is False
+        assert others.submit(run.stop, now=True).result() is run
+        with pytest.raises(windlass.RunStopped):
+            others.submit(run.wait).result()
+        assert others.submit(run.why).result().verdict.code == "stopped"
+        assert others.submit(run.ledger).result().attempts == 1
+        assert others.submit(run.cost).result() is None
+        assert others.submit(lambda: run.output_dir).result() == run.output_dir
+        others.submit(run.delete, force=True).result()
+
+
+def test_threads_take_turns_in_reading_one_iterator(context: Context) -> None:
+    run = windlass.run(job("true"), context=context)
+    run.wait()
+    events = run.events()
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        assert one.submit(next, events).result().seq == 1
+        assert other.submit(next, events).result().seq == 2
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_run_is_used_in_a_process_of_multiprocessing(context: Context, method: str) -> None:
+    run = windlass.run(job("true"), context=context)
+    run.wait()
+    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as others:
+        assert others.submit(windlass.Run.wait, run).result().id == run.id
+        with pytest.raises(windlass.UsageError, match="has succeeded"):
+            others.submit(windlass.Run.resume, run).result()
+    assert run.status.phase is Phase.SUCCEEDED
+
+
+def test_a_run_keeps_no_file_open(context: Context) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    runs = [windlass.run(job("true"), context=context) for _ in range(2)]
+    for run in runs:
+        run.wait()
+        assert next(run.logs(), None) is None
+        assert [event.kind for event in run.events()][-1] == "end"
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_task_that_gives_up_waiting_leaves_the_run_and_no_thread(context: Context) -> None:
+    run = windlass.run(job("sleep", "60"), context=context)
+
+    async def impatient() -> None:
+        await asyncio.wait_for(run, 0.1)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(impatient())  # which would wait for a thread of its executor
+    assert not run.status.phase.is_terminal
+    until(lambda: not [one for one in threading.enumerate() if one is not threading.main_thread()])
+    run.stop(now=True).wait(check=False)
+
+
 def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, tmp_path: Path) -> None:
     waits = 'until [ -e "$WINDLASS_OUTPUT_DIR/go" ]; do sleep 0.02; done'
     run = windlass.run(job("bash", "-c", waits, nodes=2), context=context)
@@ -173,6 +232,8 @@ def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context:
         run = windlass.run(job("anything", nodes=3), on=FakeEngine(store, play), context=context)
         assert run.wait().phase is Phase.SUCCEEDED
         assert sorted(line.text for line in run.logs()) == ["rank 0", "rank 1", "rank 2"]
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(lambda: run.status.phase).result() is Phase.SUCCEEDED
     assert windlass.get(context=context).status.phase is Phase.SUCCEEDED
 
 

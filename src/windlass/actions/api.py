@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -38,25 +37,33 @@ AnyJob: TypeAlias = "Job | str | Path | Mapping[str, Any]"
 
 
 class Run:
-    """One run, by its id. It lives in the record: losing this object loses nothing."""
+    """One run, by its id. It lives in the record: losing this object loses nothing.
 
-    def __init__(self, run_id: str, engine: Engine, store: Store) -> None:
+    It may be used in any thread and in a forked process, and pickled: each call opens the record for itself.
+    """
+
+    def __init__(self, run_id: str, engine: Engine) -> None:
         self.id = run_id
         self._engine = engine
-        self._store = store
+        self._home = engine.store.home
 
     def __repr__(self) -> str:
         return f"<windlass.Run {self.id}>"
 
+    def __reduce__(self) -> tuple[Callable[[str, Path], Run], tuple[str, Path]]:
+        return _recorded_run, (self.id, self._home)
+
     @property
     def status(self) -> Status:
         """Where the run is now. Raises NoSuchRun once it was removed."""
-        return self._engine.status(self.id)
+        with self._opened() as engine:
+            return engine.status(self.id)
 
     @property
     def output_dir(self) -> Path:
         """The folder that the script knows as `WINDLASS_OUTPUT_DIR`."""
-        return Path(self._store.status(self.id).output_dir)
+        with self._opened() as engine:
+            return Path(engine.store.status(self.id).output_dir)
 
     def events(self, *, follow: bool = True, after: int = 0) -> Feed[Event]:
         """What happened, from event number `after` + 1 on; with `follow` until the run has ended.
@@ -64,9 +71,9 @@ class Run:
         For `for`, and for `async for`, which lets other tasks go on.
         """
 
-        def in_thread(unwanted: threading.Event) -> Iterator[Event]:
+        def read(unwanted: threading.Event) -> Iterator[Event]:
             seq = after
-            with self._opened() as (engine, _):
+            with self._opened() as engine:
                 while not unwanted.is_set():
                     over = not follow or engine.status(self.id).phase.is_terminal  # before the events are read
                     for event in engine.events(self.id, follow=False, after=seq):
@@ -75,7 +82,7 @@ class Run:
                     if over or unwanted.wait(LOOK_SECONDS):
                         return
 
-        return Feed(lambda: self._engine.events(self.id, follow=follow, after=after), in_thread)
+        return Feed(read)
 
     def logs(
         self, *, ranks: Collection[int] | None = None, follow: bool = False, tail: int | None = None
@@ -85,30 +92,31 @@ class Run:
         For `for`, and for `async for`, which lets other tasks go on.
         """
 
-        def lines(is_over: Callable[[], bool]) -> Iterator[LogLine]:
-            logs = RunLogs(self._store.run_dir(self.id))
-            return logs.read(ranks=ranks, tail=tail, is_over=is_over if follow else None)
+        def read(unwanted: threading.Event) -> Iterator[LogLine]:
+            with self._opened() as engine:
 
-        def in_thread(unwanted: threading.Event) -> Iterator[LogLine]:
-            with self._opened() as (engine, _):
-                yield from lines(lambda: unwanted.is_set() or engine.status(self.id).phase.is_terminal)
+                def is_over() -> bool:
+                    return unwanted.is_set() or engine.status(self.id).phase.is_terminal
 
-        return Feed(lambda: lines(lambda: self.status.phase.is_terminal), in_thread)
+                logs = RunLogs(engine.store.run_dir(self.id))
+                yield from logs.read(ranks=ranks, tail=tail, is_over=is_over if follow else None)
+
+        return Feed(read)
 
     def exec(
         self, command: Sequence[str], *, rank: int | None = None, node: int | None = None, stdin: bytes = b""
     ) -> CompletedProcess[bytes]:
         """Run a command where a rank of the live run is, in its environment and folder; give its code and output.
 
-        With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. May be called
-        in any thread. Raises UsageError where the run has ended or its engine lets no command in, EngineError.
+        With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. Raises
+        UsageError where the run has ended or its engine lets no command in, EngineError.
         """
         from windlass.actions.exec_copy import execute
 
-        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err, self._opened() as (_, store):
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err, self._opened() as engine:
             given.write(stdin)
             given.seek(0)
-            code = execute(self.id, command, store, rank=rank, node=node, stdin=given, stdout=out, stderr=err)
+            code = execute(self.id, command, engine.store, rank=rank, node=node, stdin=given, stdout=out, stderr=err)
             out.seek(0)
             err.seek(0)
             return CompletedProcess(list(command), code, out.read(), err.read())
@@ -117,14 +125,14 @@ class Run:
         """Copy a file or folder of the run to this machine: of its results (`output/…`, `checkpoints/…`), of the code
         that it began with (`code/…`), or at an absolute path of a pod, that of `node`.
 
-        Into a folder that is there, or a `local` that ends in a slash, it is copied under its own name. May be called
-        in any thread. Raises UsageError, EngineError.
+        Into a folder that is there, or a `local` that ends in a slash, it is copied under its own name. Raises
+        UsageError, EngineError.
         """
         from windlass.actions.exec_copy import copied
 
-        with self._opened() as (_, store):
-            is_folder = str(local).endswith("/")
-            return copied((self.id, path), None, Path(local).absolute(), store, node=node, into_folder=is_folder)
+        is_folder = str(local).endswith("/")
+        with self._opened() as engine:
+            return copied((self.id, path), None, Path(local).absolute(), engine.store, node=node, into_folder=is_folder)
 
     def put(self, local: str | Path, path: str, *, node: int | None = None) -> CopiedFiles:
         """Copy a file or folder of this machine into the run; the same paths as for `fetch`, but `code/…`."""
@@ -133,39 +141,31 @@ class Run:
         source = Path(local).absolute()
         if not source.exists():
             raise UsageError(f"{source} is not there", "name a file or folder of this machine")
-        with self._opened() as (_, store):
-            return copied(None, (self.id, path), source, store, node=node)
+        with self._opened() as engine:
+            return copied(None, (self.id, path), source, engine.store, node=node)
 
     def checkpoints(self) -> tuple[CheckpointView, ...]:
         """The checkpoints that the run has saved by `windlass.train.checkpoint`, newest first.
 
-        Those in the pods of a cluster are listed there. May be called in any thread. Raises WindlassError.
+        Those in the pods of a cluster are listed there. Raises WindlassError.
         """
         from windlass.actions.checkpoints import look
         from windlass.views.reports import CheckpointView
         from windlass.views.serialise import view_of
 
-        with self._opened() as (engine, _):
+        with self._opened() as engine:
             return tuple(view_of(CheckpointView, one) for one in look(engine, self.id).found)
 
     def verify_checkpoints(self, name: str | None = None) -> dict[str, tuple[str, ...]]:
         """What is wrong with each finished checkpoint, or with one: by name, nothing where every byte is as saved.
 
-        May be called in any thread. Raises UsageError where they are in a cluster or none has this name.
+        Raises UsageError where they are in a cluster or none has this name.
         """
         from windlass.actions.checkpoints import look, verify
 
-        with self._opened() as (engine, _):
+        with self._opened() as engine:
             found = verify(look(engine, self.id), name)
         return {one: tuple(map(str, problems)) for one, problems in found.items()}
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[Engine, Store]]:
-        """The engine and the record for the thread of the caller: SQLite connections stay in the thread that made
-        them.
-        """
-        with Store(self._store.home, self._store.machine) as store:
-            yield actions.engine_for(self.id, store), store
 
     def wait(self, timeout: float | None = None, *, check: bool = True) -> Status:
         """Block until the run has ended, at most `timeout` seconds; give its last status.
@@ -173,32 +173,49 @@ class Run:
         With `check`, raises RunFailed if it failed or was lost, RunStopped if it was stopped, and RunNotFinished if
         the time was too short.
         """
-        status = self._engine.wait(self.id, timeout)
+        with self._opened() as engine:
+            status = engine.wait(self.id, timeout)
         if check:
             raise_unless_succeeded(status)
         return status
 
     def __await__(self) -> Generator[Any, None, Status]:
-        """`await run`: as `wait()`, in a thread, so that other tasks go on."""
-        return asyncio.to_thread(self._wait_in_thread).__await__()
+        """`await run`: as `wait()`, while other tasks go on. A task that is cancelled leaves the run as it is."""
+        return self._ended().__await__()
+
+    async def _ended(self) -> Status:
+        def read(unwanted: threading.Event) -> Iterator[Status]:
+            with self._opened() as engine:
+                while not (status := engine.status(self.id)).phase.is_terminal:
+                    if unwanted.wait(LOOK_SECONDS):
+                        return
+            yield status
+
+        async for status in Feed(read):
+            raise_unless_succeeded(status)
+        return status
 
     def why(self) -> Diagnosis:
         """Why the run ended as it did: a verdict with evidence and a fix, and what else speaks for something."""
-        return why(self.id, self._engine)
+        with self._opened() as engine:
+            return why(self.id, engine)
 
     def ledger(self) -> Ledger:
         """Where the run's time went until now: seconds of each phase, goodput, steps that were trained again."""
         from windlass.runs.ledger import fold_ledger
 
-        return fold_ledger(self._store.events(self.id), time.time())
+        with self._opened() as engine:
+            return fold_ledger(engine.store.events(self.id), time.time())
 
     def cost(self) -> Cost | None:
         """What the run has cost until now, by phase; None where its target has no price."""
-        return find_cost(self.id, self._store, here())[0].cost
+        with self._opened() as engine:
+            return find_cost(self.id, engine.store, here())[0].cost
 
     def stop(self, *, now: bool = False) -> Self:
         """Ask the run to end: SIGTERM, its grace period, SIGKILL; `now` leaves out the grace."""
-        self._engine.stop(self.id, now=now)
+        with self._opened() as engine:
+            engine.stop(self.id, now=now)
         return self
 
     def resume(self, *, nodes: int | None = None, checkpoint: str | None = None) -> Self:
@@ -206,7 +223,8 @@ class Run:
 
         Raises UsageError if it goes on or has succeeded, PlanError, EngineError.
         """
-        actions.resume(self.id, self._engine, here(), nodes=nodes, checkpoint=checkpoint)
+        with self._opened() as engine:
+            actions.resume(self.id, engine, here(), nodes=nodes, checkpoint=checkpoint)
         return self
 
     def delete(self, *, force: bool = False) -> None:
@@ -215,13 +233,22 @@ class Run:
         Raises UsageError while it goes on, and without `force` where its folder holds the only checkpoint of a run
         that did not succeed.
         """
-        if not force:
-            actions.require_removable(self._engine, self.id)
-        self._engine.delete(self.id)
+        with self._opened() as engine:
+            if not force:
+                actions.require_removable(engine, self.id)
+            engine.delete(self.id)
 
-    def _wait_in_thread(self) -> Status:
-        with self._opened() as (engine, store):
-            return Run(self.id, engine, store).wait()
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Engine]:
+        """The engine with a record of its own: a forked process must not use a SQLite connection of its parent."""
+        with Store(self._home, self._engine.store.machine) as store:
+            yield self._engine.reconnected(store)
+
+
+def _recorded_run(run_id: str, home: Path) -> Run:
+    """A run as `pickle` makes it anew. Raises NoSuchRun, StoreError."""
+    with Store(home) as store:
+        return Run(run_id, actions.engine_for(run_id, store))
 
 
 def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = None) -> Run:
@@ -235,11 +262,11 @@ def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = No
     if not isinstance(on, str):
         ready = _ready(job, context)
         status = on.submit(on.plan(ready.job, f"{ready.job.name}-{context.token()}"))
-        return Run(status.id, on, on.store)
-    store = context.store()
-    made = make_plan(job, on, context=context)
-    engine = engine_class(made.engine).connect(store)
-    return Run(actions.submit(engine, made, context).id, engine, store)
+        return Run(status.id, on)
+    with context.store() as store:
+        made = make_plan(job, on, context=context)
+        engine = engine_class(made.engine).connect(store)
+        return Run(actions.submit(engine, made, context).id, engine)
 
 
 def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
@@ -252,9 +279,9 @@ def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
     """The run of this id, the only one whose id begins so, or the newest of the job of this name; the newest of all
     without one. Raises NoSuchRun.
     """
-    store = (context or here()).store()
-    engine, found = actions.find(run_id, store)
-    return Run(found, engine, store)
+    with (context or here()).store() as store:
+        engine, found = actions.find(run_id, store)
+        return Run(found, engine)
 
 
 def list_runs(last: int | None = None, *, context: Context | None = None) -> list[Status]:

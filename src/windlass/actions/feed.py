@@ -19,12 +19,9 @@ LOOK_SECONDS: Final = 0.1
 class Feed(Generic[Item]):
     """Items as they arrive: an iterator, and an asynchronous iterator. Each can be used once."""
 
-    def __init__(
-        self, here: Callable[[], Iterator[Item]], in_thread: Callable[[threading.Event], Iterator[Item]]
-    ) -> None:  # fmt: skip
-        """`in_thread` makes an iterator for another thread, which ends when the event is set."""
-        self._here = here
-        self._in_thread = in_thread
+    def __init__(self, read: Callable[[threading.Event], Iterator[Item]]) -> None:
+        """`read` makes an iterator, for this or another thread, which ends when the event is set."""
+        self._read = read
         self._iterator: Iterator[Item] | None = None
 
     def __iter__(self) -> Iterator[Item]:
@@ -32,7 +29,7 @@ class Feed(Generic[Item]):
 
     def __next__(self) -> Item:
         if self._iterator is None:
-            self._iterator = self._here()
+            self._iterator = self._read(threading.Event())
         return next(self._iterator)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
@@ -46,7 +43,7 @@ class Feed(Generic[Item]):
 
         def read() -> None:
             try:
-                for item in self._in_thread(unwanted):
+                for item in self._read(unwanted):
                     while not room.acquire(timeout=LOOK_SECONDS):
                         if unwanted.is_set():
                             return

@@ -196,6 +196,10 @@ class Engine:
         """The engine with the records of `store`; with a `target`, also with the runs that only the target knows of."""
         return cls(store)
 
+    def reconnected(self, store: Store) -> Engine:
+        """The same engine with another connection to the records, for another thread or process."""
+        return self.connect(store)
+
     @classmethod
     def make_plan(cls, job: Job, target: Any, run_id: str, base: Path, context: Context) -> Plan:
         """The plan of a run of `job`, whose paths are relative to `base`, by the facts of the target. Changes nothing.

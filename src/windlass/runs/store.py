@@ -112,7 +112,9 @@ class Store:
 
     def _opened(self) -> sqlite3.Connection:
         connect = read_only.connect if self.is_read_only else sqlite3.connect
-        self._db = connect(self.home / RECORD, timeout=BUSY_SECONDS, isolation_level=None)
+        # Threads may take turns with it: those that read an iterator over events, for one.
+        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
+        self._db = connect(self.home / RECORD, timeout=BUSY_SECONDS, **options)
         try:
             self._migrate()
         except BaseException:
