@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.fakeaws.emulator import Emulator, emulated_aws
 
-from windlass.engines.kubernetes.mounts.repository import RepositoryTask, RepositoryTasks, TaskKind
+from windlass.errors import EngineError
 from windlass.infra.aws import Aws, AwsError
 from windlass.infra.fsx import EXPORT, FsxTasks
 
@@ -36,20 +36,21 @@ def tasks(account: Emulator) -> FsxTasks:
 
 
 def test_emulated_an_export_is_started_once_and_waited_for(tasks: FsxTasks, system: str) -> None:
-    as_engines_see_it: RepositoryTasks = tasks
-    task = as_engines_see_it.start(RepositoryTask(TaskKind.EXPORT, system, "s3/results"))
+    task = tasks.begin(EXPORT, system, "s3/results")
     assert tasks.begin(EXPORT, system, "s3/results") == task, "it is under way already"
     seen: list[str] = []
     tasks.wait(task, lambda state, _share: seen.append(state), sleep=lambda _seconds: None)
     assert seen[-1] == "SUCCEEDED"
-    assert tasks.under_way(system) == []
+    assert tasks.begin(EXPORT, system, "s3/results") != task, "the first has ended"
 
 
-def test_emulated_a_task_is_cancelled_and_waiting_for_it_says_so(tasks: FsxTasks, system: str) -> None:
+def test_emulated_waiting_for_an_export_that_was_cancelled_fails(
+    account: Emulator, tasks: FsxTasks, system: str
+) -> None:
     task = tasks.begin(EXPORT, system)
-    tasks.cancel(task)
-    assert tasks.state(task)[0] in ("CANCELING", "CANCELED")
-    tasks.cancel(task)
+    account.client("fsx").cancel_data_repository_task(TaskId=task)
+    with pytest.raises(EngineError, match=f"{task} is CANCEL"):
+        tasks.wait(task, lambda _state, _share: None, sleep=lambda _seconds: None)
 
 
 def test_emulated_a_file_system_that_is_not_there_is_named(tasks: FsxTasks) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from windlass.errors import EngineError
 from windlass.infra.aws import Aws, aws_errors
@@ -14,45 +14,17 @@ EXPORT: Final = "EXPORT_TO_REPOSITORY"
 POLL_SECONDS: Final = 10.0
 
 
-class Kind(Protocol):
-    """What a task does, as the FSx API calls it."""
-
-    @property
-    def value(self) -> Any:
-        """Such as `EXPORT_TO_REPOSITORY`."""
-
-
-class Task(Protocol):
-    """A request for a task: as `RepositoryTask` of the Kubernetes engine."""
-
-    @property
-    def kind(self) -> Kind:
-        """What it does."""
-
-    @property
-    def file_system(self) -> str:
-        """Id of the file system."""
-
-    @property
-    def folder(self) -> str:
-        """Relative to the root of the file system; empty for all of it."""
-
-
 class FsxTasks:
     """Runs tasks of data repositories in an account. Each is asynchronous: it goes on without the caller."""
 
     def __init__(self, aws: Aws) -> None:
         self._client = aws.client("fsx")
 
-    def start(self, task: Task) -> str:
+    def begin(self, kind: str, file_system: str, folder: str = "") -> str:
         """Begin a task; returns its id. A task of the same kind and folder that is under way is returned instead.
 
         Raises AwsError where the account refuses it.
         """
-        return self.begin(str(task.kind.value), task.file_system, task.folder)
-
-    def begin(self, kind: str, file_system: str, folder: str = "") -> str:
-        """As `start`, by the parts of a task."""
         paths = [folder] if folder else []
         for known in self._tasks(file_system):
             if known["Lifecycle"] in UNDER_WAY and known["Type"] == kind and known.get("Paths", []) == paths:
@@ -63,38 +35,24 @@ class FsxTasks:
             )
         return str(answer["DataRepositoryTask"]["TaskId"])
 
-    def state(self, task_id: str) -> tuple[str, float | None]:
-        """The lifecycle of a task as the API has it, and the share done, 0 to 1, where it is known. Raises AwsError."""
-        task = self._task(task_id)
-        status = task.get("Status") or {}
-        total, done = status.get("TotalCount"), status.get("SucceededCount", 0) + status.get("FailedCount", 0)
-        return str(task["Lifecycle"]), done / total if total else None
-
-    def cancel(self, task_id: str) -> None:
-        """End a task; what it has moved stays. A no-op once it has ended. Raises AwsError."""
-        if self._task(task_id)["Lifecycle"] in UNDER_WAY:
-            with aws_errors(f"cancel {task_id}", action="fsx:CancelDataRepositoryTask"):
-                self._client.cancel_data_repository_task(TaskId=task_id)
-
-    def under_way(self, file_system: str) -> list[str]:
-        """Ids of the tasks of a file system that have not ended. Raises AwsError."""
-        return [str(one["TaskId"]) for one in self._tasks(file_system) if one["Lifecycle"] in UNDER_WAY]
-
     def wait(
         self,
         task_id: str,
         on_progress: Callable[[str, float | None], None],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Block until a task has succeeded. Raises EngineError where it fails, with the reason of the API."""
+        """Block until a task has succeeded; progress is its lifecycle as the API has it, and the share done, 0 to 1,
+        where it is known. Raises EngineError where it fails, with the reason of the API, and AwsError.
+        """
         while True:
-            state, share = self.state(task_id)
-            on_progress(state, share)
+            task = self._task(task_id)
+            state, status = str(task["Lifecycle"]), task.get("Status") or {}
+            total, done = status.get("TotalCount"), status.get("SucceededCount", 0) + status.get("FailedCount", 0)
+            on_progress(state, done / total if total else None)
             if state == "SUCCEEDED":
                 return
             if state not in UNDER_WAY:
-                details = self._task(task_id).get("FailureDetails") or {}
-                reason = details.get("Message", "no reason reported")
+                reason = (task.get("FailureDetails") or {}).get("Message", "no reason reported")
                 hint = f"aws fsx describe-data-repository-tasks --task-ids {task_id}"
                 raise EngineError(f"the FSx task {task_id} is {state}: {reason}", hint)
             sleep(POLL_SECONDS)

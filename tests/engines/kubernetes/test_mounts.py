@@ -13,7 +13,6 @@ from tests.engines.kubernetes.test_plan import CODE, FACTS, TARGET, blockers, pl
 from windlass.engines.kubernetes.export import manifests
 from windlass.engines.kubernetes.facts import Facts, dry_run
 from windlass.engines.kubernetes.mounts.choice import DRIVERS, choose
-from windlass.engines.kubernetes.mounts.repository import RepositoryTask, TaskKind
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
@@ -103,9 +102,9 @@ def test_lustre_is_mounted_by_its_names_and_the_plan_has_the_command_that_preloa
     assert persistent["spec"]["mountOptions"] == ["flock"]
     assert mounts(made)[0]["subPath"] == "sets/digits"
     [note] = [note for note in made.notes if note.code == "mount-repository"]
-    assert RepositoryTask(TaskKind.IMPORT, LUSTRE["id"], "sets/digits").command == note.fix
-    assert note.fix.startswith(
-        "aws fsx create-data-repository-task --file-system-id fs-0fedcba9876543210 --type IMPORT_"
+    assert note.fix == (
+        "aws fsx create-data-repository-task --file-system-id fs-0fedcba9876543210 --type "
+        "IMPORT_METADATA_FROM_REPOSITORY --paths sets/digits --report Enabled=false"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.mounts.choice import ADD_ONS, DRIVERS, LUSTRE, MOUNTPOINT, Way, choose, ways
 from windlass.engines.kubernetes.mounts.manifests import Volume, volume
-from windlass.engines.kubernetes.mounts.repository import RepositoryTask, TaskKind
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.engines.kubernetes.workloads.findings import blocker
 from windlass.plan.plan import Note, Step
@@ -115,15 +115,20 @@ def _no_way(data: Data, target: KubernetesTarget, why: str) -> Note:
 
 
 def _of_repository(data: Data, way: Way) -> Note:
-    """What of a repository Lustre does not do by itself."""
+    """What of a repository Lustre does not do by itself, with the command of the AWS CLI that does it."""
     assert way.file_system is not None
-    kind = TaskKind.EXPORT if data.write else TaskKind.IMPORT
-    message = (
-        f"data {data.name}: what is written gets to {data.source} by the export policy of {way.file_system.id} alone"
+    system = way.file_system.id
+    kind, message = (
+        ("EXPORT_TO_REPOSITORY",
+         f"data {data.name}: what is written gets to {data.source} by the export policy of {system} alone")
         if data.write else
-        f"data {data.name}: {way.file_system.id} loads a file from the bucket when it is first read"
+        ("IMPORT_METADATA_FROM_REPOSITORY",
+         f"data {data.name}: {system} loads a file from the bucket when it is first read")
     )  # fmt: skip
-    return Note("mount-repository", message, RepositoryTask(kind, way.file_system.id, way.folder).command)
+    paths = ["--paths", way.folder] if way.folder else []
+    command = ["aws", "fsx", "create-data-repository-task", "--file-system-id", system, "--type", kind, *paths,
+               "--report", "Enabled=false"]  # fmt: skip
+    return Note("mount-repository", message, shlex.join(command))
 
 
 def _planned(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[tuple[Data, Way, Volume, str]]:
