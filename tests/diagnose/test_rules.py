@@ -16,6 +16,8 @@ from windlass.engines.local.observe import environment
 from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
+from windlass.worker.protocol import RankFailure
+from windlass.worker.root_cause import first_cause
 
 TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    step()\n'
 PEER_GONE = TRACE + "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4\n"
@@ -432,15 +434,28 @@ def test_of_a_run_that_ended_nothing_is_left_to_look_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tail", "said"), [("no room\n", "exit code 7; its last line: no room"), ("", "exit code 7, and no output")]
-)
-def test_a_setup_script_that_failed_is_not_called_the_training_script(tail: str, said: str) -> None:
-    rank = RankSeen(0, exit_code=7, ended_at=103.0, tail=tail or "setup failed with exit code 7\n")
-    summary = "exit code 7; its last line: setup failed with exit code 7"
-    case = seen(ranks=[rank], cause={"rank": 0, "summary": summary, "exit_code": 7, "traceback": "", "victims": []})
-    verdict = diagnose(replace(case, plan={"job": {"setup": "exit 7"}})).verdict
-    assert (verdict.code, verdict.summary) == ("setup-failed", f"the setup script of the job ended with {said}")
-    assert diagnose(case).verdict.code == "exit-code"
+    ("tail", "code", "how", "verdict", "said"),
+    [
+        ("no room\n", 7, "exit code 7", "setup-failed",
+         "the setup script of the job ended with exit code 7; its last line: no room"),
+        ("", 7, "exit code 7", "setup-failed", "the setup script of the job ended with exit code 7, and no output"),
+        ("", 143, "signal 15", "setup-failed", "the setup script of the job ended with signal 15, and no output"),
+        ("reads\n", 137, "signal 9", "killed", "the setup script was killed from outside (SIGKILL)"),
+        ("Killed\n", 137, "exit code 137", "killed", "the setup script was killed from outside (SIGKILL)"),
+        ("", 139, "signal 11", "segfault", "the setup script crashed in native code: segmentation fault"),
+        ("", 134, "signal 6", "native-abort", "the setup script was aborted by native code"),
+        (TRACE + "ValueError: x\n", 1, "exit code 1", "exception", "the setup script raised ValueError: x"),
+    ],
+)  # fmt: skip
+def test_a_setup_script_that_failed_is_not_called_the_training_script(
+    tail: str, code: int, how: str, verdict: str, said: str
+) -> None:
+    failure = RankFailure(0, code, 103.0, f"{tail}\nsetup failed with {how}".lstrip())
+    ranks = [RankSeen(number, exit_code=code, ended_at=103.0, tail=tail or failure.tail) for number in (0, 1)]
+    case = seen(ranks=ranks, cause=first_cause([failure]))
+    found = diagnose(replace(case, plan={"job": {"setup": "./prepare.sh"}})).verdict
+    assert (found.code, found.summary) == (verdict, said)
+    assert "setup script" not in diagnose(case).verdict.summary
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from windlass.worker.root_cause import is_victim, launched_signal
 from windlass.worker.tracebacks import is_launched, is_secondary, plain, unstyled
 
 TIMEOUT_EXIT_CODE: Final = 124
+_SETUP_FAILED: Final = re.compile(r"setup failed with ((?:exit code|signal) \d+)$", re.MULTILINE)
+"""What `worker/setup_step.py` adds to the output of a script that failed."""
 SHELL_SIGNALS: Final = (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11)
 """Exit codes by which a shell reports that a signal ended its command."""
 
@@ -244,9 +247,18 @@ class Observations:
         """A verdict on the rank that failed first."""
         return Verdict(code, summary, self.first.rank if self.first else None, tuple(evidence), fix, score, is_effect)
 
+    @cached_property
+    def setup_end(self) -> str:
+        """How the script of `setup:` failed, `exit code 7` or `signal 9`; empty where it did not fail."""
+        cause = f"{self.cause.get('summary')}\n{self.cause.get('traceback')}"  # one with an exception is quoted whole
+        found = _SETUP_FAILED.search(cause) if self.plan.get("job", {}).get("setup") else None
+        return found[1] if found is not None else ""
+
     @property
     def who(self) -> str:
-        """`rank 1`; `the script` where there is one rank."""
+        """`rank 1`; `the script` where there is one rank; `the setup script` where no rank was started."""
+        if self.setup_end:
+            return "the setup script"
         return self.name(self.first.rank if self.first else 0)
 
     def name(self, rank: int) -> str:

@@ -21,8 +21,6 @@ CRASHES: Final = {
     "SIGBUS": ("bus-error", "bus error"),
     "SIGILL": ("illegal-instruction", ""),
 }
-SETUP_FAILED: Final = "setup failed with exit code"
-"""What `worker/setup_step.py` adds to the output of a script that failed."""
 LIMITS: Final = {"SIGXCPU": "its CPU time limit (ulimit -t)", "SIGXFSZ": "its file size limit (ulimit -f)"}
 _ABORT: Final = re.compile(
     r"^(?:\S*[Aa]ssertion .*failed.*|\S+: .*malloc.*|.*(?:corrupted|double free).*|F\d{4} .*)$", re.MULTILINE
@@ -53,7 +51,8 @@ def killed(case: Observations) -> Iterator[Verdict]:
         evidence += [f"memory limit of its control group: {limit / MB:,.0f} MB"] if limit else []
         yield case.of_first(
             "oom-killed", f"{case.who} was killed by the kernel: it used more memory than there is", evidence,
-            "a smaller batch, fewer DataLoader workers, data read in parts rather than as a whole; or more memory",
+            ("" if case.setup_end else "a smaller batch, fewer DataLoader workers, ")
+            + "data read in parts rather than as a whole; or more memory",
             100 if record or group else 92,
         )  # fmt: skip
         return
@@ -152,12 +151,12 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
         )  # fmt: skip
     elif code == 126 and "ermission denied" in case.text:
         yield case.of_first("permission-denied", "a program may not be run", lines[-1:], "chmod +x on it", 90)
-    elif SETUP_FAILED in str(case.cause.get("summary")) and case.plan.get("job", {}).get("setup"):
-        own = [line for line in lines if not line.startswith(SETUP_FAILED)]
+    elif case.setup_end:
+        own = [line for line in lines if not line.startswith("setup failed with ")]
         said = f"; its last line: {own[-1]}" if own else ", and no output"
         yield case.of_first(
-            "setup-failed", f"the setup script of the job ended with exit code {code}{said}",
-            [f"exit code {code}, before any rank was started", *own],
+            "setup-failed", f"the setup script of the job ended with {case.setup_end}{said}",
+            [f"{case.setup_end}, before any rank was started", *own],
             f"correct setup: in the job file; its output is in the log: windlass logs {case.status.id}", 90,
         )  # fmt: skip
     elif not lines:
