@@ -295,6 +295,15 @@ def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
     assert len(why_lines(why_of(training(), diagnosis, many), plain, verbose=1)) == 2 + 40
 
 
+def test_a_fix_that_begins_with_a_command_can_be_copied_and_a_sentence_has_a_capital() -> None:
+    for fix, shown in (("windlass resume d-1 starts it again", "windlass resume d-1"), ("chmod +x it", "chmod +x it"),
+                       ("free some space", "Free some space")):  # fmt: skip
+        verdict = Verdict("lost", "the machine was restarted during the run", fix=fix)
+        said = "\n".join(why_lines(why_of(training(), Diagnosis(verdict), []), plain))
+        assert "The machine was restarted" in said
+        assert f"fix       {shown}" in said
+
+
 # -- where results are -------------------------------------------------------------------------------------------------
 
 

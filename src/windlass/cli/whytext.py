@@ -17,6 +17,8 @@ from windlass.views.reports import VerdictView, Why
 LABEL: Final = 10
 WIDTH: Final = 110
 """Longer lines are hard to read, however wide the terminal."""
+COMMANDS: Final = ("windlass", "kubectl", "python", "uv", "poetry", "chmod")
+"""With which fixes begin."""
 RESTARTS: Final = 8
 """So many are shown in full; of more, the first and the last ones."""
 
@@ -88,7 +90,8 @@ def _wrapped(text: str, hang: int = 0) -> list[str]:
 
 def _sentence(text: str) -> str:
     """With a capital, unless it begins with a command or a name."""
-    return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
+    first = text.split(" ")[0]
+    return text[:1].upper() + text[1:] if first.isalpha() and first not in COMMANDS else text
 
 
 def _labelled(label: str, lines: list[str], paint: Paint) -> list[str]:

@@ -146,7 +146,7 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
         )  # fmt: skip
     elif code == 127 and (missing := _NOT_FOUND.search(case.text)):
         yield case.of_first(
-            "program-missing", f"{missing['what']} was not found by the shell", [missing[0].strip()],
+            "program-missing", f"the shell has not found {missing['what']}", [missing[0].strip()],
             f"install {missing['what']}, give its path, or add its folder to PATH in env:", 92,
         )  # fmt: skip
     elif code == 126 and "ermission denied" in case.text:
