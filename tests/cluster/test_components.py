@@ -91,7 +91,7 @@ def manager(bed: Bed, folder: Path) -> Iterator[Callable[..., Manager]]:
 
     with only_user(bed, charts.NAME):  # a test of this file may run beside another one
         yield make
-        make().uninstall(["emulated"], quiet, force=True)
+        make().uninstall(["emulated"], quiet)
         assert left(bed) == []
 
 
@@ -127,25 +127,24 @@ def test_install_status_upgrade_uninstall_and_nothing_is_left_emulated(
     first, second = manager("1.0.0"), manager("2.0.0")
     assert state(first).state == "absent"
     told: list[Step] = []
-    [done] = first.install(["emulated"], told.append)
-    assert (done.version, done.before, done.is_unchanged) == ("1.0.0", "", False)
+    first.install(["emulated"], told.append)
     assert [step.what for step in told if step.what in ("apply", "helm", "ready")] == ["apply", "helm", "ready"]
     assert (state(first).installed, state(first).is_healthy, state(first).is_current) == ("1.0.0", True, True)
     deployment = bed.api.get(f"/apis/apps/v1/namespaces/{SPACE}/deployments/emulated-controller")
     assert deployment["spec"]["template"]["metadata"]["annotations"]["queue"] == VALUES.queue_name
-    [again] = first.install(["emulated"], quiet)
-    assert again.is_unchanged
+    told.clear()
+    first.install(["emulated"], told.append)
+    assert [step.what for step in told] == ["unchanged"]
     assert state(second).is_current is False
-    [changed] = second.upgrade([], quiet)
-    assert (changed.version, changed.before) == ("2.0.0", "1.0.0")
+    second.install(["emulated"], quiet)
     assert fields(bed) == {"colour", "size"}, "helm alone never upgrades definitions"
     assert state(second).is_current
-    assert second.uninstall(["emulated"], quiet).components == ("emulated",)
+    second.uninstall(["emulated"], quiet)
     assert left(bed) == []
-    assert second.uninstall(["emulated"], quiet).components == ()
+    second.uninstall(["emulated"], quiet)
 
 
-def test_custom_resources_of_users_are_not_deleted_unless_forced_emulated(
+def test_a_component_with_custom_resources_of_users_is_not_removed_emulated(
     bed: Bed, manager: Callable[..., Manager], namespace: str
 ) -> None:
     manager().install(["emulated"], quiet)
@@ -154,8 +153,7 @@ def test_custom_resources_of_users_are_not_deleted_unless_forced_emulated(
     with pytest.raises(InUse, match=f"Gadget mine in {namespace}"):
         manager().uninstall(["emulated"], quiet)
     assert state(manager()).is_healthy, "nothing was removed"
-    manager().uninstall(["emulated"], quiet, force=True)
-    assert left(bed) == []
+    bed.kubectl("delete", f"gadgets.{charts.GROUP}", "mine", "-n", namespace)
 
 
 def test_what_others_have_installed_is_refused_emulated(bed: Bed, manager: Callable[..., Manager]) -> None:
@@ -164,7 +162,7 @@ def test_what_others_have_installed_is_refused_emulated(bed: Bed, manager: Calla
         with pytest.raises(Foreign, match=f"CustomResourceDefinition {charts.DEFINITION} exists already"):
             manager().install(["emulated"], quiet)
         assert state(manager()).state == "foreign"
-        assert manager().uninstall(["emulated"], quiet).components == ()
+        manager().uninstall(["emulated"], quiet)
         assert exists(bed, f"{DEFINITIONS}/{charts.DEFINITION}")
     finally:
         installing.withdraw(bed.api, [charts.definition("colour")])
@@ -184,8 +182,8 @@ def test_a_component_that_does_not_get_ready_is_named_with_the_reason_emulated(
     with pytest.raises(NotReady, match=r"0 available.*pod emulated-controller.*(ErrImage|ImagePull)"):
         manager("3.0.0", clock=clock).install(["emulated"], told.append)
     assert (state(manager("3.0.0")).state, state(manager("3.0.0")).is_healthy) == ("installing", False)
-    [done] = manager("2.0.0").install(["emulated"], quiet)
-    assert not done.is_unchanged
+    manager("2.0.0").install(["emulated"], quiet)
+    assert state(manager("2.0.0")).is_healthy
 
 
 @pytest.mark.parametrize("what", ["helm", pytest.param("apply", marks=pytest.mark.nightly)])
@@ -213,8 +211,8 @@ def test_an_upgrade_that_was_killed_goes_on_emulated(bed: Bed, manager: Callable
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
         host.wait_for(lambda: exists(bed, f"/apis/batch/v1/namespaces/{SPACE}/jobs/emulated-hook"), "the hook")
         first.send_signal(signal.SIGKILL)
-    [done] = manager("2.0.0").install(["emulated"], quiet)
-    assert done.version == "2.0.0"
+    manager("2.0.0").install(["emulated"], quiet)
+    assert state(manager("2.0.0")).installed == "2.0.0"
     assert state(manager("2.0.0")).is_healthy
 
 
@@ -260,8 +258,9 @@ def test_jobset_by_server_side_apply_runs_a_jobset_and_goes_without_a_trace(
         manager.uninstall([], quiet)
     bed.kubectl("delete", "jobset", "digits", "-n", lone_namespace, "--timeout=600s")
     newer = dataclasses.replace(component, version="0.10.2")
-    [done] = Manager(client, bed.kubeconfig, VALUES, FolderSource(tmp_path), table=(newer,)).upgrade([], quiet)
-    assert (done.before, done.version) == ("0.10.1", "0.10.2")
+    upgraded = Manager(client, bed.kubeconfig, VALUES, FolderSource(tmp_path), table=(newer,))
+    upgraded.install(["jobset"], quiet)
+    assert upgraded.status()[0].installed == "0.10.2"
     manager.uninstall([], quiet)
     names = bed.kubectl("get", "crd,mutatingwebhookconfiguration,validatingwebhookconfiguration", "-o", "name")
     assert "jobset" not in names

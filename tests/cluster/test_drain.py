@@ -86,7 +86,7 @@ def test_a_load_balancer_is_removed_through_its_controller_emulated(scene: Scene
     held = {(one.ref.kind, one.ref.name): one.holds for one in holdings(scene.client)}
     assert ".elb." in held["Service", "web"]
     done = scene.drain()
-    assert done.is_complete
+    assert not done.left
     assert ("Service", "web") in [(one.ref.kind, one.ref.name) for one in done.drained]
     assert scene.balancers() == []
     assert scene.drain() == Drained((), (), ()), "a second drain finds nothing"
@@ -107,7 +107,7 @@ def test_a_service_is_left_with_the_reason_where_the_controller_is_gone_emulated
     [name] = scene.balancers()
     assert scene.leaks() == [name], "the load balancer costs money, and the audit names it"
     scene.controller.start()
-    assert scene.drain().is_complete, "the next drain goes on"
+    assert not scene.drain().left, "the next drain goes on"
     assert scene.balancers() == []
 
 
@@ -130,7 +130,7 @@ def test_a_controller_killed_in_the_middle_leaves_no_load_balancer_unseen_emulat
     left = [one for one in done.left if one.holding.ref.kind == "Service"]
     assert left or scene.balancers() == [], "a Service that is gone has no load balancer"
     scene.controller.start()
-    assert scene.drain().is_complete
+    assert not scene.drain().left
     assert scene.balancers() == []
 
 
@@ -144,7 +144,7 @@ def test_a_killed_drain_goes_on_by_the_next_call_emulated(scene: Scene, lone_nam
         first.send_signal(signal.SIGKILL)
     assert len(scene.balancers()) == 1
     scene.controller.start()
-    assert scene.drain().is_complete
+    assert not scene.drain().left
     assert scene.balancers() == []
 
 
@@ -165,7 +165,7 @@ def test_nodes_are_removed_through_karpenter_and_left_while_it_does_not_run(scal
     assert all("finalizer karpenter.sh/termination: karpenter has not removed it" in one.why for one in left)
     scaled.start_program("karpenter")
     done = drain(client, lambda _: None, timeout_seconds=240, sleep=lambda _: passed(0.1))
-    assert done.is_complete
+    assert not done.left
     assert [one.ref.kind for one in done.drained] == ["NodeClaim", "NodeClaim"]
     until(lambda: not scaled.api.get(made)["items"], "the nodes did not go")
 
@@ -200,7 +200,7 @@ def test_a_claim_in_use_is_left_with_its_pods_and_goes_after_them_emulated(scene
     assert "pods use the claim: holder-" in left.why
     bed.kubectl("delete", "job", "holder", "-n", lone_namespace)
     done = scene.drain()
-    assert done.is_complete
+    assert not done.left
     assert not (bed.layout.volumes / volume).exists()
 
 
@@ -210,9 +210,9 @@ def test_a_retained_volume_is_kept_and_named_emulated(scene: Scene, lone_namespa
     kept, data = (volume_of(bed, lone_namespace, name) for name in ("kept", "data"))
     bed.api.patch(f"/api/v1/persistentvolumes/{kept}", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
     done = scene.drain()
-    assert done.is_complete
+    assert not done.left
     assert [(one.ref.name, one.holds) for one in done.kept] == [("kept", f"volume {kept}")]
     assert (bed.layout.volumes / kept).exists()
     assert not (bed.layout.volumes / data).exists()
     bed.api.patch(f"/api/v1/persistentvolumes/{kept}", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
-    assert scene.drain().is_complete
+    assert not scene.drain().left

@@ -104,7 +104,7 @@ def test_all_goes_in_order_services_claims_pools_claims_of_nodes_and_classes_las
     controllers(cluster)
     cluster.put("v1", "Service", "inner", "team", spec={"type": "ClusterIP"})
     done = drained(client)
-    assert done.is_complete
+    assert not done.left
     assert [each.rpartition("/")[2] for each in cluster.changes] == ["web", "data", "gpus", "gpus-1", "gpus"]
     assert [path.split("/")[-2] for path in cluster.changes[2:]] == ["nodepools", "nodeclaims", "ec2nodeclasses"]
     assert [one.ref.name for one in done.drained] == ["web", "data", "gpus", "gpus-1", "gpus"]
@@ -190,7 +190,7 @@ def test_a_retained_volume_is_kept_with_its_claim(cluster: FakeCluster, client: 
     volume(cluster, "data")
     controllers(cluster)
     done = drained(client)
-    assert done.is_complete
+    assert not done.left
     assert [(one.ref.name, one.holds) for one in done.kept] == [("precious", "volume vol-precious")]
     assert deleted(cluster) == ["data"]
 
@@ -237,7 +237,7 @@ def test_target_groups_are_left_to_the_controller_of_their_service(cluster: Fake
             cluster.release(path, LB)
 
     cluster.act = act
-    assert drained(client).is_complete
+    assert not drained(client).left
     assert deleted(cluster) == ["web", "lone"]
 
 
@@ -255,7 +255,7 @@ def test_a_deletion_that_is_refused_for_now_is_tried_again(cluster: FakeCluster,
     controllers(cluster)
     answers = iter([(500, "failed calling webhook"), (500, "failed calling webhook")])
     cluster.refuses = lambda method, path: next(answers, None) if method == "DELETE" else None
-    assert drained(client).is_complete
+    assert not drained(client).left
 
 
 @pytest.mark.parametrize("at", range(10))
@@ -271,7 +271,7 @@ def test_a_drain_that_ends_at_any_request_is_finished_by_the_next(
     with pytest.raises(Refused, match="killed"):
         drained(client)
     cluster.refuses = lambda method, path: None
-    assert drained(client).is_complete
+    assert not drained(client).left
     assert holdings(client) == ()
 
 

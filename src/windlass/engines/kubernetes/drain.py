@@ -43,13 +43,9 @@ class Drained:
     drained: tuple[Holding, ...]
     """That are gone, in order."""
     left: tuple[Left, ...]
+    """That their controllers should have removed."""
     kept: tuple[Holding, ...]
     """Claims and volumes whose reclaim policy is Retain: they were not deleted, and their volumes cost money."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is left that its controller should have removed."""
-        return not self.left
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from windlass.engines.kubernetes.components import readiness, removal
@@ -31,26 +31,14 @@ class Foreign(EngineError):
     """What a component would install is there already, and was not installed by Windlass."""
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """What was done for a component."""
-
-    component: str
-    version: str
-    before: str
-    """The version that was installed before; empty for none."""
-    is_unchanged: bool
-
-
-def install(context: Context, component: Component, steps: Steps, seconds: float) -> Installed:
+def install(context: Context, component: Component, steps: Steps, seconds: float) -> None:
     """Install a component and wait until it is ready. Raises NotReady, Foreign, EngineError, MissingPart."""
     before = context.records.find(component.name)
     objects = in_order(_objects(context, component))
     digest = _digest(component, objects, component.values(context.values))
-    done = Installed(component.name, component.version, before.version if before else "", is_unchanged=True)
     if before and (before.state, before.digest) == ("installed", digest) and not context.problems(component):
         steps.say("unchanged", component.version)
-        return done
+        return
     context.await_worker(before)
     refs = tuple(_refs(context, component, objects))
     _refuse_foreign(context, component, refs, before)
@@ -63,7 +51,6 @@ def install(context: Context, component: Component, steps: Steps, seconds: float
     _await_ready(context, component, steps, seconds)
     kept = joined(refs, (ref for ref in known if ref.kind == DEFINITION))
     context.records.write(replace(record, objects=kept).with_state("installed", context.now()))
-    return replace(done, is_unchanged=False)
 
 
 def _objects(context: Context, component: Component) -> list[Json]:

@@ -1,4 +1,4 @@
-"""The components of one cluster: install, upgrade, status, uninstall."""
+"""The components of one cluster: install, status, uninstall."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from windlass.engines.kubernetes.components import installation, readiness, remo
 from windlass.engines.kubernetes.components.component import Chart, Component
 from windlass.engines.kubernetes.components.context import Context
 from windlass.engines.kubernetes.components.helm import Helm
-from windlass.engines.kubernetes.components.installation import Installed
 from windlass.engines.kubernetes.components.record import Record, Records
-from windlass.engines.kubernetes.components.removal import Removed
 from windlass.engines.kubernetes.components.resources import Resources
 from windlass.engines.kubernetes.components.source import Source
 from windlass.engines.kubernetes.components.steps import Progress, Steps
@@ -66,30 +64,18 @@ class Manager:
             sleep, now,
         )  # fmt: skip
 
-    def install(
-        self, names: Iterable[str], progress: Progress, *, timeout_seconds: float = READY_SECONDS
-    ) -> tuple[Installed, ...]:
+    def install(self, names: Iterable[str], progress: Progress) -> None:
         """Install components and those that they need, or change what differs; each is ready before the next begins.
 
-        May be interrupted at any point: the next call goes on. `timeout_seconds` is for each to be ready. Raises
-        NotReady, Foreign, EngineError, MissingPart, UsageError.
+        May be interrupted at any point: the next call goes on. Raises NotReady, Foreign, EngineError, MissingPart,
+        UsageError.
         """
         context = self._context
         chosen = ordered(names, context.table)
         if any(isinstance(one.source, Chart) for one in chosen):
             context.helm.version()
-        return tuple(
-            installation.install(context, one, Steps(one.name, progress, context.clock), timeout_seconds)
-            for one in chosen
-        )
-
-    def upgrade(
-        self, names: Iterable[str], progress: Progress, *, timeout_seconds: float = READY_SECONDS
-    ) -> tuple[Installed, ...]:
-        """The same for those of them that are installed; without names, for all that are. Raises as `install`."""
-        recorded, asked = self._context.records.all(), tuple(names)
-        chosen = [one.name for one in self._context.table if one.name in recorded and (one.name in asked or not asked)]
-        return self.install(chosen, progress, timeout_seconds=timeout_seconds)
+        for one in chosen:
+            installation.install(context, one, Steps(one.name, progress, context.clock), READY_SECONDS)
 
     def status(self, names: Iterable[str] = ()) -> tuple[ComponentStatus, ...]:
         """Installed and wanted version of components, and why they are not healthy; without names, of all in the table.
@@ -100,12 +86,9 @@ class Manager:
         wanted = (one for one in self._context.table if one.name in chosen or not chosen)
         return tuple(self._status(one, recorded.get(one.name)) for one in wanted)
 
-    def uninstall(
-        self, names: Iterable[str], progress: Progress, *, force: bool = False,
-        timeout_seconds: float = removal.REMOVE_SECONDS,
-    ) -> Removed:  # fmt: skip
+    def uninstall(self, names: Iterable[str], progress: Progress) -> None:
         """Remove components in reverse order; without names, all that Windlass has installed. See `removal.remove`."""
-        return removal.remove(self._context, tuple(names), progress, force=force, seconds=timeout_seconds)
+        removal.remove(self._context, tuple(names), progress)
 
     def _status(self, component: Component, record: Record | None) -> ComponentStatus:
         if record is not None:

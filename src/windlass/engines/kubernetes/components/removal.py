@@ -1,9 +1,8 @@
-"""Removes what Windlass has installed and nothing else; custom resources of users only where forced."""
+"""Removes what Windlass has installed and nothing else; refuses while custom resources of users exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.engines.kubernetes.components.component import COMPONENT_LABEL, SYSTEM, Component
@@ -31,32 +30,18 @@ class InUse(EngineError):
     """Custom resources exist that would be deleted with their definitions, or components that need this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What `uninstall` has done."""
-
-    components: tuple[str, ...]
-    """In the order of removal."""
-    kept: tuple[str, ...]
-    """What was left in the cluster, each with the reason."""
-
-
-def remove(context: Context, names: Sequence[str], progress: Progress, *, force: bool, seconds: float) -> Removed:
+def remove(context: Context, names: Sequence[str], progress: Progress) -> None:
     """Remove these components, or all that are recorded, in the reverse order of their installation.
 
-    May be interrupted at any point: the next call goes on. With `force`, custom resources are deleted first, while
-    their operators run. Raises InUse, NotReady, EngineError, MissingPart.
+    May be interrupted at any point: the next call goes on. Raises InUse, NotReady, EngineError, MissingPart.
     """
     recorded = context.records.all()
     chosen = [recorded[name] for name in _reversed(context.table, recorded) if name in names or not names]
     _refuse_needed(context.table, recorded, {one.component for one in chosen})
-    if not force:
-        _refuse_used(context, chosen)
-    kept: list[str] = []
+    _refuse_used(context, chosen)
     for record in chosen:
         context.await_worker(record)
-        kept += _remove(context, record, Steps(record.component, progress, context.clock), force=force, seconds=seconds)
-    return Removed(tuple(one.component for one in chosen), tuple(kept))
+        _remove(context, record, Steps(record.component, progress, context.clock))
 
 
 def is_marked(found: Json | None, component: str) -> bool:
@@ -99,7 +84,7 @@ def _refuse_used(context: Context, chosen: Sequence[Record]) -> None:
     if used:
         more = f" and {len(used) - MAX_NAMED} more" if len(used) > MAX_NAMED else ""
         raise InUse(f"custom resources exist: {', '.join(used[:MAX_NAMED])}{more}",
-                    "delete them first: runs with windlass delete; or force, which deletes all of them")  # fmt: skip
+                    "delete them first: runs with windlass delete, others with kubectl delete")  # fmt: skip
 
 
 def custom_resources(resources: Resources, record: Record, components: Iterable[str]) -> Iterator[Ref]:
@@ -126,28 +111,24 @@ def _definitions(resources: Resources, record: Record) -> list[Json]:
     return found
 
 
-def _remove(context: Context, record: Record, steps: Steps, *, force: bool, seconds: float) -> list[str]:
-    """Remove one component; gives what was kept."""
+def _remove(context: Context, record: Record, steps: Steps) -> None:
     context.records.write(record.with_state("removing", context.now()))
-    if force:
-        used = list(custom_resources(context.resources, record, {record.component}))
-        _delete(context, used, steps, seconds)
     if record.is_release:
         steps.say("helm", f"uninstall {record.component}")
         context.helm.uninstall(record.component, record.namespace)
     mine = [ref for ref in reversed(record.objects) if is_marked(context.resources.get(ref), record.component)]
-    _delete(context, [ref for ref in mine if ref.kind not in (DEFINITION, "Namespace")], steps, seconds)
-    if not force:
-        _refuse_used(context, [record])  # what was made since would be lost with its definition
-    _delete(context, [ref for ref in mine if ref.kind == DEFINITION], steps, seconds)
+    _delete(context, [ref for ref in mine if ref.kind not in (DEFINITION, "Namespace")], steps)
+    _refuse_used(context, [record])  # what was made since would be lost with its definition
+    _delete(context, [ref for ref in mine if ref.kind == DEFINITION], steps)
     context.resources.forget()
-    kept = [why for ref in mine if ref.kind == "Namespace" and (why := _remove_namespace(context, ref, steps, seconds))]
+    for ref in mine:
+        if ref.kind == "Namespace":
+            _remove_namespace(context, ref, steps)
     context.records.remove(record.component)
     steps.say("removed", record.version)
-    return kept
 
 
-def _delete(context: Context, refs: Sequence[Ref], steps: Steps, seconds: float) -> None:
+def _delete(context: Context, refs: Sequence[Ref], steps: Steps) -> None:
     """Request the deletions, then wait until all are gone. Raises NotReady with what holds the first that is not."""
     for ref in refs:
         steps.say("delete", str(ref))
@@ -160,21 +141,19 @@ def _delete(context: Context, refs: Sequence[Ref], steps: Steps, seconds: float)
         held = [f"{ref} (finalizers {', '.join(one['metadata'].get('finalizers') or ['none'])})" for ref, one in left()]
         return f"still there: {', '.join(held[:MAX_NAMED])}"
 
-    context.until(lambda: not left(), seconds, why)
+    context.until(lambda: not left(), REMOVE_SECONDS, why)
 
 
-def _remove_namespace(context: Context, ref: Ref, steps: Steps, seconds: float) -> str:
-    """Delete a namespace that we made, if nothing of others is in it; else gives why it is kept."""
+def _remove_namespace(context: Context, ref: Ref, steps: Steps) -> None:
+    """Delete a namespace that we made, if nothing of others is in it; else report why it is kept."""
     others = [
         f"{kind} {one['metadata']['name']}"
         for api, kind in CONTENTS for one in context.resources.list(api, kind, namespace=ref.name) if _is_of_others(one)
     ]  # fmt: skip
     if others:
-        why = f"{ref}: it has objects that Windlass did not install: {', '.join(others[:MAX_NAMED])}"
-        steps.say("kept", why)
-        return why
-    _delete(context, [ref], steps, seconds)
-    return ""
+        steps.say("kept", f"{ref}: it has objects that Windlass did not install: {', '.join(others[:MAX_NAMED])}")
+    else:
+        _delete(context, [ref], steps)
 
 
 def _is_of_others(one: Json) -> bool:
