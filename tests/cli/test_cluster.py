@@ -158,7 +158,7 @@ def test_a_plan_names_few_resources_and_counts_many() -> None:
 def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
     from datetime import UTC, datetime
 
-    return AuditReport("vision", "us-east-1", "123456789012", found, unknown, datetime(2026, 1, 1, tzinfo=UTC), 45)
+    return AuditReport("vision", "us-east-1", found, unknown, datetime(2026, 1, 1, tzinfo=UTC), 45)
 
 
 def nat(**more: Any) -> Found:
@@ -167,7 +167,7 @@ def nat(**more: Any) -> Found:
 
 
 def test_an_audit_is_priced_and_says_what_is_not_known() -> None:
-    unknown = Unknown("efs", "file system", "elasticfilesystem:DescribeFileSystems", "not allowed", "grant it")
+    unknown = Unknown("file system", "elasticfilesystem:DescribeFileSystems", "not allowed", "grant it")
     found = view(report(nat(), unknown=(unknown,)), embedded())
     [leak] = found.leaks
     assert (leak.usd_per_month, found.usd_per_month, found.is_clean) == (32.85, 32.85, False)

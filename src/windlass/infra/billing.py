@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from windlass.infra.audit.report import Found, PriceKey
 from windlass.pricing.price import monthly
@@ -38,45 +37,24 @@ OF_UNIT: Final[Mapping[tuple[str, str, str], str]] = {
 EXTENDED: Final = ("eks", "extended")
 
 
-@dataclass(frozen=True, slots=True)
-class MonthlyBill:
-    """What an object costs in a month of 730 hours, by list prices."""
-
-    usd: float
-    dates: tuple[str, ...]
-    """ISO dates of the prices, sorted."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"usd_per_month": round(self.usd, 2), "dates": list(self.dates)}
-
-
-def bill(found: Found, region: str, table: Table) -> MonthlyBill | None:
-    """The monthly bill of an object; None where one part of it has no price or no known quantity."""
-    parts = [_part(key, region, table) for key in found.price_keys]
-    if not parts or any(part is None for part in parts):
-        return None
+def bill(found: Found, region: str, table: Table) -> float | None:
+    """US dollars in a month of 730 hours, by list prices; None where a part has no price or no known quantity."""
+    parts = [part for key in found.price_keys for part in _parts(key, region, table)]
     known = [part for part in parts if part is not None]
-    return MonthlyBill(sum(usd for usd, _ in known), tuple(sorted({date for _, date in known})))
+    return sum(known) if known and len(known) == len(parts) else None
 
 
-def _part(key: PriceKey, region: str, table: Table) -> tuple[float, str] | None:
-    """US dollars a month, and the date of the price."""
+def _parts(key: PriceKey, region: str, table: Table) -> list[float | None]:
+    """US dollars a month of each price of this part."""
     if (key.service, key.dimension) == EXTENDED:
-        both = [table.charge(name, region) for name in ("eks.control-plane", "eks.extended-support")]
+        prices = [table.charge(name, region) for name in ("eks.control-plane", "eks.extended-support")]
     elif key.service == "ec2-spot":
         found = table.spot_range(key.dimension, region)
-        both = [found.high if found is not None else None]
+        prices = [found.high if found is not None else None]
     else:
         name = charge_of(key)
-        both = [table.charge(name, region) if name else None]
-    if key.quantity is None or any(price is None for price in both):
-        return None
-    prices = [price for price in both if price is not None]
-    amounts = [monthly(price, key.quantity) for price in prices]
-    if any(amount is None for amount in amounts):
-        return None
-    return sum(amount for amount in amounts if amount is not None), max(price.date for price in prices)
+        prices = [table.charge(name, region) if name else None]
+    return [None if price is None or key.quantity is None else monthly(price, key.quantity) for price in prices]
 
 
 def charge_of(key: PriceKey) -> str:

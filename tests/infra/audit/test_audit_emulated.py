@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from tests.fakeaws.emulator import ACCOUNT, REGION, Emulator, emulated_aws
 from tests.infra.audit.planted import ROLE, Network, pairs, plant, spec
 
-from windlass.infra.audit import AuditReport, Found, audit
+from windlass.infra.audit import AuditReport, audit
 from windlass.infra.aws import Aws
 
 pytestmark = pytest.mark.slow
@@ -96,20 +95,6 @@ def test_an_account_without_leaks_is_clean_emulated(scene: Scene) -> None:
     assert report.is_clean
     assert report.found == ()
     assert report.num_calls > 100, "every service is listed, not only what the tagging API knows"
-
-
-def test_a_report_is_json_with_prices_that_are_passed_in_emulated(scene: Scene) -> None:
-    class Dollar:
-        def to_json(self) -> float:
-            return 1.0
-
-    def price_of(found: Found) -> Dollar | None:
-        return Dollar() if found.kind == "NAT gateway" else None
-
-    written = json.loads(json.dumps(scene.report.to_json(price_of)))
-    assert {row["kind"]: row["price"] for row in written["found"]}["NAT gateway"] == 1.0
-    assert {row["price"] for row in written["found"] if row["kind"] != "NAT gateway"} == {None}
-    assert written["is_clean"] is False
 
 
 @pytest.fixture

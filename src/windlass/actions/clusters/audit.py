@@ -67,8 +67,8 @@ def view(report: AuditReport, table: Table) -> ClusterAudit:
 def _object(found: Found, region: str, table: Table) -> LeftObject:
     from windlass.infra.billing import bill
 
-    month = bill(found, region, table) if found.bills else None
+    usd = bill(found, region, table) if found.bills else None
     return LeftObject(
         found.service, found.kind, found.id, found.name, found.region, found.reason, found.bills,
-        None if month is None else round(month.usd, 2), found.detail, found.remedy,
+        None if usd is None else round(usd, 2), found.detail, found.remedy,
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
@@ -58,7 +57,6 @@ class Ask:
         self._asker, self._service, self._kind = asker, service, kind
         self._declared = frozenset(declared)
         self._failed: dict[tuple[str, str], AwsError] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
     def items(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
@@ -111,18 +109,13 @@ class Ask:
 
     def not_known(self, error: AwsError) -> None:
         """Record a question that was not answered."""
-        key = (error.action, error.code)
         with self._lock:
-            self._failed.setdefault(key, error)
-            self._counts[key] += 1
+            self._failed.setdefault((error.action, error.code), error)
 
     @property
     def unknown(self) -> list[Unknown]:
         """What was asked and not answered; equal failures as one row."""
-        return [
-            Unknown(self._service, self._kind, key[0], error.message, error.hint, self._counts[key])
-            for key, error in self._failed.items()
-        ]
+        return [Unknown(self._kind, error.action, error.message, error.hint) for error in self._failed.values()]
 
     def is_absent(self, error: AwsError) -> bool:
         """Whether a call failed because the region does not have the service at all."""

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from windlass.infra.audit.calls import Ask
@@ -40,7 +39,6 @@ def row(
     name: str = "",
     tags: Mapping[str, str] | None = None,
     prices: Iterable[PriceKey] = (),
-    created_at: datetime | None = None,
     remedy: str = "",
     detail: str = "",
     region: str = "",
@@ -60,7 +58,6 @@ def row(
         reason=_clean(owner.reason),
         bills=bool(keys),
         price_keys=keys,
-        created_at=created_at,
         kept_on_purpose=is_kept or kept(tags),
         remedy=remedy,
         is_certain=owner.is_certain,

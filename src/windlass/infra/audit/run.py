@@ -40,11 +40,10 @@ def audit(
     Raises NotLoggedIn, or another AwsError, where AWS does not even say whose credentials these are.
     """
     before = aws.num_calls
-    account = aws.identity.account_id
     scope = Scope(
         cluster,
         aws.region,
-        account,
+        aws.identity.account_id,
         partition(aws.region),
         is_ours,
         bucket=bucket,
@@ -68,7 +67,7 @@ def audit(
             details.shutdown(wait=False, cancel_futures=True)
             raise
     return AuditReport(
-        cluster=cluster, region=aws.region, account_id=account, found=tuple(sorted(set(found), key=_order)),
+        cluster=cluster, region=aws.region, found=tuple(sorted(set(found), key=_order)),
         unknown=tuple(unknown), at=now or datetime.now(UTC), num_calls=aws.num_calls - before,
     )  # fmt: skip
 

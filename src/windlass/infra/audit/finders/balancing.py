@@ -45,7 +45,7 @@ def _balancers(ask: Ask, scope: Scope) -> Iterator[Found]:
             own, name = tags.get(arn, {}), one["LoadBalancerName"]
             if owner := scope.owner(own, vpc_id=one.get("VpcId", ""), name=name):
                 yield row(
-                    BALANCER, scope, owner, arn, name=name, tags=own, created_at=one.get("CreatedTime"),
+                    BALANCER, scope, owner, arn, name=name, tags=own,
                     prices=[hourly("elb", one.get("Type", "application"))],
                     detail=f"{one.get('Type', 'application')}, {one.get('Scheme', '')}",
                     remedy=command(scope, "elbv2 delete-load-balancer --load-balancer-arn", arn),
@@ -78,7 +78,7 @@ def _classic(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := scope.owner(tags, vpc_id=one.get("VPCId", ""), name=name):
             yield row(
                 CLASSIC, scope, owner, name, tags=tags, prices=[hourly("elb", "classic")],
-                created_at=one.get("CreatedTime"), detail=one.get("DNSName", ""),
+                detail=one.get("DNSName", ""),
                 remedy=command(scope, "elb delete-load-balancer --load-balancer-name", name),
             )  # fmt: skip
 

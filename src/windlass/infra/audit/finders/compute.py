@@ -34,7 +34,7 @@ def _instances(ask: Ask, scope: Scope) -> Iterator[Found]:
         by = "made by Karpenter, " if any(tag.startswith("karpenter.") for tag in tags) else ""
         yield row(
             INSTANCE, scope, owner, id, tags=tags, prices=_instance_prices(one, state),
-            created_at=one.get("LaunchTime"), detail=f"{by}{state}, {one['InstanceType']}{_lifecycle(one)}",
+            detail=f"{by}{state}, {one['InstanceType']}{_lifecycle(one)}",
             remedy=command(scope, "ec2 terminate-instances --instance-ids", id),
         )  # fmt: skip
 
@@ -60,7 +60,7 @@ def _groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, name = flat(one.get("Tags")), one["AutoScalingGroupName"]
         if owner := scope.owner(tags, name=name):
             yield row(
-                GROUP, scope, owner, name, tags=tags, created_at=one.get("CreatedTime"),
+                GROUP, scope, owner, name, tags=tags,
                 detail=f"wants {one.get('DesiredCapacity', 0)} instances, which bill as rows of their own",
                 remedy=command(scope, "autoscaling delete-auto-scaling-group --force-delete --auto-scaling-group-name",
                                name),
@@ -75,7 +75,7 @@ def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
             continue
         users = ", ".join(at.get("InstanceId", "") for at in one.get("Attachments") or ())
         yield row(
-            VOLUME, scope, owner, id, tags=tags, prices=_volume_prices(one), created_at=one.get("CreateTime"),
+            VOLUME, scope, owner, id, tags=tags, prices=_volume_prices(one),
             detail=f"{one['State']}{f' by {users}' if users else ''}, {one['Size']} GiB {one.get('VolumeType', '')}",
             remedy=command(scope, "ec2 delete-volume --volume-id", id),
         )  # fmt: skip
@@ -106,7 +106,7 @@ def _snapshots(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, id = flat(one.get("Tags")), one["SnapshotId"]
         if owner := scope.owner(tags, name=tags.get("Name", "")):
             yield row(
-                SNAPSHOT, scope, owner, id, tags=tags, created_at=one.get("StartTime"),
+                SNAPSHOT, scope, owner, id, tags=tags,
                 prices=[stored("ebs-snapshot", one.get("StorageTier", "standard"), one["VolumeSize"])],
                 detail=f"of {one.get('VolumeId', '?')}, at most {one['VolumeSize']} GiB",
                 remedy=command(scope, "ec2 delete-snapshot --snapshot-id", id),
@@ -118,7 +118,7 @@ def _templates(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, name = flat(one.get("Tags")), one["LaunchTemplateName"]
         if owner := scope.owner(tags, name=name):
             yield row(
-                TEMPLATE, scope, owner, one["LaunchTemplateId"], name=name, tags=tags, created_at=one.get("CreateTime"),
+                TEMPLATE, scope, owner, one["LaunchTemplateId"], name=name, tags=tags,
                 remedy=command(scope, "ec2 delete-launch-template --launch-template-id", one["LaunchTemplateId"]),
             )  # fmt: skip
 
@@ -145,7 +145,7 @@ def _capacity(ask: Ask, scope: Scope) -> Iterator[Found]:
         ends: datetime | None = one.get("EndDate")
         until = f" until {ends:%Y-%m-%d %H:%M} UTC" if ends else ""
         yield row(
-            RESERVATION, scope, owner, id, tags=tags, prices=prices, created_at=one.get("CreateDate"),
+            RESERVATION, scope, owner, id, tags=tags, prices=prices,
             detail=f"{one.get('TotalInstanceCount', '?')} x {one['InstanceType']}, {unused} unused"
             + (f", capacity block, paid in advance{until}" if is_block else until),
             remedy="ends by itself; it cannot be cancelled" if is_block

@@ -27,7 +27,7 @@ def _clusters(ask: Ask, scope: Scope) -> Iterator[Found]:
         return
     version = one.get("version", "?")
     yield row(
-        CLUSTER, scope, Owner("its name"), scope.name, tags=flat(one.get("tags")), created_at=one.get("createdAt"),
+        CLUSTER, scope, Owner("its name"), scope.name, tags=flat(one.get("tags")),
         prices=[hourly("eks", _support(ask, version))], detail=f"{one.get('status', '')}, Kubernetes {version}",
         remedy="windlass cluster down, or: " + command(scope, "eks delete-cluster --name", scope.name),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def _node_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         wants = (one.get("scalingConfig") or {}).get("desiredSize", "?")
         yield row(
             NODE_GROUP, scope, Owner("of the cluster"), name, tags=flat(one.get("tags")),
-            created_at=one.get("createdAt"), detail=f"{one.get('status', '')}, wants {wants} instances",
+            detail=f"{one.get('status', '')}, wants {wants} instances",
             remedy=command(scope, "eks delete-nodegroup", "--cluster-name", scope.name, "--nodegroup-name", name),
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ def _roles(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("iam", "list_role_tags", "Tags", RoleName=name)
         if owner := scope.owner(tags, name=name):
             yield row(
-                ROLE, scope, owner, name, tags=tags, region=GLOBAL, created_at=one.get("CreateDate"),
+                ROLE, scope, owner, name, tags=tags, region=GLOBAL,
                 remedy="detach its policies, then: "
                 + command(scope, "iam delete-role --role-name", name, region=False),
             )  # fmt: skip
@@ -36,7 +36,7 @@ def _policies(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("iam", "list_policy_tags", "Tags", PolicyArn=arn)
         if owner := scope.owner(tags, name=name):
             yield row(
-                POLICY, scope, owner, arn, name=name, tags=tags, region=GLOBAL, created_at=one.get("CreateDate"),
+                POLICY, scope, owner, arn, name=name, tags=tags, region=GLOBAL,
                 detail=f"attached {one.get('AttachmentCount', '?')} times",
                 remedy=command(scope, "iam delete-policy --policy-arn", arn, region=False),
             )  # fmt: skip
@@ -54,7 +54,7 @@ def _profiles(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner:
             roles = ", ".join(role["RoleName"] for role in one.get("Roles") or ())
             yield row(
-                PROFILE, scope, owner, name, tags=tags, region=GLOBAL, created_at=one.get("CreateDate"),
+                PROFILE, scope, owner, name, tags=tags, region=GLOBAL,
                 detail=f"of role {roles}" if roles else "without a role",
                 remedy="remove its role, then: "
                 + command(scope, "iam delete-instance-profile --instance-profile-name", name, region=False),
@@ -82,7 +82,7 @@ def _providers(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := owner or scope.owner(tags, name=tags.get("Name", "")):
             words = "iam delete-open-id-connect-provider --open-id-connect-provider-arn"
             yield row(
-                PROVIDER, scope, owner, arn, tags=tags, region=GLOBAL, created_at=about.get("CreateDate"),
+                PROVIDER, scope, owner, arn, tags=tags, region=GLOBAL,
                 remedy=command(scope, words, arn, region=False),
             )  # fmt: skip
 
@@ -103,7 +103,7 @@ def _keys(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("kms", "list_resource_tags", "Tags", KeyId=id)
         if owner := scope.owner(tags, name=aliases.get(id, "")):
             yield row(
-                KEY, scope, owner, id, name=aliases.get(id, ""), tags=tags, created_at=about.get("CreationDate"),
+                KEY, scope, owner, id, name=aliases.get(id, ""), tags=tags,
                 prices=[PriceKey("kms", "month", "key", 1.0)], detail=about.get("KeyState", ""),
                 remedy=command(scope, "kms schedule-key-deletion --pending-window-in-days 7 --key-id", id),
             )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from windlass.infra.audit.calls import Ask
@@ -24,10 +23,9 @@ def _log_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         if scope.is_of_another(tags):
             return
         if owner := owner or scope.owner(tags, name=name.lstrip("/")):
-            size, since = gib(one.get("storedBytes")), one.get("creationTime")
+            size = gib(one.get("storedBytes"))
             yield row(
                 LOGS, scope, owner, name, tags=tags, prices=[stored("logs", "", size)] if size else [],
-                created_at=datetime.fromtimestamp(since / 1000, UTC) if since else None,
                 detail=f"{size:.3f} GiB, kept {one.get('retentionInDays') or 'for ever'}"
                 + (" days" if one.get("retentionInDays") else ""),
                 remedy=command(scope, "logs delete-log-group --log-group-name", name),

@@ -84,7 +84,7 @@ def _nats(ask: Ask, scope: Scope) -> Iterator[Found]:
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
         if owner and one["State"] not in ROUNDS:
             yield row(
-                NAT, scope, owner, id, tags=tags, prices=[hourly("nat")], created_at=one.get("CreateTime"),
+                NAT, scope, owner, id, tags=tags, prices=[hourly("nat")],
                 detail=one["State"], remedy=command(scope, "ec2 delete-nat-gateway --nat-gateway-id", id),
             )  # fmt: skip
 
@@ -123,7 +123,7 @@ def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
             continue
         zones = max(1, len(one.get("SubnetIds") or ()))
         yield row(
-            ENDPOINT, scope, owner, id, tags=tags, created_at=one.get("CreationTimestamp"),
+            ENDPOINT, scope, owner, id, tags=tags,
             prices=[] if kind == "Gateway" else [hourly("vpc-endpoint", kind.lower(), zones)],
             detail=f"{kind}, {one.get('ServiceName', '')}",
             remedy=command(scope, "ec2 delete-vpc-endpoints --vpc-endpoint-ids", id),

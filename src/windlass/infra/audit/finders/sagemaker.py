@@ -22,7 +22,7 @@ def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
             prices = list(_endpoint_prices(ask, name))
             types = ", ".join(f"{key.quantity:g} x {key.dimension}" for key in prices) or "serverless"
             yield row(
-                ENDPOINT, scope, owner, name, tags=tags, prices=prices, created_at=one.get("CreationTime"),
+                ENDPOINT, scope, owner, name, tags=tags, prices=prices,
                 detail=f"{one.get('EndpointStatus', '')}, {types}",
                 remedy=command(scope, "sagemaker delete-endpoint --endpoint-name", name),
             )  # fmt: skip
@@ -52,7 +52,7 @@ def _notebooks(ask: Ask, scope: Scope) -> Iterator[Found]:
             runs = [hourly("sagemaker-notebook", one["InstanceType"])] if state in ("InService", "Pending") else []
             yield row(
                 NOTEBOOK, scope, owner, name, tags=tags, prices=[*runs, stored("sagemaker-volume", "ml.gp2", None)],
-                created_at=one.get("CreationTime"), detail=f"{state}, {one.get('InstanceType', '')}",
+                detail=f"{state}, {one.get('InstanceType', '')}",
                 remedy=command(scope, "sagemaker delete-notebook-instance --notebook-instance-name", name),
             )  # fmt: skip
 
@@ -92,7 +92,7 @@ def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], wor
         return
     resources = about.get("ResourceConfig") or {}
     yield row(
-        what, scope, owner, name, tags=tags, prices=_job_prices(resources), created_at=one.get("CreationTime"),
+        what, scope, owner, name, tags=tags, prices=_job_prices(resources),
         detail=f"{resources.get('InstanceCount', '?')} x {resources.get('InstanceType', '?')}",
         remedy=command(scope, words, name),
     )  # fmt: skip
@@ -105,27 +105,26 @@ def _job_prices(resources: dict[str, Any]) -> Iterator[PriceKey]:
 
 
 def _domains(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for id, name, owner, tags, one in _own_domains(ask, scope):
+    for id, name, owner, tags in _own_domains(ask, scope):
         words = "sagemaker delete-domain --retention-policy HomeEfsFileSystem=Delete --domain-id"
         yield row(
-            DOMAIN, scope, owner, id, name=name, tags=tags, created_at=one.get("CreationTime"),
-            detail="its apps and its EFS bill as rows of their own",
+            DOMAIN, scope, owner, id, name=name, tags=tags, detail="its apps and its EFS bill as rows of their own",
             remedy=command(scope, words, id),
         )  # fmt: skip
 
 
-def _own_domains(ask: Ask, scope: Scope) -> Iterator[tuple[str, str, Owner, dict[str, str], dict[str, Any]]]:
-    def look(one: dict[str, Any]) -> Iterator[tuple[str, str, Owner, dict[str, str], dict[str, Any]]]:
+def _own_domains(ask: Ask, scope: Scope) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
+    def look(one: dict[str, Any]) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
         id, tags = one["DomainId"], _tags(ask, one["DomainArn"])
         vpc = ask.get("sagemaker", "describe_domain", DomainId=id).get("VpcId", "") if scope.vpc_ids else ""
         if owner := scope.owner(tags, vpc_id=vpc, name=one.get("DomainName", "")):
-            yield id, one.get("DomainName", id), owner, tags, one
+            yield id, one.get("DomainName", id), owner, tags
 
     return ask.each(ask.items("sagemaker", "list_domains", "Domains"), look)
 
 
 def _apps(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for id, name, owner, _, _ in _own_domains(ask, scope):
+    for id, name, owner, _ in _own_domains(ask, scope):
         for one in ask.items("sagemaker", "list_apps", "Apps", DomainIdEquals=id):
             kind = (one.get("ResourceSpec") or {}).get("InstanceType", "")
             if one.get("Status") not in ("InService", "Pending") or kind in ("", "system"):
@@ -136,7 +135,7 @@ def _apps(ask: Ask, scope: Scope) -> Iterator[Found]:
             yield row(
                 APP, scope, Owner(f"of domain {name} ({owner.reason})", owner.is_certain),
                 f"{id}/{user}/{one['AppName']}", name=one["AppName"], prices=[hourly("sagemaker-studio", kind)],
-                created_at=one.get("CreationTime"), detail=f"{one['AppType']} on {kind}",
+                detail=f"{one['AppType']} on {kind}",
                 remedy=command(scope, "sagemaker delete-app --domain-id", id, *words),
             )  # fmt: skip
 
@@ -152,7 +151,7 @@ def _hyperpods(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner:
             groups = [group for group in about.get("InstanceGroups") or () if group.get("CurrentCount")]
             yield row(
-                HYPERPOD, scope, owner, name, tags=tags, created_at=one.get("CreationTime"),
+                HYPERPOD, scope, owner, name, tags=tags,
                 prices=[hourly("sagemaker-hyperpod", each["InstanceType"], each["CurrentCount"]) for each in groups],
                 detail=one.get("ClusterStatus", ""),
                 remedy=command(scope, "sagemaker delete-cluster --cluster-name", name),

@@ -18,7 +18,7 @@ def _efs(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := _efs_owner(ask, scope, one):
             yield row(
                 EFS, scope, owner, id, name=one.get("Name") or "", tags=tags, prices=_efs_prices(one),
-                created_at=one.get("CreationTime"), detail=f"{gib(one['SizeInBytes'].get('Value')):.1f} GiB",
+                detail=f"{gib(one['SizeInBytes'].get('Value')):.1f} GiB",
                 remedy=command(scope, "efs delete-file-system --file-system-id", id),
             )  # fmt: skip
 
@@ -74,7 +74,6 @@ def _fsx(ask: Ask, scope: Scope) -> Iterator[Found]:
             table, dimension = _fsx_class(one)
             yield row(
                 FSX, scope, owner, id, tags=tags, prices=[stored(table, dimension, one.get("StorageCapacity"))],
-                created_at=one.get("CreationTime"),
                 detail=f"{one.get('FileSystemType', '')} {dimension}, {one.get('StorageCapacity', '?')} GiB",
                 remedy=command(scope, "fsx delete-file-system --file-system-id", id),
             )  # fmt: skip
@@ -98,7 +97,7 @@ def _backups(ask: Ask, scope: Scope) -> Iterator[Found]:
                             vpc_id=system.get("VpcId", ""), name=tags.get("Name", ""))  # fmt: skip
         if owner and one.get("Lifecycle") not in ("DELETED", "DELETING"):
             yield row(
-                BACKUP, scope, owner, one["BackupId"], tags=tags, created_at=one.get("CreationTime"),
+                BACKUP, scope, owner, one["BackupId"], tags=tags,
                 prices=[stored("fsx-backup", system.get("FileSystemType", ""), None)],
                 detail=f"of {system.get('FileSystemId', '?')}, {one.get('Lifecycle', '')}",
                 remedy=command(scope, "fsx delete-backup --backup-id", one["BackupId"]),
@@ -113,7 +112,7 @@ def _s3_files(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("s3files", "list_tags_for_resource", "tags", resourceId=id)
         if owner := scope.owner(tags, name=one.get("name") or tags.get("Name", "")):
             yield row(
-                S3_FILES, scope, owner, id, name=one.get("name", ""), tags=tags, created_at=one.get("creationTime"),
+                S3_FILES, scope, owner, id, name=one.get("name", ""), tags=tags,
                 prices=[stored("s3files", "", None)], detail=f"of {arn.rsplit(':', 1)[-1]}, {one.get('status', '')}",
                 remedy=command(scope, "s3files delete-file-system --file-system-id", id),
             )  # fmt: skip
@@ -130,7 +129,7 @@ def _repositories(ask: Ask, scope: Scope) -> Iterator[Found]:
             size = gib(sum(image.get("imageSizeInBytes", 0) for image in images))
             yield row(
                 REPOSITORY, scope, owner, name, tags=tags, prices=[stored("ecr", "", size)] if images else [],
-                created_at=one.get("createdAt"), detail=f"{len(images)} images, {size:.1f} GiB",
+                detail=f"{len(images)} images, {size:.1f} GiB",
                 remedy=command(scope, "ecr delete-repository --force --repository-name", name),
             )  # fmt: skip
 
@@ -152,7 +151,7 @@ def _buckets(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner:
             yield row(
                 BUCKET, scope, owner, name, tags=tags, prices=[stored("s3", "standard", None)], is_kept=True,
-                created_at=one.get("CreationDate"), detail="its objects bill by their size",
+                detail="its objects bill by their size",
                 remedy="delete all versions of its objects, then: " + command(scope, "s3 rb", f"s3://{name}"),
             )  # fmt: skip
 
