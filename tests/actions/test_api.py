@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from windlass.engines.fake import FakeEngine, FakeRank
 from windlass.runs.context import Context
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
+from windlass.worker import process
 
 
 @pytest.fixture
@@ -183,6 +185,30 @@ def test_a_run_keeps_no_file_open(context: Context) -> None:
         assert next(run.logs(), None) is None
         assert [event.kind for event in run.events()][-1] == "end"
     assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_supervisors_that_have_ended_are_collected(context: Context) -> None:
+    def children() -> set[int]:
+        return {one.pid for one in process.every() if one.parent == os.getpid()}
+
+    before = children()
+    run = windlass.run(job("true"), context=context)
+    [supervisor] = children() - before
+    until(lambda: run.status.phase.is_terminal and process.stat(supervisor) is None)
+
+
+def test_ranks_receive_the_stop_of_a_program_that_blocks_signals(context: Context) -> None:
+    saves = "trap 'echo saved; exit 7' TERM; echo one; while :; do sleep 0.02; done"
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        run = windlass.run(job("bash", "-c", saves), context=context)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    lines = run.logs(follow=True)
+    assert next(lines).text == "one"
+    run.stop()
+    assert next(lines).text == "saved"
+    assert run.wait(check=False).exit_code == 7
 
 
 def test_a_task_that_gives_up_waiting_leaves_the_run_and_no_thread(context: Context) -> None:

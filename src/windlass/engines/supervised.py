@@ -38,6 +38,8 @@ LOOK_AGAIN_SECONDS: Final = 5.0
 """Between two polls of a target, by a command that follows a run which this machine cannot supervise now."""
 LEAVE_SECONDS: Final = 30.0
 """How long a supervisor may take to end once it has written the end of its run."""
+_STARTED: Final[set[int]] = set()
+"""Pids of the supervisors that this process has started, until it has collected them."""
 
 
 class SupervisedEngine(Engine):
@@ -123,6 +125,7 @@ class SupervisedEngine(Engine):
 
         Raises NoSuchRun.
         """
+        _collect_ended()
         give_up = time.monotonic() + SUPERVISOR_SECONDS
         while True:
             status = self.store.status(run_id)
@@ -231,6 +234,7 @@ class SupervisedEngine(Engine):
 
     def _start_supervisor(self, writer: RunWriter) -> None:
         """A process of its own session, so that neither a closed terminal nor Ctrl-C reaches it. Raises OSError."""
+        _collect_ended()
         run_id = writer.status.id
         command = [sys.executable, *self._supervisor, str(self.store.home), run_id, str(writer.lock)]
         log = os.open(self.store.run_dir(run_id) / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -241,7 +245,8 @@ class SupervisedEngine(Engine):
             )  # fmt: skip
         finally:
             os.close(log)
-        popen.returncode = 0  # it outlives this process, which does not wait for it
+        popen.returncode = 0  # it may outlive this process, which does not wait for it
+        _STARTED.add(popen.pid)
 
     def _is_supervised(self, run_id: str) -> bool:
         """Whether a supervisor holds the run, and not another command."""
@@ -311,6 +316,15 @@ class SupervisedEngine(Engine):
         condition = {"type": kind, "message": message, "since": self._clock()}
         self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
         return replace(status, condition=condition)
+
+
+def _collect_ended() -> None:
+    """Collect the supervisors that have ended: a program that starts many runs would keep them as zombies."""
+    for pid in tuple(_STARTED):
+        with contextlib.suppress(ChildProcessError):  # another part has collected it, or this is a fork of its parent
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                continue
+        _STARTED.discard(pid)
 
 
 def _recorded(status: Status, now: float) -> str:

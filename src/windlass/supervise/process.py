@@ -109,3 +109,4 @@ def handle_signals(supervisor: Supervisor, clock: SystemClock) -> None:
     signal.signal(signal.SIGINT, on_interrupt)
     signal.signal(signal.SIGTERM, on_term)
     signal.set_wakeup_fd(clock.fileno(), warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program that blocks signals, to wait for them, passes that on
