@@ -118,3 +118,22 @@ def test_outputs_that_cannot_be_uploaded_block_the_plan(
 def test_checkpoints_in_a_store_have_a_prefix_for_each_run(tmp_path: Path) -> None:
     made = plan_of(tmp_path, checkpoint={"folder": "s3://bucket/saved/"})
     assert made.nodes.contract["WINDLASS_CHECKPOINT_DIR"] == "s3://bucket/saved/a-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"), [("python3.8", True), ("python2.7", True), ("python3.9", False), ("python3.13", False),
+                          ("python3", False)],
+)  # fmt: skip
+def test_an_interpreter_that_is_too_old_for_ranks_is_refused_by_the_name_of_its_file(
+    tmp_path: Path, name: str, refused: bool
+) -> None:
+    interpreter = tmp_path / "bin" / name
+    interpreter.parent.mkdir()
+    interpreter.touch(mode=0o755)
+    (tmp_path / "python").symlink_to(interpreter)
+    made = plan_of(tmp_path, python="./python")
+    assert ("python-too-old" in notes(made)) == refused
+    if refused:
+        said = f"{tmp_path}/python is Python {name.removeprefix('python')}, and ranks need Python 3.9 or newer"
+        assert notes(made)["python-too-old"] == said
+    assert "python-too-old" not in notes(plan_of(tmp_path, python="./python", setup="./make-environment.sh"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -76,6 +77,8 @@ class Facts:
     """Whether the script's interpreter has torch; read only for jobs that need it."""
     has_obstore: bool = True
     """Whether it has obstore; read only for jobs that need it."""
+    python_version: tuple[int, int] | None = None
+    """The version of the script's interpreter, 3 and 12; None where the name of its file does not have it."""
 
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
@@ -109,6 +112,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         or find_spec("obstore") is not None,
         has_torch=job.local.agent == "torchrun" and _may_have(python, "torch", environ),
         has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
+        python_version=_version(python),
     )
 
 
@@ -154,6 +158,12 @@ def find_gpus() -> tuple[str, ...]:
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(answer.stdout.split("\n")[:-1]) if answer.returncode == 0 else ()
+
+
+def _version(python: Path) -> tuple[int, int] | None:
+    """By the file that an interpreter's name leads to, such as `python3.12`: none is started for a plan."""
+    found = re.fullmatch(r"python(\d)\.(\d+)", Path(os.path.realpath(python)).name)
+    return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def _same_environment(python: Path) -> bool:

@@ -44,6 +44,8 @@ NOTICE_SECONDS = 5.0
 """Polling interval of the instance metadata, as AWS advises: a notice comes two minutes ahead."""
 REHEARSED_RANKS = 4
 """So many ranks for each core, on several nodes, rehearse a job; that they are slow is no news."""
+OLDEST_PYTHON: Final = (3, 9)
+"""Of the worker, which runs under the script's interpreter."""
 MAX_RANKS = 4096
 """The most processes that a plan may start on one machine."""
 
@@ -243,10 +245,8 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
         yield _blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")
     elif job.script_kind == "program" and facts.program is None and not job.setup:
         yield _blocker("program-missing", f"{job.script_argv[0]} was not found", "give its path, or install it")
-    if not facts.python_found and job.script_kind != "program" and not job.setup:
-        yield _blocker(
-            "python-missing", f"no interpreter at {facts.python}", "set python: to one that has your packages"
-        )
+    if job.script_kind != "program" and not job.setup:  # which may make it
+        yield from _interpreter_refusals(facts)
     if job.launcher == "mpi" and facts.launchers.get("mpirun") is None:
         yield _blocker("mpirun-missing", "launcher: mpi, and no mpirun is on the PATH",
                        "install Open MPI (Debian: apt-get install openmpi-bin)")  # fmt: skip
@@ -301,6 +301,17 @@ def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         yield _blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
     elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
         yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
+
+
+def _interpreter_refusals(facts: Facts) -> Iterator[Note]:
+    version = facts.python_version
+    if not facts.python_found:
+        yield _blocker(
+            "python-missing", f"no interpreter at {facts.python}", "set python: to one that has your packages"
+        )
+    elif version is not None and version < OLDEST_PYTHON:
+        found = f"{facts.python} is Python {version[0]}.{version[1]}, and ranks need Python 3.9 or newer"
+        yield _blocker("python-too-old", found, "set python: to a newer one that has your packages")
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
