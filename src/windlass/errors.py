@@ -38,6 +38,10 @@ class WindlassError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # An exception is pickled as a call with its `args`; subclasses take other arguments, some by keyword alone.
+        return BaseException.__new__, (type(self), *self.args), vars(self)
+
 
 class UsageError(WindlassError):
     """The request itself is wrong."""
