@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.runs.events import Event
+from windlass.runs.events import entry_of
 from windlass.supervise.membership import Membership, cut_off
 
 
 def told(nodes: Membership, *events: tuple[str, dict[str, Any]], begin: float = 100.0) -> Membership:
     """The nodes after these events, a second apart."""
-    nodes.recall(Event(n, begin + n, kind, data) for n, (kind, data) in enumerate(events))
+    for seconds, (kind, data) in enumerate(events):
+        nodes.take(entry_of(kind, data), begin + seconds)
     return nodes
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from windlass.runs.events import AttemptStarted, Entry, Event, NodeBack, NodeLost
+from windlass.runs.events import AttemptStarted, Entry, NodeBack, NodeLost
 
 
 @dataclass(slots=True)
@@ -35,11 +35,6 @@ class Membership:
     def is_enough(self) -> bool:
         """Whether there are enough nodes to start."""
         return len(self.members) >= self.min_nodes
-
-    def recall(self, events: Iterable[Event]) -> None:
-        """Restore the lost nodes from the record of the run."""
-        for event in events:
-            self.take(event.entry, event.time)
 
     def take(self, entry: Entry, now: float) -> None:
         """What one more event of the record carries."""

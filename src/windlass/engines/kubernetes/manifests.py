@@ -296,11 +296,7 @@ def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
         "workingDir": layout.WORK,
         "env": [
             {"name": "WINDLASS_CODE_DIGEST", "value": shape.code_digest},
-            *(
-                variables({"WINDLASS_CODE_SOURCE": shape.code_source, **of_store(shape, job)})
-                if shape.code_source
-                else ()
-            ),
+            *variables(_stored_code(shape, job)),
             # A user without an entry in the image's passwd has no home, and libraries want to keep caches in one.
             {"name": "HOME", "value": layout.WORK},
         ],

@@ -291,7 +291,7 @@ def test_a_machine_that_is_gone_explains_peers_that_lost_their_connection() -> N
 
 def test_a_name_that_is_not_known_is_the_name_services_fault_once_all_pods_run() -> None:
     running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
-    words = NodeSeen(1, "waiting for the name r-1-0.r, 25 s by now: Name or service not known")
+    words = NodeSeen(1, "waiting for the name r-1-0.r, 25 s so far: Name or service not known")
     verdict = why(ClusterStatus(running), Phase.STARTING, nodes=[words])
     assert verdict.code == "name-unknown"
     queued = (PodStatus(0, "x", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu."), running[1])

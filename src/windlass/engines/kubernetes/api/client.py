@@ -253,14 +253,12 @@ class Client:
         return True
 
     def watch(
-        self, api: str, kind: str, selector: str, since: str, seconds: int, *, accept: str = JSON,
-        everywhere: bool = False, **more: str,
-    ) -> Iterator[dict[str, Any]]:  # fmt: skip
+        self, api: str, kind: str, selector: str, since: str, seconds: int, *, accept: str = JSON, **more: str
+    ) -> Iterator[dict[str, Any]]:
         """Changes after resource version `since`, for at most so many seconds. Raises Refused (410), Unreachable."""
         query = {"watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
                  **({"labelSelector": selector} if selector else {}), **more}  # fmt: skip
-        path = self.path(api, kind, everywhere=everywhere)
-        for line in self.lines(path, query, silence=seconds + CONNECT_SECONDS, accept=accept):
+        for line in self.lines(self.path(api, kind), query, silence=seconds + CONNECT_SECONDS, accept=accept):
             event = _json_of(line)
             about = event.get("object")
             if not isinstance(event.get("type"), str) or not isinstance(about, dict):

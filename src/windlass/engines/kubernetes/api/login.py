@@ -189,7 +189,7 @@ def _cluster_info(cluster: Section) -> Mapping[str, Any]:
 
 
 def _by_package(context: Context) -> str:
-    """The token of an `auth-provider`, which kubectl has replaced by plugins: by the kubernetes package."""
+    """The token of an `auth-provider`, of which kubectl has kept OIDC's: by the kubernetes package."""
     try:
         from kubernetes.client.configuration import Configuration
         from kubernetes.config import kube_config

@@ -84,7 +84,7 @@ def _refuse_used(context: Context, chosen: Sequence[Record]) -> None:
     if used:
         more = f" and {len(used) - MAX_NAMED} more" if len(used) > MAX_NAMED else ""
         raise InUse(f"custom resources exist: {', '.join(used[:MAX_NAMED])}{more}",
-                    "delete them first: runs with windlass delete, others with kubectl delete")  # fmt: skip
+                    "delete them first: runs with windlass rm, others with kubectl delete")  # fmt: skip
 
 
 def custom_resources(resources: Resources, record: Record, components: Iterable[str]) -> Iterator[Ref]:

@@ -30,10 +30,8 @@ START_ERRORS: Final = ("StartError", "ContainerCannotRun", "RunContainerError")
 NODE_GONE: Final = ("NodeNotReady", "NodeLost", "DeletionByTaintManager", "DeletionByPodGC")
 ENDED: Final = ("Deleted", "DeadlineExceeded")
 MAX_EVIDENCE: Final = 6
-_NAME: Final = re.compile(
-    r"waiting for the name (\S+), (\d+) s (?:so far|by now)|the name (\S+) is not known after (\d+) s"
-)
-"""Lines of a pod that waits for another one (`worker/pod.py`); `by now` is of earlier versions."""
+_NAME: Final = re.compile(r"waiting for the name (\S+), (\d+) s so far|the name (\S+) is not known after (\d+) s")
+"""Lines of a pod that waits for another one (`worker/pod.py`)."""
 
 
 def not_started(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:

@@ -192,23 +192,22 @@ class OutputsCollection:
 class ExecFetch:
     """By commands in the pod: for a supervisor outside the cluster."""
 
-    def __init__(self, client: Client, python: str, folder: str = layout.OUTPUT) -> None:
-        """`python` is the interpreter in the pods, `folder` what is read there."""
+    def __init__(self, client: Client, python: str) -> None:
+        """`python` is the interpreter in the pods."""
         self._client = client
         self._python = [python, "-I", "-S"]
-        self._folder = folder
         self._files = PodFiles(client, self._python, KEEP)
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
         """See `Fetch`."""
-        words = [*self._python, f"{layout.TRAVEL}/windlass/worker/outputs.py", "digest", self._folder]
+        words = [*self._python, f"{layout.TRAVEL}/windlass/worker/outputs.py", "digest", layout.OUTPUT]
         code, answer, complaint = exec_stream.call(self._client, pod, words, outputs.SILENCE_SECONDS)
         expected = parsed(answer)
         if code or expected is None:
             raise EngineError(last_line(complaint, f"exit code {code}"))
         if expected["bytes"] > max_bytes:
             raise LeftBehind(_too_many(expected["bytes"], max_bytes))
-        return fetch_verified(self._files, pod, self._folder, into, expected, Allowance(max_bytes))
+        return fetch_verified(self._files, pod, layout.OUTPUT, into, expected, Allowance(max_bytes))
 
 
 class PushFetch:
