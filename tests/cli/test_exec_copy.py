@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -111,12 +112,20 @@ def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
         (("{run}:output/nope", "."), "is not there"),
         (("{run}:/etc/hosts", "."), "a path of this machine"),
         (("nope", "{run}:output"), "is not there"),
+        (("pipe", "{run}:output"), "pipe is neither a file nor a folder"),
+        (("{run}:output/pipe", "."), "output/pipe is neither a file nor a folder"),
+        (("{run}:output", "/dev/null"), "/dev/null is neither a file nor a folder"),
+        (("{run}:output", "pipe/"), "pipe is neither a file nor a folder"),
     ],
 )
 def test_what_cannot_be_copied_is_refused(
     windlass: Call, recorded: Callable[..., str], words: tuple[str, ...], said: str
 ) -> None:
     run = recorded(Job(name="job", command=["true"]), 0)
+    output = Path(windlass("status", run, "-o", "json").json["output_dir"])
+    output.mkdir(parents=True, exist_ok=True)
+    for folder in (Path(), output):
+        os.mkfifo(folder / "pipe")
     result = windlass("cp", *(word.format(run=run) for word in words))
     assert (result.code, said in result.err) == (2, True), result.err
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import socket
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -158,6 +161,51 @@ def test_devices_and_hard_links_are_left_out(tmp_path: Path) -> None:
     found = tarpipe.receive(out, str(tmp_path / "into"), "x")
     assert len(found.left_out) == 3
     assert names(tmp_path) <= {"into"}
+
+
+def pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def unix_socket(path: Path) -> Path:
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as made:
+        made.bind(str(path))
+    return path
+
+
+def link_to_a_device(path: Path) -> Path:
+    path.symlink_to("/dev/null")
+    return path
+
+
+@pytest.mark.parametrize("make", [pipe, unix_socket, link_to_a_device])
+def test_what_is_neither_file_nor_folder_is_refused_as_a_whole_and_left_as_it_is(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    odd, plain = make(tmp_path / "odd"), tmp_path / "plain"
+    plain.write_text("a")
+    before = odd.lstat()
+    for source, destination in ((odd, tmp_path / "new"), (plain, odd)):
+        with pytest.raises(OSError, match="neither a file nor a folder"):
+            copied(source, destination)
+    assert not (tmp_path / "new").exists()
+    assert (before.st_ino, before.st_mode) == (odd.lstat().st_ino, odd.lstat().st_mode)
+
+
+def test_what_is_neither_file_nor_folder_in_a_folder_is_left_out_by_its_name(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "a").write_text("a")
+    pipe(source / "deep" / "pipe")
+    unix_socket(source / "deep" / "socket")
+    found = copied(source, tmp_path / "into")
+    assert found.left_out == [f"deep/{name}: neither file, folder nor link" for name in ("pipe", "socket")]
+    assert names(tmp_path / "into") == {"a", "deep"}
+    (tmp_path / "into" / "a").unlink()
+    pipe(tmp_path / "into" / "a")
+    again = tarpipe.receive(stream(("root", None), ("root/a", b"a")), str(tmp_path), "into")
+    assert (again.files, again.left_out) == (0, ["a: something else is there"])
 
 
 def test_a_stream_that_breaks_off_leaves_no_half_file(tmp_path: Path) -> None:

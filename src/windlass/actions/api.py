@@ -17,7 +17,7 @@ from windlass.actions.feed import LOOK_SECONDS, Feed
 from windlass.actions.jobs import ReadyJob, read_job
 from windlass.actions.why import why
 from windlass.engines import engine_class
-from windlass.errors import RunFailed, RunNotFinished, RunStopped, UsageError
+from windlass.errors import RunFailed, RunNotFinished, RunStopped
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
 from windlass.runs.logs import LogLine, RunLogs
@@ -138,11 +138,8 @@ class Run:
         """Copy a file or folder of this machine into the run; the same paths as for `fetch`, but `code/…`."""
         from windlass.actions.exec_copy import copied
 
-        source = Path(local).absolute()
-        if not source.exists():
-            raise UsageError(f"{source} is not there", "name a file or folder of this machine")
         with self._opened() as engine:
-            return copied(None, (self.id, path), source, engine.store, node=node)
+            return copied(None, (self.id, path), Path(local).absolute(), engine.store, node=node)
 
     def checkpoints(self) -> tuple[CheckpointView, ...]:
         """The checkpoints that the run has saved by `windlass.train.checkpoint`, newest first.

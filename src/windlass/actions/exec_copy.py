@@ -67,8 +67,6 @@ def copy(
     if (there is None) == (here is None):
         raise UsageError(f"one of {source} and {destination} must be of a run", "windlass cp RUN:output/model.pt .")
     local = cwd / Path(destination if there else source).expanduser()
-    if here is not None and not local.exists():
-        raise UsageError(f"{local} is not there", "name a file or folder of this machine")
     is_folder = there is not None and destination.endswith("/")
     return copied(there, here, local, store, on=on, node=node, into_folder=is_folder, on_progress=on_progress)
 
@@ -82,7 +80,11 @@ def copied(
     With `into_folder`, `local` is a folder, which is made.
     """
     from windlass.views.reports import CopiedFiles
+    from windlass.worker.tarpipe import ODD, is_odd
 
+    what = ODD if is_odd(str(local)) else "not there" if here is not None and not local.exists() else ""
+    if what:
+        raise UsageError(f"{local} is {what}", "name a file or folder of this machine")
     try:
         with _made(local) if into_folder else contextlib.nullcontext():
             of, found = _copied(there, here, local, store, on, node, on_progress)

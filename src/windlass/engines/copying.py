@@ -19,8 +19,8 @@ def copy(source: Path, destination: Path | str, told: Callable[[int], None], nam
 
     Raises UsageError, OSError.
     """
-    if not source.exists():
-        raise UsageError(f"{source} is not there", "ls its parent folder")
+    if not (source.is_file() or source.is_dir()):
+        raise UsageError(f"{source} is {tarpipe.ODD if source.exists() else 'not there'}", "ls its parent folder")
     command = [sys.executable, "-I", "-S", tarpipe.__file__, "send", str(source)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
         assert sender.stdout is not None

@@ -7,6 +7,7 @@ library of Python 3.9 only.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ from typing import IO, Any, Callable, Optional  # noqa: UP035 - runs on Python 3
 ROOT = "root"
 """Name of the file or folder in the stream, which does not show its own."""
 BUFFER_BYTES = 1 << 20
+ODD = "neither a file nor a folder"
+"""What is said of a socket, pipe or device."""
 
 
 class Received:
@@ -39,6 +42,8 @@ class Received:
 def send(path: str, out: IO[bytes]) -> None:
     """Write what is at `path` to `out`. Raises OSError."""
     path = os.path.realpath(path)  # a link that a person names stands for what it leads to
+    if is_odd(path):
+        raise OSError(errno.EINVAL, ODD, path)
     with tarfile.open(fileobj=out, mode="w|", bufsize=BUFFER_BYTES, format=tarfile.PAX_FORMAT) as tar:
         _add(tar, path, ROOT)
         if os.path.isdir(path):
@@ -53,7 +58,8 @@ def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
     setattr(tar, "inodes", {})  # noqa: B010 - what has two names is sent twice: receivers make no hard links
     info = tar.gettarinfo(path, name)
     if info is None or not (info.isreg() or info.isdir() or info.issym()):
-        return  # a socket or device has no content
+        info = tarfile.TarInfo(name)  # a socket or device has no content: the receiver leaves it out by its name
+        info.type = tarfile.FIFOTYPE
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     if info.isreg():
@@ -77,6 +83,8 @@ def receive(
     is_folder = destination.endswith("/") or os.path.isdir(destination)
     into = os.path.join(destination, name) if is_folder else destination
     found, links = Received(into), []
+    if is_odd(into):
+        raise OSError(errno.EINVAL, ODD, into)
     with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER_BYTES) as tar:
         for member in tar:
             parts = _parts(member.name)
@@ -86,6 +94,8 @@ def receive(
                 found.leave_out(member.name, "goes through a link")
             elif member.isdir():
                 _make_folder(os.path.join(into, *parts), found, member.name)
+            elif member.isreg() and is_odd(os.path.join(into, *parts)):
+                found.leave_out(member.name, "something else is there")
             elif member.isreg():
                 _write(os.path.join(into, *parts), member, tar, found)
                 if progress is not None:
@@ -99,6 +109,11 @@ def receive(
     for parts, target, shown in links:  # last of all, so that nothing is written through one
         _make_link(into, parts, target, shown, found)
     return found
+
+
+def is_odd(path: str) -> bool:
+    """Whether a socket, pipe or device is there, also behind links: such is not read, and not replaced."""
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
 def _parts(name: str) -> Optional[list[str]]:  # noqa: UP045 - see above
