@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from common import BIN, CACHE, ROOT, add_smoke, in_turn, machine, report_columns, require_figures
+from common import BIN, CACHE, ROOT, add_smoke, in_turn, machine, medians, report_columns, require_figures
 
 COLUMNS = {
     "held": "held, s", "memcpy": "one memcpy, s", "ratio": "held ÷ memcpy", "first": "first save",
@@ -306,7 +306,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.smoke:
         given.runs, given.megabytes, given.way = 0, 26, ["windlass"]
-    print(f"checkpoint: {machine()}, {given.megabytes} MB on 2 ranks, medians of {given.runs} jobs (least–greatest)")
+    print(f"checkpoint: {machine()}, {given.megabytes} MB on 2 ranks, {medians(given.runs)}")
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="bench-checkpoint-") as name:
         folder = Path(name)

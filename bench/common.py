@@ -69,6 +69,11 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def medians(runs: int) -> str:
+    """What the figures of `in_turn` are, for a title."""
+    return f"medians of {runs} (least–greatest)" if runs else "one trial"
+
+
 def spread(values: Sequence[float]) -> str:
     """Median with the least and the greatest: `0.12 (0.11–0.15)`."""
     return f"{median(values):.3g} ({min(values):.3g}–{max(values):.3g})"

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, report, require_figures
+from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, medians, report, require_figures
 
 from windlass.engines import netns
 from windlass.worker import process
@@ -184,7 +184,7 @@ def main() -> None:
         ways["windlass, torchrun, cut off"] = partial(windlass, agent="torchrun", cut=True)
     wanted = {way: partial(trial, run) for way, run in ways.items()
               if not chosen.only or any(word in way for word in chosen.only)}  # fmt: skip
-    print(f"elastic: {machine()}, medians of {chosen.runs} (least–greatest), seconds")
+    print(f"elastic: {machine()}, {medians(chosen.runs)}, seconds")
     with fresh_home():
         results = in_turn(wanted, chosen.runs)
     report(results, peer="torchrun --nnodes 1:3", title="3 nodes, one is lost", figure="loss to next step")

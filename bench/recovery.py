@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, report, require_figures, spread
+from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, medians, report, require_figures, spread
 
 SCRIPT = """
 import os
@@ -187,7 +187,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.smoke:
         chosen.runs, chosen.only = 0, ["warm"]
-    print(f"recovery: {machine()}, medians of {chosen.runs} (least–greatest), seconds")
+    print(f"recovery: {machine()}, {medians(chosen.runs)}, seconds")
     with fresh_home():
         if chosen.kills:
             many_kills(chosen.kills)

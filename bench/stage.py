@@ -33,7 +33,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import BIN, add_smoke, fresh_home, in_turn, machine, measure, median, require_figures, spread, table
+from common import (
+    BIN,
+    add_smoke,
+    fresh_home,
+    in_turn,
+    machine,
+    measure,
+    median,
+    medians,
+    require_figures,
+    spread,
+    table,
+)
 from stage_peers import Tool, tools, windlass
 from tests.servers.s3 import VERSITYGW, s3_server
 
@@ -155,7 +167,7 @@ def main() -> None:
     add_smoke(parser)
     chosen = parser.parse_args()
     runs = 0 if chosen.smoke else chosen.runs
-    print(f"stage: {machine()}, medians of {max(1, runs)} (least–greatest)")
+    print(f"stage: {machine()}, {medians(runs)}")
     with ExitStack() as stack:
         stack.enter_context(fresh_home())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="windlass-bench-", dir=chosen.folder)))

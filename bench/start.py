@@ -25,7 +25,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, median, peers, require_figures, spread, table
+from common import (
+    BIN,
+    ROOT,
+    add_smoke,
+    fresh_home,
+    in_turn,
+    machine,
+    median,
+    medians,
+    peers,
+    require_figures,
+    spread,
+    table,
+)
 
 SCRIPT = """
 import os
@@ -228,7 +241,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.smoke:
         chosen.runs, chosen.ranks, chosen.only = 0, [2], ["windlass, warm"]
-    print(f"start: {machine()}, medians of {chosen.runs} (least–greatest), seconds")
+    print(f"start: {machine()}, {medians(chosen.runs)}, seconds")
     if chosen.kubeflow:
         kubeflow(chosen.runs)
         return

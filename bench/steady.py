@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, report_columns, require_figures
+from common import BIN, ROOT, add_smoke, fresh_home, in_turn, machine, medians, report_columns, require_figures
 
 SCRIPT = """
 import json
@@ -80,7 +80,7 @@ def main() -> None:
     add_smoke(parser)
     given = parser.parse_args()
     runs = 0 if given.smoke else given.runs
-    print(f"steady: {machine()}, 2 ranks, medians of {runs} (least–greatest)")
+    print(f"steady: {machine()}, 2 ranks, {medians(runs)}")
     with fresh_home(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(SCRIPT)
