@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from windlass.actions.api import Run, get, list_runs, make_plan, run
+    from windlass.diagnose.verdict import Diagnosis, Verdict
     from windlass.errors import (
         EngineError,
         JobFileError,
         NoSuchRun,
         PlanError,
+        Problem,
         RunEnded,
         RunFailed,
         RunNotFinished,
@@ -33,42 +35,55 @@ if TYPE_CHECKING:
         UsageError,
         WindlassError,
     )
-    from windlass.plan.plan import Plan
+    from windlass.plan.plan import Note, Plan, Step
+    from windlass.runs.context import Context
     from windlass.runs.events import Event
     from windlass.runs.ledger import Cost, Ledger
     from windlass.runs.logs import LogLine
     from windlass.runs.phase import Phase
-    from windlass.runs.record import Status
+    from windlass.runs.record import Attempt, RankState, Status
+    from windlass.runs.time_accounting import Spent
     from windlass.spec.job import Job
     from windlass.views.reports import CheckpointView, CopiedFiles
 
 _HOMES = {
+    "Attempt": "windlass.runs.record",
     "CheckpointView": "windlass.views.reports",
+    "Context": "windlass.runs.context",
     "CopiedFiles": "windlass.views.reports",
     "Cost": "windlass.runs.ledger",
+    "Diagnosis": "windlass.diagnose.verdict",
     "Event": "windlass.runs.events",
     "Job": "windlass.spec.job",
     "Ledger": "windlass.runs.ledger",
     "LogLine": "windlass.runs.logs",
+    "Note": "windlass.plan.plan",
     "Phase": "windlass.runs.phase",
     "Plan": "windlass.plan.plan",
+    "RankState": "windlass.runs.record",
     "Run": "windlass.actions.api",
+    "Spent": "windlass.runs.time_accounting",
     "Status": "windlass.runs.record",
+    "Step": "windlass.plan.plan",
+    "Verdict": "windlass.diagnose.verdict",
     "get": "windlass.actions.api",
     "list_runs": "windlass.actions.api",
     "make_plan": "windlass.actions.api",
     "run": "windlass.actions.api",
     **dict.fromkeys(
-        ["EngineError", "JobFileError", "NoSuchRun", "PlanError", "RunEnded", "RunFailed", "RunNotFinished",
-         "RunStopped", "StoreError", "UsageError", "WindlassError"],
+        ["EngineError", "JobFileError", "NoSuchRun", "PlanError", "Problem", "RunEnded", "RunFailed",
+         "RunNotFinished", "RunStopped", "StoreError", "UsageError", "WindlassError"],
         "windlass.errors",
     ),
 }  # fmt: skip
 
 __all__ = [
+    "Attempt",
     "CheckpointView",
+    "Context",
     "CopiedFiles",
     "Cost",
+    "Diagnosis",
     "EngineError",
     "Event",
     "Job",
@@ -76,17 +91,23 @@ __all__ = [
     "Ledger",
     "LogLine",
     "NoSuchRun",
+    "Note",
     "Phase",
     "Plan",
     "PlanError",
+    "Problem",
+    "RankState",
     "Run",
     "RunEnded",
     "RunFailed",
     "RunNotFinished",
     "RunStopped",
+    "Spent",
     "Status",
+    "Step",
     "StoreError",
     "UsageError",
+    "Verdict",
     "WindlassError",
     "get",
     "list_runs",

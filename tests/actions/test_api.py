@@ -265,9 +265,10 @@ def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context:
 
 def test_what_is_public_is_pinned() -> None:
     assert sorted(windlass.__all__) == [
-        "CheckpointView", "CopiedFiles", "Cost", "EngineError", "Event", "Job", "JobFileError", "Ledger", "LogLine",
-        "NoSuchRun", "Phase", "Plan", "PlanError", "Run", "RunEnded", "RunFailed", "RunNotFinished", "RunStopped",
-        "Status", "StoreError", "UsageError", "WindlassError", "get", "list_runs", "make_plan", "run",
+        "Attempt", "CheckpointView", "Context", "CopiedFiles", "Cost", "Diagnosis", "EngineError", "Event", "Job",
+        "JobFileError", "Ledger", "LogLine", "NoSuchRun", "Note", "Phase", "Plan", "PlanError", "Problem", "RankState",
+        "Run", "RunEnded", "RunFailed", "RunNotFinished", "RunStopped", "Spent", "Status", "Step", "StoreError",
+        "UsageError", "Verdict", "WindlassError", "get", "list_runs", "make_plan", "run",
     ]  # fmt: skip
     assert all(getattr(windlass, name) is not None for name in windlass.__all__)
     assert set(windlass.__all__) <= set(dir(windlass))

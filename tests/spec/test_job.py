@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from windlass.errors import JobFileError
 from windlass.spec.job import Job
+from windlass.spec.job_fields import JobFields
 from windlass.spec.names import legal_name
 from windlass.spec.parts import NodeRange, Resources
 
@@ -18,6 +19,10 @@ from windlass.spec.parts import NodeRange, Resources
 def test_a_job_is_made_in_python_with_the_names_of_the_file() -> None:
     job = Job(name="digits", run="train.py", nodes=2, timeout="2h", resources=Resources(gpus=1), restarts=3)
     assert (job.nodes, job.timeout, job.resources.gpus, job.restarts.max) == (NodeRange(min=2, max=2), 7200, 1, 3)
+
+
+def test_type_checkers_know_the_keywords_of_a_job() -> None:
+    assert list(JobFields.__annotations__) == list(Job.model_fields)
 
 
 def test_a_bad_job_object_raises_the_error_of_a_bad_file() -> None:

@@ -24,7 +24,7 @@ def _token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a command takes from its process."""
+    """What a command takes from its process; a call from Python may be given another one, as by a test."""
 
     environ: Mapping[str, str]
     cwd: Path

@@ -10,7 +10,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -56,6 +56,11 @@ from windlass.spec.parts import (
 from windlass.spec.places import Path, found
 from windlass.spec.problems import MISSING, refuse, refuse_all
 from windlass.spec.units import Duration
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from windlass.spec.job_fields import JobFields
 
 Launcher = Literal["torchrun", "pytorch", "tensorflow", "jax", "mpi", "plain"]
 MOST_LABELS = 20
@@ -167,6 +172,10 @@ class Job(Document):
     """Options of the Kubernetes engine."""
     sagemaker: SageMakerOptions = SageMakerOptions()
     """Options of the SageMaker engine."""
+
+    if TYPE_CHECKING:
+        # Type checkers would take the types of the attributes for those of the keywords: no number of nodes, no "2h".
+        def __init__(self, **fields: Unpack[JobFields]) -> None: ...
 
     def obstore_addresses(self) -> Iterator[str]:
         """The addresses that its ranks reach by obstore: in Google's or Azure's stores."""

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines.contract import Contract
@@ -106,7 +107,7 @@ def agents(run: Run) -> list[int]:
 def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    agent = {"launcher": "torchrun", "local": {"agent": "torchrun"}}
+    agent: dict[str, Any] = {"launcher": "torchrun", "local": {"agent": "torchrun"}}
     job = Job(name="t", run="train.py", python=str(tmp_path / "python"), **agent)
     facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
     notes = {note.code: note for note in plan(job, LocalTarget(name="local"), facts, "t-1").notes}
@@ -129,8 +130,8 @@ def test_a_plan_does_not_run_the_interpreter_that_a_job_file_names(tmp_path: Pat
     (tmp_path / "train.py").touch()
     (tmp_path / "python").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho True\n")
     (tmp_path / "python").chmod(0o755)
-    more = {"local": {"agent": "torchrun"}} if launcher == "torchrun" else {}
-    job = Job(name="t", run="train.py", launcher=launcher, python="./python", **more)
+    more: dict[str, Any] = {"local": {"agent": "torchrun"}} if launcher == "torchrun" else {}
+    job = Job(name="t", run="train.py", python="./python", **{"launcher": launcher, **more})
     facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
     made = plan(job, LocalTarget(name="local"), facts, "t-1")
     assert not (tmp_path / "ran").exists()
