@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2]
 
-SCRIPT = '''
+SCRIPT = """
 job = windlass.Job(
     name="digits", run="train.py", nodes={"min": 1, "max": 4}, procs_per_node="auto", restarts=3, timeout="2h", grace=5,
     env={"OMP_NUM_THREADS": 1}, checkpoint={"every": "5min"}, secrets=["hf-token"], warm=["torch"],
@@ -21,7 +21,7 @@ job = windlass.Job(
 why: windlass.Diagnosis = windlass.run(job).why()
 seconds: float = windlass.get().ledger().seconds[windlass.Spent.TRAINING]
 windlass.Job(name="digits", run="train.py", restarts=[3], node=2)
-'''
+"""
 
 
 @pytest.mark.slow
