@@ -115,7 +115,7 @@ def test_ps_shows_labels_and_notes_where_a_run_has_them(windlass: Call) -> None:
     labelled = ran(windlass, "train.py", "--cold", "--label", "team=vision")
     windlass("note", labelled, "diverges after step 400 with this batch size")
     rows = {line.split()[0]: line for line in windlass("ps").out.splitlines()}
-    assert rows[labelled].endswith("team=vision  diverges after step 400…")
+    assert rows[labelled].endswith("team=vision  diverges after step 400 with this batch size")
     assert rows[plain].split()[-2:] == ["–", "–"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from tests.cli.conftest import WINDLASS
+from tests.cli.conftest import WINDLASS, Call
 from tests.helpers.until import until
 
 from windlass.engines.local.warm_pool import WarmPool
@@ -56,6 +56,21 @@ def finish(child: pexpect.spawn[str]) -> tuple[int | None, str]:
     child.expect(pexpect.EOF)
     child.close()
     return child.exitstatus, child.before or ""
+
+
+def test_a_list_of_runs_fits_the_terminal_and_is_whole_elsewhere(terminal: Start, windlass: Call) -> None:
+    labels = ("team=vision", "sweep=learning-rate-3e-4", "owner=ada")
+    note = "the best so far: a warmup of 500 steps, then cosine"
+    given = [word for label in labels for word in ("--label", label)]
+    assert windlass("run", "-q", "--name", "finetune", *given, "--", "true").code == 0
+    assert windlass("note", "finetune", note).code == 0
+    code, shown = finish(terminal("ps", COLUMNS="100"))
+    head, row, *rest = re.sub(r"\x1b\[[0-9;]*m", "", shown).strip().splitlines()
+    assert (code, rest) == (0, [])
+    assert max(len(head), len(row)) <= 100
+    assert re.search(r"LABELS +NOTE$", head)
+    assert re.search(r"  team=vision sweep=\S*…  the best so…$", row)
+    assert re.search(rf"finetune .* {' '.join(labels)}  {note}$", windlass("ps").out.splitlines()[1])
 
 
 def test_the_panel_shows_phase_progress_rate_time_left_ranks_and_output(terminal: Start) -> None:

@@ -13,6 +13,7 @@ from tests.engines.local.planning import plan_local
 
 from windlass.cli import eventtext, plantext, statustext
 from windlass.cli.follow import Pace, PlainView
+from windlass.cli.formatting import cut
 from windlass.cli.interrupts import AFTER_INTERRUPT, AFTER_KEY, Choice
 from windlass.cli.logs import terminal_lines
 from windlass.cli.render import run_rows
@@ -256,6 +257,32 @@ def test_ps_has_columns_for_checkpoints_and_attempts_only_where_there_are_any() 
     assert "step 120" in busy[1]
     assert busy[1].endswith("2 after a hang")
     assert busy[2].endswith("1")
+
+
+@pytest.mark.parametrize(
+    ("columns", "lost", "kept"),
+    [
+        (None, "", ("NAME", "team=vision sweep=3", "the best of all")),
+        (120, "", ("NAME", "team=vision sweep=3", "the best of all")),
+        (100, "NAME", ("team=vision sweep=3", "the best of…")),
+        (84, "NAME", ("LABELS", "team=vision…  th…")),
+        (66, "NAME", ("25%  100/400  30…", "  …  …")),
+        (52, "…", ("25%  10…", "20s  20s")),
+        (20, "NOTE", ("digits-7f3k2", "local", "training")),  # what is left is broken between words
+    ],
+)
+def test_a_list_of_runs_is_as_wide_as_the_terminal(columns: int | None, lost: str, kept: tuple[str, ...]) -> None:
+    run = viewed(training(labels={"team": "vision", "sweep": "3"}, note="the best of all\nand more"))
+    head, row = run_rows([run], 120.0, plain, columns)
+    if columns is not None and columns > 20:
+        assert max(len(head), len(row)) <= columns, (head, row)
+    assert not lost or lost not in head
+    for words in kept:
+        assert words in f"{head}\n{row}", row
+
+
+def test_wide_letters_are_cut_by_the_columns_that_they_take() -> None:
+    assert [cut("ノート", width) for width in (6, 5, 4, 1)] == ["ノート", "ノー…", "ノ…", "…"]
 
 
 def restart(**changes: Any) -> Restart:

@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 import click
 
-from windlass.cli.style import coloured
+from windlass.cli.style import coloured, interactive
 
 Paint = Callable[..., str]
 """`paint(text, "red", bold=True)`: the text in that colour, or as it is where there are no colours."""
@@ -21,6 +21,8 @@ Paint = Callable[..., str]
 _MOVING: Final = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+GAP: Final = 2
+"""Spaces between the columns of a table."""
 _WORDS: Final = re.compile("( *)([^ ]+)")
 _LEAD: Final = re.compile(r" *(?:(?:ok|warn|fail) +)?(?:\S+(?: \S+)? {2,})?(?:[·→│] )?")
 """A label, that of a check with its level, with the spaces behind it."""
@@ -147,6 +149,11 @@ def fitted(text: str) -> str:
     return "\n".join(row for line in text.split("\n") for row in wrapped(line, columns))
 
 
+def columns_of(stream: IO[Any]) -> int | None:
+    """How wide the terminal is; None where `stream` is none."""
+    return shutil.get_terminal_size().columns if interactive(stream) else None
+
+
 def wrapped(line: str, columns: int) -> list[str]:
     """A line as several of at most so many columns, broken between words; what follows is below the text of the first.
 
@@ -169,7 +176,7 @@ def wrapped(line: str, columns: int) -> list[str]:
     return rows
 
 
-def table(rows: Sequence[Sequence[str]], *, gap: int = 2) -> list[str]:
+def table(rows: Sequence[Sequence[str]], *, gap: int = GAP) -> list[str]:
     """Lines with aligned columns; the last one is not padded. Rows may be short."""
     widths = [0] * max((len(row) for row in rows), default=0)
     for row in rows:
@@ -185,6 +192,38 @@ def table(rows: Sequence[Sequence[str]], *, gap: int = 2) -> list[str]:
 def titled(titles: Iterable[str], rows: Iterable[Sequence[str]], paint: Paint) -> list[str]:
     """A table below its titles."""
     return table([[paint(title, dim=True) for title in titles], *rows])
+
+
+def narrowed(
+    titles: Iterable[str], rows: Iterable[Sequence[str]], cuts: Iterable[tuple[str, int]], columns: int | None
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Titles and rows of a table that fits into so many columns of a terminal, if that is one.
+
+    Each of `cuts`, a title and how narrow its column may become, is made in turn until a line fits; one of 0 is left
+    out.
+    """
+    shown = {cells[0]: cells for cells in zip(titles, *rows, strict=True)}
+    for title, least in cuts if columns is not None else ():
+        widths = {name: max(map(width_of, cells)) for name, cells in shown.items()}
+        over = sum(widths.values()) + GAP * (len(widths) - 1) - (columns or 0)
+        if over <= 0 or title not in shown:
+            continue
+        if least == 0:
+            del shown[title]
+        else:
+            width = max(least, widths[title] - over)
+            shown[title] = tuple(cut(cell, width) for cell in shown[title])
+    head, *rest = zip(*shown.values(), strict=True)
+    return head, list(rest)
+
+
+def cut(text: str, width: int) -> str:
+    """A text without colours in at most so many columns of a terminal; `…` stands for what is cut off."""
+    if width_of(text) <= width:
+        return text
+    while width_of(text) >= width:
+        text = text[:-1]
+    return f"{text}…"
 
 
 def tilde(path: str) -> str:

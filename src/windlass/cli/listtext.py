@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from windlass.actions import runs
-from windlass.cli.formatting import Paint, duration, painter, titled, visible
+from windlass.cli.formatting import Paint, columns_of, duration, narrowed, painter, titled, visible
 from windlass.cli.interrupts import Choice, Interrupts
-from windlass.cli.render import label_words, print_data, print_item, print_runs, shortened
+from windlass.cli.render import CUTS, first_line, label_words, print_data, print_item, print_runs
 from windlass.cli.style import phase_word
 from windlass.views.cluster import RunOnCluster, on_cluster
 
@@ -84,11 +84,14 @@ def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, ev
     elif not views and form == "table":
         click.echo(f"No run on {on}. Start one: windlass run train.py --on {on}", err=True)
     else:
-        print_data(views, form, lambda paint: list_lines(views, time.time(), paint, everywhere=everywhere))
+        columns = columns_of(sys.stdout)
+        print_data(views, form, lambda paint: list_lines(views, time.time(), paint, columns, everywhere=everywhere))
 
 
-def list_lines(found: Sequence[RunOnCluster], now: float, paint: Paint, *, everywhere: bool = False) -> list[str]:
-    """What `windlass ps --on` shows."""
+def list_lines(
+    found: Sequence[RunOnCluster], now: float, paint: Paint, columns: int | None = None, *, everywhere: bool = False
+) -> list[str]:  # fmt: skip
+    """What `windlass ps --on` shows, in so many `columns`."""
     waits, labels = any(run.waits_for for run in found), any(run.labels for run in found)
     notes = any(run.note for run in found)
     members = "PODS" if any(run.namespace for run in found) else "HOSTS"
@@ -104,10 +107,10 @@ def list_lines(found: Sequence[RunOnCluster], now: float, paint: Paint, *, every
             duration(now - run.created_at),
             "here" if run.kept == "here" else paint("another machine", dim=True),
             *([label_words(run.labels)] if labels else []),
-            *([shortened(run.note)] if notes else []),
+            *([first_line(run.note)] if notes else []),
             *([visible(run.waits_for)] if waits else []),
         ]
         for run in found
     ]
     titles += [*(["LABELS"] if labels else []), *(["NOTE"] if notes else []), *(["WAITS FOR"] if waits else [])]
-    return titled(titles, rows, paint)
+    return titled(*narrowed(titles, rows, CUTS, columns), paint)

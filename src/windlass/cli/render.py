@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli.formatting import Paint, duration, fitted, harmless, painter, titled, visible
+from windlass.cli.formatting import Paint, columns_of, duration, fitted, harmless, narrowed, painter, titled, visible
 from windlass.cli.style import PHASE_COLOURS, interactive
 from windlass.views.serialise import to_json
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from windlass.runs.events import Event
     from windlass.views.run import RunSummary
 
-NOTE_CHARS = 24
+CUTS = (
+    ("NAME", 0), ("NOTE", 12), ("LABELS", 12), ("NOTE", 1), ("LABELS", 1), ("PROGRESS", 8), ("NOTE", 0), ("LABELS", 0),
+)  # fmt: skip
+"""Columns of a list of runs that a narrow terminal cuts, in turn, to so many letters; an id begins with the name."""
 NAMED = 8
 """So many runs are named in a note on several."""
 
@@ -74,17 +77,17 @@ def print_runs(runs: Sequence[RunSummary], form: str, *, hidden: int, quiet: boo
     elif quiet:
         emit(run.id for run in runs)
     else:
-        emit(run_rows(runs, time.time(), painter(sys.stdout)))
+        emit(run_rows(runs, time.time(), painter(sys.stdout), columns_of(sys.stdout)))
         emit(stale_notes(runs), sys.stderr)
         if hidden:
             click.echo(f"and {hidden} older: windlass ps --all", err=True)
 
 
-def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint) -> list[str]:
-    """A table of runs; columns that most runs leave empty are there only if one has them."""
+def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int | None = None) -> list[str]:
+    """A table of runs, in so many `columns`; those that most runs leave empty are there only if one has them."""
     from windlass.cli.statustext import attempt_word
 
-    columns: list[tuple[str, Callable[[RunSummary], str]]] = [
+    shown: list[tuple[str, Callable[[RunSummary], str]]] = [
         ("ID", lambda run: run.id),
         ("NAME", lambda run: run.name),
         ("TARGET", lambda run: run.target),
@@ -94,21 +97,22 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint) -> list[str]:
         ("TIME", lambda run: duration(run.elapsed(now))),
     ]
     if any(run.checkpoint is not None for run in runs):
-        columns.append(("CHECKPOINT", lambda run: f"step {run.checkpoint.step or 0:,}" if run.checkpoint else "–"))
+        shown.append(("CHECKPOINT", lambda run: f"step {run.checkpoint.step or 0:,}" if run.checkpoint else "–"))
     if any(len(run.attempts) > 1 for run in runs):
-        columns.append(("ATTEMPT", attempt_word))
+        shown.append(("ATTEMPT", attempt_word))
     if not all(run.is_here for run in runs):
-        columns.append(("HOST", lambda run: "here" if run.is_here else run.host or "–"))
+        shown.append(("HOST", lambda run: "here" if run.is_here else run.host or "–"))
     if len({run.user for run in runs}) > 1:
-        columns.append(("USER", lambda run: run.user or "–"))
+        shown.append(("USER", lambda run: run.user or "–"))
     if any(run.labels for run in runs):
-        columns.append(("LABELS", lambda run: label_words(run.labels)))
+        shown.append(("LABELS", lambda run: label_words(run.labels)))
     if any(run.note for run in runs):
-        columns.append(("NOTE", lambda run: shortened(run.note)))
+        shown.append(("NOTE", lambda run: first_line(run.note)))
     if any(run.stale for run in runs):
-        columns.append(("AS OF", lambda run: paint(f"{duration(now - (run.as_of or now))} ago", "yellow")
-                        if run.stale else "now"))  # fmt: skip
-    return titled((title for title, _ in columns), ([cell(run) for _, cell in columns] for run in runs), paint)
+        shown.append(("AS OF", lambda run: paint(f"{duration(now - (run.as_of or now))} ago", "yellow")
+                      if run.stale else "now"))  # fmt: skip
+    rows = ([cell(run) for _, cell in shown] for run in runs)
+    return titled(*narrowed((title for title, _ in shown), rows, CUTS, columns), paint)
 
 
 def label_words(labels: Mapping[str, str]) -> str:
@@ -116,10 +120,9 @@ def label_words(labels: Mapping[str, str]) -> str:
     return visible(" ".join(f"{key}={value}" for key, value in labels.items())) or "–"
 
 
-def shortened(note: str) -> str:
+def first_line(note: str) -> str:
     """The beginning of a note, for a column."""
-    first = visible(note.partition("\n")[0])
-    return (first if len(first) <= NOTE_CHARS else f"{first[: NOTE_CHARS - 1]}…") or "–"
+    return visible(note.partition("\n")[0]) or "–"
 
 
 def _progress(run: RunSummary, now: float) -> str:
