@@ -17,6 +17,7 @@ from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import FRAME, LIBRARY
 from windlass.runs import crash, node_events
 from windlass.runs.events import Event, HangDetected, RankChanged, entries, of_newest_attempt
+from windlass.runs.logs import MARKER, without_structured
 from windlass.runs.record import RankState, Status
 from windlass.runs.store import Store
 from windlass.worker.protocol import NodeEnded, RankFailure
@@ -120,11 +121,11 @@ def _output(path: Path, stacks: Iterable[str]) -> tuple[str, str, float | None]:
             written_at = os.fstat(file.fileno()).st_mtime
     except OSError:
         return "", "", None
-    texts = [head.decode("utf-8", "replace"), tail.decode("utf-8", "replace")]
+    texts = [without_structured(data).decode("utf-8", "replace") for data in (head, tail)]
     for stack in stacks:
         texts = [text.replace(stack, "") for text in texts]
     if not texts[1].strip():
-        return "", "", None
+        return "", "", written_at if MARKER in tail else None
     return texts[0], texts[1], written_at
 
 

@@ -350,8 +350,13 @@ def _visible(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
     for block in blocks:
         if MARKER not in block.data:
             yield block
-        elif data := _STRUCTURED_END.sub(b"", _STRUCTURED_LINE.sub(b"", block.data)):
+        elif data := without_structured(block.data):
             yield block._replace(data=data)
+
+
+def without_structured(data: bytes) -> bytes:
+    """Output without the lines of `windlass.train.report`, which are for programs."""
+    return _STRUCTURED_END.sub(b"", _STRUCTURED_LINE.sub(b"", data))
 
 
 def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
