@@ -140,7 +140,7 @@ def test_without_credentials_the_error_says_so(tmp_path: Path, monkeypatch: pyte
 
 def test_an_unknown_profile_is_an_error_of_the_login() -> None:
     with pytest.raises(NotLoggedIn, match="absent-profile"):
-        Aws("us-east-1", profile="absent-profile", environ={})
+        Aws("us-east-1", environ={"AWS_PROFILE": "absent-profile"})
 
 
 def test_a_region_comes_from_the_argument_then_the_environment() -> None:

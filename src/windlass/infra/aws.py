@@ -90,7 +90,6 @@ class Aws:
         self,
         region: str = "",
         *,
-        profile: str = "",
         endpoint: str = "",
         environ: Mapping[str, str] | None = None,
         on_call: Callable[[str, str], None] | None = None,
@@ -111,21 +110,19 @@ class Aws:
         self.num_calls = 0
         """Calls made so far; repeated attempts of one call are not counted."""
         self._lock, self._counting = threading.Lock(), threading.Lock()
-        self._clients: dict[tuple[str, str], Any] = {}
+        self._clients: dict[str, Any] = {}
         with aws_errors("read the settings of AWS"):
-            chosen = profile or env.get("AWS_PROFILE", "")
-            self._session = boto3.Session(profile_name=chosen or None, **({} if profile else _keys(env)))
+            self._session = boto3.Session(profile_name=env.get("AWS_PROFILE") or None, **_keys(env))
             self.region: str = _region(
                 region or env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or self._session.region_name or ""
             )
 
-    def client(self, service: str, region: str = "") -> Any:
+    def client(self, service: str) -> Any:
         """The boto3 client of a service; made once. Raises AwsError."""
         from botocore.config import Config
 
-        key = (service, region or self.region)
         with self._lock:  # a session is not safe to use from several threads, its clients are
-            if key not in self._clients:
+            if service not in self._clients:
                 config = Config(
                     retries={"mode": "standard", "max_attempts": ATTEMPTS},
                     connect_timeout=CONNECT_SECONDS,
@@ -137,11 +134,11 @@ class Aws:
                 )
                 with aws_errors(f"make a client of {service}"):
                     made = self._session.client(
-                        service, region_name=key[1], endpoint_url=self._endpoint or None, config=config
+                        service, region_name=self.region, endpoint_url=self._endpoint or None, config=config
                     )
                 made.meta.events.register("before-call", self._reporter(service))
-                self._clients[key] = made
-            return self._clients[key]
+                self._clients[service] = made
+            return self._clients[service]
 
     def _reporter(self, service: str) -> Callable[..., None]:
         counting = self._counting

@@ -126,7 +126,7 @@ class Scene:
         """Destroy, and nothing is left."""
         with self.folder.locked("test"):
             driver = program.terraform_of(self.folder, self.environ)
-            driver.destroy()
+            driver.apply(driver.plan(destroy=True))
             assert not driver.state()
         assert not self.existing()
 

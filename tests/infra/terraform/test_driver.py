@@ -255,9 +255,7 @@ def orphan(scene: Scene) -> subprocess.Popen[bytes]:
 def test_terraform_outlives_windlass_and_the_next_command_follows_it(scene: Scene) -> None:
     orphan(scene)
     terraform = scene.terraform()
-    running = terraform.running()
-    assert running is not None
-    assert running.is_alive
+    assert scene.record().is_alive
     thread = threading.Thread(target=scene.finish_when_followed)
     thread.start()
     result = terraform.follow()
@@ -266,7 +264,7 @@ def test_terraform_outlives_windlass_and_the_next_command_follows_it(scene: Scen
     assert result.added == 1
     assert any("of an earlier command still runs" in note for note in scene.notes())
     assert ResourceProgress("aws_eks_cluster.main", "aws_eks_cluster", "create", 10.0) in scene.events
-    assert terraform.running() is None
+    assert process.record_of(scene.folder.path) is None
     assert not needs_recovery(scene.folder)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.infra.terraform.test_events import events
 
-from windlass.infra.terraform.errors import Kind, StalePlan, StateLocked, TerraformError, TerraformFailed, failure
+from windlass.infra.terraform.errors import StalePlan, StateLocked, TerraformError, TerraformFailed, failure
 from windlass.infra.terraform.events import Diagnostic
 
 LOG = Path("apply.log")
@@ -29,15 +29,13 @@ def worded(operation: str, status: int, error: str, doing: str = "creating it") 
 
 def test_missing_credentials_say_how_to_log_in() -> None:
     found = recorded("credentials")
-    assert isinstance(found, TerraformFailed)
-    assert found.kind is Kind.CREDENTIALS
     assert "aws sso login" in found.hint
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "InvalidClientTokenId", "AuthFailure"])
 def test_expired_and_wrong_credentials_say_how_to_log_in(code: str) -> None:
     found = worded("STS: GetCallerIdentity", 403, f"{code}: The security token included in the request is expired")
-    assert found.kind is Kind.CREDENTIALS
+    assert "aws sso login" in found.hint
 
 
 def test_a_refusal_names_the_action() -> None:
@@ -48,7 +46,7 @@ def test_a_refusal_names_the_action() -> None:
         "ec2:CreateVpc action. Encoded authorization failure message: R0lGODlhAQAB"
     )
     found = worded("EC2: CreateVpc", 403, message)
-    assert (found.kind, found.address) == (Kind.DENIED, "aws_vpc.main")
+    assert "aws_vpc.main in vpc.tf:3" in found.message
     assert found.hint.startswith("allow ec2:CreateVpc")
     assert "R0lGODlhAQAB" not in found.message
 
@@ -58,28 +56,33 @@ def test_a_refusal_without_the_action_names_the_operation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("error", "hint"),
     [
-        ("VpcLimitExceeded: The maximum number of VPCs has been reached.", Kind.QUOTA),
-        ("AddressLimitExceeded: The maximum number of addresses has been reached.", Kind.QUOTA),
-        ("ResourceLimitExceeded: Too many clusters", Kind.QUOTA),
-        ("InsufficientInstanceCapacity: no p5.48xlarge", Kind.CAPACITY),
-        ("UnsupportedAvailabilityZoneException: us-east-1e", Kind.CAPACITY),
-        ("DependencyViolation: The vpc 'vpc-1' has dependencies and cannot be deleted.", Kind.IN_USE),
-        ("DeleteConflict: Cannot delete entity, must detach all policies first.", Kind.IN_USE),
-        ("Throttling: Rate exceeded", Kind.THROTTLED),
-        ("InvalidSubnetID.NotFound: The subnet ID 'subnet-1' does not exist", Kind.MISSING),
-        ("Whatever: else", Kind.OTHER),
+        ("VpcLimitExceeded: The maximum number of VPCs has been reached.", "ask for a higher quota"),
+        ("AddressLimitExceeded: The maximum number of addresses has been reached.", "ask for a higher quota"),
+        ("ResourceLimitExceeded: Too many clusters", "ask for a higher quota"),
+        ("InsufficientInstanceCapacity: no p5.48xlarge", "choose other zones"),
+        ("UnsupportedAvailabilityZoneException: us-east-1e", "choose other zones"),
+        (
+            "DependencyViolation: The vpc 'vpc-1' has dependencies and cannot be deleted.",
+            "something that Terraform did not make",
+        ),
+        (
+            "DeleteConflict: Cannot delete entity, must detach all policies first.",
+            "something that Terraform did not make",
+        ),
+        ("Throttling: Rate exceeded", "try again in a few minutes"),
+        ("InvalidSubnetID.NotFound: The subnet ID 'subnet-1' does not exist", "something that the configuration needs"),
+        ("Whatever: else", "see apply.log"),
     ],
 )
-def test_failures_are_grouped_by_what_to_do(error: str, kind: Kind) -> None:
-    assert worded("EC2: Do", 400, error).kind is kind
+def test_a_failure_says_what_to_do(error: str, hint: str) -> None:
+    assert worded("EC2: Do", 400, error).hint.startswith(hint)
 
 
 def test_names_that_exist_are_all_named() -> None:
     found = recorded("exists")
-    assert isinstance(found, TerraformFailed)
-    assert found.kind is Kind.EXISTS
+    assert "cluster up --recover" in found.hint
     assert (
         "aws_iam_role.node in main.tf:33: creating IAM Role (small-node): Role with name small-node already exists."
         in (found.message)
@@ -112,8 +115,7 @@ def test_an_error_in_the_configuration_has_its_place() -> None:
 
 def test_an_unreachable_service_is_the_network() -> None:
     found = recorded("refused")
-    assert isinstance(found, TerraformFailed)
-    assert found.kind is Kind.NETWORK
+    assert "check the network" in found.hint
     assert len(found.message) < 700
 
 

@@ -12,7 +12,6 @@ from windlass.infra.terraform.events import (
     Diagnostic,
     Event,
     Note,
-    Planned,
     ResourceDone,
     ResourceProgress,
     ResourceStarted,
@@ -28,9 +27,8 @@ def events(name: str) -> list[Event]:
     return [one for one in found if one is not None]
 
 
-def test_an_apply_is_planned_started_in_progress_and_done() -> None:
+def test_an_apply_is_started_in_progress_and_done() -> None:
     found = events("apply")
-    assert sum(isinstance(one, Planned) for one in found) == 8
     started = {one.address for one in found if isinstance(one, ResourceStarted)}
     assert started == {one.address for one in found if isinstance(one, ResourceDone)}
     queue = "aws_sqs_queue.interruptions"
@@ -67,5 +65,5 @@ def test_an_unknown_type_is_no_event() -> None:
 def test_no_output_raises(value: object) -> None:
     import json
 
-    for type in ("planned_change", "apply_start", "apply_complete", "diagnostic", "change_summary", "log"):
+    for type in ("apply_start", "apply_complete", "diagnostic", "change_summary", "log"):
         parse_line(json.dumps({**value, "type": type} if isinstance(value, dict) else value))

@@ -4,7 +4,6 @@ from windlass.infra.terraform.changes import Action, Change, PlanSummary
 from windlass.infra.terraform.driver import Plan, Result, Terraform
 from windlass.infra.terraform.errors import (
     Interrupted,
-    Kind,
     LockInfo,
     StalePlan,
     StateLocked,
@@ -16,11 +15,9 @@ from windlass.infra.terraform.events import (
     CommandStarted,
     Counted,
     Diagnostic,
-    Drifted,
     Event,
     Note,
     OnEvent,
-    Planned,
     ResourceDone,
     ResourceFailed,
     ResourceProgress,
@@ -32,8 +29,8 @@ from windlass.infra.terraform.program import Program, TerraformMissing, Terrafor
 from windlass.infra.terraform.state import StateResource
 
 __all__ = [
-    "Action", "Change", "CommandEnded", "CommandStarted", "Counted", "Diagnostic", "Drifted", "Event", "Interrupted",
-    "Kind", "LockInfo", "Note", "OnEvent", "Plan", "PlanSummary", "Planned", "Program", "ResourceDone",
+    "Action", "Change", "CommandEnded", "CommandStarted", "Counted", "Diagnostic", "Event", "Interrupted",
+    "LockInfo", "Note", "OnEvent", "Plan", "PlanSummary", "Program", "ResourceDone",
     "ResourceFailed", "ResourceProgress", "ResourceStarted", "Result", "RunningCommand", "StalePlan", "StateLocked",
     "StateResource", "StopRequests", "Terraform", "TerraformError", "TerraformFailed", "TerraformMissing",
     "TerraformTooOld", "find_program",

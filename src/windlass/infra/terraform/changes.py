@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
-
-MASK: Final = "(sensitive)"
 
 
 class Action(enum.StrEnum):
@@ -47,10 +45,10 @@ class Change:
     name: str
     """The last part of the address without an index."""
     action: Action
-    before: Mapping[str, Any]
-    """Attributes as they are, sensitive ones masked; empty for a resource that does not exist."""
-    after: Mapping[str, Any]
-    """Attributes as planned, as far as they are known, sensitive ones masked; empty for a resource that goes."""
+    before: Mapping[str, Any] = field(repr=False)
+    """Attributes as they are, sensitive ones too: not for output; empty for a resource that does not exist."""
+    after: Mapping[str, Any] = field(repr=False)
+    """Attributes as planned, as far as they are known, sensitive ones too; empty for a resource that goes."""
     unknown: Mapping[str, Any]
     """Attributes that are known only after apply: those with a true value."""
     reason: str = ""
@@ -163,32 +161,9 @@ def _change(found: Mapping[str, Any]) -> Change:
         type=found["type"],
         name=found["name"],
         action=action,
-        before=masked(change.get("before"), change.get("before_sensitive")),
-        after=masked(change.get("after"), change.get("after_sensitive")),
+        before=change.get("before") or {},
+        after=change.get("after") or {},
         unknown=unknown if isinstance(unknown, dict) else {},
         reason=str(found.get("action_reason") or ""),
         import_id=import_id,
     )
-
-
-def masked(values: Any, sensitive: Any) -> dict[str, Any]:
-    """Attributes of a resource, with MASK for those that Terraform marks as sensitive."""
-    return {name: _masked(value, _part(sensitive, name)) for name, value in (values or {}).items()}
-
-
-def _masked(value: Any, sensitive: Any) -> Any:
-    if sensitive is True:
-        return MASK
-    if isinstance(value, dict):
-        return {name: _masked(one, _part(sensitive, name)) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_masked(one, _part(sensitive, index)) for index, one in enumerate(value)]
-    return value
-
-
-def _part(sensitive: Any, key: str | int) -> Any:
-    if isinstance(sensitive, dict):
-        return sensitive.get(key)
-    if isinstance(sensitive, list) and isinstance(key, int) and key < len(sensitive):
-        return sensitive[key]
-    return sensitive is True

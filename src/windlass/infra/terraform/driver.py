@@ -17,7 +17,7 @@ from windlass.infra.terraform import command as commands
 from windlass.infra.terraform import process
 from windlass.infra.terraform.changes import Change, PlanSummary, summary_of
 from windlass.infra.terraform.errors import Interrupted, StalePlan, TerraformError, TerraformFailed, failure
-from windlass.infra.terraform.events import Diagnostic, OnEvent, diagnostic_of, ignore
+from windlass.infra.terraform.events import OnEvent, ignore
 from windlass.infra.terraform.interrupts import StopRequests
 from windlass.infra.terraform.logs import new_log
 from windlass.infra.terraform.plaintext import text_diagnostics
@@ -46,11 +46,7 @@ class Plan:
 
     path: Path
     summary: PlanSummary
-    json: Mapping[str, Any] = field(repr=False)
-    """What `terraform show -json` prints of it, with sensitive values: not for output."""
     is_destroy: bool
-    made_at: float
-    """Unix time."""
     sha256: str = field(repr=False)
     """Of the file: exactly this one is applied."""
 
@@ -59,14 +55,9 @@ class Plan:
 class Result:
     """A finished apply."""
 
-    command: str
-    added: int
-    changed: int
-    destroyed: int
-    imported: int
-    seconds: float
-    log: Path
-    warnings: tuple[Diagnostic, ...] = ()
+    added: int = 0
+    changed: int = 0
+    destroyed: int = 0
 
 
 class Terraform:
@@ -79,25 +70,24 @@ class Terraform:
 
     def __init__(
         self, program: Program, folder: ClusterFolder, environ: Mapping[str, str], *, on_event: OnEvent = ignore,
-        stop: StopRequests | None = None, lock_timeout_seconds: int = 0,
+        stop: StopRequests | None = None,
     ) -> None:  # fmt: skip
-        """`environ` holds the credentials and $PATH; `lock_timeout_seconds`: how long to wait for a held state."""
+        """`environ` holds the credentials and $PATH."""
         self.program, self.folder, self.on_event = program, folder, on_event
         self.machine_id = this_machine(environ).id
         self._environ = environment(environ)
         self.stop = stop or StopRequests()
-        self._lock_timeout = f"-lock-timeout={lock_timeout_seconds}s"
 
     # Commands that may change something
 
-    def init(self, *, upgrade: bool = False, is_forced: bool = False) -> bool:
+    def init(self) -> bool:
         """Get providers and backend ready; returns False, without running Terraform, if they are."""
         digest = self._initialization()
         marker = self.folder.path / INITIALIZED
         with contextlib.suppress(FileNotFoundError):
-            if not upgrade and not is_forced and marker.read_text() == digest:
+            if marker.read_text() == digest:
                 return False
-        self._run("init", ["-json", *(["-upgrade"] if upgrade else [])])
+        self._run("init", ["-json"])
         write_private(marker, digest.encode())
         return True
 
@@ -109,24 +99,15 @@ class Terraform:
                 found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
         return found.hexdigest()
 
-    def plan(
-        self, *, destroy: bool = False, refresh_only: bool = False, targets: Sequence[str] = (), refresh: bool = True
-    ) -> Plan:
+    def plan(self, *, destroy: bool = False, targets: Sequence[str] = (), refresh: bool = True) -> Plan:
         """Make a plan and save it in the folder; nothing changes in AWS."""
-        kind = "down" if destroy else "drift" if refresh_only else "up"
-        path = self._new_plan(kind)
-        flags = ["-destroy"] * destroy + ["-refresh-only"] * refresh_only + ["-refresh=false"] * (not refresh)
+        path = self._new_plan("down" if destroy else "up")
+        flags = ["-destroy"] * destroy + ["-refresh=false"] * (not refresh)
         targeted = [f"-target={address}" for address in targets]
-        finished = self._run(
-            "plan", ["-json", "-detailed-exitcode", self._lock_timeout, f"-out={path}", *flags, *targeted]
-        )
-        return self.saved_plan(path, is_destroy=destroy, is_empty=finished.exit_code == 0)
-
-    def saved_plan(self, path: Path, *, is_destroy: bool, is_empty: bool = False) -> Plan:
-        """Read a plan that `plan` has saved; one that is known to be empty is not read, which takes seconds."""
+        finished = self._run("plan", ["-json", "-detailed-exitcode", f"-out={path}", *flags, *targeted])
+        is_empty = finished.exit_code == 0  # it is not read then, which takes seconds
         shown = {} if is_empty else json.loads(self._query("show", ["-json", str(path)]))
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return Plan(path, summary_of(shown), shown, is_destroy, path.stat().st_mtime, digest)
+        return Plan(path, summary_of(shown), destroy, hashlib.sha256(path.read_bytes()).hexdigest())
 
     def _new_plan(self, kind: str) -> Path:
         folder = self.folder.plans
@@ -141,7 +122,7 @@ class Terraform:
         self._mark_unfinished(plan)
         is_orderly = False
         try:
-            finished = self._run("apply", ["-json", self._lock_timeout, str(plan.path)])
+            finished = self._run("apply", ["-json", str(plan.path)])
             is_orderly = True
         except TerraformError as error:
             is_orderly = not isinstance(error, _Killed | Interrupted) and not _is_lost(error)
@@ -160,25 +141,21 @@ class Terraform:
         if digest != plan.sha256:
             raise StalePlan(f"the saved plan {plan.path.name} has changed since it was shown", "plan again")
 
-    def destroy(self) -> Result:
-        """Destroy everything in the state, by a saved plan."""
-        return self.apply(self.plan(destroy=True))
-
     def import_(self, address: str, id: str) -> None:
         """Take something that exists into the state."""
-        self._run("import", ["-no-color", self._lock_timeout, address, id], is_json=False)
+        self._run("import", ["-no-color", address, id], is_json=False)
 
     def untaint(self, address: str) -> None:
         """Keep a resource that Terraform would replace because its creation was interrupted."""
-        self._run("untaint", ["-no-color", self._lock_timeout, address], is_json=False)
+        self._run("untaint", ["-no-color", address], is_json=False)
 
     def forget(self, addresses: Sequence[str]) -> None:
         """Take resources out of the state; they go on to exist, and nothing of Terraform's destroys them."""
-        self._run("state-rm", [self._lock_timeout, *addresses], is_json=False)
+        self._run("state-rm", addresses, is_json=False)
 
     def taint(self, address: str) -> None:
         """Have a resource replaced by the next apply."""
-        self._run("taint", ["-no-color", self._lock_timeout, address], is_json=False)
+        self._run("taint", ["-no-color", address], is_json=False)
 
     def force_unlock(self, lock_id: str) -> None:
         """Release the lock of the state after its holder has ended."""
@@ -189,21 +166,11 @@ class Terraform:
         path = self.folder.path / ERRORED_STATE
         if not path.exists():
             return False
-        self._run("state-push", [self._lock_timeout, path.name], is_json=False)
+        self._run("state-push", [path.name], is_json=False)
         path.rename(path.with_name(f"{ERRORED_STATE}.pushed"))
         return True
 
     # Commands that only read
-
-    def validate(self) -> list[Diagnostic]:
-        """Problems of the configuration, none if it is right."""
-        try:
-            found = json.loads(self._query("validate", ["-json"]))
-        except TerraformFailed as error:
-            if not error.diagnostics:
-                raise
-            return list(error.diagnostics)
-        return [diagnostic_of(one) for one in found.get("diagnostics", ())]
 
     def outputs(self) -> dict[str, Any]:
         """Values of the outputs by name, sensitive ones too: not all are for printing."""
@@ -214,10 +181,6 @@ class Terraform:
         """What the state holds."""
         return state_resources(self._query("state pull", []))
 
-    def state_list(self) -> list[str]:
-        """Addresses of the managed resources in the state."""
-        return [one.address for one in self.state() if one.mode == "managed"]
-
     def drift(self) -> tuple[Change, ...]:
         """What was changed or deleted outside Terraform since the last apply, and an apply would change back."""
         plan = self.plan()
@@ -225,10 +188,6 @@ class Terraform:
         return plan.summary.drift_to_undo
 
     # A Terraform of an earlier Windlass
-
-    def running(self) -> process.RunningCommand | None:
-        """The Terraform that an earlier Windlass has left running; None if none does."""
-        return process.record_of(self.folder.path) if process.is_held(self.folder.path) else None
 
     def follow(self) -> Result | None:
         """Wait for a Terraform that an earlier Windlass has left running; None if none does, or it was killed too.
@@ -311,8 +270,6 @@ class Terraform:
             raise TerraformFailed(f"terraform {name} did not end within {QUERY_SECONDS} s", "run it again") from error
         if done.returncode:
             text = done.stderr.decode("utf-8", "replace")
-            if name == "validate" and done.stdout:
-                return done.stdout.decode("utf-8", "replace")
             last = ([line for line in text.splitlines() if line.strip()] or [""])[-1]
             raise failure(name, text_diagnostics(text), self.folder.logs, last)
         return done.stdout.decode("utf-8", "replace")
@@ -348,6 +305,4 @@ def _is_lost(error: TerraformError) -> bool:
 
 def _result(finished: commands.Finished) -> Result:
     counted = finished.seen.counted
-    numbers = (counted.add, counted.change, counted.destroy, counted.imports) if counted else (0, 0, 0, 0)
-    warnings = tuple(one for one in finished.seen.diagnostics if not one.is_error)
-    return Result(finished.command, *numbers, finished.seconds, finished.log, warnings)
+    return Result(counted.add, counted.change, counted.destroy) if counted else Result()

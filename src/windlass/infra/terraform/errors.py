@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,22 +10,6 @@ from typing import Final
 
 from windlass.errors import EngineError
 from windlass.infra.terraform.events import Diagnostic
-
-
-class Kind(enum.StrEnum):
-    """Groups of failures by what a user does about them."""
-
-    CREDENTIALS = "credentials"
-    DENIED = "denied"
-    QUOTA = "quota"
-    CAPACITY = "capacity"
-    EXISTS = "exists"
-    MISSING = "missing"
-    IN_USE = "in use"
-    THROTTLED = "throttled"
-    NETWORK = "network"
-    CONFIGURATION = "configuration"
-    OTHER = "other"
 
 
 class TerraformError(EngineError):
@@ -40,10 +23,7 @@ class TerraformError(EngineError):
 
 
 class TerraformFailed(TerraformError):
-    """A Terraform command failed for the reason `kind`; `address` is the first resource concerned, or empty."""
-
-    kind = Kind.OTHER
-    address = ""
+    """A Terraform command failed, by errors that its message names."""
 
 
 class StalePlan(TerraformError):
@@ -110,70 +90,51 @@ def lock_of(diagnostics: Sequence[Diagnostic]) -> LockInfo | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    kind: Kind
-    pattern: re.Pattern[str]
-    hint: str
-
-
-def _rule(kind: Kind, pattern: str, hint: str) -> _Rule:
-    return _Rule(kind, re.compile(pattern), hint)
-
-
 LOGIN: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
+ALLOW: Final = "allow the action to the identity that runs Windlass; `windlass cluster policy` prints what it needs"
 _RULES: Final = (
-    _rule(
-        Kind.CREDENTIALS,
+    (
         r"No valid credential sources|NoCredentialProviders|failed to refresh cached credentials|no EC2 IMDS role"
         r"|get credentials:|ExpiredToken|RequestExpired|InvalidClientTokenId|UnrecognizedClient|InvalidAccessKeyId"
         r"|SignatureDoesNotMatch|AuthFailure|SSO (session|token) .*expired|InvalidGrantException"
         r"|failed to get shared config profile",
         LOGIN,
     ),
-    _rule(
-        Kind.DENIED,
+    (
         r"AccessDenied|UnauthorizedOperation|is not authorized to perform|AuthorizationError|StatusCode: 403"
         r"|Unable to access object .*: Forbidden",
-        "allow the action to the identity that runs Windlass; `windlass cluster policy` prints what it needs",
+        ALLOW,
     ),
-    _rule(
-        Kind.QUOTA,
+    (
         r"LimitExceeded|QuotaExceeded|ServiceQuota|VcpuLimit|TooManyBuckets|MaxSpotInstanceCount|[Qq]uota",
         "ask for a higher quota (windlass doctor --request), or free what is not used",
     ),
-    _rule(
-        Kind.CAPACITY,
+    (
         r"InsufficientInstanceCapacity|InsufficientCapacity|UnsupportedAvailabilityZone"
         r"|not supported in your requested Availability Zone|InsufficientFreeAddresses",
         "choose other zones or instance types in cluster.yaml, or try again later",
     ),
-    _rule(
-        Kind.EXISTS,
+    (
         r"AlreadyExists|EntityAlreadyExists|BucketAlreadyOwnedByYou|already exists|already in use"
         r"|InvalidPermission\.Duplicate|AlreadyAssociated|QueueAlreadyExists|\.Duplicate",
         "a resource of this name exists and is not in the state: `windlass cluster up --recover` imports what belongs "
         "to this cluster; else choose another name",
     ),
-    _rule(
-        Kind.IN_USE,
+    (
         r"DependencyViolation|DeleteConflict|BucketNotEmpty|RepositoryNotEmpty|ResourceInUse|has dependencies|InUse",
         "something that Terraform did not make still uses it; `windlass cluster audit` lists what is left",
     ),
-    _rule(Kind.THROTTLED, r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown", "try again in a few minutes"),
-    _rule(
-        Kind.NETWORK,
+    (r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown", "try again in a few minutes"),
+    (
         r"no such host|connection refused|i/o timeout|connection reset|TLS handshake"
         r"|exceeded maximum number of attempts|context deadline exceeded",
         "check the network, the region, and AWS's health page; then run the command again",
     ),
-    _rule(
-        Kind.MISSING,
+    (
         r"S3 bucket \"[^\"]*\" does not exist",
         "create the bucket for the state, or keep the state in the working folder",
     ),
-    _rule(
-        Kind.MISSING,
+    (
         r"NoSuchBucket|NoSuchEntity|ResourceNotFound|NotFoundException|\.NotFound",
         "something that the configuration needs does not exist (any more)",
     ),
@@ -206,25 +167,19 @@ def failure(command: str, diagnostics: Sequence[Diagnostic], log: Path, last_lin
     if not errors:
         detail = f": {last_line}" if last_line else " and printed no error"
         return TerraformFailed(f"terraform {command} failed{detail}", f"see {log}", log=log)
-    kind, hint = classify(errors[0])
+    hint = hint_of(errors[0])
     lines = [_line(one) for one in errors[:SHOWN]]
     more = f"\n… and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
     text = "\n".join(lines) if len(lines) > 1 else lines[0]
     head = f"terraform {command} failed: " if len(lines) == 1 else f"terraform {command} failed:\n"
-    found = TerraformFailed(
-        head + text + more, f"{hint}; log: {log}" if hint else f"see {log}", diagnostics=errors, log=log
-    )
-    found.kind, found.address = kind, "" if errors[0].address.startswith("provider[") else errors[0].address
-    return found
+    hint = f"{hint}; log: {log}" if hint else f"see {log}"
+    return TerraformFailed(head + text + more, hint, diagnostics=errors, log=log)
 
 
-def classify(one: Diagnostic) -> tuple[Kind, str]:
-    """The kind of a failure, and what to do about it; an empty hint where nothing better than the log is known."""
-    text = f"{one.summary}\n{one.detail}"
-    for rule in _RULES:
-        if rule.pattern.search(text):
-            return rule.kind, f"allow {action}" if rule.kind is Kind.DENIED and (action := denied(one)) else rule.hint
-    return (Kind.CONFIGURATION, "") if one.file and not one.address else (Kind.OTHER, "")
+def hint_of(one: Diagnostic) -> str:
+    """What to do about a failure; empty where nothing better than the log is known."""
+    hint = next((hint for pattern, hint in _RULES if re.search(pattern, f"{one.summary}\n{one.detail}")), "")
+    return f"allow {action}" if hint == ALLOW and (action := denied(one)) else hint
 
 
 def denied(one: Diagnostic) -> str:

@@ -32,24 +32,6 @@ class CommandEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan contains this change."""
-
-    address: str
-    action: str
-    """`create`, `update`, `replace`, `delete`, `import`, `move`, `read`."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drifted:
-    """A resource was changed or deleted outside Terraform."""
-
-    address: str
-    action: str
-
-
-@dataclass(frozen=True, slots=True)
 class ResourceStarted:
     """Terraform works on a resource; `action` is `create`, `update`, `delete`, `read` or `import`."""
 
@@ -135,8 +117,6 @@ class Note:
 Event = (
     CommandStarted
     | CommandEnded
-    | Planned
-    | Drifted
     | ResourceStarted
     | ResourceProgress
     | ResourceDone
@@ -176,15 +156,6 @@ def parse_line(line: str) -> Event | None:
         return Note(str(message.get("@message", text)))
 
 
-def _planned(message: Mapping[str, Any]) -> Event:
-    change = message["change"]
-    return Planned(change["resource"]["addr"], change["action"], change.get("reason", ""))
-
-
-def _drifted(message: Mapping[str, Any]) -> Event:
-    return Drifted(message["change"]["resource"]["addr"], message["change"]["action"])
-
-
 def _started(message: Mapping[str, Any]) -> Event:
     return ResourceStarted(*_hook(message))
 
@@ -208,11 +179,7 @@ def _hook(message: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _diagnostic(message: Mapping[str, Any]) -> Event:
-    return diagnostic_of(message["diagnostic"])
-
-
-def diagnostic_of(found: Mapping[str, Any]) -> Diagnostic:
-    """A diagnostic object, as in the stream and in `terraform validate -json`."""
+    found = message["diagnostic"]
     place = found.get("range") or {}
     return Diagnostic(
         severity=str(found.get("severity", "error")),
@@ -235,8 +202,6 @@ def _log(message: Mapping[str, Any]) -> Event:
 
 
 _PARSERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
-    "planned_change": _planned,
-    "resource_drift": _drifted,
     "apply_start": _started,
     "apply_progress": _progress,
     "apply_complete": _done,

@@ -53,17 +53,15 @@ class Program:
         return f"{self.product} {'.'.join(map(str, self.version))}"
 
 
-def find_program(environ: Mapping[str, str], name: str = "") -> Program:
-    """The program `name` (a name or a path), else `terraform`, else `tofu`, from `$PATH` of `environ`.
+def find_program(environ: Mapping[str, str]) -> Program:
+    """`terraform`, else `tofu`, from `$PATH` of `environ`.
 
     Raises TerraformMissing, TerraformTooOld.
     """
-    names = (name,) if name else ("terraform", "tofu")
-    for one in names:
+    for one in OLDEST:
         if found := shutil.which(one, path=environ.get("PATH", "")):
             return _checked(Path(found), environ)
-    wanted = name or "terraform"
-    raise TerraformMissing(f"{wanted} is not installed (looked in $PATH)", INSTALL.get(wanted, INSTALL["terraform"]))
+    raise TerraformMissing("terraform is not installed (looked in $PATH)", INSTALL["terraform"])
 
 
 def _checked(path: Path, environ: Mapping[str, str]) -> Program:
