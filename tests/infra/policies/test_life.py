@@ -12,10 +12,10 @@ from tests.fakeaws.emulator.fixtures import terraform  # noqa: F401
 from tests.infra.policies.clusters import ACCOUNT, cluster
 from tests.infra.policies.life import FILE, life, recorded
 from tests.infra.policies.limited import LimitedUser, emulated_environ
+from tests.infra.policies.unseen import UNSEEN
 
 from windlass.infra.policies import Place, Purpose, Statement, statements
 from windlass.infra.policies.runs import of_pods
-from windlass.infra.policies.unseen import UNSEEN
 
 
 def allowed(purpose: Purpose) -> set[str]:

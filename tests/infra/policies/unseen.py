@@ -1,6 +1,6 @@
-"""Why policies have actions that no recorded life of a cluster in the emulator has called. A test compares both.
+"""Why policies have actions that no recorded life of a cluster in the emulator has called; test_life.py compares both.
 
-What is called is in tests/infra/policies/recorded.json: up, status, a change of all that changes in place, recovery
+What is called is in recorded.json: up, status, a change of all that changes in place, recovery
 after a kill, down with the bucket, audit.
 """
 
