@@ -40,7 +40,7 @@ def test_a_stream_has_the_digest_of_its_parts_wherever_it_is_cut(data: bytes, cu
     parts = Parts(len(data), 10)
     spans = [parts.span(number) for number in range(len(parts))]
     expected = combined([hashlib.sha256(data[start : start + length]).digest() for start, length in spans])
-    stream, rest = StreamDigest(parts), data
+    stream, rest = StreamDigest(parts.part_bytes), data
     for length in [*cuts, len(data) + 1]:
         stream.update(rest[:length])
         rest = rest[length:]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from windlass.errors import StorageError
 from windlass.recipes.recipe import NewFile
-from windlass.storage.digest import MAX_PARTS, PART_BYTES, combined
+from windlass.storage.digest import MAX_PARTS, PART_BYTES, Parts, StreamDigest
 from windlass.storage.files import sync, version
 from windlass.storage.manifest import File, Manifest
 from windlass.storage.names import problem
@@ -50,44 +49,22 @@ def move_entries(folder: Path, entries: Iterable[str], to: Path) -> None:
 
 def _write(path: Path, one: NewFile, written: Callable[[int], None]) -> File:
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest = _Digest()
+    digest = StreamDigest(PART_BYTES)
     with open(path, "xb") as file:
         for piece in one.pieces:
             file.write(piece)
-            digest.update(memoryview(piece))
+            digest.update(piece)
             written(len(piece))
     found = path.stat()
-    return File(one.name, found.st_size, digest.combined(), version=version(found))
+    if found.st_size > MAX_PARTS * PART_BYTES:  # a larger file has larger parts
+        raise StorageError("a file of a layout has more than 78 GiB")
+    return File(one.name, found.st_size, digest.digest(), version=version(found))
 
 
 def digest_of(path: Path) -> str:
     """The digest of a file that is there. Raises StorageError."""
-    digest = _Digest()
     with system_errors(str(path)), open(path, "rb") as file:
+        digest = StreamDigest(Parts.of(path.stat().st_size).part_bytes)
         while piece := file.read(PART_BYTES):
-            digest.update(memoryview(piece))
-    return digest.combined()
-
-
-class _Digest:
-    """The digest of a file that is written from its begin to its end; see `windlass.storage.digest`."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._part, self._length = hashlib.sha256(), 0
-
-    def update(self, data: memoryview) -> None:
-        while data:
-            if self._length == PART_BYTES:
-                self._parts.append(self._part.digest())
-                self._part, self._length = hashlib.sha256(), 0
-            piece = data[: PART_BYTES - self._length]
-            self._part.update(piece)
-            self._length += len(piece)
-            data = data[len(piece) :]
-
-    def combined(self) -> str:
-        parts = [*self._parts, self._part.digest()]
-        if len(parts) > MAX_PARTS:  # a larger file has larger parts
-            raise StorageError("a file of a layout has more than 78 GiB")
-        return combined(parts)
+            digest.update(piece)
+    return digest.digest()

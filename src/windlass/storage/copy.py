@@ -262,7 +262,7 @@ class Copy:
             await repeated(once, self._window)
 
     def _stream(self, entry: Entry, parts: Parts, expected: str) -> None:
-        digest, came = StreamDigest(parts), 0
+        digest, came = StreamDigest(parts.part_bytes), 0
 
         def pieces() -> Iterator[Buffer]:
             nonlocal came

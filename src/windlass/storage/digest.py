@@ -45,11 +45,11 @@ class Parts:
 class StreamDigest:
     """The digest of a file that comes as a stream."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, part_bytes: int) -> None:
+        self._part_bytes = part_bytes
         self._done: list[bytes] = []
         self._part = hashlib.sha256()
-        self._left = parts.part_bytes
+        self._left = part_bytes
 
     def update(self, data: bytes | memoryview) -> None:
         """Take the next bytes."""
@@ -60,11 +60,11 @@ class StreamDigest:
             self._left -= len(piece)
             if not self._left:
                 self._done.append(self._part.digest())
-                self._part, self._left = hashlib.sha256(), self._parts.part_bytes
+                self._part, self._left = hashlib.sha256(), self._part_bytes
 
     def digest(self) -> str:
         """Of all that came."""
-        is_whole = self._left == self._parts.part_bytes and self._done
+        is_whole = self._left == self._part_bytes and self._done
         return combined(self._done if is_whole else [*self._done, self._part.digest()])
 
 
