@@ -53,8 +53,12 @@ class Copy:
     def __init__(
         self, source: Place, destination: Place, journal: Journal, progress: Progress | None = None,
         window: Window | None = None, clock: Callable[[], float] = time.monotonic, noted: Noted = NOTHING,
+        has_manifest: bool = True,
     ) -> None:  # fmt: skip
-        """`noted` is where it notes that nothing is left to do, for the next copy between these places."""
+        """`noted` is where it notes that nothing is left to do, for the next copy between these places.
+
+        `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
+        """
         self.progress = progress or Progress()
         self._source, self._destination = source, destination
         self._journal = journal
@@ -68,6 +72,7 @@ class Copy:
         self._expected: dict[str, File] = {}
         """Of the source, by its own manifest."""
         self._noted = noted
+        self._has_manifest = has_manifest
         self._there: list[Entry] | None = None
         """What a store at the destination lists, where it was asked."""
         self._there_digest = ""
@@ -76,7 +81,7 @@ class Copy:
     async def run(self) -> Copied:
         """Copy what differs. Raises StorageError where nothing more can be copied."""
         began = self._clock()
-        stored = await _stored(self._destination)
+        stored = await _stored(self._destination) if self._has_manifest else None
         note = None if self._journal.files else self._noted.read(stored)
         before = None if note is not None else _manifest(stored)
         found = await self._listed(note, before)
@@ -105,11 +110,11 @@ class Copy:
                 await settling
             await self._settle()
         manifest = Manifest.of(self._files.values())
-        if before is None or stored is None or manifest != before:
+        if self._has_manifest and (before is None or stored is None or manifest != before):
             data = stored = manifest.to_bytes()
             await repeated(lambda: self._destination.write_own(manifests.NAME, data))
         self._journal.clear()
-        if not self._refused:
+        if stored is not None and not self._refused:
             # What was listed before files were written is no longer so.
             there = self._there_digest if self.progress.files_done == 0 else ""
             self._noted.write(found, lambda: there or digest_of(manifest.files.values()), manifest, stored)

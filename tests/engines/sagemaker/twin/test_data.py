@@ -13,8 +13,8 @@ from tests.helpers.until import until
 from windlass.engines.sagemaker.twin.service import Twin
 
 
-def channel(name: str, uri: str, **source: str) -> dict[str, Any]:
-    return {"ChannelName": name, "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri, **source}}}
+def channel(name: str, uri: str) -> dict[str, Any]:
+    return {"ChannelName": name, "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}}}
 
 
 def write(folder: Path, *names: str) -> str:
@@ -28,21 +28,16 @@ def write(folder: Path, *names: str) -> str:
 LISTS = f"cd {ML}/input/data; find . -type f | sort; cat {ML}/input/config/inputdataconfig.json"
 
 
-def test_each_host_gets_all_of_a_channel_or_its_shard(twin: Twin, home: Path) -> None:
+def test_each_host_gets_all_of_a_channel(twin: Twin, home: Path) -> None:
     names = ["a", "b/c", "b/d", "e"]
     uri = write(home / "data", *names)
-    channels = [channel("all", uri), channel("part", uri, S3DataDistributionType="ShardedByS3Key"),
-                channel("one", f"{uri}/b/c")]  # fmt: skip
+    channels = [channel("all", uri), channel("one", f"{uri}/b/c")]
     twin.create(request(home, "data", LISTS, count=2, InputDataConfig=channels))
     assert ended(twin, "data")["TrainingJobStatus"] == "Completed"
-    shards = []
     for host in ("algo-1", "algo-2"):
         *files, config = output(twin, "data", host)
-        assert [one for one in files if "/all/" in one] == [f"./all/{name}" for name in names]
-        assert [one for one in files if "/one/" in one] == ["./one/c"]
-        shards.append([one.removeprefix("./part/") for one in files if "/part/" in one])
-        assert '"part": {"TrainingInputMode": "File", "S3DistributionType": "ShardedByS3Key"' in config
-    assert shards == [["a", "b/d"], ["b/c", "e"]]
+        assert files == [*(f"./all/{name}" for name in names), "./one/c"]
+        assert '"one": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated"' in config
 
 
 def test_a_channel_without_data_fails_the_job_before_a_container_starts(home: Path) -> None:
@@ -72,8 +67,9 @@ def test_an_interrupted_job_on_spot_capacity_starts_again_from_its_checkpoints(t
     script = f"""trap 'echo saved > {ML}/checkpoints/step; exit 0' TERM
                  if [ -e {ML}/checkpoints/step ]; then ls {ML}/model; echo resumed; exit 0; fi
                  touch {ML}/model/of-the-first-start; echo up; while :; do sleep 0.05; done"""
+    config = {"S3Uri": f"file://{home}/saved", "LocalPath": "/opt/ml/checkpoints"}
     twin.create(request(
-        home, "spot", script, EnableManagedSpotTraining=True, CheckpointConfig={"S3Uri": f"file://{home}/saved"},
+        home, "spot", script, EnableManagedSpotTraining=True, CheckpointConfig=config,
         StoppingCondition={"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 3600},
     ))  # fmt: skip
     says(twin, "spot", "up")

@@ -63,12 +63,9 @@ def is_plain(root: Path, name: str) -> bool:
 
 def _channel(channel: Mapping[str, Any], request: Request) -> dict[str, str]:
     algorithm = request["AlgorithmSpecification"]
-    source = channel["DataSource"]["S3DataSource"]
-    given = {"ContentType": channel["ContentType"]} if channel.get("ContentType") else {}
     return {
-        **given,
         "TrainingInputMode": channel.get("InputMode", algorithm.get("TrainingInputMode", "File")),
-        "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+        "S3DistributionType": "FullyReplicated",
         "RecordWrapperType": "None",
     }
 

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from windlass.engines.sagemaker.service import Request
 from windlass.engines.sagemaker.twin.layout import ML, is_plain
@@ -23,8 +22,6 @@ from windlass.storage.names import OWN
 from windlass.storage.opening import open_place
 from windlass.storage.place import Buffer, Entry, PartialFile, Place, system_errors
 from windlass.storage.progress import Copied
-
-SHARDED: Final = "ShardedByS3Key"
 
 
 class _Selected(Place):
@@ -58,45 +55,6 @@ class _Selected(Place):
         raise NotImplementedError
 
 
-class _Store(Place):
-    """A store that gets no manifest."""
-
-    def __init__(self, place: Place) -> None:
-        self.address = place.address
-        self._place = place
-
-    def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
-        return self._place.entries(cuts)
-
-    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
-        return self._place.pieces(entry, start, length)
-
-    def put(self, name: str, data: Buffer) -> str:
-        return self._place.put(name, data)
-
-    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
-        return await self._place.begin(entry, parts, source)
-
-    async def settle(self) -> None:
-        await self._place.settle()
-
-    async def read_own(self, name: str) -> bytes | None:
-        return None
-
-    async def write_own(self, name: str, data: bytes) -> None:
-        return
-
-
-class _BareFolder(Folder):
-    """A folder that gets no manifest."""
-
-    async def read_own(self, name: str) -> bytes | None:
-        return None
-
-    async def write_own(self, name: str, data: bytes) -> None:
-        return
-
-
 class Transfers:
     """Copies of one job. `state` is a folder of it for what is known of unfinished uploads."""
 
@@ -111,24 +69,18 @@ class Transfers:
         """Copy these files of a place, each verified. Raises StorageError where nothing more can be copied."""
         with system_errors(str(destination)), tempfile.TemporaryDirectory(dir=self._state) as folder:
             with Journal(Path(folder) / "journal.jsonl") as journal:
-                into = _BareFolder(destination) if destination.is_folder else _Store(self.open(destination))
-                done = await Copy(_Selected(source, files), into, journal).run()
+                into = self.open(destination)
+                done = await Copy(_Selected(source, files), into, journal, has_manifest=False).run()
             if destination.is_folder:
                 shutil.rmtree(Path(destination.path) / OWN, ignore_errors=True)
         return done
 
-    async def fetch(self, uri: str, folder: Path, *, shard: tuple[int, int] = (0, 1)) -> None:
-        """Fetch what begins with an S3Uri: the files of one shard, `(number, count)`, into a folder.
-
-        Raises StorageError, also where there is nothing.
-        """
+    async def fetch(self, uri: str, folder: Path) -> None:
+        """Fetch what begins with an S3Uri into a folder. Raises StorageError, also where there is nothing."""
         place, files = await self._matching(uri)
-        number, count = shard
-        part = {name: files[name] for at, name in enumerate(sorted(files)) if at % count == number}
         if not files:
             raise StorageError(f"there is nothing at {uri}")
-        if part:
-            refuse_none(await self.copy(place, part, folder_address(folder)))
+        refuse_none(await self.copy(place, files, folder_address(folder)))
 
     async def duplicate(self, folder: Path, to: Path) -> None:
         """Copy all of a folder of this machine to another one. Raises StorageError."""
@@ -194,22 +146,15 @@ class CheckpointUploads:
 
 
 async def fetch_channels(transfers: Transfers, request: Request, hosts: list[Path]) -> None:
-    """Fetch the channels of a job into the folders of its hosts. Raises StorageError.
-
-    What all hosts get is fetched once, and copied on this machine.
-    """
+    """Fetch the channels of a job into the folders of its hosts: once, then copied here. Raises StorageError."""
     for channel in request.get("InputDataConfig", ()):
         source = channel["DataSource"]["S3DataSource"]
         folders = [host / ML / "input/data" / channel["ChannelName"] for host in hosts]
         for folder in folders:
             folder.mkdir()
-        if source.get("S3DataDistributionType") == SHARDED:
-            for number, folder in enumerate(folders):
-                await transfers.fetch(source["S3Uri"], folder, shard=(number, len(folders)))
-        else:
-            await transfers.fetch(source["S3Uri"], folders[0])
-            for folder in folders[1:]:
-                await transfers.duplicate(folders[0], folder)
+        await transfers.fetch(source["S3Uri"], folders[0])
+        for folder in folders[1:]:
+            await transfers.duplicate(folders[0], folder)
 
 
 def parse(uri: str) -> Address:
