@@ -12,9 +12,12 @@ import pytest
 from tests.engines.sagemaker.planning import FACTS, planned, problems, request
 
 from windlass.engines.sagemaker.instances import num_gpus
+from windlass.engines.sagemaker.plan import plan
 from windlass.engines.sagemaker.request import numbered
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
+from windlass.spec.job import Job
+from windlass.spec.targets import SageMakerLocalTarget
 
 GOLDEN = Path(__file__).with_name("golden")
 VPC = {"subnets": ["subnet-1"], "security_groups": ["sg-1"], "kms_key": "alias/training", "encrypt_traffic": True}
@@ -134,10 +137,32 @@ def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
         ({"data": [{"name": "d", "source": "gs://bucket/d"}]}, "data-unknown"),
         ({"data": [{"name": "windlass", "source": "s3://bucket/d"}]}, "data-name"),
         ({"data": [{"name": f"d{n}", "source": "s3://bucket/d"} for n in range(19)]}, "data-many"),
+        ({"sagemaker": {"spot": True, "max_wait": "1h"}, "timeout": "2h"}, "max-wait-short"),
+        ({"sagemaker": {"spot": True, "max_wait": "1h"}}, "max-wait-short"),
+        ({"sagemaker": {"warm_pool": "7h"}}, "warm-pool-long"),
+        ({"secrets": [f"a-secret-with-a-long-name-{n}" for n in range(20)]}, "secrets-many"),
     ],
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
     assert code in blockers(planned(**fields))
+
+
+@pytest.mark.parametrize(
+    ("storage", "source", "codes"),
+    [
+        (None, "file:///data", []),
+        ("file:///store", "s3://bucket/d", []),
+        ("s3://bucket/windlass/", "s3://bucket/d", []),
+        ("/store", "s3://bucket/d", ["storage-unknown"]),
+        ("gs://bucket/windlass/", "file://data", ["storage-unknown", "data-unknown"]),
+    ],
+)
+def test_hosts_on_this_machine_read_and_keep_in_s3_and_in_folders(
+    storage: str | None, source: str, codes: list[str]
+) -> None:
+    job = Job(name="digits", run="train.py", data=[{"name": "d", "source": source}])
+    made = plan(job, SageMakerLocalTarget(name="here", storage=storage), FACTS, "digits-7f3k2")
+    assert list(blockers(made)) == codes
 
 
 def test_other_stores_are_reached_by_a_library_of_the_image_and_not_by_isolated_hosts() -> None:

@@ -24,6 +24,10 @@ MAX_CHANNELS: Final = 18
 """Data sets beside our own two channels."""
 MAX_LOCAL_HOSTS: Final = 100
 """Hosts of one job that this machine starts."""
+MAX_WARM_SECONDS: Final = 21_600
+"""The longest that SageMaker keeps instances for the next job."""
+MAX_VALUE: Final = 512
+"""Letters of an environment variable of a training job."""
 
 
 def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[Note]:
@@ -55,9 +59,9 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     ):
         yield _blocker("gpus-unknown", f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
                        "set procs_per_node: N, or resources: {gpus: N}")  # fmt: skip
-    if is_local and job.nodes.max > MAX_LOCAL_HOSTS:
-        yield _blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
-                       "use fewer nodes to try the job")  # fmt: skip
+    if is_local:
+        yield from _local_refusals(job, shape)
+    yield from _limit_refusals(job)
     if not is_local and "/" in (job.python or "") and not (job.python or "").startswith("/"):
         yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
                        "give the interpreter's path in the image, or leave it out")  # fmt: skip
@@ -74,6 +78,29 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
         yield Note("elastic-fixed", f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
                    f"{job.nodes.max}, and ends with the first that is lost", "restarts: begin it again")  # fmt: skip
     yield from _data_refusals(job, facts, is_local=is_local)
+
+
+def _local_refusals(job: Job, shape: Shape) -> Iterator[Note]:
+    if job.nodes.max > MAX_LOCAL_HOSTS:
+        yield _blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
+                       "use fewer nodes to try the job")  # fmt: skip
+    if not shape.storage.startswith(("s3://", "file:///")):
+        yield _blocker("storage-unknown", f"storage: of the target is {shape.storage}, where hosts keep nothing",
+                       "write s3://BUCKET/PREFIX or file:///FOLDER, or leave it out")  # fmt: skip
+
+
+def _limit_refusals(job: Job) -> Iterator[Note]:
+    """What SageMaker itself refuses, when the training job is created."""
+    options, limit = job.sagemaker, MAX_RUNTIME if job.timeout is None else job.timeout
+    if options.max_wait is not None and options.max_wait < limit:
+        yield _blocker("max-wait-short", f"max_wait: {options.max_wait:g} s is less than the {limit:g} s that the job "
+                       "may run", "set timeout: to max_wait: or less, or max_wait: to more")  # fmt: skip
+    if (options.warm_pool or 0) > MAX_WARM_SECONDS:
+        yield _blocker("warm-pool-long", f"warm_pool: SageMaker keeps instances for {MAX_WARM_SECONDS} s at most",
+                       "set warm_pool: 6h or less")  # fmt: skip
+    if len(",".join(job.secrets)) > MAX_VALUE:
+        yield _blocker("secrets-many", f"secrets: their names have more than {MAX_VALUE} letters together",
+                       "keep several values in one secret")  # fmt: skip
 
 
 def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
@@ -107,8 +134,8 @@ def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
         if not data.is_remote and not is_local:
             yield _blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
                            "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:")  # fmt: skip
-        elif is_channel(data) and data.scheme != "s3" and not (is_local and data.scheme == "file"):
-            yield _blocker("data-unknown", f"data {data.name}: SageMaker does not read {data.scheme}://",
+        elif is_channel(data) and data.scheme != "s3" and not (is_local and data.source.startswith("file:///")):
+            yield _blocker("data-unknown", f"data {data.name}: SageMaker does not read {data.source}",
                            "copy it to s3://BUCKET/PREFIX: windlass data copy")  # fmt: skip
         if is_channel(data) and data.name in (layout.OWN, layout.CODE_CHANNEL):
             yield _blocker("data-name", f"data {data.name}: the channel of this name is Windlass's own", "rename it")

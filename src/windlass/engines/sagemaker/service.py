@@ -21,8 +21,8 @@ COMPLETED, FAILED, STOPPED = "Completed", "Failed", "Stopped"
 ENDED: Final = frozenset({COMPLETED, FAILED, STOPPED})
 """Values of `TrainingJobStatus` that no other follows."""
 
-IN_USE, VALIDATION, LIMIT = "ResourceInUse", "ValidationException", "ResourceLimitExceeded"
-"""Codes of errors: a name that is taken, a request that is wrong or names no job, a quota."""
+IN_USE, VALIDATION = "ResourceInUse", "ValidationException"
+"""Codes of errors: a name that is taken, a request that is wrong or names no job."""
 
 
 class Refused(EngineError):

@@ -43,7 +43,6 @@ from windlass.engines.sagemaker.twin.job import (
     Settings,
     system_errors,
 )
-from windlass.engines.sagemaker.twin.request import check
 from windlass.storage.files import write_whole
 from windlass.worker import process
 
@@ -84,11 +83,7 @@ class Twin(Service):
 
     def create(self, request: Request) -> None:
         """See `Service`. Raises EngineError where the folder of jobs cannot be written."""
-        check(request)
-        try:
-            body: dict[str, Any] = json.loads(json.dumps(request))
-        except (TypeError, ValueError) as error:
-            raise Refused(VALIDATION, f"the request is no JSON: {error}") from error
+        body: dict[str, Any] = json.loads(json.dumps(request))
         self._find_isolation()
         if body.get("EnableNetworkIsolation"):
             self._require_networks()
