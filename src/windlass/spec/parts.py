@@ -425,7 +425,7 @@ class KubernetesOptions(Part):
     """Options of the Kubernetes engine."""
 
     via: Workload = "auto"
-    """Kind of object that is made. Default `auto`: the best that the cluster has."""
+    """Kind of object that is made. Default `auto`: a Job; a TrainJob with `runtime`, an MPIJob with `launcher: mpi`."""
     runtime: Label | None = None
     """Name of a training runtime of the cluster, on which a TrainJob is to stand. Default: one is made for the run."""
     runtime_kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] | None = None

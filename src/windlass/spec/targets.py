@@ -56,7 +56,7 @@ class KubernetesTarget(Document):
     namespace: Label = "default"
     """Namespace in which runs live. Default `default`, as kubectl."""
     via: Workload = "auto"
-    """Kind of object for jobs that name none. Default `auto`: the best that the cluster has."""
+    """Kind of object for jobs that name none. Default `auto`: a Job, or what the job needs."""
     image: Word | None = None
     """Container image of jobs that name none; it needs Python, and nothing of ours. Default: PyTorch's own, in the
     version that this Windlass is tested with."""

@@ -54,21 +54,14 @@ class KubernetesEngine(SupervisedEngine):
     @classmethod
     def make_plan(cls, job: Job, target: KubernetesTarget, run_id: str, base: Path, context: Context) -> Plan:
         """See `Engine`; the objects are sent to the API server as a dry run, which creates none."""
-        from windlass.engines.kubernetes.facts import WORKLOAD_UNFIT, boot_program, dry_run, read_facts
+        from windlass.engines.kubernetes.facts import boot_program, dry_run, read_facts
         from windlass.engines.kubernetes.plan import plan
 
         facts = read_facts(job, target, base=base, environ=context.environ)
         made = plan(job, target, facts, run_id, boot_program())
         if facts.cluster is None or any(note.blocks for note in made.notes):
             return made
-        notes = dry_run(made)
-        unfit = [note.message for note in notes if note.code == WORKLOAD_UNFIT]
-        if unfit:  # another workload kind may do, unless this one was asked for
-            facts = replace(facts, cluster=replace(facts.cluster, unfit=unfit[0]))
-            other = plan(job, target, facts, run_id, boot_program())
-            if other.requests("cluster")[0]["via"] != made.requests("cluster")[0]["via"]:
-                made, notes = other, dry_run(other)
-        return replace(made, notes=(*made.notes, *notes))
+        return replace(made, notes=(*made.notes, *dry_run(made)))
 
     @classmethod
     def export(cls, plan: Plan, context: Context) -> Manifests:

@@ -50,7 +50,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     """The plan of one run on a cluster. `boot` is the program that unpacks the code. What is against it is in notes."""
     num_nodes, spares = job.nodes.max, job.kubernetes.spares
     procs = max(1, job.resources.gpus) if job.procs_per_node == "auto" else job.procs_per_node
-    asked, why = choose(job, target, facts)
+    asked, why = choose(job, target)
     via = (
         asked if asked in WORKLOADS else "job"
     )  # an unknown one is refused below, and the rest is planned as for a Job
@@ -131,8 +131,11 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     )  # fmt: skip
 
 
-def choose(job: Job, target: KubernetesTarget, facts: Facts) -> tuple[str, str]:
-    """How the job runs there, and why so."""
+def choose(job: Job, target: KubernetesTarget) -> tuple[str, str]:
+    """The kind of object that the job gets there, and why so.
+
+    A Job unless another kind is asked for: of a Job alone, the loss of a pod keeps the others.
+    """
     if job.kubernetes.via != "auto":
         return job.kubernetes.via, "kubernetes.via of the job"
     if job.kubernetes.runtime is not None:
@@ -141,12 +144,6 @@ def choose(job: Job, target: KubernetesTarget, facts: Facts) -> tuple[str, str]:
         return target.via, f"via of target {target.name}"
     if job.launcher == "mpi":
         return "mpijob", "launcher: mpi"
-    if job.kubernetes.spares:
-        return "job", "kubernetes.spares of the job"
-    if job.nodes.max > 1 and facts.cluster is not None and WORKLOADS["jobset"].api in facts.cluster.groups:
-        if facts.cluster.unfit:
-            return "job", f"JobSet is installed and cannot be used ({facts.cluster.unfit})"
-        return "jobset", "several nodes, and JobSet is installed"
     return "job", "needs no operator"
 
 
