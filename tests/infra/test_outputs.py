@@ -41,7 +41,7 @@ def test_null_outputs_are_none() -> None:
 def test_outputs_are_read_again_from_their_file() -> None:
     from dataclasses import asdict
 
-    karpenter = {"queue_name": "q", "controller_role_arn": "c", "node_role_name": "n", "instance_profile": "p"}
+    karpenter = {"queue_name": "q", "instance_profile": "p"}
     found = Outputs.of({**VALUES, "karpenter": {**karpenter, "more": 1}, "efs_id": ""})
     assert found.karpenter == Karpenter(**karpenter)
     assert found.efs_id is None

@@ -11,7 +11,7 @@ def test_a_type_with_gpus_and_adapters() -> None:
     found = instance_type("p5.48xlarge")
     assert found is not None
     assert (found.vcpus, found.cores, found.memory_mib, found.architecture) == (192, 96, 2 << 20, "x86_64")
-    assert (found.gpus, found.gpu_model, found.gpu_maker, found.gpu_memory_mib) == (8, "H100", "nvidia", 80 << 10)
+    assert (found.gpus, found.gpu_model, found.gpu_memory_mib) == (8, "H100", 80 << 10)
     assert (found.efa_interfaces, found.network_cards, found.network_gbps) == (32, 32, 3200)
     assert (found.nvme_gb, found.family, found.neuron_devices) == (30400, "p5", 0)
 

@@ -14,7 +14,7 @@ import windlass.pricing
 from windlass.pricing.charges import CHARGES
 from windlass.pricing.instances import instance_type
 from windlass.pricing.price import HOURS_A_MONTH, Price, hourly, monthly
-from windlass.pricing.table import EC2, charge, embedded, on_demand, spot_range
+from windlass.pricing.table import EC2, embedded
 
 DATA = Path(windlass.pricing.__file__).parent / "data"
 UNITS = {"hour", "month", "GB-month", "IOPS-month", "MiBps-month", "GB", "1000 requests"}
@@ -25,23 +25,23 @@ UNITS = {"hour", "month", "GB-month", "IOPS-month", "MiBps-month", "GB", "1000 r
     ("p4d.24xlarge", 21.957642), ("p5.48xlarge", 55.04), ("trn1.32xlarge", 21.5),
 ])  # fmt: skip
 def test_instances_have_prices(name: str, usd: float) -> None:
-    price = on_demand(name, "us-east-1")
+    price = embedded().on_demand(name, "us-east-1")
     assert price is not None
     assert (price.amount_usd, price.unit, price.date, price.region) == (usd, "hour", "2026-02-09", "us-east-1")
     assert "karpenter-provider-aws" in price.source
 
 
 def test_what_no_source_states_is_unknown() -> None:
-    assert on_demand("g5.12xlarge", "eu-central-1") is None
-    assert on_demand("ml.g5.12xlarge", "us-east-1") is None
-    assert on_demand("g99.large", "us-east-1") is None
-    assert charge("fsx.persistent-2-1000", "us-east-1") is None
-    assert charge("nat.gateway", "eu-central-1") is None
-    assert spot_range("g5.12xlarge", "us-east-1") is None
+    assert embedded().on_demand("g5.12xlarge", "eu-central-1") is None
+    assert embedded().on_demand("ml.g5.12xlarge", "us-east-1") is None
+    assert embedded().on_demand("g99.large", "us-east-1") is None
+    assert embedded().charge("fsx.persistent-2-1000", "us-east-1") is None
+    assert embedded().charge("nat.gateway", "eu-central-1") is None
+    assert embedded().spot_range("g5.12xlarge", "us-east-1") is None
 
 
 def test_a_price_of_all_regions_is_found_in_each() -> None:
-    price = charge("eks.control-plane", "sa-east-1")
+    price = embedded().charge("eks.control-plane", "sa-east-1")
     assert price is not None
     assert (price.amount_usd, price.region) == (0.1, "*")
 
@@ -68,7 +68,7 @@ def test_larger_sizes_of_a_family_cost_more_for_more_cores() -> None:
     """A figure that was copied wrong would break the order within its family."""
     by_family: dict[str, list[tuple[int, float, str]]] = {}
     for name in embedded().instance_types("us-east-1"):
-        price, facts = on_demand(name, "us-east-1"), instance_type(name)
+        price, facts = embedded().on_demand(name, "us-east-1"), instance_type(name)
         assert price is not None
         assert facts is not None
         if not facts.gpus:
@@ -98,9 +98,9 @@ def test_a_look_up_imports_no_heavy_module() -> None:
         "import sys\n"
         "import windlass.errors\n"
         "before = set(sys.modules)\n"
-        "from windlass.pricing.table import on_demand\n"
+        "from windlass.pricing.table import embedded\n"
         "from windlass.pricing.instances import instance_type\n"
-        "assert on_demand('p5.48xlarge', 'us-east-1') and instance_type('p5.48xlarge')\n"
+        "assert embedded().on_demand('p5.48xlarge', 'us-east-1') and instance_type('p5.48xlarge')\n"
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "assert not loaded & {'pydantic', 'boto3', 'botocore', 'click', 'rich', 'json'}, loaded\n"
     )
@@ -108,6 +108,6 @@ def test_a_look_up_imports_no_heavy_module() -> None:
 
 
 def test_a_second_look_up_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = on_demand("p5.48xlarge", "us-east-1")
+    first = embedded().on_demand("p5.48xlarge", "us-east-1")
     monkeypatch.setattr("windlass.pricing.table._rows", lambda name: pytest.fail(f"{name} is read again"))
-    assert on_demand("p5.48xlarge", "us-east-1") == first
+    assert embedded().on_demand("p5.48xlarge", "us-east-1") == first

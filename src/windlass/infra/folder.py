@@ -91,14 +91,6 @@ Backend = LocalBackend | S3Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What `ClusterFolder.write` has changed."""
-
-    changed: tuple[str, ...]
-    """Names of files that were written or removed; empty if all were as they should be."""
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterFolder:
     """The working folder of one cluster; making this object touches nothing."""
 
@@ -164,7 +156,7 @@ class ClusterFolder:
         """The state of Terraform where it is in this folder; None where there is none. Raises FolderError."""
         return _read_json(self.path / STATE)
 
-    def write(self, configuration: Traversable, variables: Mapping[str, Any], backend: Backend) -> Written:
+    def write(self, configuration: Traversable, variables: Mapping[str, Any], backend: Backend) -> None:
         """Make the folder say what Windlass wants: `configuration` is a directory with *.tf files, and *.json
         that they read.
 
@@ -187,26 +179,24 @@ class ClusterFolder:
         wanted[VARIABLES] = _json(variables)
         wanted[BACKEND] = _json(backend.configuration())
         wanted["README.txt"] = self._readme(backend)
-        changed = [*self._remove_retired(wanted), *self._write_changed(wanted)]
-        return Written(tuple(sorted(changed)))
+        self._remove_retired(wanted)
+        self._write_changed(wanted)
 
-    def _remove_retired(self, wanted: Mapping[str, bytes]) -> list[str]:
+    def _remove_retired(self, wanted: Mapping[str, bytes]) -> None:
         """Files of an earlier Windlass go, if the user has not changed them since."""
         known = (_read_json(self.path / MANIFEST) or {}).get("files", {})
-        retired = [name for name in known if name not in wanted and _digest(self.path / name) == known[name]]
-        for name in retired:
-            (self.path / name).unlink()
-        return retired
+        for name in known:
+            if name not in wanted and _digest(self.path / name) == known[name]:
+                (self.path / name).unlink()
 
-    def _write_changed(self, wanted: Mapping[str, bytes]) -> list[str]:
-        changed = [name for name, content in wanted.items() if _read(self.path / name) != content]
-        for name in changed:
-            write_private(self.path / name, wanted[name])
+    def _write_changed(self, wanted: Mapping[str, bytes]) -> None:
+        for name, content in wanted.items():
+            if _read(self.path / name) != content:
+                write_private(self.path / name, content)
         digests = {name: _sha256(content) for name, content in sorted(wanted.items())}
         manifest = _json({"files": digests})
         if _read(self.path / MANIFEST) != manifest:  # last: only then the folder counts as written
             write_private(self.path / MANIFEST, manifest)
-        return changed
 
     def _readme(self, backend: Backend) -> bytes:
         state = "" if isinstance(backend, S3Backend) else f": {STATE} in it is the only record of what the cluster owns"

@@ -16,8 +16,6 @@ class Karpenter:
 
     queue_name: str
     """SQS queue with spot interruptions and other events of instances."""
-    controller_role_arn: str
-    node_role_name: str
     instance_profile: str
 
 
@@ -27,23 +25,17 @@ class Outputs:
 
     name: str
     region: str
-    account_id: str
-    arn: str
     endpoint: str
     certificate_authority: str
     """Base64 of the certificate (PEM)."""
-    kubernetes_version: str
     vpc_id: str
     private_subnet_ids: tuple[str, ...]
     zones: tuple[str, ...]
     node_security_group_id: str
     bucket: str
-    repositories: Mapping[str, str]
-    """URL of each repository, by its name."""
     namespace: str
     run_role_arn: str
     """Role of the pods of runs."""
-    node_role_arn: str
     load_balancer_controller_role_arn: str | None = None
     """Terraform leaves out what is null: this and what follows."""
     efs_id: str | None = None
@@ -52,7 +44,6 @@ class Outputs:
     fsx_dns_name: str | None = None
     fsx_mount_name: str | None = None
     fsx_association_id: str | None = None
-    fsx_zone: str | None = None
     sagemaker_role_arn: str | None = None
     karpenter: Karpenter | None = None
 

@@ -34,16 +34,12 @@ class InstanceType:
     """GPUs; a type with a part of a GPU has 1."""
     gpu_model: str
     """Such as `A10G`; empty without GPUs."""
-    gpu_maker: str
-    """`nvidia`, `amd`, …; empty without GPUs."""
     gpu_memory_mib: int
     """Memory of one GPU."""
     neuron_devices: int
     """Trainium or Inferentia devices."""
     neuron_model: str
     """Such as `Trainium2`; empty without them."""
-    neuron_memory_mib: int
-    """Memory of one device."""
     efa_interfaces: int
     """Elastic Fabric Adapters at most; 0 where the type has none."""
     network_cards: int
@@ -91,7 +87,7 @@ def _table() -> str:
 
 def _parse(line: str) -> InstanceType:
     cell = dict(zip(COLUMNS, line.split(","), strict=True))
-    kind, _, maker = cell["accelerator"].partition(":")
+    kind = cell["accelerator"].partition(":")[0]
     count, mib = int(cell["count"] or 0), int(cell["accelerator_mib"] or 0)
     gpu, neuron = kind == "gpu", kind == "neuron"
     return InstanceType(
@@ -102,11 +98,9 @@ def _parse(line: str) -> InstanceType:
         architecture=cell["architecture"],
         gpus=count if gpu else 0,
         gpu_model=cell["model"] if gpu else "",
-        gpu_maker=maker,
         gpu_memory_mib=mib if gpu else 0,
         neuron_devices=count if neuron else 0,
         neuron_model=cell["model"] if neuron else "",
-        neuron_memory_mib=mib if neuron else 0,
         efa_interfaces=int(cell["efa_interfaces"] or 0),
         network_cards=int(cell["network_cards"] or 0),
         network_gbps=float(cell["network_gbps"]) if cell["network_gbps"] else None,

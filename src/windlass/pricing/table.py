@@ -77,21 +77,6 @@ def embedded() -> Table:
     return Table(prices)
 
 
-def charge(name: str, region: str, table: Table | None = None) -> Price | None:
-    """The price of a charge of `charges.CHARGES` in a region; None where no source states it."""
-    return (table or embedded()).charge(name, region)
-
-
-def on_demand(instance_type: str, region: str, table: Table | None = None) -> Price | None:
-    """What an instance of a type costs an hour with Linux; None where no source states it."""
-    return (table or embedded()).on_demand(instance_type, region)
-
-
-def spot_range(instance_type: str, region: str, table: Table | None = None) -> SpotRange | None:
-    """Between which prices spot instances of a type have been; None where no source states it."""
-    return (table or embedded()).spot_range(instance_type, region)
-
-
 def _rows(name: str) -> Iterable[dict[str, str]]:
     text = (Path(__file__).parent / "data" / name).read_text("utf-8")
     return csv.DictReader(text.splitlines())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
@@ -383,11 +383,6 @@ class Cluster(Document):
         return components
 
     @property
-    def bucket_name(self) -> str:
-        """Name of the bucket; empty where the account's number completes it."""
-        return self.storage.bucket or ""
-
-    @property
     def node_groups(self) -> tuple[GpuPool, ...]:
         """Pools that are managed node groups."""
         return tuple(pool for pool in self.gpus if pool.provision == "node-group")
@@ -396,8 +391,3 @@ class Cluster(Document):
     def karpenter_pools(self) -> tuple[GpuPool, ...]:
         """Pools whose nodes Karpenter starts."""
         return tuple(pool for pool in self.gpus if pool.provision == "karpenter")
-
-
-def as_mapping(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plain data, without what has its default."""
-    return cluster.model_dump(mode="json", exclude_defaults=True)

@@ -348,7 +348,6 @@ class Copy:
         with self._lock:
             self.progress.bytes_done += num_bytes
             self.progress.bytes_moved += num_bytes
-        self.progress.requests_at_once = int(self._window.size)
 
     def _written(self, entry: Entry, digest: str, version: str) -> None:
         one = File(entry.name, entry.size, digest, entry.version, version)

@@ -30,7 +30,6 @@ class Progress:
     """By this copy."""
     num_unchanged: int = 0
     is_listing: bool = True
-    requests_at_once: int = 0
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
 
 
 def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
+    from windlass.actions.clusters.planning import efa_of
     from windlass.infra.preflight.account import account_findings
     from windlass.infra.preflight.programs import program_findings
 
@@ -122,7 +123,7 @@ def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
         yield Diagnosis(Check("identity", "fail", error.message, error.hint))
         return
     # The connections stay open: offers are taken up after the last check.
-    for finding in account_findings(aws, cluster, lambda account: _needed(named, account), vcpus_of, _efa_of):
+    for finding in account_findings(aws, cluster, lambda account: _needed(named, account), vcpus_of, efa_of):
         yield diagnosis(finding, on)
 
 
@@ -139,12 +140,6 @@ def vcpus_of(instance_type: str) -> int:
 
     found = facts(instance_type)
     return found.vcpus if found is not None else 0
-
-
-def _efa_of(instance_type: str) -> int:
-    from windlass.actions.clusters.planning import efa_of
-
-    return efa_of(instance_type)
 
 
 def diagnosis(finding: Finding, on: str = "") -> Diagnosis:

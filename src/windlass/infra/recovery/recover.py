@@ -16,7 +16,7 @@ from windlass.infra.recovery.search import Found, Search, Status
 from windlass.infra.recovery.table import COMPLETE_BY_NAME, FINDERS, LISTERS
 from windlass.infra.terraform import process
 from windlass.infra.terraform.changes import Action
-from windlass.infra.terraform.driver import ERRORED_STATE, KEEPING, RECOVERY, UNFINISHED, Plan, Result, Terraform
+from windlass.infra.terraform.driver import ERRORED_STATE, KEEPING, RECOVERY, UNFINISHED, Plan, Terraform
 from windlass.infra.terraform.errors import LockInfo, StateLocked, TerraformError, TerraformFailed
 from windlass.infra.terraform.events import Note
 from windlass.infra.terraform.state import StateResource
@@ -48,9 +48,9 @@ class _Recovery:
         self._lock: LockInfo | None = None
 
     def run(self) -> RecoveryReport:
-        followed = self._follow()
+        self._follow()
         with self._blocks():
-            pushed = self._unlocked(self._terraform.push_errored_state)
+            self._unlocked(self._terraform.push_errored_state)
             imported = self._found.run()
             if imported:
                 with self._without_taints():
@@ -59,16 +59,14 @@ class _Recovery:
         duplicates, orphans = self._extra()
         self._terraform.mark_recovered()
         return RecoveryReport(
-            followed, self._lock, pushed, imported, untainted, duplicates, orphans, tuple(self._found.foreign),
-            tuple(self._found.unknown),
+            self._lock, imported, untainted, duplicates, orphans, tuple(self._found.foreign), tuple(self._found.unknown)
         )  # fmt: skip
 
-    def _follow(self) -> Result | None:
+    def _follow(self) -> None:
         try:
-            return self._terraform.follow()
+            self._terraform.follow()
         except TerraformError as error:  # it has ended orderly; its errors come again if their cause is still there
             self._terraform.on_event(Note(f"the earlier command failed: {error.message}"))
-            return None
 
     @contextmanager
     def _blocks(self) -> Iterator[None]:

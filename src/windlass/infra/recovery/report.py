@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windlass.infra.terraform.driver import Result
 from windlass.infra.terraform.errors import LockInfo
 
 
@@ -53,12 +52,8 @@ class Foreign:
 class RecoveryReport:
     """The result of a recovery."""
 
-    followed: Result | None = None
-    """Of a Terraform that an earlier Windlass had left running."""
     lock: LockInfo | None = None
     """The leftover lock that was released."""
-    pushed_state: bool = False
-    """Whether a state that Terraform could not write was sent to its backend."""
     imported: tuple[Imported, ...] = ()
     untainted: tuple[str, ...] = ()
     """Addresses of resources that are complete, and that Terraform would have replaced since their creation was

@@ -161,14 +161,12 @@ class Terraform:
         """Release the lock of the state after its holder has ended."""
         self._run("force-unlock", ["-force", "-no-color", lock_id], is_json=False)
 
-    def push_errored_state(self) -> bool:
-        """Send a state that Terraform could not write to its backend; False if there is none."""
+    def push_errored_state(self) -> None:
+        """Send a state that Terraform could not write to its backend, where there is one."""
         path = self.folder.path / ERRORED_STATE
-        if not path.exists():
-            return False
-        self._run("state-push", [path.name], is_json=False)
-        path.rename(path.with_name(f"{ERRORED_STATE}.pushed"))
-        return True
+        if path.exists():
+            self._run("state-push", [path.name], is_json=False)
+            path.rename(path.with_name(f"{ERRORED_STATE}.pushed"))
 
     # Commands that only read
 
