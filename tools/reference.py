@@ -315,7 +315,7 @@ def members(owner: type[Any]) -> Iterator[str]:
         yield from (f"- `{field.name}: {field.type}`{notes.get(field.name, '')}" for field in dataclasses.fields(owner))
     inherited = {name for base in (enum.Enum, str, BaseModel) if issubclass(owner, base) for name in dir(base)}
     for name, member in inspect.getmembers(owner):
-        if name.startswith("_") or name in inherited:
+        if name.startswith("_") or (name in inherited and name not in vars(owner)):
             continue
         if isinstance(member, property):
             yield (

@@ -71,8 +71,9 @@ def test_a_run_that_goes_on_is_not_finished_and_can_be_stopped_and_removed(conte
     with pytest.raises(windlass.RunStopped):
         run.wait()
     run.delete()
-    with pytest.raises(windlass.NoSuchRun):
-        _ = run.status
+    for question in (lambda: run.status, run.ledger, lambda: list(run.logs()), lambda: list(run.events())):
+        with pytest.raises(windlass.NoSuchRun):
+            question()
 
 
 def test_a_run_is_got_again_by_a_prefix_and_listed(context: Context) -> None:
@@ -87,6 +88,11 @@ def test_a_job_file_is_run_by_its_path(context: Context) -> None:
     run = windlass.run("job.yaml", context=context)
     run.wait()
     assert [line.text for line in run.logs()] == [str(context.cwd)]
+
+
+def test_what_is_no_job_is_refused_by_its_type(context: Context) -> None:
+    with pytest.raises(windlass.UsageError, match="expected a job, found a function"):
+        windlass.run(job, context=context)  # type: ignore[arg-type]
 
 
 def test_a_plan_touches_nothing(context: Context) -> None:
@@ -236,6 +242,9 @@ def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, 
         return done.returncode, done.stdout
 
     assert asyncio.run(asked()) == (3, b"in 1\n")
+    for wrong, says in (("echo hi", "one text, not a list of words"), ([], "the command is empty")):
+        with pytest.raises(windlass.UsageError, match=says):
+            run.exec(wrong)
     assert run.checkpoints() == ()
     assert run.verify_checkpoints() == {}
     (tmp_path / "go").write_text("now")

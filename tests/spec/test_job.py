@@ -25,6 +25,15 @@ def test_type_checkers_know_the_keywords_of_a_job() -> None:
     assert list(JobFields.__annotations__) == list(Job.model_fields)
 
 
+def test_a_copy_with_other_fields_is_checked_as_a_new_job() -> None:
+    job = Job(name="digits", run="train.py", resources={"gpus": 1})
+    copy = job.model_copy(update={"nodes": 2, "timeout": "2h"})
+    assert copy == Job(name="digits", run="train.py", resources={"gpus": 1}, nodes=2, timeout="2h")
+    assert (job.launcher, copy.launcher) == ("plain", "torchrun")
+    with pytest.raises(JobFileError, match="node: not a field"):
+        job.model_copy(update={"node": 2})
+
+
 def test_a_bad_job_object_raises_the_error_of_a_bad_file() -> None:
     with pytest.raises(JobFileError) as caught:
         Job(name="a b", run="train.py", num_nodes=2, nodes=0)  # type: ignore[call-arg]

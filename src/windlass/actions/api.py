@@ -17,7 +17,7 @@ from windlass.actions.feed import LOOK_SECONDS, Feed
 from windlass.actions.jobs import ReadyJob, read_job
 from windlass.actions.why import why
 from windlass.engines import engine_class
-from windlass.errors import RunFailed, RunNotFinished, RunStopped
+from windlass.errors import RunFailed, RunNotFinished, RunStopped, UsageError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
 from windlass.runs.logs import LogLine, RunLogs
@@ -98,6 +98,7 @@ class Run:
                 def is_over() -> bool:
                     return unwanted.is_set() or engine.status(self.id).phase.is_terminal
 
+                engine.store.status(self.id)  # raises NoSuchRun: without a folder there are no lines, and no error
                 logs = RunLogs(engine.store.run_dir(self.id))
                 yield from logs.read(ranks=ranks, tail=tail, is_over=is_over if follow else None)
 
@@ -113,6 +114,8 @@ class Run:
         """
         from windlass.actions.exec_copy import execute
 
+        if isinstance(command, str):
+            raise UsageError("the command is one text, not a list of words", f'write ["bash", "-c", {command!r}]')
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err, self._opened() as engine:
             given.write(stdin)
             given.seek(0)
@@ -202,6 +205,7 @@ class Run:
         from windlass.runs.ledger import fold_ledger
 
         with self._opened() as engine:
+            engine.store.status(self.id)  # raises NoSuchRun
             return fold_ledger(engine.store.events(self.id), time.time())
 
     def cost(self) -> Cost | None:
@@ -308,4 +312,7 @@ def _ready(job: Any, context: Context) -> ReadyJob:
         return ReadyJob(job, context.cwd, "job")
     if isinstance(job, Mapping):
         return ReadyJob(job_from_mapping(job), context.cwd, "job")
+    if not isinstance(job, str | Path):
+        hint = "give a windlass.Job, the path of a job file or script, or a mapping of job fields"
+        raise UsageError(f"expected a job, found a {type(job).__name__}", hint)
     return read_job(str(job), (), {}, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,8 @@ def execute(
     With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. `run` may be a
     claim, as `claim:NAME`: a pod that mounts it runs the command. Raises NoSuchRun, UsageError, EngineError.
     """
+    if not command:
+        raise UsageError("the command is empty", "write for example nvidia-smi")
     if run is not None and (claim := _claim(run)) is not None:
         _refuse_node(run, rank, node)
         with _claim_files(claim[0], on, store) as files:
@@ -66,7 +69,7 @@ def copy(
     there, here = _split(source, cwd), _split(destination, cwd)
     if (there is None) == (here is None):
         raise UsageError(f"one of {source} and {destination} must be of a run", "windlass cp RUN:output/model.pt .")
-    local = cwd / Path(destination if there else source).expanduser()
+    local = cwd / os.path.expanduser(destination if there else source)
     is_folder = there is not None and destination.endswith("/")
     return copied(there, here, local, store, on=on, node=node, into_folder=is_folder, on_progress=on_progress)
 

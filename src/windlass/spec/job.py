@@ -10,7 +10,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -176,6 +176,11 @@ class Job(Document):
     if TYPE_CHECKING:
         # Type checkers would take the types of the attributes for those of the keywords: no number of nodes, no "2h".
         def __init__(self, **fields: Unpack[JobFields]) -> None: ...
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The job with other fields, which are checked as those of a new one. Raises JobFileError."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}  # the others may have other defaults now
+        return type(self)(**{**given, **(update or {})})
 
     def obstore_addresses(self) -> Iterator[str]:
         """The addresses that its ranks reach by obstore: in Google's or Azure's stores."""
