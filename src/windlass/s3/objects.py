@@ -5,9 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import io
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ from xml.sax.saxutils import escape
 from windlass.s3.answer import Body, unix_seconds
 from windlass.s3.bucket import Answer, Bucket
 from windlass.s3.errors import Busy, Changed, Missing, StoreError
+from windlass.s3.ranged import RangedFile
 from windlass.s3.retry import repeated
 
 PART_BYTES = 16 << 20
@@ -120,35 +119,18 @@ def read_once(bucket: Bucket, one: Object, start: int, length: int) -> bytes:
     return answer.body
 
 
-class ObjectFile(io.RawIOBase):
+class ObjectFile(RangedFile):
     """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises what `fetch` does."""
 
     def __init__(self, name: str, size: int, fetch: Callable[[int, int], bytes]) -> None:
         """`fetch(start, length)` gives so many bytes of the object, in any thread."""
+        super().__init__(size)
         self.name = name
-        self._size, self._fetch = size, fetch
-        self._at = 0
+        self._fetch = fetch
         self._block, self._block_at = memoryview(b""), 0
         self._ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
         self._ahead_at = 0
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """See `io.RawIOBase`."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """See `io.RawIOBase`."""
-        return self._at
 
     def readinto(self, buffer: Any) -> int:
         """See `io.RawIOBase`."""

@@ -5,13 +5,13 @@ A row cannot be read by itself: its columns are compressed with those of its row
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from windlass.s3.ranged import RangedFile
 from windlass.train.stream.cache import CachedSet
 from windlass.train.stream.errors import StreamError
 from windlass.train.stream.index import Index, Member
@@ -22,32 +22,16 @@ NUM_IN_MEMORY = 4
 """Row groups that a process keeps where the cache has no room."""
 
 
-class ObjectFile(io.RawIOBase):
+class ObjectFile(RangedFile):
     """An object as a file for pyarrow, which asks for the ranges that it needs."""
 
     def __init__(self, reader: Reader, number: int, size: int) -> None:
-        self._reader, self._number, self._size, self._at = reader, number, size, 0
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Where the next read is to begin."""
-        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
-        return self._at
+        super().__init__(size)
+        self._reader, self._number = reader, number
 
     def read(self, length: int = -1) -> bytes:
         """At most `length` bytes: fewer at the end alone."""
-        end = self._size if length < 0 else min(self._size, self._at + length)
+        end = self._end_of(length)
         if end <= self._at:
             return b""
         [data] = self._reader.read([Span(self._number, self._at, end - self._at)], fills=False)

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 from collections.abc import Callable, Iterator
 
+from windlass.s3.ranged import RangedFile
 from windlass.train.stream.errors import StreamError
 from windlass.train.stream.reader import BLOCK_BYTES
 
 WINDOW_BYTES = 64 << 10
 
 
-class RangeFile(io.RawIOBase):
+class RangeFile(RangedFile):
     """A file of which ranges are read; blocks that follow each other are read whole."""
 
     def __init__(self, size: int, block: Callable[[int], bytes], window: Callable[[int, int], bytes]) -> None:
         """`block(number)` reads a block, and `window(start, length)` a range."""
-        self._size, self._block, self._window = size, block, window
-        self._at = 0
+        super().__init__(size)
+        self._block, self._window = block, window
         self._start, self._data = 0, b""
         self._last_block = -2
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Where the next read is to begin."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
     def read(self, length: int = -1) -> bytes:
         """At most `length` bytes: fewer at the end alone."""
-        end = self._size if length < 0 else min(self._size, self._at + length)
+        end = self._end_of(length)
         pieces = []
         while self._at < end:
             if not self._start <= self._at < self._start + len(self._data):
