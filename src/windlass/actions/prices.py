@@ -9,19 +9,11 @@ from windlass.errors import UsageError
 from windlass.pricing.charges import CHARGES
 from windlass.pricing.cluster import unknown
 from windlass.pricing.instances import InstanceType, instance_type, instance_types, near_misses
-from windlass.pricing.price import Price, SpotRange
+from windlass.pricing.price import SpotRange
 from windlass.pricing.refreshed import FILE, load, write
 from windlass.pricing.table import EC2, Table
 from windlass.runs.context import Context
-from windlass.views.prices import (
-    ChargeView,
-    InstanceView,
-    PriceList,
-    PricesUpdated,
-    PriceView,
-    RegionUpdated,
-    SpotView,
-)
+from windlass.views.prices import ChargeView, InstanceView, PriceList, PricesUpdated, RegionUpdated, SpotView
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
@@ -94,17 +86,13 @@ def _instance(name: str, region: str, table: Table) -> InstanceView:
     price, spot = table.on_demand(name, region), table.spot_range(name, region)
     why = "" if price is not None else unknown(EC2 + name, region)
     return view_of(
-        InstanceView, facts, type=name, on_demand=_price(price), spot=None if spot is None else _spot(spot), unknown=why
+        InstanceView, facts, type=name, on_demand=price, spot=None if spot is None else _spot(spot), unknown=why
     )
 
 
 def _charge(name: str, region: str, table: Table) -> ChargeView:
     price = table.charge(name, region)
-    return ChargeView(name, CHARGES[name], _price(price), "" if price is not None else unknown(name, region))
-
-
-def _price(price: Price | None) -> PriceView | None:
-    return None if price is None else view_of(PriceView, price)
+    return ChargeView(name, CHARGES[name], price, "" if price is not None else unknown(name, region))
 
 
 def _spot(found: SpotRange) -> SpotView:

@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class PriceView:
-    """A price without discounts, taxes and free tiers."""
-
-    amount_usd: float
-    """US dollars for one unit."""
-    unit: str
-    """`hour`, `month`, `GB-month`, `IOPS-month`, `MiBps-month`, `GB` or `1000 requests`."""
-    source: str
-    """Where the figure is from."""
-    date: str
-    """ISO date on which the source states it."""
-    region: str
-    """AWS region, or `*` for one price in all regions."""
+from windlass.pricing.price import Price
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +47,7 @@ class InstanceView:
     """Gbit/s of all cards for a while; null where it is not published."""
     nvme_gb: int
     """Gigabytes of local NVMe disks."""
-    on_demand: PriceView | None
+    on_demand: Price | None
     """Null where no source states it."""
     spot: SpotView | None
     """Null before `windlass prices update`."""
@@ -76,7 +62,7 @@ class ChargeView:
     name: str
     """Such as `nat.gateway`."""
     what: str
-    price: PriceView | None
+    price: Price | None
     """Null where no source states it."""
     unknown: str
     """Why `price` is null; empty where it is not."""
