@@ -69,7 +69,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 def _imports_of(path: Path) -> Iterator[str]:
     try:
-        if path.stat().st_size <= MAX_BYTES:
+        if path.is_file() and path.stat().st_size <= MAX_BYTES:  # a pipe would block, and a device never end
             yield from imports(ast.parse(path.read_bytes()))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return  # the interpreter reports the error when the script starts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,26 @@ def test_an_interpreter_that_is_too_old_for_ranks_is_refused_by_the_name_of_its_
         said = f"{tmp_path}/python is Python {name.removeprefix('python')}, and ranks need Python 3.9 or newer"
         assert notes(made)["python-too-old"] == said
     assert "python-too-old" not in notes(plan_of(tmp_path, python="./python", setup="./make-environment.sh"))
+
+
+@pytest.mark.parametrize("outputs", ["out", "new/out", "a-file", "a-file/out", "loop", "/proc/out"])
+def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, outputs: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "a-file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    if os.geteuid() == 0 and outputs == "/proc/out":
+        pytest.skip("root has the right to write there, and the kernel refuses it")
+    wrong = {"a-file": "a-file is no folder", "a-file/out": "a-file is no folder", "loop": "loop is no folder",
+             "/proc/out": "/proc cannot be written"}.get(outputs)  # fmt: skip
+    found = notes(plan_of(tmp_path, outputs=outputs)).get("outputs-folder", "")
+    assert found.endswith(wrong) if wrong else not found, found
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
+def test_a_script_that_is_no_file_is_refused_and_not_read(tmp_path: Path, kind: str) -> None:
+    script = tmp_path / "odd.py"
+    if kind == "pipe":
+        os.mkfifo(script)  # whose reader waits for a writer
+    else:
+        script.symlink_to("/dev/zero" if kind == "device" else "odd.py")
+    assert "odd.py is not in" in notes(plan_of(tmp_path, run="odd.py"))["script-missing"]

@@ -77,6 +77,8 @@ class Facts:
     """Whether the script's interpreter has torch; read only for jobs that need it."""
     has_obstore: bool = True
     """Whether it has obstore; read only for jobs that need it."""
+    bad_outputs: str = ""
+    """Why the folder of the outputs cannot be made or written; empty where it can."""
     python_version: tuple[int, int] | None = None
     """The version of the script's interpreter, 3 and 12; None where the name of its file does not have it."""
 
@@ -112,6 +114,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         or find_spec("obstore") is not None,
         has_torch=job.local.agent == "torchrun" and _may_have(python, "torch", environ),
         has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
+        bad_outputs=_bad_folder(code_dir / job.outputs) if job.outputs and not job.outputs_scheme else "",
         python_version=_version(python),
     )
 
@@ -119,7 +122,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
 def find_python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
     """The script's interpreter: the job's, else the active environment's, else the one that runs Windlass."""
     if asked and ("/" in asked or os.sep in asked):
-        return (base / _expanded(asked)).absolute()
+        return (base / os.path.expanduser(asked)).absolute()
     if asked:
         return Path(shutil.which(asked, path=environ.get("PATH")) or asked).absolute()
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -160,6 +163,14 @@ def find_gpus() -> tuple[str, ...]:
     return tuple(answer.stdout.split("\n")[:-1]) if answer.returncode == 0 else ()
 
 
+def _bad_folder(path: Path) -> str:
+    """Why no files can be written below a path; empty where it, or what can be made on the way to it, is a folder."""
+    there = next(one for one in (path, *path.parents) if os.path.lexists(one))
+    if not os.path.isdir(there):  # noqa: PTH112 - as above
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written"
+
+
 def _version(python: Path) -> tuple[int, int] | None:
     """By the file that an interpreter's name leads to, such as `python3.12`: none is started for a plan."""
     found = re.fullmatch(r"python(\d)\.(\d+)", Path(os.path.realpath(python)).name)
@@ -173,11 +184,6 @@ def _same_environment(python: Path) -> bool:
 
 def _script_found(job: Job, code_dir: Path) -> bool:
     return job.script_kind != "script" or _is_file(code_dir / job.script_argv[0])
-
-
-def _expanded(path: str) -> Path:
-    """`~` as home; that of an unknown user is not expanded, and is then not found."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path's own raises
 
 
 def _is_file(path: Path) -> bool:
@@ -197,7 +203,7 @@ def _find_program(name: str, code_dir: Path, environ: Mapping[str, str]) -> str 
 
 def _missing(job: Job, base: Path) -> Iterable[str]:
     for data in job.data:
-        source = base / _expanded(data.source)
+        source = base / os.path.expanduser(data.source)
         if not data.is_remote and not os.path.exists(source):  # noqa: PTH110 - as above
             yield data.name
 

@@ -301,6 +301,10 @@ def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         yield _blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
     elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
         yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
+    elif facts.bad_outputs:
+        yield _blocker(
+            "outputs-folder", f"outputs: {facts.bad_outputs}", "set outputs: to a folder that can be written"
+        )
 
 
 def _interpreter_refusals(facts: Facts) -> Iterator[Note]:
