@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -79,8 +80,11 @@ def test_verify_and_ls_show_the_set(windlass: Call, source: Path) -> None:
         (("ftp://host/x", "to"), "ftp:// is no known kind of store"),
         (("s3://", "to"), "the bucket is missing"),
         (("nowhere", "to"), "there is no such folder"),
-        (("source/a.bin", "to"), "is a file, and data copy copies folders"),
-        (("source", "source/a.bin/"), "is a file, and data copy copies folders"),
+        (("source/a.bin", "to"), "a.bin is no folder, and data copy copies folders"),
+        (("source", "source/a.bin/"), "a.bin is no folder, and data copy copies folders"),
+        (("source", "pipe"), "pipe is no folder, and data copy copies folders"),
+        (("loop", "to"), "loop is no folder, and data copy copies folders"),
+        (("~no-such-user/x", "to"), "~no-such-user/x: there is no such folder"),
         (("source", "source/deep"), "overlap"),
         (("s3://bucket/../x", "to"), "no . and no .."),
     ],
@@ -88,6 +92,8 @@ def test_verify_and_ls_show_the_set(windlass: Call, source: Path) -> None:
 def test_what_cannot_be_asked_is_refused_with_2(
     windlass: Call, source: Path, words: tuple[str, str], said: str
 ) -> None:
+    os.mkfifo("pipe")
+    Path("loop").symlink_to("loop")
     done = windlass("data", "copy", *words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err

@@ -112,6 +112,7 @@ def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
         (("{run}:output/nope", "."), "is not there"),
         (("{run}:/etc/hosts", "."), "a path of this machine"),
         (("nope", "{run}:output"), "is not there"),
+        (("~no-such-user/x", "{run}:output"), "~no-such-user/x is not there"),
         (("pipe", "{run}:output"), "pipe is neither a file nor a folder"),
         (("{run}:output/pipe", "."), "output/pipe is neither a file nor a folder"),
         (("{run}:output", "/dev/null"), "/dev/null is neither a file nor a folder"),

@@ -210,6 +210,12 @@ def test_home_is_where_the_environment_says(environ: dict[str, str], home: str) 
     assert default_home(environ) == Path(home)
 
 
+def test_a_home_folder_that_no_user_has_is_named() -> None:
+    with pytest.raises(StoreError, match="no home folder is known for ~no-such-user/w") as caught:
+        default_home({"WINDLASS_HOME": "~no-such-user/w"})
+    assert "WINDLASS_HOME" in caught.value.hint
+
+
 # -- versions ---------------------------------------------------------------------------------------------------------
 
 

@@ -265,7 +265,7 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     beside = f"{seen.folder}/{wanted}"
     if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(beside):  # noqa: PTH110
         return wanted
-    path = Path(os.path.abspath(os.path.expanduser(wanted)))  # noqa: PTH100, PTH111
+    path = Path(os.path.abspath(os.path.expanduser(wanted)))  # noqa: PTH100
     if ours or not os.path.exists(path):  # noqa: PTH110
         found = seen.one(wanted)
         _require_verified(found, seen)

@@ -22,7 +22,7 @@ def caller_of(context: Context, read_text: Callable[[Path, str], str]) -> Caller
 
     return Caller(
         environ=context.environ,
-        read_file=lambda path: read_text(context.cwd / os.path.expanduser(path), path),  # noqa: PTH111 - as below
+        read_file=lambda path: read_text(context.cwd / os.path.expanduser(path), path),
         accelerate_defaults=_accelerate_defaults(context),
         find_python=lambda environment: find_python(environment, context),
     )
@@ -68,7 +68,7 @@ def _of_project(environment: PythonEnvironment, context: Context) -> Iterator[Pa
 def _of_conda(environment: PythonEnvironment, context: Context) -> Iterator[Path]:
     """The folders of an environment of conda, which keeps a list of all that it has made."""
     if environment.path:
-        yield Path(os.path.expanduser(environment.path))  # noqa: PTH111 - Path's own raises for an unknown user
+        yield Path(os.path.expanduser(environment.path))
         return
     roots = [
         Path(program).parent.parent for name in ("CONDA_EXE", "MAMBA_EXE") if (program := context.environ.get(name))

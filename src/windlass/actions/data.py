@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -50,9 +51,9 @@ def copy(source: str, destination: str, context: Context, progress: Progress | N
     """Copy what differs from one place to another. Raises UsageError, StorageError, MissingPart."""
     of, to = (Address.parse(text, context.cwd) for text in (source, destination))
     for end in (of, to):
-        if end.is_folder and Path(end.path).is_file():
+        if end.is_folder and os.path.lexists(end.path) and not Path(end.path).is_dir():
             raise UsageError(
-                f"{end} is a file, and data copy copies folders", f"name a folder: {Path(end.path).parent}"
+                f"{end} is no folder, and data copy copies folders", f"name a folder: {Path(end.path).parent}"
             )
     if of.is_folder and not Path(of.path).is_dir():
         raise UsageError(f"{of}: there is no such folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,10 +32,10 @@ def read_foreign(
     if what == STREAM:
         text, where = decoded(sys.stdin.buffer.read(MAX_JOB_BYTES + 1), STDIN), STDIN
         return import_text(text, where, form=form, name=name, document=document)
-    path = context.cwd / Path(what).expanduser()
+    path = context.cwd / os.path.expanduser(what)
     return import_text(read_text(path, what), what, form=form, name=name, document=document)
 
 
 def write_job(made: Imported, to: str | None, context: Context, *, force: bool) -> list[Path]:
     """Write the job file, `job.yaml` of the working folder where `to` names none. Raises UsageError: it is there."""
-    return write_files({context.cwd / Path(to or JOB_FILES[0]).expanduser(): made.text}, force=force)
+    return write_files({context.cwd / os.path.expanduser(to or JOB_FILES[0]): made.text}, force=force)

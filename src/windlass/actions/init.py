@@ -127,7 +127,7 @@ def check(ready: ReadyJob, target: Target, context: Context) -> Plan:
 
 def look_into(folder: Path, script: str) -> Finding:
     """What one script says. Raises UsageError where it is not there."""
-    path = folder / Path(script).expanduser()
+    path = folder / os.path.expanduser(script)
     if not path.is_file():
         raise UsageError(f"{script} is not there", "name a script of this folder: windlass init train.py")
     if not path.resolve().is_relative_to(folder.resolve()):

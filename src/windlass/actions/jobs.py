@@ -71,7 +71,7 @@ def read_job(
     if what == "":
         raise UsageError("the name of the job is empty", "leave it out for the job.yaml of this folder")
     # Path's own raises for an unknown user's home.
-    path = context.cwd / os.path.expanduser(what or "")  # noqa: PTH111
+    path = context.cwd / os.path.expanduser(what or "")
     if os.path.isdir(path):  # noqa: PTH112 - Path's own raises for a name that is too long
         path = _job_file_in(path)
     if path.suffix in (".yaml", ".yml"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.cli.formatting import painter
@@ -59,7 +59,7 @@ def _upload_note(upload: Upload, files: str | None, context: Context) -> Note:
     if files is None:
         message = f"the job reads its code from {upload.address}, where only windlass run puts it"
         return Note("written-files", message, "--files FOLDER writes what has to be uploaded there for this job")
-    folder = context.cwd / Path(files).expanduser()
+    folder = context.cwd / os.path.expanduser(files)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{files} is there already, and not an empty folder", "name another folder")
     for name, data in upload.files.items():

@@ -64,7 +64,7 @@ def source_of(name: str, url: str, mirror: str | None) -> Source:
         return HttpSource(url)
     scheme, is_url, _ = mirror.partition("://")
     if not is_url:
-        return FileSource(Path(mirror).expanduser() / name)
+        return FileSource(Path(os.path.expanduser(mirror)) / name)
     parts = urlsplit(mirror)
     if scheme == "file":
         return FileSource(Path(unquote(parts.path)) / name)

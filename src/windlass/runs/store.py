@@ -73,11 +73,22 @@ LOCK_RETRIES: Final = (0.005,) * 10
 
 
 def default_home(environ: Json) -> Path:
-    """Where the records of this user are: `$WINDLASS_HOME`, else `$XDG_DATA_HOME/windlass`, else `~/.local/share`."""
+    """Where the records of this user are: `$WINDLASS_HOME`, else `$XDG_DATA_HOME/windlass`, else `~/.local/share`.
+
+    Raises StoreError where that begins with the home folder of a user who has none.
+    """
     if home := environ.get("WINDLASS_HOME"):
-        return Path(home).expanduser().absolute()
-    data = environ.get("XDG_DATA_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".local" / "share"
+        return _expanded(home).absolute()
+    data = environ.get("XDG_DATA_HOME") or _expanded(environ.get("HOME") or "~") / ".local" / "share"
     return Path(data) / "windlass"
+
+
+def _expanded(path: str) -> Path:
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise StoreError(f"the folder of the records cannot be found: no home folder is known for {path}",
+                         "set WINDLASS_HOME to a folder")  # fmt: skip
+    return Path(found)
 
 
 class Store:

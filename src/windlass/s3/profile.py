@@ -6,8 +6,8 @@ Source: https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from windlass.s3.errors import Denied
 from windlass.s3.signature import Keys
@@ -51,7 +51,7 @@ class Profile:
 def _read(path: str, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The sections of a file; none where it is not there."""
     if path.startswith("~/"):
-        path = f"{environ.get('HOME') or Path.home()}{path[1:]}"
+        path = f"{environ.get('HOME') or os.path.expanduser('~')}{path[1:]}"
     parser = configparser.RawConfigParser(default_section="", strict=False, delimiters=("=",))
     try:
         parser.read(path, encoding="utf-8")

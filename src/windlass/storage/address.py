@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,9 +33,9 @@ class Address:
         if not is_url:
             if not text:
                 raise UsageError("an address is missing", "name a folder, or s3://bucket/prefix")
-            return cls("folder", "", str((folder / Path(text).expanduser()).resolve()))
+            return cls("folder", "", os.path.realpath(folder / os.path.expanduser(text)))
         if scheme == "file":
-            return cls("folder", "", str(Path(urlsplit(text).path).resolve()))
+            return cls("folder", "", os.path.realpath(urlsplit(text).path))
         if scheme not in STORES:
             known = "known are s3://, gs://, az:// and paths of folders"
             raise UsageError(f"{text}: {scheme}:// is no known kind of store", known)

@@ -89,7 +89,7 @@ def _role(target: Target) -> tuple[str, tuple[str, str] | None]:
 def _python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
     """The interpreter that is named, else the active environment's, else the one that runs Windlass."""
     if asked and "/" in asked:
-        return (base / os.path.expanduser(asked)).absolute()  # noqa: PTH111 - Path's own raises
+        return (base / os.path.expanduser(asked)).absolute()
     if asked:
         return Path(shutil.which(asked, path=environ.get("PATH")) or asked).absolute()
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):

@@ -151,5 +151,5 @@ def address_of(name: str | os.PathLike[str], environ: Mapping[str, str]) -> str:
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Where samples are kept: below the user's cache."""
-    base = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    base = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base, "windlass", "stream")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,7 +15,7 @@ def open_source(address: str) -> Source:
     """The source of `s3://bucket/prefix`, of `gs://` and `az://`, of `file:///path` or a path. Raises StreamError."""
     scheme, is_url, _ = address.partition("://")
     if not is_url:
-        return FolderSource(Path(address).expanduser().absolute())
+        return FolderSource(Path(os.path.expanduser(address)).absolute())
     if scheme == "file":
         return FolderSource(Path(unquote(urlsplit(address).path)).absolute())
     from windlass.train.stores.opening import SCHEMES, open_store  # folders need no client of a store

@@ -79,7 +79,7 @@ def read_context(name: str, files: str) -> Context:
     Raises UsageError for a context that is not there, or a file that cannot be read.
     """
     found: dict[str, dict[str, Section]] = {section: {} for section in SECTIONS}
-    paths = [path for one in files.split(os.pathsep) if one and (path := Path(one).expanduser()).is_file()]
+    paths = [path for one in files.split(os.pathsep) if one and (path := Path(os.path.expanduser(one))).is_file()]
     if not paths:
         raise UsageError(
             f"context {name}: there is no kubeconfig at {files}", "aws eks update-kubeconfig --name CLUSTER"
