@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from windlass.errors import StorageError
+from windlass.s3.bucket import Bucket
 from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
-from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, Uploads
+from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart
 from windlass.storage.place import Throttled
+from windlass.storage.s3_store import Uploads
 
 DATA = [b"a" * PART_BYTES, b"b" * PART_BYTES, b"c"]
 PARTS = Parts.of(sum(map(len, DATA)))
@@ -23,7 +25,7 @@ class FakeUploads(Uploads):
     """One object of a store, in memory."""
 
     def __init__(self) -> None:
-        super().__init__("bucket", "key")
+        super().__init__(Bucket("bucket", {}), "key")
         self.begun: dict[str, dict[int, StoredPart]] = {}
         self.sent: list[tuple[str, int]] = []
         self.object: Stored | None = None

@@ -15,7 +15,7 @@ from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, St
 from windlass.storage.address import Address
 from windlass.storage.multipart import NoUpload
 from windlass.storage.place import Entry, Fatal, SourceChanged, Throttled
-from windlass.storage.s3_store import BucketUploads, S3Store
+from windlass.storage.s3_store import S3Store, Uploads
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret"}
 Given = bytes | StoreError
@@ -41,8 +41,8 @@ class FakeBucket(Bucket):
         return Answer(200, {"etag": '"e"'}, answer)
 
 
-def uploads(*answers: Given) -> BucketUploads:
-    return BucketUploads(FakeBucket(*answers), "key")
+def uploads(*answers: Given) -> Uploads:
+    return Uploads(FakeBucket(*answers), "key")
 
 
 def place(*answers: Given) -> S3Store:

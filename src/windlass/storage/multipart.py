@@ -1,4 +1,4 @@
-"""Uploads to S3 in parts that another process can go on with, by any client of S3."""
+"""Uploads to S3 in parts that another process can go on with."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 import hashlib
 import json
 import time
-from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.errors import StorageError
 from windlass.storage.digest import Parts, combined, from_s3, to_s3
 from windlass.storage.files import write_whole
 from windlass.storage.place import Buffer, PartialFile, Throttled, joined, system_errors
+
+if TYPE_CHECKING:
+    from windlass.storage.s3_store import Uploads
 
 COMPLETING_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between looks for an object that may be being put together: VersityGW took 10 s for 1 GB under load."""
@@ -54,37 +56,6 @@ class Stored:
         digest, parts = from_s3(self.checksum), len(Parts.of(self.size))
         is_ours = digest.startswith("sha256:" if parts == 1 else f"sha256-{parts}:")
         return digest if is_ours else ""
-
-
-class Uploads(ABC):
-    """Requests about the uploads of one object. All methods raise StorageError, Throttled among them."""
-
-    def __init__(self, bucket: str, key: str) -> None:
-        self.bucket, self.key = bucket, key
-
-    @abstractmethod
-    def create(self) -> str:
-        """Begin an upload whose parts have checksums by SHA-256; returns its id."""
-
-    @abstractmethod
-    def send(self, upload: str, number: int, body: bytes, checksum: str) -> str:
-        """Send a part; returns its ETag. S3 refuses a body that has not this SHA-256, in base64."""
-
-    @abstractmethod
-    def parts(self, upload: str) -> list[StoredPart]:
-        """The parts that S3 has. Raises NoUpload."""
-
-    @abstractmethod
-    def complete(self, upload: str, parts: list[StoredPart]) -> str:
-        """Make the object of its parts; returns its ETag. Raises NoUpload."""
-
-    @abstractmethod
-    def end(self, upload: str) -> None:
-        """End an upload, and remove its parts."""
-
-    @abstractmethod
-    def stored(self) -> Stored:
-        """The object as it is. Raises NoUpload where it is not there."""
 
 
 class S3Upload(PartialFile):

@@ -20,7 +20,7 @@ from windlass.s3.objects import parsed
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts, to_s3
 from windlass.storage.listing import Page, pages, parse
-from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, Uploads
+from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart
 from windlass.storage.names import is_own
 from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled, Unreachable
 
@@ -94,7 +94,7 @@ class S3Store(Place):
 
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
         """See `Place`."""
-        uploads = BucketUploads(self._bucket, self.address.key(entry.name))
+        uploads = Uploads(self._bucket, self.address.key(entry.name))
         return await asyncio.to_thread(S3Upload, uploads, parts, source, self._state)
 
     async def read_own(self, name: str) -> bytes | None:
@@ -113,19 +113,19 @@ class S3Store(Place):
 
     async def expected(self, entry: Entry) -> str:
         """See `Place`: a SHA-256 that S3 keeps, if its parts are ours."""
-        uploads = BucketUploads(self._bucket, self.address.key(entry.name))
+        uploads = Uploads(self._bucket, self.address.key(entry.name))
         return (await asyncio.to_thread(uploads.stored)).digest
 
 
-class BucketUploads(Uploads):
-    """Uploads of one object by requests of `windlass.s3`."""
+class Uploads:
+    """Requests about the uploads of one object. All methods raise StorageError, Throttled among them."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
-        super().__init__(bucket.name, key)
+        self.bucket, self.key = bucket.name, key
         self._bucket = bucket
 
     def create(self) -> str:
-        """See `Uploads`."""
+        """Begin an upload whose parts have checksums by SHA-256; returns its id."""
         headers = {"x-amz-checksum-algorithm": "SHA256"}
         with self._said():
             root = self._parsed(self._bucket.send_once("POST", self.key, {"uploads": ""}, headers))
@@ -134,7 +134,7 @@ class BucketUploads(Uploads):
         return found
 
     def send(self, upload: str, number: int, body: bytes, checksum: str) -> str:
-        """See `Uploads`."""
+        """Send a part; returns its ETag. S3 refuses a body that has not this SHA-256, in base64."""
         query = {"partNumber": str(number), "uploadId": upload}
         headers = {"x-amz-checksum-sha256": checksum, PAYLOAD_HEADER: b64decode(checksum).hex()}
         with self._said():
@@ -142,7 +142,7 @@ class BucketUploads(Uploads):
         return made.headers.get("etag", "")
 
     def parts(self, upload: str) -> list[StoredPart]:
-        """See `Uploads`."""
+        """The parts that S3 has. Raises NoUpload."""
         found: list[StoredPart] = []
         query = {"uploadId": upload}
         while True:
@@ -158,7 +158,7 @@ class BucketUploads(Uploads):
             query["part-number-marker"] = marker
 
     def complete(self, upload: str, parts: list[StoredPart]) -> str:
-        """See `Uploads`."""
+        """Make the object of its parts; returns its ETag. Raises NoUpload."""
         each = (
             f"<Part><PartNumber>{one.number}</PartNumber><ETag>{escape(one.etag)}</ETag>"
             f"<ChecksumSHA256>{one.checksum}</ChecksumSHA256></Part>"
@@ -174,12 +174,12 @@ class BucketUploads(Uploads):
         return _text(root, "ETag")
 
     def end(self, upload: str) -> None:
-        """See `Uploads`."""
+        """End an upload, and remove its parts."""
         with self._said():
             self._bucket.send_once("DELETE", self.key, {"uploadId": upload})
 
     def stored(self) -> Stored:
-        """See `Uploads`."""
+        """The object as it is. Raises NoUpload where it is not there."""
         with self._said():
             found = self._bucket.send_once("HEAD", self.key, headers=CHECKSUM_MODE).headers
         size = found.get("content-length", "")
