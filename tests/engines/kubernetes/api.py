@@ -164,7 +164,7 @@ class ClusterOfOneRun:
         name = where.rpartition("/")[2]
         if method == "GET" and name in ("r-1", "r-1-1"):
             return reply({"metadata": {"name": name, "labels": {}}, "spec": {}, "status": {}})
-        return not_found("things", name)
+        return not_found(where.split("/")[-2], name)
 
     def _log(self, place: int, query: str) -> bytes:
         since = parse_qs(query).get("sinceTime", [""])[0][:19].encode()

@@ -55,7 +55,7 @@ class ClusterOfProbes:
     def find(self, *_words: str) -> dict[str, Any]:
         return {"items": []}
 
-    def create(self, manifest: dict[str, Any]) -> None:
+    def create_if_absent(self, manifest: dict[str, Any]) -> None:
         self.before_create()
         self.jobs.add(manifest["metadata"]["name"])
         self.num_created += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,9 +34,25 @@ UNSERVED = {"kind": "Status", "reason": "NotFound", "details": {}, "code": 404,
 def test_only_the_api_servers_own_answer_means_that_an_object_is_absent(
     tmp_path: Path, answer: bytes, is_absent: bool
 ) -> None:
-    with serving(lambda *_: answer) as api, pytest.raises(Refused) as refused:
-        client_of(api, tmp_path).get("batch/v1", "Job", "r-1")
-    assert refused.value.is_absent("r-1", "Job") is is_absent
+    with serving(lambda *_: answer) as api:
+        client = client_of(api, tmp_path)
+        with pytest.raises(Refused) as refused:
+            client.get("batch/v1", "Job", "r-1")
+        assert refused.value.is_absent("r-1", "Job") is is_absent
+        with contextlib.nullcontext() if is_absent else pytest.raises(Refused):
+            assert client.get_if_exists("batch/v1", "Job", "r-1") is None
+
+
+def test_an_object_that_a_quota_refuses_is_not_taken_for_one_that_exists(tmp_path: Path) -> None:
+    """A ResourceQuota that others have changed in the same moment: the API server has made nothing."""
+    words = 'Operation cannot be fulfilled on resourcequotas "team": the object has been modified'
+    answer = reply({"reason": "Conflict", "message": words, "details": {"name": "team", "kind": "resourcequotas"}}, 409)
+    made = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "r-1"}}
+    with serving(lambda *_: answer) as api, pytest.raises(Refused, match="cannot be fulfilled on resourcequotas"):
+        client_of(api, tmp_path).create_if_absent(made)
+    exists = reply({"reason": "AlreadyExists", "details": {"name": "r-1", "kind": "services"}}, 409)
+    with serving(lambda *_: exists) as api:
+        assert client_of(api, tmp_path).create_if_absent(made) is None
 
 
 def test_an_object_is_removed_once_it_is_absent_twice_some_seconds_apart() -> None:

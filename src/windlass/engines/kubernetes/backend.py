@@ -184,11 +184,7 @@ class KubernetesBackend(Backend):
         """Objects that are created from a user's machine alone, beside the claim of data sets, which is of no run."""
         kinds = () if is_imported(self.plan) else ("data-claim", VOLUME_STEP, CLAIM_STEP)  # they were made there
         for made in (one for kind in kinds for one in self.plan.requests(kind)):
-            try:
-                self.client.create(made)
-            except Refused as error:
-                if error.status != 409:
-                    raise
+            self.client.create_if_absent(made)
         code = self.plan.requests("code")[0]
         if "source" in code and not is_imported(self.plan):  # the machine that submitted it has stored it
             code_store.send(code["source"], code["bytes"], lambda: self._packed(code).data)
@@ -587,11 +583,8 @@ class KubernetesBackend(Backend):
 
     def _create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object, or give the existing one if it is ours. Raises EngineError."""
-        try:
-            return self.client.create(manifest)
-        except Refused as error:
-            if error.status != 409:
-                raise
+        if (made := self.client.create_if_absent(manifest)) is not None:
+            return made
         there = self.client.get(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"])
         if there["metadata"].get("labels", {}).get(layout.RUN_LABEL) != self.plan.run_id:
             name = f"{manifest['kind']} {manifest['metadata']['name']}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import layout, manifests
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.kubernetes.workloads.job import BATCH
 
@@ -60,37 +60,23 @@ def begin(client: Client, run_id: str) -> None:
         return
     anchor = client.get("v1", "ConfigMap", run_id)
     if _notes(anchor).get(KEPT_ANNOTATION) != job["metadata"]["uid"]:
-        _put(client, manifests.owned(anchor, job))  # refused where the anchor was changed meanwhile, as by a resume
+        # Refused where the anchor was changed meanwhile, as by a resume.
+        client.call("PUT", client.path("v1", "ConfigMap", run_id), manifests.owned(anchor, job))
 
 
 def release(client: Client, run_id: str) -> None:
     """Have the run outlive the Job of its supervisor, which can then be deleted. Raises EngineError."""
-    for is_last in (False, False, True):
-        try:
-            _release(client, run_id)
-        except Refused as error:  # the supervisor that has just ended may bind the anchor meanwhile, once
-            if error.status != 409 or is_last:
-                raise
-        else:
-            return
-
-
-def _release(client: Client, run_id: str) -> None:
-    anchor = client.get("v1", "ConfigMap", run_id)
-    try:
-        job = client.get(BATCH, "Job", layout.supervisor_name(run_id))
-    except Refused as error:
-        if error.status != 404:
-            raise
+    job = client.get_if_exists(BATCH, "Job", layout.supervisor_name(run_id))
+    if job is None:
         return
-    meta = {key: value for key, value in anchor["metadata"].items() if key != "ownerReferences"}
-    notes = {**_notes(anchor), KEPT_ANNOTATION: job["metadata"]["uid"]}
-    _put(client, {**anchor, "metadata": {**meta, "annotations": notes}})
+    uid = job["metadata"]["uid"]
+
+    def released(anchor: Mapping[str, Any]) -> Mapping[str, Any]:
+        meta = {key: value for key, value in anchor["metadata"].items() if key != "ownerReferences"}
+        return {**anchor, "metadata": {**meta, "annotations": {**_notes(anchor), KEPT_ANNOTATION: uid}}}
+
+    client.update("v1", "ConfigMap", run_id, released)  # its supervisor may bind the anchor meanwhile, once
 
 
 def _notes(anchor: Mapping[str, Any]) -> dict[str, str]:
     return dict(anchor["metadata"].get("annotations") or {})
-
-
-def _put(client: Client, anchor: Mapping[str, Any]) -> None:
-    client.call("PUT", client.path("v1", "ConfigMap", anchor["metadata"]["name"]), anchor)

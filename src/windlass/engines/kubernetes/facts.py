@@ -218,11 +218,12 @@ def _rights(client: Client) -> tuple[tuple[rbac.Right, ...], tuple[rbac.Right, .
 def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
     """Whether there is a service account for supervisors, None where it may not be read; and its rights, if known."""
     try:
-        return True, rbac.granted(client.get("v1", "ServiceAccount", SUPERVISOR_ACCOUNT))
+        account = client.get_if_exists("v1", "ServiceAccount", SUPERVISOR_ACCOUNT)
     except Refused as error:
-        if error.status not in (403, 404):
+        if error.status != 403:
             raise
-        return (None if error.status == 403 else False), None
+        return None, None
+    return account is not None, None if account is None else rbac.granted(account)
 
 
 def _csi_drivers(client: Client) -> frozenset[str] | None:
@@ -253,17 +254,12 @@ def _with_pools(
 
 def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:
     """Which of these objects are there; None where they may not be read."""
-    found = set()
-    for name in names:
-        try:
-            client.get("v1", kind, name)
-            found.add(name)
-        except Refused as error:
-            if error.status == 403:
-                return None
-            if error.status != 404:
-                raise
-    return frozenset(found)
+    try:
+        return frozenset(name for name in names if client.get_if_exists("v1", kind, name) is not None)
+    except Refused as error:
+        if error.status != 403:
+            raise
+        return None
 
 
 def boot_program() -> str:

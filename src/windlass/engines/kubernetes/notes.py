@@ -18,31 +18,19 @@ def note_in(metadata: Mapping[str, Any]) -> str | None:
 
 def read(client: Client, run_id: str) -> str | None:
     """The note on a run, as `note_in`; None also for a run that is no longer in the cluster. Raises EngineError."""
-    anchor = _anchor(client, run_id)
+    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
     return None if anchor is None else note_in(anchor["metadata"])
 
 
 def write(client: Client, run_id: str, text: str) -> None:
     """Replace the note on a run, if that is still in the cluster. Raises EngineError."""
-    for is_last in (False, False, True):
-        anchor = _anchor(client, run_id)
-        if anchor is None:
-            return
+
+    def noted(anchor: Mapping[str, Any]) -> Mapping[str, Any]:
         notes = {**(anchor["metadata"].get("annotations") or {}), layout.NOTE_ANNOTATION: text}
-        changed = {**anchor, "metadata": {**anchor["metadata"], "annotations": notes}}
-        try:
-            client.call("PUT", client.path("v1", "ConfigMap", run_id), changed)
-        except Refused as error:  # another command, or the run's end, has changed the anchor meanwhile
-            if error.status != 409 or is_last:
-                raise
-        else:
-            return
+        return {**anchor, "metadata": {**anchor["metadata"], "annotations": notes}}
 
-
-def _anchor(client: Client, run_id: str) -> Mapping[str, Any] | None:
     try:
-        return client.get("v1", "ConfigMap", run_id)
+        client.update("v1", "ConfigMap", run_id, noted)
     except Refused as error:
-        if error.is_absent(run_id, "ConfigMap"):
-            return None
-        raise
+        if not error.is_absent(run_id, "ConfigMap"):
+            raise

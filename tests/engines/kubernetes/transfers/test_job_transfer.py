@@ -45,12 +45,7 @@ class Scene:
         """That of another supervisor."""
 
         def create(made: Any) -> Any:
-            try:
-                return self._client.create(made)
-            except Refused as error:
-                if error.status != 409:
-                    raise
-            return self._client.get("batch/v1", "Job", NAME)
+            return self._client.create_if_absent(made) or self._client.get("batch/v1", "Job", NAME)
 
         def fail(error: Refused | Unreachable) -> NoReturn:
             refuse(error)

@@ -202,6 +202,15 @@ class Client:
             raise self._foreign("an object")
         return found
 
+    def get_if_exists(self, api: str, kind: str, name: str) -> dict[str, Any] | None:
+        """One object; None where the server itself reports it absent, as `Refused.is_absent`. Raises as `get`."""
+        try:
+            return self.get(api, kind, name)
+        except Refused as error:
+            if error.is_absent(name, kind):
+                return None
+            raise
+
     def find(self, api: str, kind: str, selector: str = "", **query: str) -> dict[str, Any]:
         """The list with all objects of a kind that have these labels. Raises Refused, Unreachable.
 
@@ -240,6 +249,30 @@ class Client:
         """Make an object. Raises Refused (409 where it is there already), Unreachable."""
         query = {"fieldManager": MANAGER, "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return self.call("POST", self.path(manifest["apiVersion"], manifest["kind"]), manifest, query)
+
+    def create_if_absent(self, manifest: Json) -> dict[str, Any] | None:
+        """Make an object; None where one of its name exists, which is kept. Raises Refused, Unreachable.
+
+        Another 409 is no such report: with one, a ResourceQuota that was changed meanwhile refuses an object.
+        """
+        try:
+            return self.create(manifest)
+        except Refused as error:
+            if (error.status, error.reason) == (409, "AlreadyExists"):
+                return None
+            raise
+
+    def update(self, api: str, kind: str, name: str, change: Callable[[Json], Json]) -> None:
+        """Replace an object by what `change` makes of it, anew where it was changed meanwhile. Raises as `get`."""
+        for is_last in (False, False, True):
+            changed = change(self.get(api, kind, name))
+            try:
+                self.call("PUT", self.path(api, kind, name), changed)
+            except Refused as error:
+                if error.status != 409 or is_last:
+                    raise
+            else:
+                return
 
     def delete(self, api: str, kind: str, name: str, *, grace: int | None = None) -> bool:
         """Delete an object and what it owns; gives whether it was there. Raises Refused, Unreachable."""

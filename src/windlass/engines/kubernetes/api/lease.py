@@ -137,11 +137,8 @@ class Lease:
 
     def _take(self) -> bool:
         began = self._clock()
-        try:
-            found = self._client.get(API, KIND, self.name)
-        except Refused as error:
-            if not error.is_absent(self.name, KIND):
-                raise
+        found = self._client.get_if_exists(API, KIND, self.name)
+        if found is None:
             anchor = self._client.get("v1", "ConfigMap", self.name)
             self._client.create(manifests.owned(self._manifest(anchor), anchor))
             self._renewed_at = began

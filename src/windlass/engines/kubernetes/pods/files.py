@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods import exec_stream
 from windlass.engines.kubernetes.pods.exec_stream import Output, Stream
 from windlass.errors import EngineError, UsageError
@@ -87,12 +87,9 @@ class PodFiles:
 
 def require_claim(client: Client, name: str, of: str = "") -> None:
     """Raise UsageError where a claim is not there: a pod that mounts it would wait forever."""
-    try:
-        client.get("v1", "PersistentVolumeClaim", name)
-    except Refused as error:
-        if error.status == 404:
-            what = f"claim {name}{of} is gone, and its results with it" if of else f"there is no claim {name}"
-            raise UsageError(what, f"see: kubectl -n {client.namespace} get pvc") from error
+    if client.get_if_exists("v1", "PersistentVolumeClaim", name) is None:
+        what = f"claim {name}{of} is gone, and its results with it" if of else f"there is no claim {name}"
+        raise UsageError(what, f"see: kubectl -n {client.namespace} get pvc")
 
 
 def _rest(output: Output) -> tuple[bytes, EngineError | None]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import labels, layout, manifests
 from windlass.engines.kubernetes.api import background
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import probe_pods
 from windlass.engines.kubernetes.pods.spec import pod_spec
@@ -83,12 +83,8 @@ class Room:
     def _make(self, num_pods: int) -> None:
         """Make the pods, or leave those that are there."""
         made = attempt_objects(self._plan)
-        try:
-            owner = self._client.get("v1", "ConfigMap", self._plan.run_id)
-            self._client.create(manifests.owned(waiting(made, self._name, num_pods), owner))
-        except Refused as error:
-            if error.status != 409:
-                raise
+        owner = self._client.get("v1", "ConfigMap", self._plan.run_id)
+        self._client.create_if_absent(manifests.owned(waiting(made, self._name, num_pods), owner))
 
 
 def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Manifest:

@@ -153,10 +153,10 @@ def _of_claims(client: Client, target: KubernetesTarget, asked: Asked, told: Cal
 
 def _missing(client: Client, claim: str) -> Check | None:
     try:
-        client.get("v1", "PersistentVolumeClaim", claim)
+        found = client.get_if_exists("v1", "PersistentVolumeClaim", claim)
     except Refused as error:
-        if error.status != 404:
-            return Check(f"claim {claim}", "warn", f"unknown: {error.message}", error.hint)
+        return Check(f"claim {claim}", "warn", f"unknown: {error.message}", error.hint)
+    if found is None:
         fix = f"kubectl -n {client.namespace} get pvc; the target names it in targets.yaml"
         return Check(f"claim {claim}", "fail", f"there is none in namespace {client.namespace}", fix)
     return None

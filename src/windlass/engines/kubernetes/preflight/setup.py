@@ -69,13 +69,8 @@ class _Asking:
     def find(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
         """The existing object; None where there is none. Raises UsageError for one that is not ours."""
         api, kind, name = _id(wanted)
-        try:
-            found = self._do("get", wanted, lambda: self._client.get(api, kind, name))
-        except Refused as error:
-            if error.status != 404:
-                raise
-            return None
-        if found["metadata"].get("labels", {}).get(layout.MANAGED_LABEL) != "windlass":
+        found = self._do("get", wanted, lambda: self._client.get_if_exists(api, kind, name))
+        if found is not None and found["metadata"].get("labels", {}).get(layout.MANAGED_LABEL) != "windlass":
             raise UsageError(f"{kind} {name} in namespace {self._client.namespace} was not created by Windlass",
                              f"rename or delete it, or give it the label {OURS}")  # fmt: skip
         return found
@@ -84,11 +79,7 @@ class _Asking:
         """Create an object, or change what it grants."""
         api, kind, name = _id(wanted)
         if found is None:
-            try:
-                self._do("create", wanted, lambda: self._client.create(wanted))
-            except Refused as error:
-                if error.status != 409:
-                    raise
+            if self._do("create", wanted, lambda: self._client.create_if_absent(wanted)) is None:
                 return self.ensure(wanted, self.find(wanted))  # created meanwhile
             return ObjectChange(kind, name, "created")
         # What others have added, such as annotations, or the account's secrets for images, is kept.

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api import background
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.in_cluster import CONTEXT, write_kubeconfig
 from windlass.engines.kubernetes.api.lease import Lease, holder_of
 from windlass.engines.kubernetes.backend import STARTED
@@ -156,13 +156,7 @@ def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path
 def _is_made(client: Client, plan: Plan, number: int) -> bool:
     """Whether the owner object of an attempt's pods exists, which is created last."""
     [made], name = plan.requests("attempt"), layout.attempt_name(plan.run_id, number)
-    try:
-        client.get(made["apiVersion"], made["kind"], name)
-    except Refused as error:
-        if error.is_absent(name, made["kind"]):
-            return False
-        raise
-    return True
+    return client.get_if_exists(made["apiVersion"], made["kind"], name) is not None
 
 
 def _note_restart(writer: RunWriter, run_dir: Path) -> None:

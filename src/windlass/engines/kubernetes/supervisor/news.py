@@ -113,14 +113,14 @@ class NewsReader:
         if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):
             absence = presence.absence(client, status.id, now, may_start=not is_quiet)
         # A submission or a resume was killed between the record and the supervisor's Job, which is created last.
-        has_job = not absence or not is_absent(client, BATCH, "Job", layout.supervisor_name(status.id))
+        has_job = not absence or client.get_if_exists(BATCH, "Job", layout.supervisor_name(status.id)) is not None
         plan = self._new_plan(client, place, status.id, events)
         return News(events, head.summary, is_started=has_job, absence=absence, plan=plan)
 
     @staticmethod
     def _without_record(client: Client, status: Status, now: float) -> News:
         """News of a run whose record is not there: it was removed, or not submitted completely."""
-        if is_absent(client, "v1", "ConfigMap", status.id):
+        if client.get_if_exists("v1", "ConfigMap", status.id) is None:
             return News([], {}, is_started=False, is_removed=True)
         if not presence.absence(client, status.id, now + client.ahead):
             name = layout.record_name(status.id)
@@ -143,14 +143,3 @@ def plan_in(client: Client, place: Place, run_id: str) -> Plan:
     """The plan of a run that another machine has submitted. Raises Refused, Unreachable, DamagedRecord, StoreTooNew."""
     name = layout.supervisor_name(run_id)
     return imported_plan(client.get("v1", "ConfigMap", name), client.get(BATCH, "Job", name), run_id, place)
-
-
-def is_absent(client: Client, api: str, kind: str, name: str) -> bool:
-    """Whether the API server reports that there is no such object. Raises Refused, Unreachable."""
-    try:
-        client.get(api, kind, name)
-    except Refused as error:
-        if error.is_absent(name, kind):
-            return True
-        raise
-    return False

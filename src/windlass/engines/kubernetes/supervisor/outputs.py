@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.kubernetes import labels, layout
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods.collection import FOLDER, Allowance, bring_home, fetch_verified
 from windlass.engines.kubernetes.pods.files import PodFiles
 from windlass.engines.kubernetes.pods.status import container_state
@@ -88,15 +88,7 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
 
 def _is_over(client: Client, run_id: str) -> bool:
     """Whether they are marked as fetched, or the run was removed."""
-    if _mark(client, run_id) is not None:
-        return True
-    try:
-        client.get("v1", "ConfigMap", run_id)
-    except Refused as error:
-        if not error.is_absent(run_id, "ConfigMap"):
-            raise
-        return True
-    return False
+    return _mark(client, run_id) is not None or client.get_if_exists("v1", "ConfigMap", run_id) is None
 
 
 def _await_mark(client: Client, run_id: str) -> None:
@@ -110,13 +102,7 @@ def _await_mark(client: Client, run_id: str) -> None:
 
 
 def _mark(client: Client, run_id: str) -> Mapping[str, Any] | None:
-    name = layout.mark_name(run_id, tombstones.FETCHED)
-    try:
-        return client.get("v1", "ConfigMap", name)
-    except Refused as error:
-        if not error.is_absent(name, "ConfigMap"):
-            raise
-        return None
+    return client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, tombstones.FETCHED))
 
 
 # -- on the machine of a user -----------------------------------------------------------------------------------------

@@ -78,12 +78,10 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
 
 def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> bool:
     """Whether a supervisor holds the Lease of the run, whose pod has not crashed since it renewed that."""
-    try:
-        spec = client.get(lease.API, lease.KIND, run_id).get("spec") or {}
-    except Refused as error:
-        if not error.is_absent(run_id, lease.KIND):
-            raise
+    found = client.get_if_exists(lease.API, lease.KIND, run_id)
+    if found is None:
         return False
+    spec = found.get("spec") or {}
     holder = spec.get("holderIdentity") or ""
     is_fresh = abs(now - _renewed_at(spec)) < lease.DURATION_SECONDS + lease.SKEW_SECONDS
     is_crashed = any(pod["metadata"]["name"] == lease.host_of(holder) and _is_crashed(pod) for pod in pods)

@@ -100,13 +100,8 @@ class ClusterRecord:
 
     def _part(self, number: int, max_bytes: int) -> str:
         name = layout.record_name(self._run_id, number)
-        try:
-            part = self._client.get("v1", "ConfigMap", name)
-        except Refused as error:
-            if error.is_absent(name, "ConfigMap"):
-                return ""
-            raise
-        return unpacked(part, EVENTS, max_bytes)
+        part = self._client.get_if_exists("v1", "ConfigMap", name)
+        return "" if part is None else unpacked(part, EVENTS, max_bytes)
 
     def write(self, added: Sequence[Event], status: Status, progress: Json) -> None:
         """Append events, and set the status after them; all or nothing. May be repeated after an error.
@@ -167,11 +162,7 @@ class ClusterRecord:
     def _create_part(self, number: int, events: Iterable[Event]) -> None:
         anchor = self._client.get("v1", "ConfigMap", self._run_id)
         part = _part_manifest(anchor, number, events)
-        try:
-            self._client.create(part)
-        except Refused as error:  # it was created, and the head could not be written
-            if error.status != 409:
-                raise
+        if self._client.create_if_absent(part) is None:  # it was created, and the head could not be written
             self._client.delete("v1", "ConfigMap", part["metadata"]["name"])
             self._client.create(part)
         if number > MAX_PARTS:

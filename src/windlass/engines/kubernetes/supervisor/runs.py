@@ -23,7 +23,7 @@ from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.supervisor import outputs, presence
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
 from windlass.engines.kubernetes.supervisor.manifests import filled, keyed, stamped, with_digest
-from windlass.engines.kubernetes.supervisor.news import News, NewsReader, is_absent, plan_in
+from windlass.engines.kubernetes.supervisor.news import News, NewsReader, plan_in
 from windlass.engines.kubernetes.supervisor.presence import Absence
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
 from windlass.engines.kubernetes.supervisor.summary import summary_of
@@ -107,7 +107,7 @@ class ClusterSupervised:
 
     @staticmethod
     def _require_record(client: Client, run_id: str) -> None:
-        if is_absent(client, "v1", "ConfigMap", layout.record_name(run_id)):
+        if client.get_if_exists("v1", "ConfigMap", layout.record_name(run_id)) is None:
             raise UsageError(f"{run_id} is no longer in the cluster: {EXPIRED}",
                              f"a new run of its job: windlass rerun {run_id}")  # fmt: skip
 
@@ -115,11 +115,7 @@ class ClusterSupervised:
     def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
         """Create what does not exist yet. Raises EngineError."""
         for made in objects:
-            try:
-                client.create(manifests.owned(made, owner))
-            except Refused as error:
-                if error.status != 409:
-                    raise
+            client.create_if_absent(manifests.owned(made, owner))
 
     def _delete_job(self, client: Client, run_id: str) -> None:
         """Delete the Job of the supervisor that has ended, and wait until it is gone: the next one has its name."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods.claim_files import MOUNT, ClaimFiles, claim_files
-from windlass.engines.kubernetes.supervisor.news import is_absent
 from windlass.engines.kubernetes.transfers.package import REFUSED, archive
 from windlass.errors import EngineError
 
@@ -43,7 +42,7 @@ def remove_set(client: Client, target: KubernetesTarget, claim: str, which: str)
     with claim_files(client, target, claim) as files:
         # A link is made after its run, whose id is never given to another: one that is not there now will not be.
         runs = _asked(files, {"kind": "list", **named})["runs"]
-        gone = [run for run in runs if is_absent(client, "v1", "ConfigMap", run)]
+        gone = [run for run in runs if client.get_if_exists("v1", "ConfigMap", run) is None]
         return dict(_asked(files, {"kind": "remove", "which": which, "gone": gone, **named})["removed"])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import manifests
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.backend import refuse
 from windlass.engines.kubernetes.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
@@ -102,21 +102,12 @@ def _have_claim(client: Client, wanted: DataClaim) -> None:
     if wanted.size is None:
         require_claim(client, wanted.claim)
         return
-    try:
-        client.create(transfers.claim_of_data(client.namespace, wanted))
-    except Refused as error:
-        if error.status != 409:
-            raise
+    client.create_if_absent(transfers.claim_of_data(client.namespace, wanted))
 
 
 def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:
     """The Job: made, or the one that an earlier request has made whose answer was lost."""
-    try:
-        return client.create(made)
-    except Refused as error:
-        if error.status != 409:
-            raise
-    return client.get("batch/v1", "Job", made["metadata"]["name"])
+    return client.create_if_absent(made) or client.get("batch/v1", "Job", made["metadata"]["name"])
 
 
 def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told) -> dict[str, Any]:

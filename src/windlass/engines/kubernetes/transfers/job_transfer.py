@@ -111,11 +111,8 @@ class JobTransfer(Transfer):
 
     def _look_at_job(self, record: Notes, pods: list[dict[str, Any]]) -> None:
         """Why it makes no pod. Raises EngineError where it gives up."""
-        try:
-            job = self._client.get("batch/v1", "Job", self._name)
-        except Refused as error:
-            if error.status != 404:
-                raise
+        job = self._client.get_if_exists("batch/v1", "Job", self._name)
+        if job is None:
             self._uid = ""  # it was deleted: the next look makes it again
             return
         if end_of(job) == "Failed":

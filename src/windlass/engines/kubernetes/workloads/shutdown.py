@@ -89,9 +89,7 @@ def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, A
 
 
 def _anchor(client: Client, run_id: str) -> dict[str, Any]:
-    try:
-        return client.get("v1", "ConfigMap", run_id)
-    except Refused as error:
-        if error.status == 404:
-            raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted") from error
-        raise
+    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
+    if anchor is None:
+        raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
+    return anchor

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.kubernetes import labels, layout, manifests
-from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Absence, Client, Refused
+from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Absence, Client
 from windlass.runs.stop_request import StopRequest, read_stop_request, write_stop_request
 
 STOP: Final = "stop"
@@ -36,14 +36,9 @@ def put(client: Client, anchor: dict[str, Any], mark: str, *, now: bool = False,
     its = labels.like(meta["labels"], labels.RECORD, **{layout.MARK_LABEL: mark, **how})
     data = {**({"now": "true"} if now else {}), **said}
     made = manifests.owned(manifests.core("ConfigMap", name, meta["namespace"], its, data=data), anchor)
-    try:
+    if client.create_if_absent(made) is None and now:
+        client.delete("v1", "ConfigMap", name)
         client.create(made)
-    except Refused as error:
-        if error.status != 409:
-            raise
-        if now:
-            client.delete("v1", "ConfigMap", name)
-            client.create(made)
 
 
 def asked(client: Client, run_id: str) -> StopRequest | None:
@@ -51,7 +46,7 @@ def asked(client: Client, run_id: str) -> StopRequest | None:
 
     Raises EngineError.
     """
-    found = _get(client, layout.mark_name(run_id, STOP))
+    found = client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, STOP))
     if found is not None:
         return StopRequest(now=found.get("data", {}).get("now") == "true", reason=ELSEWHERE)
     anchor = there(client, "v1", "ConfigMap", run_id)
@@ -69,7 +64,7 @@ def tell_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
 
     Pods that are created later read it, and do not train (`boot.py`). Raises EngineError.
     """
-    anchor = _get(client, run_id)
+    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
     if anchor is None or "deletionTimestamp" in anchor["metadata"]:
         return  # the run was removed
     put(client, anchor, END, how="well" if well else "badly")
@@ -83,30 +78,14 @@ def forget(client: Client, run_id: str) -> None:
         client.delete("v1", "ConfigMap", layout.mark_name(run_id, mark))
 
 
-def _get(client: Client, name: str) -> dict[str, Any] | None:
-    try:
-        return client.get("v1", "ConfigMap", name)
-    except Refused as error:
-        if error.status != 404:
-            raise
-        return None
-
-
 def there(
     client: Client, api: str, kind: str, name: str, *, pause: Callable[[float], object] = time.sleep
 ) -> dict[str, Any] | None:  # fmt: skip
-    """An object; None once it is known to be removed (`Absence`), which takes `ABSENT_SECONDS`.
-
-    A 404 that is not about this object, as of a proxy or of an API that is not served now, is an error like any other.
-    Raises EngineError.
-    """
+    """An object; None once it is known to be removed (`Absence`), which takes `ABSENT_SECONDS`. Raises EngineError."""
     absence = Absence()
     while True:
-        try:
-            return client.get(api, kind, name)
-        except Refused as error:
-            if not error.is_absent(name, kind):
-                raise
+        if (found := client.get_if_exists(api, kind, name)) is not None:
+            return found
         if absence.is_confirmed(is_absent=True):
             return None
         pause(ABSENT_SECONDS)
