@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 from tests.supervise.fakes import FakeClock
@@ -47,6 +48,19 @@ def test_after_a_sign_of_life_a_new_silence_may_begin(tmp_path: Path) -> None:
     assert logs.after(11)
     assert not logs.after(20, written_by=0)
     assert logs.after(11)
+
+
+def test_a_silence_ends_when_a_rank_wrote_again_and_not_when_its_log_came(tmp_path: Path) -> None:
+    """The laptop of a supervisor was asleep meanwhile, or its cluster did not answer."""
+    logs = Logs(tmp_path)
+    began = logs.silence.since
+    assert logs.after(11)
+    index = struct.pack("<QQ", round((began + 15) * 1e9), 2)
+    (tmp_path / "rank-0.idx").write_bytes(index)
+    assert not logs.after(3600, written_by=0)
+    over = logs.silence.over()
+    assert over is not None
+    assert (over.at, over.seconds) == (began + 15, 15)
 
 
 def test_without_a_limit_no_silence_is_too_long(tmp_path: Path) -> None:
