@@ -198,7 +198,7 @@ def _gpus(_: Context) -> Result:
 
 def _interpreter(context: Context) -> Result:
     """The interpreter that a script without `python:` gets, and the torch in it."""
-    from windlass.engines.local.facts import find_python
+    from windlass.engines.interpreter import find_python
 
     python = find_python(None, context.cwd, context.environ)
     if not os.access(python, os.X_OK):

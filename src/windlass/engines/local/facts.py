@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from windlass.code.imports import script_imports
 from windlass.engines import netns
+from windlass.engines.interpreter import find_python
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -117,18 +118,6 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         bad_outputs=_bad_folder(code_dir / job.outputs) if job.outputs and not job.outputs_scheme else "",
         python_version=_version(python),
     )
-
-
-def find_python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
-    """The script's interpreter: the job's, else the active environment's, else the one that runs Windlass."""
-    if asked and ("/" in asked or os.sep in asked):
-        return (base / os.path.expanduser(asked)).absolute()
-    if asked:
-        return Path(shutil.which(asked, path=environ.get("PATH")) or asked).absolute()
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if prefix := environ.get(variable):
-            return Path(prefix) / "bin" / "python"
-    return Path(sys.executable)
 
 
 def find_metadata(environ: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id")) -> str | None:

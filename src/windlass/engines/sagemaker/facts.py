@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from windlass.code.imports import script_imports
 from windlass.engines import travel
+from windlass.engines.interpreter import find_python
 from windlass.engines.sagemaker.connect import require_boto3
 from windlass.errors import EngineError
 from windlass.runs.machine import user_name
@@ -64,7 +63,7 @@ def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Map
         code_problem=problem,
         script_imports=script_imports(job, code_dir) if found else (),
         user=user_name(),
-        python=str(_python(job.python or target.python, base, environ)),
+        python=str(find_python(job.python or target.python, base, environ)),
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         role=role,
         role_problem=problem_of_role,
@@ -84,15 +83,3 @@ def _role(target: Target) -> tuple[str, tuple[str, str] | None]:
         return role_arn(target.role, target.region), None
     except EngineError as error:
         return "", (error.message, error.hint)
-
-
-def _python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
-    """The interpreter that is named, else the active environment's, else the one that runs Windlass."""
-    if asked and "/" in asked:
-        return (base / os.path.expanduser(asked)).absolute()
-    if asked:
-        return Path(shutil.which(asked, path=environ.get("PATH")) or asked).absolute()
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if prefix := environ.get(variable):
-            return Path(prefix) / "bin" / "python"
-    return Path(sys.executable)
