@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 Json = Mapping[str, Any]
@@ -25,14 +24,14 @@ def quantity_text(resource: str, value: float) -> str:
 def seconds_of(timestamp: str | None, default: float) -> float:
     """A time of the API server in Unix seconds; the default for what is none."""
     try:
-        return float(calendar.timegm(time.strptime(str(timestamp)[:19], "%Y-%m-%dT%H:%M:%S")))
+        return datetime.fromisoformat(str(timestamp)).timestamp()
     except ValueError:
         return default
 
 
 def condition(found: Json, kind: str) -> Json:
-    """One of an object's conditions; empty where it does not have it."""
-    return next((one for one in found.get("status", {}).get("conditions", ()) if one["type"] == kind), {})
+    """One of an object's conditions; empty where it does not have it. A new definition has `null` for all of them."""
+    return next((one for one in found.get("status", {}).get("conditions") or () if one["type"] == kind), {})
 
 
 def is_true(found: Json, kind: str) -> bool:

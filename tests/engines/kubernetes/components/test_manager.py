@@ -12,6 +12,7 @@ import pytest
 from tests.engines.kubernetes.components.fakecluster import FakeCluster
 from tests.engines.kubernetes.test_drain import Clock
 
+from windlass.engines.kubernetes.components import readiness
 from windlass.engines.kubernetes.components.component import (
     COMPONENT_LABEL,
     Component,
@@ -285,3 +286,9 @@ def test_manifests_that_are_none_are_refused(manager: Make, tmp_path: Path, text
     (tmp_path / "gadgets.yaml").write_text(text)
     with pytest.raises(EngineError, match=said):
         its.install(["gadgets"], quiet)
+
+
+def test_a_definition_that_was_just_created_is_not_ready() -> None:
+    assert readiness.of_object({"kind": "CustomResourceDefinition", "status": {"conditions": None}}) == (
+        "not Established yet"
+    )

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from windlass.engines.kubernetes import labels, layout, manifests
 from windlass.engines.kubernetes.api import background
 from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.quantity import seconds_of
 from windlass.errors import EngineError
 from windlass.runs.machine import this_machine
 from windlass.supervise.backend import HeldElsewhere
@@ -217,6 +218,6 @@ def held_elsewhere(client: Client, run_id: str, home: Path, now: float) -> str:
     holder = str(spec.get("holderIdentity") or "")
     if not holder or is_same_place(holder, holder_of(home)):
         return ""
-    renewed = datetime.fromisoformat(str(spec.get("renewTime")).replace("Z", "+00:00")).timestamp()
+    renewed = seconds_of(spec.get("renewTime"), 0.0)
     seconds = float(spec.get("leaseDurationSeconds") or DURATION_SECONDS) + SKEW_SECONDS
     return described(holder) if abs(now + client.ahead - renewed) < seconds else ""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.components.component import Component
 from windlass.engines.kubernetes.components.resources import Ref, Resources
-from windlass.engines.kubernetes.quantity import condition as condition_of
+from windlass.engines.kubernetes.quantity import condition
 
 Json = Mapping[str, Any]
 APIS: Final = {
@@ -85,11 +85,6 @@ def _failed(one: Json, kind: str) -> str:
     state = condition(one, kind)
     is_failure = state.get("status") == ("True" if kind == "ReplicaFailure" else "False")
     return _said(state) if is_failure else ""
-
-
-def condition(one: Json, kind: str) -> Json:
-    """One of the conditions of an object; a definition that was just created has `null` for all of them."""
-    return condition_of(one, kind) if one.get("status", {}).get("conditions") else {}
 
 
 def _said(state: Json) -> str:

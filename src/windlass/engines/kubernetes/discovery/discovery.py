@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from windlass.engines.base import Placement, RunState
@@ -21,6 +20,7 @@ from windlass.engines.kubernetes.discovery import followups
 from windlass.engines.kubernetes.discovery.followups import SUSPENDED, More
 from windlass.engines.kubernetes.notes import note_in
 from windlass.engines.kubernetes.pods.waiting import ON_THE_WAY, STUCK
+from windlass.engines.kubernetes.quantity import seconds_of
 from windlass.engines.kubernetes.supervisor.summary import summarised, summary_in
 from windlass.errors import NoSuchRun
 from windlass.runs.naming import choose
@@ -246,7 +246,7 @@ class Board:
                 marks.append((labels[layout.RUN_LABEL], labels[layout.MARK_LABEL], labels.get(layout.HOW_LABEL, "")))
             elif labels[layout.RUN_LABEL] == name:
                 spares = layout.number_in(meta.get("annotations", {}).get(layout.SPARES_ANNOTATION, "")) or 0
-                created_at = seconds_of(meta["creationTimestamp"])
+                created_at = seconds_of(meta["creationTimestamp"], 0.0)
                 found[name] = _Parts(
                     labels.get(layout.JOB_LABEL, ""), created_at, spares=spares, labels=of_job(labels),
                     note=note_in(meta),
@@ -378,11 +378,6 @@ def _whole(cell: str) -> int:
     """How many pods a Job should have: `0/8`."""
     total = cell.rpartition("/")[2]
     return int(total) if total.isdigit() else 0
-
-
-def seconds_of(stamp: str) -> float:
-    """Unix seconds of a time as the API server writes it."""
-    return datetime.fromisoformat(stamp).timestamp()
 
 
 # -- asking -----------------------------------------------------------------------------------------------------------

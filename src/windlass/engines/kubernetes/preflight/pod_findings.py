@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from windlass.engines.checks import Check, Level
+from windlass.engines.kubernetes.quantity import seconds_of
 
 Json = Mapping[str, Any]
 ACTIONS: Final = {"list": "s3:ListBucket", "write": "s3:PutObject", "read": "s3:GetObject", "delete": "s3:DeleteObject"}
@@ -161,8 +161,5 @@ def duration(text: str) -> float | None:
 
 
 def _at(event: Json) -> float:
-    text = str(event.get("firstTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp", ""))
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0
+    first = event.get("firstTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
+    return seconds_of(first, 0.0)

@@ -119,7 +119,7 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
 
     `is_patient` waits for it. Raises UsageError where the pod does not have them any more, EngineError, OSError.
     """
-    with _locked(run_dir / "output.lock", is_patient=is_patient) as is_held:
+    with locked(run_dir / "output.lock", is_patient=is_patient) as is_held:
         if not is_held:
             return False
         collected = OutputsCollected.from_json(status.collected)
@@ -165,8 +165,9 @@ def _python(pod: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, is_patient: bool) -> Iterator[bool]:
+def locked(path: Path, *, is_patient: bool) -> Iterator[bool]:
     """Hold a lock, which ends with this process; yields whether it could be had."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if is_patient else fcntl.LOCK_NB))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes import labels, layout
@@ -14,7 +12,7 @@ from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.optional import items
 from windlass.engines.kubernetes.pods.status import MAX_WORDS
 from windlass.engines.kubernetes.pods.waiting import STUCK
-from windlass.engines.kubernetes.quantity import condition, event_time
+from windlass.engines.kubernetes.quantity import condition, event_time, seconds_of
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.queue.admission import is_suspended
 from windlass.engines.kubernetes.workloads import shutdown
@@ -83,7 +81,7 @@ def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> b
         return False
     spec = found.get("spec") or {}
     holder = spec.get("holderIdentity") or ""
-    is_fresh = abs(now - _renewed_at(spec)) < lease.DURATION_SECONDS + lease.SKEW_SECONDS
+    is_fresh = abs(now - seconds_of(spec.get("renewTime"), now)) < lease.DURATION_SECONDS + lease.SKEW_SECONDS
     is_crashed = any(pod["metadata"]["name"] == lease.host_of(holder) and _is_crashed(pod) for pod in pods)
     return bool(holder) and is_fresh and not is_crashed
 
@@ -179,10 +177,3 @@ def _no_pod(client: Client, run_id: str) -> str:
     events = items(lambda: client.find("v1", "Event", fieldSelector=of_job, limit=MOST_EVENTS)) or ()
     newest = max(events, key=event_time, default=None)
     return "" if newest is None else str(newest.get("message") or newest.get("reason") or "").strip()[:MAX_WORDS]
-
-
-def _renewed_at(spec: Json) -> float:
-    try:
-        return datetime.fromisoformat(str(spec.get("renewTime")).replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return time.time()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import time
@@ -317,7 +316,7 @@ class ClusterSupervised:
         """
         with contextlib.ExitStack() as stack:
             folder = self._store.run_dir(run_id)
-            if not stack.enter_context(_locked(folder / "logs.lock")):
+            if not stack.enter_context(outputs.locked(folder / "logs.lock", is_patient=False)):
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="windlass-logs-")))
             reader = stack.enter_context(contextlib.closing(LogReader(self.client(run_id), run_id, folder)))
             try:
@@ -343,17 +342,3 @@ def _objects(plan: Plan) -> list[Json]:
     key, contents, service, job = plan.requests("supervisor")
     text = plan.to_text()
     return [keyed(key), filled(contents, text), service, with_digest(stamped(job), text)]
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock, which ends with this process; yields whether it could be had."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(lock)
