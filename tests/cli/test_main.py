@@ -163,6 +163,22 @@ def test_ctrl_c_while_the_command_is_imported_is_no_traceback(
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
+@pytest.mark.parametrize("handled", ["tidy()", "Interrupts(can_ask=False)"])
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM"])
+def test_a_signal_that_the_caller_has_ignored_stays_so(handled: str, name: str) -> None:
+    code = (
+        "import signal\n"
+        "from windlass.cli.interrupts import Choice, Interrupts, tidy\n"
+        f"signal.signal(signal.{name}, signal.SIG_IGN)\n"  # as under nohup, and in the background of a script
+        f"with {handled} as interrupts:\n"
+        f"    signal.raise_signal(signal.{name})\n"
+        "    assert interrupts is None or not interrupts.listen(0.0)\n"
+        "print('goes on')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 

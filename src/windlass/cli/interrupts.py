@@ -109,8 +109,12 @@ def tidy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
-    """Handlers of signals, by their numbers, for the time of the block."""
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    """Handlers of signals, by their numbers, for the time of the block.
+
+    A signal that the caller has this process ignore, as nohup and shells do for what runs in the background, stays so.
+    """
+    heard = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
     try:
         yield
     finally:
