@@ -235,6 +235,16 @@ def test_a_stopped_run_without_a_checkpoint_says_that_too() -> None:
     assert "start again" in text
 
 
+@pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
+def test_a_run_names_the_checkpoints_that_its_script_saves_itself(phase: Phase) -> None:
+    job = {"name": "digits", "run": "train.py", "checkpoint": {"find": "model-*.pt", "resume": "--resume {path}"}}
+    run = run_of(training(phase=phase, ended_at=130.0), {**PLAN, "job": job}, LEDGER, 130.0, is_here=True)
+    text = "\n".join(statustext.summary_lines(run, 130.0, plain))
+    assert "none saved" not in text
+    assert ("checkpoint  those of the script itself: model-*.pt" in text) is (phase is Phase.STOPPED)
+    assert "continue from the newest verified model-*.pt, if there is one" in text
+
+
 def test_a_status_after_time_without_a_supervisor_says_that_it_is_being_read() -> None:
     ledger = Ledger({Spent.TRAINING: 10.0, Spent.UNOBSERVED: 7200.0}, {}, 7210.0, 1, 0)
     live = shown(training(), 7310.0, ledger=ledger)

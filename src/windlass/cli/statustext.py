@@ -268,6 +268,13 @@ def attempt_word(run: RunSummary) -> str:
     return f"{len(run.attempts)} {why}".rstrip()
 
 
+def left_words(run: Run, now: float) -> str:
+    """The newest checkpoint of a run that ended before it was done; `none saved`."""
+    if run.checkpoint is None and run.checkpoint_find is not None:
+        return f"those of the script itself: {visible(run.checkpoint_find)}"
+    return checkpoint_words(run, now)
+
+
 def checkpoint_words(run: RunSummary, now: float) -> str:
     """`step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`: the newest checkpoint; `none saved`."""
     saved = run.checkpoint
@@ -426,7 +433,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
         ("output", output_words(run.output_dir, run.collected, run.id), None),
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
         ("log", dropped_words(run), "yellow"),
-        ("checkpoint", checkpoint_words(run, now) if keeps else "", None),
+        ("checkpoint", left_words(run, now) if keeps else "", None),
         ("warning", "" if missing is None else missing_words(missing), "yellow"),
         ("next", _next_lines(run, paint), None),
     ):
@@ -484,8 +491,11 @@ def _next_lines(run: Run, paint: Paint) -> list[str]:
     if is_removed:
         pairs.append((f"windlass rm {run.id}", "remove the record of this machine"))
     is_resumable = run.phase.is_terminal and run.phase is not Phase.SUCCEEDED and not is_removed
-    if is_resumable and (run.phase is not Phase.FAILED or saved is not None or not run.attempts):
+    saves = saved is not None or run.checkpoint_find is not None
+    if is_resumable and (run.phase is not Phase.FAILED or saves or not run.attempts):
         step = None if saved is None or saved.refused else saved.step
         gives = "start again" if step is None else f"continue from step {step:,}"
+        if saved is None and run.checkpoint_find is not None and run.checkpoint_missing is None:
+            gives = f"continue from the newest verified {visible(run.checkpoint_find)}, if there is one"
         pairs.append((f"windlass resume {run.id}", gives))
     return table([[paint(command, bold=True), paint(gives, dim=True)] for command, gives in pairs], gap=3)

@@ -95,6 +95,8 @@ class Run(RunSummary):
     procs_per_node: int
     max_restarts: int
     """How many restarts the job allows."""
+    checkpoint_find: str | None
+    """The pattern of the checkpoints that the script itself saves; null where the job has none."""
     revision: Revision | None
     """The commit that its code was at; null outside of a git work tree, and in records of older versions."""
     code_not_kept: str
@@ -162,6 +164,7 @@ def run_of(
         num_nodes=plan.get("num_nodes", 1),
         procs_per_node=plan.get("procs_per_node", 1),
         max_restarts=plan.get("policy", {}).get("max_restarts", 0),
+        checkpoint_find=plan.get("job", {}).get("checkpoint", {}).get("find"),
         revision=Revision(**found) if (found := plan.get("revision")) else None,
         code_not_kept=code_not_kept,
         imports=tuple(plan.get("nodes", {}).get("imports", ())),
