@@ -254,6 +254,10 @@ def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, 
     assert (tmp_path / "back").read_text() == "now"
     with pytest.raises(windlass.UsageError, match="is not there"):
         run.put(tmp_path / "nothing", "output")
+    with pytest.raises(windlass.UsageError, match="may not lead upwards"):
+        run.fetch("../../record.db", tmp_path / "record.db")
+    with pytest.raises(windlass.UsageError, match="none of its results"):
+        run.put(tmp_path / "go", "lock")
     with pytest.raises(windlass.UsageError, match="has ended"):
         run.exec(["true"])
 

@@ -92,6 +92,8 @@ def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
     assert Path("weights/last.pt").read_text() == "weights"
     assert windlass("cp", "last.pt", f"{live}:output/more/").code == 0
     assert windlass("cp", f"{live}:output/more/last.pt", "again.pt").code == 0
+    nowhere = windlass("cp", "last.pt", f"{live}:output/new/last.pt")
+    assert (nowhere.code, "make it first" in nowhere.err) == (1, True)
     assert windlass("cp", f"{live}:output/nope", "empty/").code == 2
     assert not Path("empty").exists()
     Path("go").write_text("")
@@ -110,6 +112,9 @@ def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
         (("{run}:../../record.db", "."), "may not lead upwards"),
         (("{run}:output/../../../record.db", "."), "may not lead upwards"),
         (("{run}:output/nope", "."), "is not there"),
+        (("job.yaml", "{run}:lock"), "is none of its results"),
+        (("job.yaml", "{run}:"), "is none of its results"),
+        (("job.yaml", "{run}:code"), "is what the run began with"),
         (("{run}:/etc/hosts", "."), "a path of this machine"),
         (("nope", "{run}:output"), "is not there"),
         (("~no-such-user/x", "{run}:output"), "~no-such-user/x is not there"),
@@ -125,6 +130,7 @@ def test_what_cannot_be_copied_is_refused(
     run = recorded(Job(name="job", command=["true"]), 0)
     output = Path(windlass("status", run, "-o", "json").json["output_dir"])
     output.mkdir(parents=True, exist_ok=True)
+    Path("job.yaml").touch()
     for folder in (Path(), output):
         os.mkfifo(folder / "pipe")
     result = windlass("cp", *(word.format(run=run) for word in words))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CLAIM: Final = "claim:"
 CODE: Final = "code"
 """As a path of a run: the code that it began with."""
+WRITABLE: Final = ("", "output", "checkpoints", CODE)
+"""Where the paths begin that a file may be copied to: with a slash those of a pod; `code` has an error of its own."""
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Of a claim, as Kubernetes has it."""
 
@@ -92,8 +94,11 @@ def copied(
         with _made(local) if into_folder else contextlib.nullcontext():
             of, found = _copied(there, here, local, store, on, node, on_progress)
     except OSError as error:
-        raise EngineError(f"{error.filename or local}: {error.strerror or error}", "is there room, and the right to "
-                          "write?") from error  # fmt: skip
+        what = f"{error.filename or local}: {error.strerror}" if error.strerror else str(error)
+        hint = "is there room, and the right to read and write?"
+        if isinstance(error, FileNotFoundError):
+            hint = "make it first: of a destination that ends in a slash, its last folder is made"
+        raise EngineError(what, hint) from error
     return CopiedFiles(of, found.path, found.files, found.bytes, tuple(found.left_out))
 
 
@@ -124,6 +129,11 @@ def _copied(
         with _claim_files(of.removeprefix(CLAIM), on, store) as files:
             return of, files.fetch(path, local, told) if there is not None else files.put(local, path, told)
     engine, run_id = runs.find(of, store, on, process.here())
+    path = path if path.startswith("/") else _relative(path)
+    if ".." in path.split("/") or "\0" in path:
+        raise UsageError(f"{run_id}:{path}: a path of a run may not lead upwards", "name it without ..")
+    if here is not None and path.partition("/")[0] not in WRITABLE:
+        raise UsageError(f"{run_id}:{path} is none of its results", f"write for example {run_id}:output/{local.name}")
     if path.partition("/")[0] == "checkpoints" and "://" in (folder := engine.checkpoint_dir(run_id)):
         raise UsageError(f"the checkpoints of {run_id} are in {folder}", f"windlass data copy {folder} FOLDER")
     if path.partition("/")[0] == CODE:
@@ -192,9 +202,7 @@ def _split(text: str, cwd: Path) -> tuple[str, str] | None:
     run, colon, path = text.partition(":")
     if not colon or not run or "/" in run or (cwd / text).exists():
         return None
-    if ".." in path.split("/") or "\0" in path:
-        raise UsageError(f"{text}: a path of a run may not lead upwards", "name it without ..")
-    return run, path if path.startswith("/") else _relative(path)
+    return run, path
 
 
 def _relative(path: str) -> str:
