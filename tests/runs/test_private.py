@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.helpers.users import OTHER, as_other_user, open_folder
 from tests.runs.test_full_disk import begin
 
 from windlass.errors import StoreError
@@ -93,20 +93,8 @@ def test_what_belongs_to_another_user_is_refused_and_left_as_it_is(tmp_path: Pat
 
 
 def test_a_user_may_keep_records_in_a_folder_that_root_made_for_all() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root may become another user")
-    with tempfile.TemporaryDirectory() as made:  # not below tmp_path, which other users may not enter
-        home = Path(made)
-        home.chmod(0o777)
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(BaseException):
-                os.setgid(12345)
-                os.setuid(12345)
-                Store(home).close()
-                os._exit(0)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert (home / "record.db").stat().st_uid == 12345
+    with open_folder() as home:
+        assert as_other_user(lambda: Store(home).close()) == ""
+        assert (home / "record.db").stat().st_uid == OTHER
         assert stat.S_IMODE(home.stat().st_mode) == 0o777
         assert exposed(home) == []

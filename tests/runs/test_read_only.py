@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.helpers.disk import make_read_only, small_disk
+from tests.helpers.users import as_other_user, open_folder
 from tests.runs.test_store import begin, files
 
 from windlass.actions import runs, why
@@ -86,26 +85,19 @@ def test_a_read_only_folder_without_a_record_is_named(disk: Path) -> None:
 
 @pytest.mark.parametrize("readable", [True, False])
 def test_the_record_of_another_user_is_read_where_it_is_readable(readable: bool) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root may become another user")
-    with tempfile.TemporaryDirectory() as made:  # not below tmp_path, which other users may not enter
-        home = Path(made, "home")
+    with open_folder() as folder:
+        home = folder / "home"
         with Store(home) as store:
             begin(store, "a-1").close()
-        for path in (home.parent, home, home / "record.db") if readable else (home.parent, home):
+        for path in (home, home / "record.db") if readable else (home,):
             path.chmod(0o755)
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(BaseException):
-                os.setgid(12345)
-                os.setuid(12345)
-                try:
-                    with Store(home) as store:
-                        os._exit(0 if store.status("a-1").phase is Phase.QUEUED else 3)
-                except StoreError as error:
-                    os._exit(2 if f"{home} cannot be used (Permission denied)" in error.message else 4)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if readable else 2)
+
+        def look() -> None:
+            with Store(home) as store:
+                assert store.status("a-1").phase is Phase.QUEUED
+
+        raised = as_other_user(look)
+        assert raised == "" if readable else f"{home} cannot be used (Permission denied)" in raised
 
 
 @contextlib.contextmanager

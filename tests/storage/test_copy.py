@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.helpers.users import as_other_user, open_folder
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
@@ -211,6 +212,33 @@ def test_a_busy_store_is_asked_again_with_fewer_requests(tmp_path: Path) -> None
     assert window.size < 16
 
 
+def test_what_cannot_be_read_or_written_is_named_once_and_where_it_is() -> None:
+    with open_folder() as place:
+        source, to = place / "source", place / "to"
+        source.mkdir()
+        (source / "b").touch()
+        (source / "secret").write_text("s")
+        (source / "secret").chmod(0o600)
+        to.mkdir(mode=0o777)
+        to.chmod(0o777)
+
+        def files() -> None:
+            assert refusals(copied(folder(source), to)) == {"secret": "Permission denied"}
+
+        assert as_other_user(files) == ""
+        (source / "shut").mkdir(mode=0o700)
+        assert f"{source}/shut: Permission denied" in as_other_user(files)
+        (source / "shut").rmdir()
+        (source / "a").mkdir()
+        (source / "a" / "b").write_text("b")
+        (to / "a").mkdir(mode=0o700)
+
+        def written() -> None:
+            assert refusals(copied(folder(source), to))["a/b"] == f"{to}/a/b: Permission denied"
+
+        assert as_other_user(written) == ""
+
+
 @pytest.mark.usefixtures("no_pause")
 def test_a_store_that_is_always_busy_refuses_each_file_by_name(tmp_path: Path) -> None:
     def always(entry: Entry, _start: int) -> None:
@@ -218,7 +246,7 @@ def test_a_store_that_is_always_busy_refuses_each_file_by_name(tmp_path: Path) -
             raise Throttled("bad: SlowDown")
 
     done = copied(Scripted({"bad": b"x", "good": b"y"}, always), tmp_path / "to")
-    assert refusals(done) == {"bad": "bad: SlowDown"}
+    assert refusals(done) == {"bad": "SlowDown"}
     assert done.num_copied == 1
 
 

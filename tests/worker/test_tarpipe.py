@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.helpers.users import as_other_user, open_folder
 
-from windlass.worker import tarpipe
+from windlass.worker import outputs, tarpipe
 
 
 def stream(*members: tuple[str, bytes | str | None]) -> io.BytesIO:
@@ -206,6 +207,15 @@ def test_what_is_neither_file_nor_folder_in_a_folder_is_left_out_by_its_name(tmp
     pipe(tmp_path / "into" / "a")
     again = tarpipe.receive(stream(("root", None), ("root/a", b"a")), str(tmp_path), "into")
     assert (again.files, again.left_out) == (0, ["a: something else is there"])
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() -> None:
+    with open_folder() as source:
+        (source / "a").write_text("a")
+        (source / "shut").mkdir(mode=0o700)
+        for read in (lambda: tarpipe.send(str(source), io.BytesIO()), lambda: outputs.digest(str(source))):
+            raised = as_other_user(read)
+            assert (raised.partition(":")[0], f"{source}/shut" in raised) == ("PermissionError", True)
 
 
 def test_a_stream_that_breaks_off_leaves_no_half_file(tmp_path: Path) -> None:

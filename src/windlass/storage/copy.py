@@ -367,7 +367,7 @@ class Copy:
             raise
         except StorageError as error:
             if large is None or not large.is_over:
-                self._refused.append(Refusal(entry.name, error.message))
+                self._refused.append(Refusal(entry.name, error.message.removeprefix(f"{entry.name}: ")))
             if large is not None:
                 large.is_over = True
 

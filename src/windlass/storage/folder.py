@@ -68,7 +68,7 @@ class Folder(Place):
     def put(self, name: str, data: Buffer) -> str:
         """See `Place`."""
         path, part = f"{self._root}/{name}", str(self._partial(name))
-        with system_errors(name):
+        with system_errors(path):
             self._folder_of(path)
             self._folder_of(part)
             file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -82,24 +82,25 @@ class Folder(Place):
 
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
         """See `Place`."""
-        part = self._partial(entry.name)
-        with system_errors(entry.name):
-            self._folder_of(f"{self._root}/{entry.name}")
+        path, part = self._root / entry.name, self._partial(entry.name)
+        with system_errors(str(path)):
+            self._folder_of(str(path))
             self._folder_of(str(part))
-            return await asyncio.to_thread(FolderFile, self._root / entry.name, part, entry, parts, source)
+            return await asyncio.to_thread(FolderFile, path, part, entry, parts, source)
 
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`."""
-        with system_errors(name):
+        path = self._root / own_file(name)
+        with system_errors(str(path)):
             try:
-                return (self._root / own_file(name)).read_bytes()
+                return path.read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     async def write_own(self, name: str, data: bytes) -> None:
         """See `Place`."""
         path = self._root / own_file(name)
-        with system_errors(name):
+        with system_errors(str(path)):
             self._folder_of(str(path))
             write_whole(path, data)
 

@@ -30,7 +30,7 @@ def walk(folder: Path) -> Iterator[Entry]:
     waiting = [""]
     while waiting:
         below = waiting.pop()
-        with system_errors(below or str(folder)), os.scandir(f"{root}/{below}") as found:
+        with system_errors(str(folder / below)), os.scandir(f"{root}/{below}") as found:
             for one in found:
                 name = f"{below}/{one.name}" if below else one.name
                 if is_own(name):

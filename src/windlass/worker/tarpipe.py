@@ -47,11 +47,17 @@ def send(path: str, out: IO[bytes]) -> None:
     with tarfile.open(fileobj=out, mode="w|", bufsize=BUFFER_BYTES, format=tarfile.PAX_FORMAT) as tar:
         _add(tar, path, ROOT)
         if os.path.isdir(path):
-            for folder, folders, files in os.walk(path):
+            for folder, folders, files in os.walk(path, onerror=refuse_unreadable):
                 folders.sort()
                 base = os.path.join(ROOT, os.path.relpath(folder, path))
                 for name in sorted([*folders, *files]):
                     _add(tar, os.path.join(folder, name), os.path.normpath(os.path.join(base, name)))
+
+
+def refuse_unreadable(error: OSError) -> None:
+    """Raise what `os.walk` passes over: a folder that cannot be read is not empty. One that was removed is."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _add(tar: tarfile.TarFile, path: str, name: str) -> None:

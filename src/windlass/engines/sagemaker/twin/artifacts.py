@@ -20,7 +20,7 @@ from windlass.engines.sagemaker.twin.transfer import Transfers, below, folder_ad
 from windlass.storage.address import Address
 from windlass.storage.folder import Folder
 from windlass.storage.place import system_errors
-from windlass.worker.tarpipe import leads_out
+from windlass.worker.tarpipe import leads_out, refuse_unreadable
 
 MODEL, DATA = "model", "output/data"
 """Below /opt/ml."""
@@ -145,8 +145,8 @@ def _problem(info: tarfile.TarInfo | None, name: str) -> str:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """The names of all that is below a folder, a folder before what is in it."""
-    for at, folders, files in os.walk(folder):
+    """The names of all that is below a folder, a folder before what is in it. Raises OSError."""
+    for at, folders, files in os.walk(folder, onerror=refuse_unreadable):
         folders.sort()
         for name in sorted([*folders, *files]):
             yield os.path.relpath(os.path.join(at, name), folder)  # noqa: PTH118 - as os.walk gives it
