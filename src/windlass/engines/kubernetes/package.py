@@ -14,6 +14,16 @@ FILE: Final = "windlass.zip"
 IMPORTER: Final = Path(__file__).with_name("zip_importer.py")
 """Which the program may install before it imports more: it saves half of the compiling."""
 
+RUNNER: Final = """
+import json, os, sys, tempfile
+handle, path = tempfile.mkstemp(".zip")
+with open(handle, "wb") as file:
+    file.write(sys.stdin.buffer.read(int(sys.argv[1])))
+os.environ.update(json.loads(sys.argv[2]))
+os.execv(sys.executable, [sys.executable, "-I", "-S", path, *sys.argv[3:]])
+"""
+"""Starts a packed program that comes by standard input: its length, further variables as JSON, and its arguments."""
+
 
 def packed(main: str, parts: Sequence[str]) -> bytes:
     """The zip file of these files and folders of the package, which runs the program `main`."""

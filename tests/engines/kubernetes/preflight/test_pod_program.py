@@ -14,8 +14,9 @@ from tests.helpers.ports import quiet_port
 from tests.servers.emulated_roles import emulated_roles
 from tests.servers.s3 import S3Server, s3_server
 
+from windlass.engines.kubernetes.package import RUNNER
 from windlass.engines.kubernetes.preflight.pod_program import answer, folder
-from windlass.engines.kubernetes.preflight.probes import RUNNER, archive
+from windlass.engines.kubernetes.preflight.probes import archive
 
 ASKED = {"bucket": "runs", "prefix": "windlass/doctor/"}
 
@@ -81,7 +82,7 @@ def test_the_program_runs_from_its_zip_file_alone(server: S3Server, tmp_path: Pa
     program = archive()
     question = json.dumps({**ASKED, "folder": str(tmp_path)})
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", RUNNER, str(len(program)), question],
+        [sys.executable, "-I", "-S", "-c", RUNNER, str(len(program)), "{}", question],
         input=program, env={"PATH": os.environ["PATH"], **server.environ()}, capture_output=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout)

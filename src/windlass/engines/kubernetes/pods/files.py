@@ -106,12 +106,12 @@ def _rest(output: Output) -> tuple[bytes, EngineError | None]:
 
 
 def parsed(answer: bytes) -> Mapping[str, Any] | None:
-    """What a program has printed at its end; None where it is not complete."""
+    """The JSON object that a program has printed at its end; None where it is not complete."""
     try:
-        found: Mapping[str, Any] = json.loads(answer)
-    except ValueError:
+        found = json.loads(answer.splitlines()[-1])
+    except (IndexError, ValueError):
         return None
-    return found
+    return found if isinstance(found, dict) else None
 
 
 class _Rejected(Exception):

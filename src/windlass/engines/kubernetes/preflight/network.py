@@ -6,7 +6,6 @@ are. `worker/netprobe.py` runs the steps in them.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from windlass.engines.kubernetes import labels, layout, manifests
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
+from windlass.engines.kubernetes.pods.files import last_line, parsed
 from windlass.errors import EngineError
 from windlass.worker import netprobe
 
@@ -146,12 +146,7 @@ class _Pair:
         isolated = ["-I", "-S"] if words[0] != "reduce" else []  # torch is where the image has it
         command = [self._python, *isolated, f"{layout.BOOT}/{PROGRAM}", *words]
         _, out, complaint = exec_stream.call(self._client, self.pods[at], command, seconds)
-        try:
-            answer = json.loads(out.splitlines()[-1])
-        except (ValueError, IndexError):
-            lines = complaint.decode("utf-8", "replace").strip().splitlines()
-            return {"error": lines[-1] if lines else "it had no output"}
-        return answer if isinstance(answer, dict) else {"error": str(answer)}
+        return parsed(out) or {"error": last_line(complaint, "it had no output")}
 
 
 def _try(pair: _Pair, name: str, found: Findings, told: Told) -> None:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.package import packed
+from windlass.engines.kubernetes.package import RUNNER, packed
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
 from windlass.engines.kubernetes.pods.exec_stream import Stream
+from windlass.engines.kubernetes.pods.files import last_line, parsed
 from windlass.engines.kubernetes.preflight import pod_findings, pod_program
 from windlass.engines.kubernetes.preflight.pod_findings import Association
 from windlass.errors import EngineError
@@ -43,14 +44,6 @@ ASK_SECONDS: Final = 150.0
 MOUNT: Final = "/claim"
 KEY: Final = "doctor/"
 PARTS: Final = ("__init__.py", "errors.py", "s3")
-RUNNER: Final = """
-import os, sys, tempfile
-handle, path = tempfile.mkstemp(".zip")
-with open(handle, "wb") as file:
-    file.write(sys.stdin.buffer.read(int(sys.argv[1])))
-os.execv(sys.executable, [sys.executable, "-I", "-S", path, sys.argv[2]])
-"""
-"""Starts the program that comes by standard input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +165,15 @@ def _of_claim(client: Client, target: KubernetesTarget, claim: str, name: str) -
     return pod_findings.folder_check(claim, answer["folder"])
 
 
-def ask(client: Client, pod: Json, python: str, question: Json) -> dict[str, Any]:
+def ask(client: Client, pod: Json, python: str, question: Json) -> Json:
     """What the program answers in a pod. Raises EngineError."""
     program, out, err = archive(), io.BytesIO(), io.BytesIO()
-    words = [python, "-I", "-S", "-c", RUNNER, str(len(program)), json.dumps(question)]
+    words = [python, "-I", "-S", "-c", RUNNER, str(len(program)), "{}", json.dumps(question)]
     with contextlib.closing(Stream(client, pod, words, stdin=True, silence_seconds=ASK_SECONDS)) as stream:
         code = exec_stream.copy(stream, io.BytesIO(program), out, err)
-    try:
-        answer = json.loads(out.getvalue().splitlines()[-1])
-    except (IndexError, ValueError):
-        answer = None
-    if code or not isinstance(answer, dict):
-        lines = err.getvalue().decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else "no output"
+    answer = parsed(out.getvalue())
+    if code or answer is None:
+        said = last_line(err.getvalue(), "no output")
         raise EngineError(f"{python} in the image does not run the check: exit code {code}, {said}",
                           "the image needs Python 3.9 or newer; python: of the target names it")  # fmt: skip
     return answer

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.package import RUNNER
 from windlass.engines.kubernetes.pods.claim_files import MOUNT, ClaimFiles, claim_files
+from windlass.engines.kubernetes.pods.files import last_line, parsed
 from windlass.engines.kubernetes.transfers.package import REFUSED, archive
 from windlass.errors import EngineError
 
@@ -17,15 +20,6 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 ROOT: Final = f"{MOUNT}/{layout.DATA_FOLDER}"
-RUNNER: Final = """
-import os, sys
-path = "/tmp/windlass.zip"
-with open(path, "wb") as file:
-    file.write(sys.stdin.buffer.read(int(sys.argv[1])))
-os.environ.update(WINDLASS_TRANSFER=sys.argv[2], WINDLASS_TRANSFER_RESULT=os.devnull)
-os.execv(sys.executable, [sys.executable, "-I", "-S", path])
-"""
-"""Starts the program that comes by standard input."""
 
 
 def list_sets(client: Client, target: KubernetesTarget, claim: str) -> list[dict[str, Any]]:
@@ -46,20 +40,17 @@ def remove_set(client: Client, target: KubernetesTarget, claim: str, which: str)
         return dict(_asked(files, {"kind": "remove", "which": which, "gone": gone, **named})["removed"])
 
 
-def _asked(files: ClaimFiles, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(files: ClaimFiles, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the program answers. Raises EngineError."""
     program, out, err = archive(), io.BytesIO(), io.BytesIO()
-    words = json.dumps({**asked, "root": ROOT})
-    command = [files.python, "-I", "-S", "-c", RUNNER, str(len(program)), words]
+    variables = {"WINDLASS_TRANSFER": json.dumps({**asked, "root": ROOT}), "WINDLASS_TRANSFER_RESULT": os.devnull}
+    command = [files.python, "-I", "-S", "-c", RUNNER, str(len(program)), json.dumps(variables)]
     code = files.execute(command, io.BytesIO(program), out, err)
-    try:
-        answer = dict(json.loads(out.getvalue().splitlines()[-1]))
-    except (IndexError, ValueError, TypeError):
-        answer = {}
+    answer = parsed(out.getvalue()) or {}
     if code == REFUSED and "error" in answer:
         raise EngineError(str(answer["error"]), str(answer.get("hint", "")))
     if code or not answer:
-        said = err.getvalue().decode(errors="replace").strip().splitlines()
-        raise EngineError(f"the program in the pod ended with {code}: {said[-1] if said else 'it said nothing'}",
+        said = last_line(err.getvalue(), "no output")
+        raise EngineError(f"the program in the pod ended with {code}: {said}",
                           "the image of the target needs Python 3.11")  # fmt: skip
     return answer
