@@ -79,6 +79,13 @@ def test_warnings_of_the_plan_come_before_the_run(windlass: Call) -> None:
     assert err.index("warning: image:") < err.index(": starting")
 
 
+def test_a_warning_without_anything_to_do_is_one_line(windlass: Call) -> None:
+    Path("train.py").touch()
+    result = windlass("plan", "--", "torchrun", "--tee", "3", "train.py")
+    assert "warning: --tee is not used" in result.out
+    assert "→" not in result.out
+
+
 def test_all_lines_are_printed_before_the_summary(environ: Mapping[str, str]) -> None:
     write_job("command: [bash, -c, 'for i in {1..3000}; do echo line $i; done']\n", procs_per_node=2)
     done = subprocess.run([*WINDLASS, "run"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -56,7 +56,8 @@ def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:
     ordered = sorted(notes, key=lambda note: not note.blocks)
     return [
         (paint("error:   ", "red", bold=True) if note.blocks else paint("warning: ", "yellow", bold=True))
-        + f"{note.message}\n         {paint('→', dim=True)} {note.fix}"
+        + note.message
+        + (f"\n         {paint('→', dim=True)} {note.fix}" if note.fix else "")
         for note in ordered
     ]
 
