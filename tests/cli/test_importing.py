@@ -60,6 +60,21 @@ def test_import_does_not_overwrite_unless_forced(windlass: Call, manifest: Path)
     assert "name: other" in Path("job.yaml").read_text()
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_not_overwritten(windlass: Call, manifest: Path, kind: str) -> None:
+    place = Path("there")
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        place.symlink_to("/dev/null")
+    else:
+        place.mkdir()
+    before = place.lstat()
+    refused = windlass("import", "manifest.yaml", "--to", "there", "--force")
+    assert (refused.code, refused.out, "there is no file" in refused.err) == (2, "", True), refused.err
+    assert (place.lstat().st_ino, place.lstat().st_mode) == (before.st_ino, before.st_mode)
+
+
 def test_a_job_file_that_cannot_be_written_is_named(windlass: Call, manifest: Path) -> None:
     name = "j" * 255  # the name of the file that is written first is longer
     refused = windlass("import", "manifest.yaml", "--to", name)

@@ -99,6 +99,8 @@ def write(made: Draft, *, force: bool = False) -> list[Path]:
 def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
     """Write files, each whole or not at all; gives their paths. Raises UsageError as `write`."""
     there = [path.name for path in texts if path.exists()]
+    if odd := [path.name for path in texts if path.exists() and not path.is_file()]:
+        raise UsageError(f"{' and '.join(odd)} is no file", "name another one: a device or pipe is not replaced")
     if there and not force:
         raise UsageError(f"{' and '.join(there)} is there already", "--force overwrites it")
     for path, text in texts.items():
