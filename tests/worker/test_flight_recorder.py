@@ -68,7 +68,7 @@ class Told(Flight):
 def test_who_asks_is_answered_each_time_and_by_no_thread_of_the_scripts(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")
     threads = threading.enumerate()
-    Told(base, types.SimpleNamespace()).listen()
+    Told(base, types.SimpleNamespace()).listen(lambda: None)
     assert threading.enumerate() == threads
     times = []
     for _ in range(3):

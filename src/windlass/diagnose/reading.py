@@ -91,13 +91,14 @@ def frames(text: str) -> tuple[Frame, ...]:
 
 
 def main_stack(text: str) -> tuple[Frame, ...]:
-    """Of a fault handler's stacks, that of the main thread, the innermost place first."""
+    """Of a fault handler's stacks, that of the main thread, which is the last; the innermost place first."""
+    return frames(next(reversed(_sections(text)), ""))
+
+
+def _sections(text: str) -> list[str]:
+    """The stacks of a fault handler, by thread."""
     starts = [match.start() for match in SECTION.finditer(text)]
-    if not starts:
-        return ()
-    sections = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
-    current = next((section for section in sections if section.startswith("Current")), sections[-1])
-    return frames(current)
+    return [text[start:end] for start, end in zip(starts, [*starts, len(text)][1:], strict=True)]
 
 
 def own_frame(places: tuple[Frame, ...], code_dir: str, *, innermost_first: bool) -> Frame | None:
@@ -113,7 +114,9 @@ def fatal_stack(tail: str) -> tuple[str, tuple[Frame, ...]]:
     matches = list(FATAL.finditer(tail))
     if not matches:
         return "", ()
-    return matches[-1][1], main_stack(tail[matches[-1].start() :])
+    sections = _sections(tail[matches[-1].start() :])
+    current = next((section for section in sections if section.startswith("Current")), "".join(sections[-1:]))
+    return matches[-1][1], frames(current)
 
 
 def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:

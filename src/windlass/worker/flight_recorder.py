@@ -6,7 +6,7 @@ begins with the script's first process group, for a fork would lose it.
 
 | file | what |
 |---|---|
-| `rank-N.ask` | the FIFO; who opens it to write, and closes it, has asked |
+| `rank-N.ask` | the FIFO; a process that opens it to write, and closes it, has asked; by `s`, for all stacks too |
 | `rank-N.flight.json` | `at`, `why` (`asked`, `failed`, `ended`), and for each process group its last collectives |
 
 The recorder is torch's own: since 2.5 of what goes through NCCL, and in newer ones of gloo too. Where there is none,
@@ -20,9 +20,9 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+from typing import Any, Callable  # noqa: UP035 - ranks may run on Python 3.9
 
-ASK, ANSWER = ".ask", ".flight.json"
+ASK, ANSWER, STACKS = ".ask", ".flight.json", b"s"
 MAX_CALLS = 32
 """Newest collectives that are kept of a process group."""
 MAX_GROUPS = 16
@@ -40,7 +40,7 @@ class Flight:
         self.module = module
         self.pid = os.getpid()
 
-    def listen(self) -> None:
+    def listen(self, write_stacks: Callable[[], object]) -> None:
         """Answer requests from now on. Raises OSError where there can be no FIFO."""
         import _thread  # not `threading`: the script is not to find one thread more than it has started
 
@@ -48,17 +48,20 @@ class Flight:
             os.mkfifo(self.base + ASK, 0o600)
         except FileExistsError:
             pass
-        _thread.start_new_thread(self._answer, ())
+        _thread.start_new_thread(self._answer, (write_stacks,))
 
-    def _answer(self) -> None:
+    def _answer(self, write_stacks: Callable[[], object]) -> None:
         try:
             # Signals are for the threads of the script.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while True:
                 asked = os.open(self.base + ASK, os.O_RDONLY | os.O_CLOEXEC)
-                while os.read(asked, 64):
-                    pass
+                wants_stacks = False
+                while data := os.read(asked, 64):
+                    wants_stacks = wants_stacks or STACKS in data
                 os.close(asked)
+                if wants_stacks:
+                    write_stacks()
                 self.write("asked")
         except BaseException:
             return  # the rank must not notice

@@ -35,9 +35,11 @@ try:
     import _signal  # type: ignore[import-not-found] # what `signal` is made of, and always loaded
 
     STACK_SIGNAL = _signal.SIGRTMIN + 5
-    """At this signal a rank writes the stacks of all its threads to its standard error."""
+    """At this signal a rank writes the stacks of all its threads to its standard error, once its main thread can."""
+    FORCED_STACK_SIGNAL = _signal.SIGRTMIN + 6
+    """At this one it does so at once, which may crash it while another of its threads runs Python code."""
 except (ImportError, AttributeError):
-    STACK_SIGNAL = 0
+    STACK_SIGNAL = FORCED_STACK_SIGNAL = 0
 
 
 def main() -> None:
@@ -56,7 +58,7 @@ def run(argv: list[str], done: str | None) -> int:
     import time
 
     _pid = os.getpid()
-    _answer_stack_signal()
+    _answer_stack_signals()
     _watch_collectives(done)
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [sys.orig_argv[0], *argv]
@@ -104,14 +106,30 @@ def end(code: int, done: str | None) -> None:
     os._exit(code & 0xFF)
 
 
-def _answer_stack_signal() -> None:
-    """Answered by the C handler of faulthandler: it needs no lock, so it works while native code holds the GIL."""
+def _answer_stack_signals() -> None:
+    """One is answered by Python code, between two instructions of the script, while all other threads stand still.
+
+    The other is answered by the C handler of faulthandler, which needs no lock: it works while native code holds the
+    GIL. It also reads frames that another thread makes and frees at the moment.
+    """
     try:
         import faulthandler
 
-        faulthandler.register(STACK_SIGNAL, all_threads=True, chain=False)
+        faulthandler.register(FORCED_STACK_SIGNAL, all_threads=True, chain=False)
+        _signal.signal(STACK_SIGNAL, write_stacks)
+        _signal.siginterrupt(STACK_SIGNAL, False)  # native code may not expect that a call is interrupted
     except (ImportError, AttributeError, ValueError, OSError, RuntimeError):
         pass  # no such signals here, or no standard error
+
+
+def write_stacks(*_: object) -> None:
+    """Write the stacks of all threads to the standard error; the rank must not notice an error."""
+    try:
+        import faulthandler
+
+        faulthandler.dump_traceback(2, all_threads=True)
+    except Exception:
+        pass
 
 
 def _watch_collectives(done: str | None) -> None:
@@ -208,7 +226,7 @@ def _begin_flight(module: Any, done: str) -> None:
     global _flight
     try:
         _flight = _beside("flight_recorder").Flight(os.path.splitext(done)[0], module)
-        _flight.listen()
+        _flight.listen(write_stacks)
     except Exception:
         pass  # the record of collectives is left out then
 

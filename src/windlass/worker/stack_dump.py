@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker import process
-from windlass.worker.flight_recorder import ANSWER, ASK
+from windlass.worker.flight_recorder import ANSWER, ASK, STACKS
 from windlass.worker.protocol import RankStack
-from windlass.worker.rank import STACK_SIGNAL
+from windlass.worker.rank import FORCED_STACK_SIGNAL, STACK_SIGNAL
 
 if TYPE_CHECKING:
     from windlass.worker.ranks import Rank
@@ -20,44 +20,63 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 1.0
 QUIET_SECONDS = 0.05
 MAX_STACK_CHARS = 16_384
+_BEGUN = b" (most recent call first):"
 _WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
 
 
 def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[RankStack, ...]:
     """Where each live rank is now. What it writes is in its log too.
 
-    Takes a tenth of a second; a second where a rank does not answer.
+    Takes a tenth of a second; a second where a rank does not answer, and another one where native code holds its GIL.
     """
     for rank in ranks:
         drain(rank)
     before = {rank.number: rank.capture.length for rank in ranks}
-    asked = [rank for rank in ranks if _answers(rank.pid) and process.send(rank.pid, STACK_SIGNAL)]
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    lengths, changed_at = dict(before), time.monotonic()
-    while asked and time.monotonic() < give_up:
-        time.sleep(0.01)
-        for rank in asked:
-            drain(rank)
-        now = {rank.number: rank.capture.length for rank in ranks}
-        if now != lengths:
-            lengths, changed_at = now, time.monotonic()
-            continue
-        answered = all(now[rank.number] > before[rank.number] for rank in asked)
-        if answered and time.monotonic() - changed_at >= QUIET_SECONDS:
-            break
-    flights = take_flights([rank.base for rank in ranks if ask_flight(rank.base)])  # after: it wakes a thread
+    listening = [rank for rank in ranks if ask_flight(rank.base, STACKS)]
+    asked = listening + [rank for rank in ranks if rank not in listening and _sent(rank, STACK_SIGNAL)]
+    silent = _await_stacks(asked, before, drain)
+    silent += [rank for rank in ranks if rank not in asked]
+    _await_stacks([rank for rank in silent if _sent(rank, FORCED_STACK_SIGNAL)], before, drain)
+    flights = take_flights([rank.base for rank in listening])
     found = []
     for rank in ranks:
-        written = rank.capture.length - before[rank.number]
-        text = rank.capture.last(written).decode("utf-8", "replace") if written else ""
+        text = _written(rank, before).decode("utf-8", "replace")
         line = process.stat(rank.pid)
         state = line.state if line else ""
         found.append(RankStack(rank.number, state, text[-MAX_STACK_CHARS:], flights.get(rank.base)))
     return tuple(found)
 
 
-def ask_flight(base: str) -> bool:
-    """Ask a rank for its last collectives, by where its files lie; gives whether it listens."""
+def _await_stacks(asked: list[Rank], before: dict[int, int], drain: Callable[[Rank], object]) -> list[Rank]:
+    """Wait until these ranks have written their stacks; gives those that have not."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    silent, lengths, changed_at = asked, dict(before), time.monotonic()
+    while asked and time.monotonic() < give_up:
+        time.sleep(0.01)
+        for rank in asked:
+            drain(rank)
+        now = {rank.number: rank.capture.length for rank in asked}
+        if now != lengths:
+            lengths, changed_at = now, time.monotonic()
+        silent = [rank for rank in asked if _BEGUN not in _written(rank, before)]
+        if not silent and time.monotonic() - changed_at >= QUIET_SECONDS:
+            break
+    return silent
+
+
+def _written(rank: Rank, before: dict[int, int]) -> bytes:
+    """What a rank has written since then, at most the end of it."""
+    written = rank.capture.length - before[rank.number]
+    return rank.capture.last(written) if written else b""
+
+
+def _sent(rank: Rank, number: int) -> bool:
+    """Send a signal to a rank that handles it; gives whether it does: one that does not would die of it."""
+    return _handles(rank.pid, number) and process.send(rank.pid, number)
+
+
+def ask_flight(base: str, words: bytes = b"") -> bool:
+    """Ask a rank for its last collectives, by where its files lie, and with `STACKS` for them; gives if it listens."""
     try:
         asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -66,7 +85,12 @@ def ask_flight(base: str) -> bool:
         os.unlink(base + ANSWER)  # an older one
     except OSError:
         pass
-    os.close(asked)
+    try:
+        os.write(asked, words)
+    except OSError:
+        return False  # it has ended meanwhile
+    finally:
+        os.close(asked)
     return True
 
 
@@ -119,13 +143,13 @@ def waited_in_vain(tail: str) -> bool:
     return bool(_WAITED.search(tail[-4096:]))
 
 
-def _answers(pid: int) -> bool:
-    """Whether this process handles the signal; one that does not would die of it."""
+def _handles(pid: int, number: int) -> bool:
+    """Whether this process handles a signal."""
     try:
         with open(f"/proc/{pid}/status") as file:
             for line in file:
                 if line.startswith("SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (STACK_SIGNAL - 1) & 1)
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     except (OSError, ValueError):
         pass
     return False

@@ -1,0 +1,120 @@
+"""The stacks of a rank, by real processes that `rank.py` runs: in Python code, in native code, waiting for peers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.helpers.until import until
+
+from windlass.diagnose.reading import main_stack
+from windlass.worker import flight_recorder, rank, stack_dump
+from windlass.worker.capture import Capture
+from windlass.worker.ranks import Rank
+
+THREADS = """
+import json, os, threading
+def works():
+    while True:
+        json.loads(json.dumps(list(range(50))))
+for _ in range(2):
+    threading.Thread(target=works, daemon=True).start()
+def trains():
+    os.write(1, b"ready\\n")
+    works()
+trains()
+"""
+NATIVE = """
+import ctypes, os
+read, write = os.pipe()
+def trains():
+    os.write(1, b"ready\\n")
+    ctypes.{library}(None).read(read, ctypes.create_string_buffer(1), 1)
+trains()
+"""
+WAITS = f"""
+import importlib.util, sys
+def loaded(path):
+    spec = importlib.util.spec_from_file_location("ours", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+loaded({flight_recorder.__file__!r}).Flight(sys.argv[1], None).listen(loaded({rank.__file__!r}).write_stacks)
+""" + NATIVE.format(library="CDLL")
+
+
+@contextmanager
+def started(folder: Path, script: str) -> Iterator[Rank]:
+    """A rank that has printed that it is ready, and its output until then is read."""
+    (folder / "train.py").write_text(script)
+    source, sink = os.pipe()
+    command = [sys.executable, rank.__file__, str(folder / "train.py"), str(folder / "rank-0")]
+    process = subprocess.Popen(command, stdout=sink, stderr=sink)
+    os.close(sink)
+    one = Rank(0, process.pid, Capture(source, str(folder), 0, None), str(folder / "rank-0.done"))
+    try:
+        until(lambda: b"ready" in output(one), lambda: output(one).decode())
+        yield one
+        assert process.poll() is None, "it has died of the question"
+    finally:
+        process.kill()
+        process.wait()
+        one.capture.close()
+
+
+def drain(one: Rank) -> None:
+    one.capture.drain(time.time_ns())
+
+
+def output(one: Rank) -> bytes:
+    drain(one)
+    return one.capture.last(4096)
+
+
+def functions(text: str) -> list[str]:
+    return [frame.name for frame in main_stack(text)]
+
+
+def test_a_rank_in_python_code_writes_them_itself_while_its_threads_stand_still(tmp_path: Path) -> None:
+    with started(tmp_path, THREADS) as one:
+        [found] = stack_dump.take_stacks([one], drain)
+    assert found.stack.count("(most recent call first)") == 3
+    main = found.stack[found.stack.index("Current thread") :]
+    assert "in write_stacks" in main.splitlines()[1]
+    assert "trains" in functions(found.stack)
+
+
+@pytest.mark.parametrize("library", ["CDLL", "PyDLL"], ids=["native code", "native code with the GIL"])
+def test_a_rank_that_does_not_come_to_it_is_forced(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(stack_dump, "PATIENCE_SECONDS", 0.2)
+    with started(tmp_path, NATIVE.format(library=library)) as one:
+        until(lambda: stat(one) == "S", "it does not wait")
+        found = until(lambda: stack_dump.take_stacks([one], drain)[0].stack, "no stack")
+    assert "write_stacks" not in found
+    assert functions(found)[0] == "trains"
+
+
+def test_a_rank_that_waits_for_its_peers_is_asked_by_its_second_thread(tmp_path: Path) -> None:
+    with started(tmp_path, WAITS) as one:
+        until(lambda: stack_dump.ask_flight(one.base), "it does not listen")
+        [found] = stack_dump.take_stacks([one], drain)
+    assert "in write_stacks" in found.stack[found.stack.index("Current thread") :].splitlines()[1]
+    assert functions(found.stack)[0] == "trains"
+
+
+def test_a_process_that_does_not_handle_the_signals_gets_none(tmp_path: Path) -> None:
+    with started(tmp_path, "import os, sys\nos.execv('/bin/sh', ['sh', '-c', 'echo ready; sleep 600'])") as one:
+        [found] = stack_dump.take_stacks([one], drain)
+    assert found.stack == ""
+
+
+def stat(one: Rank) -> str:
+    return Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0]
