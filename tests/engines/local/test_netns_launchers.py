@@ -61,7 +61,7 @@ class TestNetnsTorchrun(Contract):
 @pytest.mark.skipif(shutil.which("mpirun") is None and "CI" not in os.environ, reason="no mpirun")
 class TestNetnsMpi(Contract):
     way = Way(
-        "local mpi, networks", LocalEngine, plan_local, frozenset(Can),
+        "local mpi, networks", LocalEngine, plan_local, frozenset(Can) - {Can.ANY_LAUNCHER},
         {"launcher": "mpi", "start": "cold", "local": {"netns": True}}, adds=(*OF_OPEN_MPI, "NCCL_SOCKET_IFNAME"),
         differs_in=frozenset({Aspect.MEETING}),  # how ranks end, on another node too, is of the tests below
     )  # fmt: skip
