@@ -35,7 +35,6 @@ MAX_BYTES: Final = 64 << 20
 """Code before it is compressed, where objects of the cluster carry it."""
 UNFIT: Final = ("unknown field", "cannot create resource")
 """The API server's errors on an object whose version lacks a field, or that the login may not create."""
-WORKLOAD_UNFIT: Final = "way-unfit"
 MOUNTS_BY_ADMINISTRATOR: Final = (
     "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
     'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
@@ -64,8 +63,6 @@ class Cluster:
     """Whether the login may use Leases, which keep two supervisors of one run apart."""
     is_isolated: bool = True
     """Whether the login may create NetworkPolicies."""
-    unfit: str = ""
-    """Why JobSet, though installed, cannot be used: a field that its version lacks, a missing right."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
     """Labels of nodes that name a GPU type, each once."""
     secrets: frozenset[str] | None = None
@@ -309,7 +306,7 @@ def dry_run(plan: Plan) -> list[Note]:
                 return None  # what it refers to is made before it, and is not there yet
             if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
                 return Note(
-                    WORKLOAD_UNFIT, f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
+                    "way-unfit", f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
                 )
             return Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
 
