@@ -85,7 +85,8 @@ def _local_refusals(job: Job, shape: Shape) -> Iterator[Note]:
         yield _blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
                        "use fewer nodes to try the job")  # fmt: skip
     if not shape.storage.startswith(("s3://", "file:///")):
-        yield _blocker("storage-unknown", f"storage: of the target is {shape.storage}, which is no address in S3 and no folder",
+        yield _blocker("storage-unknown",
+                       f"storage: of the target is {shape.storage}, which is no address in S3 and no folder",
                        "write s3://BUCKET/PREFIX or file:///FOLDER, or leave it out")  # fmt: skip
 
 
