@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jsonschema
@@ -15,6 +15,8 @@ import pexpect
 import pytest
 from ruamel.yaml import YAML
 from tests.cli.conftest import WINDLASS, Call
+
+from windlass.spec.job import Job
 
 TRAIN = 'import torch.distributed as dist\nif __name__ == "__main__":\n    dist.init_process_group()\n'
 
@@ -154,7 +156,12 @@ def test_bash_accepts_the_script(windlass: Call) -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
 
 
-def test_bash_really_completes(windlass: Call, environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_bash_really_completes(
+    windlass: Call, environ: Mapping[str, str], tmp_path: Path, recorded: Callable[..., str]
+) -> None:
+    run = recorded(Job(name="words", command=["true"]), 0)
+    Path("folder").mkdir()
+    Path("my job.yaml").touch()
     programs = tmp_path / "bin"
     programs.mkdir()
     command = programs / "windlass"
@@ -179,9 +186,20 @@ def test_bash_really_completes(windlass: Call, environ: Mapping[str, str], tmp_p
         shell.send(f"{typed}\t")
         shell.expect(re.escape(typed + completed))
         shell.sendcontrol("u")
-    shell.send("windlass run jo\t")
-    shell.expect(re.escape("windlass run job.yaml"))
-    shell.sendcontrol("u")
+    for typed, completed in (
+        ("windlass run jo", "b.yaml "),
+        ("windlass run my\\ jo", "b.yaml "),
+        ("windlass ps --on=lo", "cal "),
+        ("windlass run --set sta", "rt="),
+        ("windlass run --set start=c", "old "),
+        ("windlass cp my", "\\ job.yaml "),
+        ("windlass cp word", f"{run.removeprefix('word')}:"),
+        (f"windlass cp {run}:o", "utput/"),
+        (f"windlass cp {run}:output/ fol", "der/"),
+    ):
+        shell.send(f"{typed}\t|")  # the bar shows whether there is a space
+        shell.expect(re.escape(f"{typed}{completed}|"))
+        shell.sendcontrol("u")
     shell.sendline("exit")
     shell.expect(pexpect.EOF)
     shell.close()

@@ -14,6 +14,36 @@ INSTALL = {
     "zsh": "windlass completion zsh > ~/.zfunc/_windlass     (with fpath+=~/.zfunc before compinit in ~/.zshrc)",
     "fish": "windlass completion fish > ~/.config/fish/completions/windlass.fish",
 }
+BASH = r"""_windlass_completion() {
+    local line=${COMP_LINE:0:COMP_POINT} files= item
+    # To bash, RUN:PATH are three words, of which it replaces the last: `word` is all of it, `kept` what it leaves.
+    local word=${line##*[[:space:]]} kept=
+    [[ $line == *[\\\'\"]* ]] && word=${COMP_WORDS[COMP_CWORD]}
+    [[ $COMP_WORDBREAKS == *:* ]] && kept=${word%"${word##*[:=]}"}
+    COMPREPLY=()
+    while IFS= read -r item; do
+        case ${item%%,*} in
+            file) files=-f ;;
+            dir) files=-d ;;
+            plain) item=${item#*,} item=${item%%$'\t'*}
+                   COMPREPLY+=("${item#"$kept"}") ;;
+        esac
+    done < <(env COMP_WORDS="$line" COMP_CWORD="$word" _WINDLASS_COMPLETE=fish_complete "$1")
+    if [[ $files && ${#COMPREPLY[@]} == 0 ]]; then
+        compopt -o default
+    elif [[ $files ]]; then
+        while IFS= read -r item; do
+            [[ -d $item ]] && item+=/
+            COMPREPLY+=("$(printf %q "${item#"$kept"}")")
+        done < <(compgen $files -- "$word")
+    fi
+    [[ ${COMPREPLY[0]} == *[:/=] ]] && compopt -o nospace
+    return 0
+}
+
+complete -o nosort -F _windlass_completion windlass
+"""
+"""Click's own script completes no word with a colon, and no file where there are other words."""
 
 
 @click.command()
@@ -33,7 +63,8 @@ def completion(shell: str) -> int:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(cli, {}, "windlass", VARIABLE).source())
+    script = BASH if shell == "bash" else found(cli, {}, "windlass", VARIABLE).source()
+    click.echo(script.replace('string split ","', 'string split --max 1 ","'))  # help texts have commas too
     if sys.stdout.isatty():
         click.echo(f"# To install it: {INSTALL[shell]}", err=True)
     return 0
