@@ -60,6 +60,9 @@ def test_little_space_is_a_warning_and_none_a_failure(context: Context, monkeypa
 def test_a_good_record_is_counted_and_left_as_it_is(context: Context) -> None:
     Store(context.home).close()
     assert one(checks._record(context)).found.endswith("WAL; 0 runs")
+    with context.store() as store:
+        store.create("digits-1", name="digits", target="local", output_dir="/x", plan="{}", time=0.0).close()
+    assert one(checks._record(context)).found.endswith("WAL; 1 run")
     assert not [path for path in context.home.iterdir() if path.name.startswith("tmp")]
 
 

@@ -99,7 +99,7 @@ def _record(context: Context) -> Result:
         except sqlite3.DatabaseError as error:
             state, many = str(error), 0
     if state == "ok":
-        return "ok", f"SQLite {version}, WAL; {many} runs", ""
+        return "ok", f"SQLite {version}, WAL; {many} {'run' if many == 1 else 'runs'}", ""
     return "fail", f"{path} is damaged: {state}", f"move it away: mv {path} {path}.damaged"
 
 
