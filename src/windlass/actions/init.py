@@ -34,8 +34,10 @@ _IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
     ("jax", ("jax.distributed",)),
     ("plain", ("ray",)),  # it starts its workers itself, also those of torch
     ("torchrun", ("torch.distributed", "torch.nn.parallel", "lightning", "pytorch_lightning", "transformers",
-                  "accelerate", "deepspeed", "torchtitan", "composer", "windlass.train")),
-    ("plain", ("ultralytics", "tensorflow", "keras", "jax", "xgboost", "lightgbm", "sklearn", "catboost")),
+                  "accelerate", "deepspeed", "torchtitan", "composer")),
+    # A script of one rank uses windlass.train too, and several ranks would each train all of it.
+    ("plain", ("ultralytics", "tensorflow", "keras", "jax", "xgboost", "lightgbm", "sklearn", "catboost",
+               "windlass.train")),
 )  # fmt: skip
 """What a script imports says who starts its ranks; the first match counts."""
 
