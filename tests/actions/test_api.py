@@ -44,7 +44,7 @@ def test_a_run_is_followed_event_by_event_and_ends_with_its_status(context: Cont
 
 def test_awaiting_a_run_lets_other_tasks_go_on(context: Context) -> None:
     async def both() -> tuple[windlass.Status, windlass.Status]:
-        first = windlass.run(job("sleep", "0.2"), context=context)
+        first = await asyncio.to_thread(windlass.run, job("sleep", "0.2"), context=context)
         second = windlass.run(job("sleep", "0.2"), context=context)
         return await asyncio.gather(_wait(first), _wait(second))
 
