@@ -162,3 +162,10 @@ def test_the_example_of_the_guide_holds(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(page.read_text().split("```python\n")[1].split("```")[0], names)
     names["test_a_failure_names_the_first_cause"](tmp_path)
+
+
+def test_the_test_in_the_guide_passes(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/test-your-program.md").read_text()
+    names: dict[str, Any] = {}
+    exec(guide.partition("```python\n")[2].partition("```")[0], names)
+    names["test_a_failure_names_the_first_cause"](tmp_path)
