@@ -1,4 +1,4 @@
-"""The Python API has the power of the command line: run, follow, await, stop, remove."""
+"""The Python API does with runs what the command line does: run, follow, await, stop, remove."""
 
 from __future__ import annotations
 
