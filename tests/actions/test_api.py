@@ -217,6 +217,16 @@ def test_ranks_receive_the_stop_of_a_program_that_blocks_signals(context: Contex
     assert run.wait(check=False).exit_code == 7
 
 
+def test_a_run_that_a_rank_starts_has_none_of_the_variables_of_that_rank(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_RUN_ID", "outer-7f3k2")
+    monkeypatch.setenv("RANK", "1")
+    run = windlass.run(job("bash", "-c", "echo ${RANK-none} $WINDLASS_RUN_ID"), context=context)
+    run.wait()
+    assert [line.text for line in run.logs()] == [f"none {run.id}"]
+
+
 def test_a_task_that_gives_up_waiting_leaves_the_run_and_no_thread(context: Context) -> None:
     before = set(threading.enumerate())
     run = windlass.run(job("sleep", "60"), context=context)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from windlass.engines.base import POLL_SECONDS, Engine, reopen
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
+from windlass.plan.environment import outside_of_runs
 from windlass.plan.plan import Plan
 from windlass.runs import crash
 from windlass.runs.events import Json, SupervisorRestarted
@@ -241,7 +242,7 @@ class SupervisedEngine(Engine):
         try:
             popen = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
-                pass_fds=[writer.lock],
+                pass_fds=[writer.lock], env=outside_of_runs(os.environ),
             )  # fmt: skip
         finally:
             os.close(log)

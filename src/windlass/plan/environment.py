@@ -33,8 +33,24 @@ RANK_NUMBERS: Final = ("WINDLASS_RANK", "WINDLASS_LOCAL_RANK", "WINDLASS_NODE_RA
 """What each rank has of its own whatever its launcher is; arguments may name them: see `arguments.py`."""
 OF_TORCH: Final = frozenset(("torchrun", "pytorch", "mpi"))
 """Launchers whose ranks find the variables of torchrun."""
+_OF_A_RUN: Final = re.compile(
+    r"WINDLASS_(?!(HOME|MACHINE)$).*|(LOCAL_|NODE_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|TORCH_NCCL_ASYNC_ERROR_HANDLING|TF_CONFIG|OMPI_COMM_.*|OMPI_MCA_orte_hnp_uri"
+    r"|PMIX_.*|JAX_(COORDINATOR_ADDRESS|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)|KUBEFLOW_TRAINER_SERVER_(URL|TOKEN)"
+)
+"""Variables that a rank has of its run and of its launcher."""
 RANK_PORT: Final = 21000
 """The first of the ports at which ranks listen that have a network of their own: below those that kernels assign."""
+
+
+def outside_of_runs(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment of a process without what a run has set, where it is a rank or was started by one.
+
+    A run that it starts must find neither its peers nor its checkpoints in it.
+    """
+    if "WINDLASS_RUN_ID" not in environ:
+        return environ
+    return {name: value for name, value in environ.items() if not _OF_A_RUN.fullmatch(name)}
 
 
 def needs_rank_ports(launcher: str) -> bool:

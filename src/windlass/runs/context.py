@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from windlass.plan.environment import outside_of_runs
 from windlass.runs.machine import this_machine
 from windlass.runs.store import Store, default_home
 
@@ -51,4 +52,4 @@ def here() -> Context:
         cwd = Path.cwd()
     except FileNotFoundError:
         cwd = Path(os.environ.get("PWD", "/"))
-    return Context(os.environ, cwd, say=lambda line: print(line, file=sys.stderr))
+    return Context(outside_of_runs(os.environ), cwd, say=lambda line: print(line, file=sys.stderr))
