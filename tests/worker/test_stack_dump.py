@@ -16,6 +16,7 @@ from tests.helpers.until import until
 from windlass.diagnose.reading import main_stack
 from windlass.worker import flight_recorder, rank, stack_dump
 from windlass.worker.capture import Capture
+from windlass.worker.protocol import RankStack
 from windlass.worker.ranks import Rank
 
 THREADS = """
@@ -23,11 +24,13 @@ import json, os, threading
 def works():
     while True:
         json.loads(json.dumps(list(range(50))))
-for _ in range(2):
-    threading.Thread(target=works, daemon=True).start()
+threads = [threading.Thread(target=works, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+read, write = os.pipe()
 def trains():
     os.write(1, b"ready\\n")
-    works()
+    {does}
 trains()
 """
 NATIVE = """
@@ -79,7 +82,12 @@ def output(one: Rank) -> bytes:
 
 def own(text: str) -> str:
     """The stacks, where a thread of the rank has written them, and not the fault handler by itself."""
-    return text if "in write_stacks" in text[text.index("Current thread") :].splitlines()[1] else ""
+    return text if "in write_stacks" in text else ""
+
+
+def forced(stacks: tuple[RankStack, ...]) -> tuple[RankStack, ...]:
+    """The stacks, where the fault handler has written them."""
+    return () if own(stacks[0].stack) else stacks
 
 
 def functions(text: str) -> list[str]:
@@ -87,7 +95,7 @@ def functions(text: str) -> list[str]:
 
 
 def test_a_rank_in_python_code_writes_them_itself_while_its_threads_stand_still(tmp_path: Path) -> None:
-    with started(tmp_path, THREADS) as one:
+    with started(tmp_path, THREADS.format(does="works()")) as one:
         [found] = stack_dump.take_stacks([one], drain)
     assert found.stack.count("(most recent call first)") == 3
     assert own(found.stack)
@@ -104,6 +112,17 @@ def test_a_rank_that_does_not_come_to_it_is_forced(
         found = until(lambda: stack_dump.take_stacks([one], drain)[0].stack, "no stack")
     assert "write_stacks" not in found
     assert functions(found)[0] == "trains"
+
+
+@pytest.mark.parametrize("does", ["threads[0].join()", "os.read(read, 1)"])
+def test_of_a_rank_that_waits_no_thread_is_read_that_runs(
+    does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(stack_dump, "PATIENCE_SECONDS", 0.2)
+    with started(tmp_path, THREADS.format(does=does)) as one:
+        [found] = until(lambda: forced(stack_dump.take_stacks([one], drain)), "it was not forced")
+    assert found.stack.count("(most recent call first)") == 1
+    assert "trains" in functions(found.stack)
 
 
 def test_a_rank_that_waits_for_its_peers_is_asked_by_its_second_thread(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ try:
     STACK_SIGNAL = _signal.SIGRTMIN + 5
     """At this signal a rank writes the stacks of all its threads to its standard error, once its main thread can."""
     FORCED_STACK_SIGNAL = _signal.SIGRTMIN + 6
-    """At this one it does so at once, which may crash it while another of its threads runs Python code."""
+    """At this one it writes the stack of its main thread at once."""
 except (ImportError, AttributeError):
     STACK_SIGNAL = FORCED_STACK_SIGNAL = 0
 
@@ -109,13 +109,13 @@ def end(code: int, done: str | None) -> None:
 def _answer_stack_signals() -> None:
     """One is answered by Python code, between two instructions of the script, while all other threads stand still.
 
-    The other is answered by the C handler of faulthandler, which needs no lock: it works while native code holds the
-    GIL. It also reads frames that another thread makes and frees at the moment.
+    The other is answered by the C handler of faulthandler, which needs no lock: it works while the main thread waits in
+    a call, or native code holds the GIL. Of other threads it would read frames that they make and free at the moment.
     """
     try:
         import faulthandler
 
-        faulthandler.register(FORCED_STACK_SIGNAL, all_threads=True, chain=False)
+        faulthandler.register(FORCED_STACK_SIGNAL, all_threads=False, chain=False)
         _signal.signal(STACK_SIGNAL, write_stacks)
         _signal.siginterrupt(STACK_SIGNAL, False)  # native code may not expect that a call is interrupted
     except (ImportError, AttributeError, ValueError, OSError, RuntimeError):
@@ -123,7 +123,7 @@ def _answer_stack_signals() -> None:
 
 
 def write_stacks(*_: object) -> None:
-    """Write the stacks of all threads to the standard error; the rank must not notice an error."""
+    """Write the stacks of all threads to the standard error. Errors are ignored."""
     try:
         import faulthandler
 

@@ -27,7 +27,7 @@ _WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
 def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[RankStack, ...]:
     """Where each live rank is now. What it writes is in its log too.
 
-    Takes a tenth of a second; a second where a rank does not answer, and another one where native code holds its GIL.
+    Takes a tenth of a second; a second where a rank does not answer, and another one where it cannot be forced either.
     """
     for rank in ranks:
         drain(rank)
