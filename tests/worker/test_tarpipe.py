@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.users import as_other_user, open_folder
 
-from windlass.worker import outputs, tarpipe
+from windlass.worker import tarpipe
 
 
 def stream(*members: tuple[str, bytes | str | None]) -> io.BytesIO:
@@ -209,13 +209,25 @@ def test_what_is_neither_file_nor_folder_in_a_folder_is_left_out_by_its_name(tmp
     assert (again.files, again.left_out) == (0, ["a: something else is there"])
 
 
-def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() -> None:
-    with open_folder() as source:
-        (source / "a").write_text("a")
-        (source / "shut").mkdir(mode=0o700)
-        for read in (lambda: tarpipe.send(str(source), io.BytesIO()), lambda: outputs.digest(str(source))):
-            raised = as_other_user(read)
-            assert (raised.partition(":")[0], f"{source}/shut" in raised) == ("PermissionError", True)
+def test_a_folder_that_cannot_be_read_is_left_out_by_its_name_and_refused_by_itself() -> None:
+    with open_folder() as folder:
+        (folder / "of" / "shut").mkdir(parents=True)
+        (folder / "of" / "shut").chmod(0o700)
+        (folder / "of" / "a").write_text("a")
+        (folder / "sent").touch()
+        (folder / "sent").chmod(0o666)
+
+        def send(name: str) -> None:
+            with (folder / "sent").open("wb") as file:
+                tarpipe.send(str(folder / name), file)
+
+        assert as_other_user(lambda: send("of")) == ""
+        with (folder / "sent").open("rb") as file:
+            found = tarpipe.receive(file, str(folder / "into"), "x")
+        assert ((folder / "into" / "a").read_text(), found.files, found.left_out) == (
+            "a", 1, ["shut: Permission denied"],
+        )  # fmt: skip
+        assert as_other_user(lambda: send("of/shut")).startswith("PermissionError: ")
 
 
 def test_a_stream_that_breaks_off_leaves_no_half_file(tmp_path: Path) -> None:

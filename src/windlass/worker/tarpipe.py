@@ -20,6 +20,8 @@ ROOT = "root"
 BUFFER_BYTES = 1 << 20
 ODD = "neither a file nor a folder"
 """What is said of a socket, pipe or device."""
+UNREAD = "WINDLASS.unread"
+"""Field of the entry of a folder that cannot be read: why."""
 
 
 class Received:
@@ -40,32 +42,41 @@ class Received:
 
 
 def send(path: str, out: IO[bytes]) -> None:
-    """Write what is at `path` to `out`. Raises OSError."""
+    """Write what is at `path` to `out`; of a folder in it that cannot be read, why it is left out. Raises OSError."""
     path = os.path.realpath(path)  # a link that a person names stands for what it leads to
     if is_odd(path):
         raise OSError(errno.EINVAL, ODD, path)
     with tarfile.open(fileobj=out, mode="w|", bufsize=BUFFER_BYTES, format=tarfile.PAX_FORMAT) as tar:
         _add(tar, path, ROOT)
         if os.path.isdir(path):
-            for folder, folders, files in os.walk(path, onerror=refuse_unreadable):
+
+            def leave_out(error: OSError) -> None:
+                if error.filename == path:
+                    raise error
+                if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
+                    info = _without_content(os.path.join(ROOT, os.path.relpath(error.filename, path)))
+                    info.pax_headers = {UNREAD: str(error.strerror)}
+                    tar.addfile(info)
+
+            for folder, folders, files in os.walk(path, onerror=leave_out):
                 folders.sort()
                 base = os.path.join(ROOT, os.path.relpath(folder, path))
                 for name in sorted([*folders, *files]):
                     _add(tar, os.path.join(folder, name), os.path.normpath(os.path.join(base, name)))
 
 
-def refuse_unreadable(error: OSError) -> None:
-    """Raise what `os.walk` passes over: a folder that cannot be read is not empty. One that was removed is."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
+def _without_content(name: str) -> tarfile.TarInfo:
+    """An entry that the receiver leaves out, by its name."""
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.FIFOTYPE
+    return info
 
 
 def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
     setattr(tar, "inodes", {})  # noqa: B010 - what has two names is sent twice: receivers make no hard links
     info = tar.gettarinfo(path, name)
     if info is None or not (info.isreg() or info.isdir() or info.issym()):
-        info = tarfile.TarInfo(name)  # a socket or device has no content: the receiver leaves it out by its name
-        info.type = tarfile.FIFOTYPE
+        info = _without_content(name)  # a socket or device
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     if info.isreg():
@@ -109,7 +120,7 @@ def receive(
             elif member.issym():
                 links.append((parts, member.linkname, member.name))
             else:
-                found.leave_out(member.name, "neither file, folder nor link")
+                found.leave_out(member.name, member.pax_headers.get(UNREAD, "neither file, folder nor link"))
         if not links and not found.files and not found.left_out and not os.path.isdir(into):
             raise tarfile.ReadError("nothing has come")
     for parts, target, shown in links:  # last of all, so that nothing is written through one

@@ -20,7 +20,7 @@ from windlass.engines.sagemaker.twin.transfer import Transfers, below, folder_ad
 from windlass.storage.address import Address
 from windlass.storage.folder import Folder
 from windlass.storage.place import system_errors
-from windlass.worker.tarpipe import leads_out, refuse_unreadable
+from windlass.worker.tarpipe import leads_out
 
 MODEL, DATA = "model", "output/data"
 """Below /opt/ml."""
@@ -146,7 +146,11 @@ def _problem(info: tarfile.TarInfo | None, name: str) -> str:
 
 def _walk(folder: Path) -> Iterator[str]:
     """The names of all that is below a folder, a folder before what is in it. Raises OSError."""
-    for at, folders, files in os.walk(folder, onerror=refuse_unreadable):
+
+    def refuse(error: OSError) -> None:
+        raise error  # a folder that cannot be read is not empty
+
+    for at, folders, files in os.walk(folder, onerror=refuse):
         folders.sort()
         for name in sorted([*folders, *files]):
             yield os.path.relpath(os.path.join(at, name), folder)  # noqa: PTH118 - as os.walk gives it
