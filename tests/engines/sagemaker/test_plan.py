@@ -85,8 +85,8 @@ def test_a_rank_is_started_for_each_gpu_of_the_type() -> None:
     ("kind", "gpus"),
     [
         ("ml.g5.xlarge", 1), ("ml.g5.48xlarge", 8), ("ml.p4d.24xlarge", 8), ("ml.g4dn.metal", 8), ("ml.m5.xlarge", 0),
-        ("ml.m99.xlarge", 0), ("ml.p9.xlarge", None), ("ml.trn1.2xlarge", None), ("ml.trn2u.48xlarge", None),
-        ("local", None),
+        ("ml.p3.8xlarge", 4), ("ml.m99.xlarge", 0), ("ml.p9.xlarge", None), ("ml.trn1.2xlarge", None),
+        ("ml.trn2u.48xlarge", None), ("local", None),
     ],
 )  # fmt: skip
 def test_gpus_of_instance_types(kind: str, gpus: int | None) -> None:

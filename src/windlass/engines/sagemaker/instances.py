@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from windlass.pricing.instances import instance_type
+
+OLD_GPUS: Final = {"p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8}
+"""Of types that EC2 no longer lists, and SageMaker still starts."""
 
 
 def num_gpus(kind: str) -> int | None:
@@ -12,4 +17,6 @@ def num_gpus(kind: str) -> int | None:
         return None
     if (found := instance_type(kind)) is not None:
         return found.gpus
+    if plain in OLD_GPUS:
+        return OLD_GPUS[plain]
     return None if plain.startswith(("g", "p")) else 0
