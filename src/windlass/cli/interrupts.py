@@ -113,8 +113,8 @@ def _handled(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) ->
 
     A signal that the caller has this process ignore, as nohup and shells do for what runs in the background, stays so.
     """
-    heard = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
-    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
+    handled = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in handled.items()}
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from windlass.errors import StoreError
 
 JOURNALS: Final = ("-wal", "-journal")
-"""Files beside a record: what is not in it yet, or has to be undone in it."""
+"""Files beside a record: a WAL that is not merged into it yet, or the journal of a change that was broken off."""
 NEEDS_FILES: Final = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
