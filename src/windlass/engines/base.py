@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -197,8 +198,12 @@ class Engine:
         return cls(store)
 
     def reconnected(self, store: Store) -> Engine:
-        """The same engine with another connection to the records, for another thread or process."""
-        return self.connect(store)
+        """The same engine, and what it knows of its target, with another connection to the records: for another thread
+        or a forked process.
+        """
+        engine = copy.copy(self)
+        engine.store = store
+        return engine
 
     @classmethod
     def make_plan(cls, job: Job, target: Any, run_id: str, base: Path, context: Context) -> Plan:

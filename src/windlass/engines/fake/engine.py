@@ -87,12 +87,6 @@ class FakeEngine(SupervisedEngine):
         self._clocks: dict[str, ThreadClock] = {}
         """Of the supervisors in this process, by run."""
 
-    def reconnected(self, store: Store) -> FakeEngine:
-        """See `Engine`: with the same function for its ranks."""
-        engine = FakeEngine(store, self._play)
-        engine._clocks = self._clocks
-        return engine
-
     def plan(self, job: Job, run_id: str) -> Plan:
         """The plan of a run."""
         return plan(job, FakeTarget(), str(self.store.home), run_id)

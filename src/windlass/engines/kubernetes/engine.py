@@ -5,6 +5,8 @@ keep training without a supervisor; its decisions, such as a restart, wait until
 from __future__ import annotations
 
 import contextlib
+import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +23,7 @@ from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
-from windlass.runs.store import RunWriter
+from windlass.runs.store import RunWriter, Store
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
@@ -341,10 +343,16 @@ class KubernetesEngine(SupervisedEngine):
         if writer.status.supervisor != CLUSTER:
             super()._start_supervisor(writer)
 
+    def reconnected(self, store: Store) -> KubernetesEngine:
+        """See `Engine`; connections to clusters are kept, but not those that a parent process has made."""
+        engine = copy.copy(self)
+        engine.store, engine._supervised = store, self._in_cluster.reconnected(store)
+        return engine
+
     @property
     def _in_cluster(self) -> ClusterSupervised:
         """The runs that are supervised in their clusters; made when the first one is used."""
-        if self._supervised is None:
+        if self._supervised is None or self._supervised.pid != os.getpid():
             from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 
             self._supervised = ClusterSupervised(self.store, self._clock)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
 
+from windlass.actions.api import Run
 from windlass.engines.kubernetes import expiry, labels, layout
 from windlass.engines.kubernetes.api.client import PLURALS, Client
 from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, SKEW_SECONDS
@@ -94,6 +95,21 @@ def test_a_look_brings_what_the_supervisor_has_recorded(scene: Scene) -> None:
     assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
     [state] = scene.engine.states([scene.store.status(RUN)], time.time())
     assert not state.stale
+
+
+def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(runs, "REFRESH_SECONDS", 600.0)
+    scene.write(AttemptStarted(1, 2))
+    run = Run(RUN, scene.engine)
+    assert run.status.phase is Phase.STARTING
+    before = len(scene.server.requests)
+    assert [run.status.phase for _ in range(3)] == [Phase.STARTING] * 3
+    assert len(scene.server.requests) == before
+    known = scene.engine._in_cluster
+    monkeypatch.setattr(known, "pid", 0)  # as in a forked process
+    assert scene.engine.reconnected(scene.store)._in_cluster.client(RUN) is not known.client(RUN)
 
 
 def test_a_list_asks_only_for_runs_that_have_not_ended(scene: Scene) -> None:

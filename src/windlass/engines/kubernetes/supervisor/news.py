@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -48,6 +49,12 @@ class NewsReader:
         self._clients: dict[Place, Client] = {}
         self._imported: set[str] = set()
         """Runs whose plan is of another machine."""
+
+    def reconnected(self, store: Store) -> NewsReader:
+        """The same clients, with another connection to the records."""
+        found = copy.copy(self)
+        found._store = store
+        return found
 
     def read(self, statuses: Sequence[Status]) -> dict[str, News | WindlassError]:
         """News of these runs, or why there is none; a removal is reported only where two requests find it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import tempfile
 import time
@@ -63,6 +64,8 @@ class ClusterSupervised:
     """The runs of this store that are supervised in their clusters."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self.pid = os.getpid()
+        """Of the process whose connections are used."""
         self._store = store
         self._clock = clock
         self._reader = NewsReader(store, clock)
@@ -78,6 +81,12 @@ class ClusterSupervised:
         """Runs that are no longer in the cluster."""
         self._leases: dict[str, Lease] = {}
         """Of runs that this process ends, since no supervisor acts for them."""
+
+    def reconnected(self, store: Store) -> ClusterSupervised:
+        """The same runs and connections to clusters, with another connection to the records, for another thread."""
+        found = copy.copy(self)
+        found._store, found._reader = store, self._reader.reconnected(store)
+        return found
 
     # -- start --------------------------------------------------------------------------------------------------------
 
