@@ -65,6 +65,8 @@ class Catcher:
         self.made.append(found)
         return {**manifest, "metadata": {**manifest["metadata"], "uid": "0"}}
 
+    create_if_absent = create
+
     def find(self, *_: object, **__: object) -> dict[str, Any]:
         return {"items": []}
 
