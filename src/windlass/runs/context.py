@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from windlass.plan.environment import outside_of_runs
 from windlass.runs.machine import this_machine
 from windlass.runs.store import Store, default_home
 
@@ -52,4 +51,9 @@ def here() -> Context:
         cwd = Path.cwd()
     except FileNotFoundError:
         cwd = Path(os.environ.get("PWD", "/"))
-    return Context(outside_of_runs(os.environ), cwd, say=lambda line: print(line, file=sys.stderr))
+    environ: Mapping[str, str] = os.environ
+    if "WINDLASS_RUN_ID" in environ:  # no other command needs the module
+        from windlass.plan.environment import outside_of_runs
+
+        environ = outside_of_runs(environ)
+    return Context(environ, cwd, say=lambda line: print(line, file=sys.stderr))
