@@ -27,7 +27,7 @@ class Note:
     message: str
     """What was asked and what was found."""
     fix: str
-    """What to do about it; empty where nothing is to be done."""
+    """What the user can do about it; empty where there is nothing to do."""
     blocks: bool = False
     """Whether the plan cannot be carried out as it is."""
 

@@ -6,7 +6,7 @@ import io
 
 
 class RangedFile(io.RawIOBase):
-    """A file of `_size` bytes, of which the next read begins at `_at`."""
+    """A file of `_size` bytes that is read by ranges. A subclass reads from position `_at` on, and advances it."""
 
     def __init__(self, size: int) -> None:
         self._size, self._at = size, 0
@@ -29,5 +29,5 @@ class RangedFile(io.RawIOBase):
         return self._at
 
     def _end_of(self, length: int) -> int:
-        """Where a read of `length` bytes ends, all of them below 0."""
+        """Where a read of `length` bytes ends; a negative `length` reads to the end of the file."""
         return self._size if length < 0 else min(self._size, self._at + length)
