@@ -85,10 +85,10 @@ def kill_session(session: int) -> None:
 
 
 def send(pid: int, number: int) -> bool:
-    """Signal a process that may be gone already."""
+    """Signal a process that may be gone already, or another user's: what a script starts by `sudo` is root's."""
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True
 
@@ -152,8 +152,8 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
                 continue
         except ChildProcessError:
             return
-        for pid in children(me):
-            send(pid, signal.SIGKILL)
+        if not any([send(pid, signal.SIGKILL) for pid in children(me)]):
+            return  # only processes of other users are left
         time.sleep(0.002)
 
 

@@ -1,0 +1,69 @@
+"""Processes are signalled and ended, also beside those of another user, such as what a script starts by `sudo`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.helpers.users import OTHER, as_other_user
+
+from windlass.worker import process
+
+SESSION = f"""
+import os, signal
+child = os.fork()
+if not child:
+    os.setuid({OTHER})
+    signal.pause()
+print("begun", flush=True)
+os.waitpid(child, 0)
+print("child ended", flush=True)
+signal.pause()
+"""
+"""A session of root's process and one of another user."""
+PARENT = f"""
+import os, signal
+from windlass.worker import process
+child = os.fork()
+if not child:
+    os.close(1)
+    signal.pause()
+os.setuid({OTHER})
+process.end_descendants(patience_seconds=3600)
+print(child)
+"""
+"""A user's process whose child is root's."""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+
+
+def test_a_process_of_another_user_is_not_signalled() -> None:
+    def call() -> None:
+        assert not process.send(os.getppid(), 0)
+
+    assert as_other_user(call) == ""
+
+
+def test_the_rest_of_a_session_is_killed_where_one_process_is_another_users() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SESSION], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as leader:
+        assert leader.stdout is not None
+        assert leader.stdout.readline() == "begun\n"
+        try:
+            assert as_other_user(lambda: process.kill_session(leader.pid)) == ""
+            assert leader.stdout.readline() == "child ended\n"
+        finally:
+            process.kill_session(leader.pid)
+
+
+def test_children_of_another_user_are_not_waited_for() -> None:
+    # Of the session, so that what is left can be ended by this test.
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        child = parent.stdout.readline().strip()
+        process.kill_session(parent.pid)
+    assert child.isdigit()
