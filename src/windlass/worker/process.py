@@ -152,7 +152,8 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
                 continue
         except ChildProcessError:
             return
-        if not any([send(pid, signal.SIGKILL) for pid in children(me)]):
+        signalled = [send(pid, signal.SIGKILL) for pid in children(me)]
+        if not any(signalled):
             return  # only processes of other users are left
         time.sleep(0.002)
 
