@@ -14,7 +14,17 @@ from tests.helpers.until import until
 
 from windlass.engines.sagemaker.attempt import JobAttempt
 from windlass.engines.sagemaker.service import Description, LogPage, Request
-from windlass.worker.protocol import NodeEnded, NodeSpec, NodeWarning, RankSpec, WorkerFailed
+from windlass.supervise.backend import Intent
+from windlass.worker.protocol import (
+    NodeEnded,
+    NodeEvent,
+    NodeSpec,
+    NodeWarning,
+    RankChanged,
+    RankFailing,
+    RankSpec,
+    WorkerFailed,
+)
 
 
 class LaggingService:
@@ -26,8 +36,8 @@ class LaggingService:
     def __init__(self) -> None:
         self.job: Description = {"TrainingJobStatus": "InProgress", "SecondaryStatus": "Training"}
         self.lines: dict[str, list[str]] = {}
-        """By host."""
-        self.num_turns = 0
+        """By host, or by host and start."""
+        self.num_turns = self.num_stops = 0
 
     def fail(self, reason: str) -> None:
         """End the job."""
@@ -41,7 +51,8 @@ class LaggingService:
         self.num_turns += 1
         return self.job
 
-    def stop(self, name: str) -> None: ...
+    def stop(self, name: str) -> None:
+        self.num_stops += 1
 
     def delete(self, name: str) -> None: ...
 
@@ -56,7 +67,7 @@ class LaggingService:
     def close(self) -> None: ...
 
 
-def last(event: NodeEnded | WorkerFailed) -> str:
+def last(event: NodeEvent) -> str:
     """A line of a host's log with an event."""
     return f"[n] {json.dumps(event.to_json())}"
 
@@ -107,3 +118,29 @@ def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService,
     assert not attempt.all_read
     service.lines["algo-1"].append(last(WorkerFailed(time.time(), "no archive")))
     until(lambda: attempt.all_read, seconds=10)
+
+
+def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(
+    service: LaggingService, attempt: JobAttempt
+) -> None:
+    """A stop would end the job before the host of that rank has reported its exit code."""
+    first, second = attempt.nodes
+    began = [last(RankChanged(1.0, rank, pid=7)) for rank in range(2)]
+    service.lines = {f"algo-{place + 1}-1": [began[place]] for place in range(2)}
+    until(lambda: list(first.news()))
+    until(lambda: list(second.news()))
+    # Lines of the time of the last one are those that were read.
+    service.lines["algo-1-2"] = [began[0], last(RankFailing(2.0, 0))]
+    service.lines["algo-2-2"] = [began[1], began[1]]
+    until(lambda: all(len(attempt_starts(node.path("starts"))) == 2 for node in attempt.nodes))
+    until(lambda: any(isinstance(event, RankFailing) for event in first.news()))
+    until(lambda: list(second.news()))
+    attempt.send(Intent.STOP)
+    service.num_turns = 0
+    until(lambda: service.num_turns > 2)
+    assert service.num_stops == 0
+
+
+def attempt_starts(path: Path) -> list[object]:
+    """The starts of a host that are known."""
+    return list(json.loads(path.read_bytes())) if path.exists() else []

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from windlass.engines.sagemaker.description import has_containers, seconds_of, write_description
+from windlass.engines.sagemaker.host_log import HostLog, place_of
 from windlass.engines.sagemaker.service import (
     COMPLETED,
     ENDED,
     FAILED,
     STOPPED,
+    VALIDATION,
     Description,
     NotLoggedIn,
     Refused,
@@ -27,11 +27,8 @@ from windlass.engines.sagemaker.service import (
 )
 from windlass.runs.node_events import RankSeen, Sieve, StageReached
 from windlass.runs.stop_request import read_stop_request
-from windlass.storage.files import write_whole
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
-from windlass.supervise.log_tail import LogTail
 from windlass.worker.protocol import (
-    NodeEnded,
     NodeEvent,
     NodeSpec,
     NodeWarning,
@@ -42,14 +39,8 @@ from windlass.worker.protocol import (
     WorkerFailed,
 )
 
-DESCRIPTION: Final = "training-job.json"
-"""File in the folder of an attempt: what the service last reported of its job."""
-STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
-MISSING: Final = "CloudWatch has not kept them"
 LOG_SECONDS: Final = 30.0
 """How long the last lines of a job that has ended may take to arrive in its logs."""
-LAST: Final = tuple(f'"kind": "{event.kind}"'.encode() for event in (NodeEnded, WorkerFailed))
-"""What the last event of a host has, as its worker writes it."""
 MAX_MESSAGE: Final = 1000
 """Of what a host reports, in characters."""
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
@@ -65,14 +56,17 @@ STAGES: Final = {
 class HostNode(Node):
     """One host of the training job."""
 
-    def __init__(self, number: int, place: int, ranks: tuple[int, ...], folder: Path, attempt: JobAttempt) -> None:
-        super().__init__(number, ranks, folder)
+    def __init__(self, spec: NodeSpec, place: int, attempt: JobAttempt) -> None:
+        super().__init__(spec.node, tuple(rank.rank for rank in spec.ranks), attempt.folder)
         self.place = place
+        self.log = HostLog(attempt.service, self.folder, self.number, self.ranks, attempt.number, attempt.closed)
         self._attempt = attempt
         self._claim: Sequence[RankFailure] | None = None
         """How its ranks have failed, by its log; believed once the job has ended."""
         self._starts_read = 0
         """Starts after the first whose events are read: SageMaker starts hosts again on other spot instances."""
+        self.is_failing = False
+        """Whether one of its ranks has failed, by its log."""
         self._is_told_to_end = False
         """Whether SageMaker has sent SIGTERM: because of spot instances, of another host, or of a stop."""
         self._held: list[NodeEvent] = []
@@ -82,7 +76,7 @@ class HostNode(Node):
         """See `Node`."""
         attempt = self._attempt
         all_read = attempt.all_read
-        if attempt.is_alive and not attempt.is_seen_alive:
+        if has_containers(attempt.description) and not attempt.is_seen_alive:
             attempt.is_seen_alive = True
             yield RankSeen(time.time())
         for event in self._events():
@@ -107,7 +101,7 @@ class HostNode(Node):
 
     def _noted(self, event: NodeEvent) -> Iterator[NodeEvent]:
         if isinstance(event, RankFailing) or (isinstance(event, RankChanged) and event.exit_code):
-            self._attempt.has_failing_rank = True
+            self.is_failing = True
         yield event
 
     def _events(self) -> Iterator[NodeEvent]:
@@ -118,7 +112,7 @@ class HostNode(Node):
                 return
             self._starts_read += 1
             self._sieve, self._partial, self._claim = Sieve(), b"", None
-            self._is_told_to_end = self._attempt.has_failing_rank = False
+            self._is_told_to_end = self.is_failing = False
             self._held.clear()
 
     def _num_readable(self) -> int:
@@ -127,7 +121,7 @@ class HostNode(Node):
 
     def _starts(self) -> list[int]:
         """Where the events of later starts begin in the file, of those that were not read yet."""
-        return self._attempt.starts(self)[self._starts_read :]
+        return self.log.starts[self._starts_read :]
 
     def take_end(self, failures: Sequence[RankFailure]) -> None:
         """See `Node`. Any process of the host may have written it: the end of the job decides if it is believed."""
@@ -135,7 +129,8 @@ class HostNode(Node):
 
     def _believe(self) -> Iterator[NodeEvent]:
         status = self._attempt.status
-        if self._claim is not None and (self._claim or status != FAILED or self._attempt.has_other_claim(self)):
+        is_explained = status != FAILED or any(node._claim for node in self._attempt.nodes)  # why the job has failed
+        if self._claim is not None and is_explained:
             self.ended, self.failures = True, list(self._claim)
         elif status == COMPLETED:
             self.ended, self.failures = True, []
@@ -159,11 +154,6 @@ class HostNode(Node):
         return not self._claim or attempt.description.get("SecondaryStatus") == STOPPED
 
     @property
-    def claims_failure(self) -> bool:
-        """Whether ranks of it have failed, by its log."""
-        return bool(self._claim)
-
-    @property
     def exit_code(self) -> int:
         """See `Node`."""
         return -signal.SIGKILL
@@ -182,7 +172,7 @@ class HostNode(Node):
         Where a rank has failed, its host is about to end with its exit code, and SageMaker then ends the others. A job
         that is stopped in between would be `Stopped`, and without a reason.
         """
-        is_failing = self._attempt.has_failing_rank and not self._attempt.was_stopped_by_user
+        is_failing = any(node.is_failing for node in self._attempt.nodes) and not self._attempt.was_stopped_by_user
         if (intent is Intent.STOP and not is_failing) or intent in (Intent.STOP_NOW, Intent.KILL):
             self._attempt.stop()
 
@@ -198,25 +188,16 @@ class JobAttempt(Attempt):
     ) -> None:  # fmt: skip
         """`name` is that of the training job."""
         super().__init__(folder, ())
-        self._service = service
+        self.service = service
         self.name = name
-        self._number = number
+        self.number = number
         self._wake = wake
-        self.nodes = tuple(
-            HostNode(spec.node, place, tuple(rank.rank for rank in spec.ranks), folder, self)
-            for place, spec in enumerate(specs)
-        )
-        self._tails: dict[int, LogTail] = {}
-        self._streams: dict[int, list[tuple[str, int]]] = {}
-        """By place, the log streams that were read, each with where its events begin."""
-        self._tokens: dict[str, str] = {}
-        """By log stream, where its next page begins."""
+        self.closed = threading.Event()
+        self.nodes = tuple(HostNode(spec, place, self) for place, spec in enumerate(specs))
         self.description: Description = {}
         self.all_read = False
         """Whether the job has ended, and all of its logs are in the files."""
         self.is_seen_alive = False
-        self.has_failing_rank = False
-        """Whether a rank has failed, by the log of its host."""
         self.is_stopped_by_us = False
         self.trouble: TargetUnavailable | None = None
         """Why the service does not answer now."""
@@ -227,32 +208,8 @@ class JobAttempt(Attempt):
         """Whether it was reported that hosts on this machine are folders alone."""
         self._num_told = 0
         """Transitions of the job that were reported."""
-        self._closed = threading.Event()
         self._asked = threading.Event()
         threading.Thread(target=self._run, name=f"training job {name}", daemon=True).start()
-
-    def starts(self, node: HostNode) -> list[int]:
-        """Where the events of each start of a host but the first begin in its file."""
-        if node.place not in self._streams:
-            try:
-                self._streams[node.place] = json.loads(node.path("starts").read_bytes())
-            except (OSError, ValueError):
-                self._streams[node.place] = []
-        return [int(at) for _, at in self._streams[node.place][1:]]
-
-    def _begin_stream(self, stream: str, place: int) -> None:
-        """Note where the events of a stream begin, before any of it is written. Raises OSError."""
-        node = self.nodes[place]
-        self.starts(node)
-        known = self._streams[place]
-        if stream in (name for name, _ in known):
-            return
-        with contextlib.suppress(FileNotFoundError):
-            known = [*known, (stream, node.path("events").stat().st_size)]
-        if len(known) == len(self._streams[place]):
-            known = [*known, (stream, 0)]
-        write_whole(node.path("starts"), json.dumps(known).encode())
-        self._streams[place] = known
 
     @property
     def status(self) -> str:
@@ -260,9 +217,8 @@ class JobAttempt(Attempt):
         return str(self.description.get("TrainingJobStatus", ""))
 
     @property
-    def is_alive(self) -> bool:
-        """Whether its containers run."""
-        return self.description.get("SecondaryStatus") in ("Training", "Stopping", "Uploading")
+    def _transitions(self) -> Sequence[Description]:
+        return self.description.get("SecondaryStatusTransitions") or ()
 
     @property
     def why_ended(self) -> str:  # type: ignore[override]
@@ -285,13 +241,8 @@ class JobAttempt(Attempt):
         """Whether a supervisor of the run has stopped the job."""
         return self.is_stopped_by_us or read_stop_request(self.folder.parent) is not None
 
-    def has_other_claim(self, node: HostNode) -> bool:
-        """Whether the log of another host explains why the job has failed."""
-        return any(other.claims_failure for other in self.nodes if other is not node)
-
     def reports(self) -> Iterator[NodeEvent]:
         """What the service has reported of the job since the last call."""
-        transitions = self.description.get("SecondaryStatusTransitions") or []
         hosts = self.description.get("WindlassHosts") or {}
         if hosts.get("isolation") == "folders" and not self._is_isolation_told:
             self._is_isolation_told = True
@@ -299,14 +250,14 @@ class JobAttempt(Attempt):
                 time.time(), f"hosts have no namespaces here ({hosts.get('why')}): /opt/ml is the folder that "
                 "SAGEMAKER_BASE_DIR names, hosts are called by their addresses, and process 1 is not theirs",
             )  # fmt: skip
-        for one in transitions[self._num_told :]:
+        for one in self._transitions[self._num_told :]:
             self._num_told += 1
             if (stage := STAGES.get(one["Status"])) is not None:
-                yield StageReached(_seconds(one["StartTime"]), stage)
+                yield StageReached(seconds_of(one["StartTime"]), stage)
             elif one["Status"] == INTERRUPTED:
                 words = f" ({one['StatusMessage']})" if one.get("StatusMessage") else ""
                 message = f"SageMaker has taken the spot instances back{words}, and starts the job again"
-                yield NodeWarning(_seconds(one["StartTime"]), message)
+                yield NodeWarning(seconds_of(one["StartTime"]), message)
 
     def last_sign_of_life(self) -> float:
         """See `Attempt`."""
@@ -323,13 +274,13 @@ class JobAttempt(Attempt):
 
     def close(self) -> None:
         """See `Attempt`."""
-        self._closed.set()
+        self.closed.set()
         self._asked.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed.is_set() and not self.all_read:
+        while not self.closed.is_set() and not self.all_read:
             try:
                 self._turn()
                 self.trouble = None
@@ -338,20 +289,21 @@ class JobAttempt(Attempt):
             except OSError as error:  # a full disk: the logs are read again from the cursor
                 words = f"the logs cannot be written: {error.strerror or error}"
                 self.trouble = TargetUnavailable("NotObserved", words)
-                self._tokens.clear()
             except Exception as error:  # a defect of ours must not end the thread: the run would never end
                 self.trouble = TargetUnavailable("NotObserved", f"{type(error).__name__}: {error}")
                 traceback.print_exc()
-                self._tokens.clear()
             self._wake()
-            self._asked.wait(self._service.poll_seconds)
+            self._asked.wait(self.service.poll_seconds)
             self._asked.clear()
         self._wake()
 
     def _turn(self) -> None:
         if self._is_to_stop and not self.is_stopped_by_us and self.status not in ENDED:
             self._stop_once()
-        self._keep(self._service.describe(self.name))
+        description = self.service.describe(self.name)
+        if description != self.description:
+            write_description(self.folder, description)
+        self.description = description
         is_over = self.status in ENDED
         if is_over and self._ended_at is None:
             self._ended_at = time.monotonic()
@@ -359,17 +311,11 @@ class JobAttempt(Attempt):
         if is_over and not is_new and self._has_all_logs():
             self.all_read = True
 
-    def _keep(self, description: Description) -> None:
-        """Take what the service reports of the job, and write it for `why` and `cost`: a login may expire."""
-        if description != self.description:
-            write_description(self.folder, description)
-        self.description = description
-
     def _stop_once(self) -> None:
         try:
-            self._service.stop(self.name)
+            self.service.stop(self.name)
         except Refused as error:
-            if error.code != "ValidationException":  # that it has ended meanwhile
+            if error.code != VALIDATION:  # that it has ended meanwhile
                 raise
         self.is_stopped_by_us = True
 
@@ -378,94 +324,21 @@ class JobAttempt(Attempt):
         assert self._ended_at is not None
         if "TrainingStartTime" not in self.description:  # no container has run
             return True
-        if all(self._has_end(node) for node in self.nodes):
+        num_starts = 1 + sum(one["Status"] == INTERRUPTED for one in self._transitions)
+        if all(node.log.has_end(num_starts) for node in self.nodes):
             return True
-        return self._service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS
-
-    def _has_end(self, node: HostNode) -> bool:
-        """Whether the log of its last start has its end."""
-        transitions = self.description.get("SecondaryStatusTransitions") or []
-        num_starts = 1 + sum(one["Status"] == INTERRUPTED for one in transitions)
-        begun = self._streams.get(node.place, [])
-        if len(begun) < num_starts:
-            return False
-        with contextlib.suppress(OSError):
-            written = node.path("events").read_bytes()[begun[-1][1] :]
-            return any(kind in written for kind in LAST)
-        return False
+        return self.service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS
 
     def _read_logs(self) -> bool:
         """Write what is new in the streams of the hosts; returns whether anything was."""
         is_new = False
-        for stream in self._service.log_streams(self.name, is_over=self.status in ENDED):
-            found = STREAM.fullmatch(stream)
-            place = int(found[1]) - 1 if found is not None else -1
-            if 0 <= place < len(self.nodes):
-                is_new = self._read(stream, place) or is_new
+        for stream in self.service.log_streams(self.name, is_over=self.status in ENDED):
+            if 0 <= (place := place_of(stream)) < len(self.nodes):
+                is_new = self.nodes[place].log.read(stream) or is_new
         return is_new
-
-    def _read(self, stream: str, place: int) -> bool:
-        """Read a stream to its present end."""
-        self._begin_stream(stream, place)
-        tail = self._tail(place)
-        is_new = False
-        while not self._closed.is_set():
-            token = self._tokens.get(stream)
-            since = 0 if token is not None else _milliseconds(tail.begin())
-            page = self._service.read_log(stream, since=since, token=token)
-            for at, text in page.lines:
-                tail.put(_stamped(at, text))
-            is_new = tail.flush() or is_new or bool(page.lines and token is not None)
-            self._tokens[stream] = page.token
-            if page.token == token or not page.lines:
-                return is_new
-        return is_new
-
-    def _tail(self, place: int) -> LogTail:
-        if place not in self._tails:
-            node = self.nodes[place]
-            self._tails[place] = LogTail(
-                self.folder, node.number, node.ranks, self._number, self._number, why_missing=MISSING
-            )
-        return self._tails[place]
-
-
-def write_description(folder: Path, description: Description) -> None:
-    """Write what the service reports of the job of an attempt into its folder. Raises OSError."""
-    kept = {name: value for name, value in description.items() if name != "ResponseMetadata"}
-    write_whole(folder / DESCRIPTION, json.dumps(kept, default=_seconds).encode())
-
-
-def read_description(folder: Path) -> Description:
-    """What the service last reported of the job of an attempt; empty where it was never reached."""
-    try:
-        found: Description = json.loads((folder / DESCRIPTION).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def unavailable(error: Unavailable | Refused, more: str = "") -> TargetUnavailable:
     """The condition of a run whose service cannot be used now."""
     kind = "LoginFailed" if isinstance(error, NotLoggedIn) else "ServiceUnavailable"
     return TargetUnavailable(kind, "; ".join(part for part in (error.message, more) if part), error.hint)
-
-
-def _stamped(at: int, text: str) -> bytes:
-    """A line as `LogTail` takes it: its time, and the text."""
-    stamp = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{stamp}.{at % 1000:03d}Z {text}".encode()
-
-
-def _seconds(moment: Any) -> float:
-    """A time of the service in Unix seconds: boto3 gives it as a datetime."""
-    return float(moment.timestamp() if isinstance(moment, datetime) else moment)
-
-
-def _milliseconds(stamp: str | None) -> int:
-    """When the last line was written that was read, in Unix milliseconds; 0 for none."""
-    if stamp is None:
-        return 0
-    with contextlib.suppress(ValueError):
-        return int(datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() * 1000)
-    return 0

@@ -138,7 +138,7 @@ class SageMakerEngine(SupervisedEngine):
 
     def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
         """See `Engine`: of all attempts that SageMaker has reported on."""
-        from windlass.engines.sagemaker.attempt import read_description
+        from windlass.engines.sagemaker.description import read_description
         from windlass.runs.ledger import Billed
 
         billed, used = 0.0, 0.0

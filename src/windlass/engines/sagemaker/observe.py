@@ -9,8 +9,8 @@ from dataclasses import replace
 from windlass.diagnose import observe as diagnose
 from windlass.diagnose.observations import Observations
 from windlass.engines.sagemaker import layout
-from windlass.engines.sagemaker.attempt import read_description
 from windlass.engines.sagemaker.connect import connect
+from windlass.engines.sagemaker.description import read_description
 from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
 from windlass.engines.sagemaker.service import ENDED
 from windlass.errors import EngineError

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from windlass.engines.base import Engine, Placement, RunState
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
+from windlass.engines.sagemaker.description import has_containers, seconds_of
 from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, STOPPED, STOPPING, Description
 from windlass.errors import EngineError, NoSuchRun
@@ -67,7 +68,7 @@ class Seen(NamedTuple):
 
     def state(self, target: str) -> RunState:
         """The run on this target, as a run without a record."""
-        changed = _seconds(self.job.get("LastModifiedTime"), self.created_at)
+        changed = seconds_of(self.job.get("LastModifiedTime"), self.created_at)
         status = Status(
             id=self.id, name=self.tags.get(layout.JOB_TAG, ""), target=target, phase=self.phase,
             created_at=self.created_at, phase_since=changed, output_dir="",
@@ -80,20 +81,19 @@ class Seen(NamedTuple):
     def placement(self) -> Placement:
         """The hosts of its newest job, in place of pods: an account has no namespaces."""
         count = int(self.job.get("ResourceConfig", {}).get("InstanceCount", 0))
-        is_there = self.job.get("SecondaryStatus") in ("Training", "Uploading", "Stopping")
-        return Placement("", int(self.name.rpartition("-")[2]), count if is_there else 0, count)
+        return Placement("", int(self.name.rpartition("-")[2]), count if has_containers(self.job) else 0, count)
 
 
 def runs(jobs: Sequence[Description]) -> list[Seen]:
     """The runs whose training jobs these are, newest first; jobs without our tags are left out."""
     found: dict[str, Seen] = {}
-    for job in sorted(jobs, key=lambda one: _seconds(one.get("CreationTime"), 0.0)):
+    for job in sorted(jobs, key=lambda one: seconds_of(one.get("CreationTime"))):
         tags = {str(one["Key"]): str(one["Value"]) for one in job.get("Tags") or ()}
         run_id = tags.get(layout.RUN_TAG)
         if run_id is None or re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", str(job["TrainingJobName"])) is None:
             continue
         first = found.get(run_id)
-        created = first.created_at if first is not None else _seconds(job.get("CreationTime"), 0.0)
+        created = first.created_at if first is not None else seconds_of(job.get("CreationTime"))
         found[run_id] = Seen(run_id, job, tags, created)
     return sorted(found.values(), key=lambda one: (-one.created_at, one.id))
 
@@ -230,10 +230,3 @@ class AccountRuns(Engine):
     ) -> int:  # fmt: skip
         """See `Engine`: refused."""
         return SageMakerEngine(self.store).exec(run_id, node, rank, command, stdin, stdout, stderr)
-
-
-def _seconds(moment: Any, otherwise: float) -> float:
-    """A time of the service in Unix seconds; `otherwise` where there is none."""
-    if moment is None:
-        return otherwise
-    return float(moment.timestamp() if hasattr(moment, "timestamp") else moment)

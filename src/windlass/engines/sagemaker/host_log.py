@@ -1,0 +1,106 @@
+"""Reads the log streams of one host into the files of its node."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.sagemaker.service import Service
+from windlass.storage.files import write_whole
+from windlass.supervise.log_tail import LogTail
+from windlass.worker.protocol import NodeEnded, WorkerFailed
+
+STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
+MISSING: Final = "CloudWatch has not kept them"
+LAST: Final = tuple(f'"kind": "{event.kind}"'.encode() for event in (NodeEnded, WorkerFailed))
+"""What the last event of a host has, as its worker writes it."""
+
+
+def place_of(stream: str) -> int:
+    """The place of the host whose log stream has this name; -1 for another stream."""
+    found = STREAM.fullmatch(stream)
+    return int(found[1]) - 1 if found is not None else -1
+
+
+class HostLog:
+    """The log of one host of an attempt: a stream for each of its starts. Only `starts` is used by other threads."""
+
+    def __init__(
+        self, service: Service, folder: Path, node: int, ranks: tuple[int, ...], attempt: int, closed: threading.Event
+    ) -> None:  # fmt: skip
+        """Nothing more is read once `closed` is set."""
+        self._service = service
+        self._folder = folder
+        self._of = (node, ranks, attempt, attempt)
+        self._closed = closed
+        self._events = folder / f"node-{node}.events"
+        self._starts_file = folder / f"node-{node}.starts"
+        self._starts: list[tuple[str, int]] = []
+        """The streams that were read, each with where its events begin."""
+        with contextlib.suppress(OSError, ValueError):
+            self._starts = [(stream, begin) for stream, begin in json.loads(self._starts_file.read_bytes())]
+        self._tokens: dict[str, str] = {}
+        """By stream, where its next page begins."""
+
+    @functools.cached_property
+    def _tail(self) -> LogTail:
+        return LogTail(self._folder, *self._of, why_missing=MISSING)
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the events of each start but the first begin in the file of events."""
+        return [begin for _, begin in self._starts[1:]]
+
+    def has_end(self, num_starts: int) -> bool:
+        """Whether the log of its last start, of so many, has its end."""
+        if len(self._starts) < num_starts:
+            return False
+        with contextlib.suppress(OSError):
+            written = self._events.read_bytes()[self._starts[-1][1] :]
+            return any(kind in written for kind in LAST)
+        return False
+
+    def read(self, stream: str) -> bool:
+        """Write what is new in a stream; returns whether anything was. Raises OSError, Refused, Unavailable."""
+        self._begin(stream)
+        is_new = False
+        while not self._closed.is_set():
+            token = self._tokens.get(stream)
+            since = 0 if token is not None else _milliseconds(self._tail.begin())
+            page = self._service.read_log(stream, since=since, token=token)
+            tokens, self._tokens = self._tokens, {}  # what cannot be written is read again, from the last written line
+            for at, text in page.lines:
+                self._tail.put(_stamped(at, text))
+            is_new = self._tail.flush() or is_new or bool(page.lines and token is not None)
+            self._tokens = {**tokens, stream: page.token}
+            if page.token == token or not page.lines:
+                return is_new
+        return is_new
+
+    def _begin(self, stream: str) -> None:
+        """Note where the events of a stream begin, before any of it is written. Raises OSError."""
+        if all(stream != name for name, _ in self._starts):
+            starts = [*self._starts, (stream, self._events.stat().st_size if self._events.exists() else 0)]
+            write_whole(self._starts_file, json.dumps(starts).encode())
+            self._starts = starts
+
+
+def _stamped(at: int, text: str) -> bytes:
+    """A line as `LogTail` takes it: its time, and the text."""
+    stamp = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{stamp}.{at % 1000:03d}Z {text}".encode()
+
+
+def _milliseconds(stamp: str | None) -> int:
+    """When the last line was written that was read, in Unix milliseconds; 0 for none."""
+    if stamp is None:
+        return 0
+    with contextlib.suppress(ValueError):
+        return int(datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() * 1000)
+    return 0
