@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +54,30 @@ def test_the_end_of_the_first_pod_counts_for_its_own_attempt(
     (tmp_path / f"{pod_reuse.FIRST_ENDED}1").touch()
     with pytest.raises(OSError, match=r"the name first\.of\.nobody\.invalid is not known after 1 s"):
         pod_node._wait_for_name(SPEC, str(tmp_path), outlet)
+
+
+def test_forks_of_other_nodes_wait_until_rank_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = []
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", 0))  # where it does not listen yet, a connection is refused
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                first.listen()
+
+        monkeypatch.setattr(time, "sleep", pause)
+        pod_node._wait_for_store("127.0.0.1", first.getsockname()[1])
+        assert len(pauses) == 2
+        first.accept()[0].close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "first.of.nobody.invalid"])
+def test_forks_begin_without_rank_0_where_it_does_not_listen(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_node, "STORE_SECONDS", 0.1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        pod_node._wait_for_store(host, silent.getsockname()[1])
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])

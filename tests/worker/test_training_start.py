@@ -150,3 +150,13 @@ def test_a_beginning_is_not_looked_for_for_ever() -> None:
     assert not recogniser.beginning.is_open
     recogniser.feed(b"Resuming training from out\n")
     assert recogniser.checkpoints == []
+
+
+def test_bars_before_the_training_do_not_end_the_look_for_it() -> None:
+    """Those of a tokenizer are drawn ten times a second."""
+    recogniser = Recogniser()
+    bar = b"Map:  34%|###4      | 340/1000 [00:12<00:23, 28.0 examples/s]\r" * 1000
+    for _ in range(LOOK_BYTES // len(bar) + 1):
+        recogniser.feed(bar)
+    recogniser.feed(b"step 1 loss 0.5\nstep 2 loss 0.5\n")
+    assert recogniser.beginning.take() == {"step": 1, "every": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -134,7 +135,7 @@ def bar(share: float, width: int = 24) -> str:
 
 def width_of(text: str) -> int:
     """Columns that a text takes on a terminal; escape sequences take none, wide letters two."""
-    plain = click.unstyle(text)
+    plain = click.unstyle(text) if "\x1b" in text else text
     if plain.isascii():
         return len(plain)
     return sum(
@@ -178,14 +179,12 @@ def wrapped(line: str, columns: int) -> list[str]:
 
 def table(rows: Sequence[Sequence[str]], *, gap: int = GAP) -> list[str]:
     """Lines with aligned columns; the last one is not padded. Rows may be short."""
-    widths = [0] * max((len(row) for row in rows), default=0)
-    for row in rows:
-        for column, cell in enumerate(row[:-1]):
-            widths[column] = max(widths[column], width_of(cell))
+    taken = [[width_of(cell) for cell in row[:-1]] for row in rows]
+    widths = [max(column) for column in itertools.zip_longest(*taken, fillvalue=0)]
     lines = []
-    for row in rows:
-        cells = [cell + " " * (widths[column] - width_of(cell) + gap) for column, cell in enumerate(row[:-1])]
-        lines.append("".join([*cells, row[-1]]).rstrip() if row else "")
+    for row, own in zip(rows, taken, strict=True):
+        cells = [cell + " " * (width - wide + gap) for cell, wide, width in zip(row, own, widths, strict=False)]
+        lines.append("".join([*cells, *row[-1:]]).rstrip())
     return lines
 
 

@@ -339,12 +339,12 @@ class Store:
 
     def _at_home(self, status: Status) -> Status:
         """The status with its note, and the place of its outputs on this machine, if they were brought here."""
-        run_dir = self.run_dir(status.id)
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            status = replace(status, note=(run_dir / NOTE).read_text().rstrip("\n"))
-        if status.collected is None or not (run_dir / OUTPUT_DIGEST).exists():
+        # Not by Path: a list may have ten thousand runs, of which hardly one has a note.
+        with contextlib.suppress(OSError, UnicodeDecodeError), open(f"{self.home}/runs/{status.id}/{NOTE}") as file:
+            status = replace(status, note=file.read().rstrip("\n"))
+        if status.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status
-        return replace(status, output_dir=str(run_dir / OUTPUT))
+        return replace(status, output_dir=str(self.run_dir(status.id) / OUTPUT))
 
     def count(self) -> int:
         """How many runs there are."""

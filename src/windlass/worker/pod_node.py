@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 NAME_SECONDS = 600.0
 """How long the name of the first pod may take to be known: until it has an address, which may wait for an image."""
 NAME_PAUSE_SECONDS = 0.2
+STORE_SECONDS = 2.0
+"""How long forks of another node than the first wait for rank 0; a script may meet elsewhere, or later."""
+STORE_PAUSE_SECONDS = 0.05
 LOG_SECONDS = 5.0
 OF_OPERATORS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that the operator of a PyTorchJob sets in the pod; ranks have those of their job's launcher, or none."""
@@ -95,6 +98,8 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
             _wait_for_port(peer, spec.launch.port, log)
     [spec] = resume.add_resume_arguments([spec])  # each pod finds the checkpoint by itself
     how = imports.start(spec) if imports is not None else ColdStart()
+    if isinstance(how, WarmStart) and spec.ranks[0].rank and "torch" in sys.modules and "MASTER_PORT" in spec.env:
+        _wait_for_store(spec.env["MASTER_ADDR"], int(spec.env["MASTER_PORT"]))
     node = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put)
     code = node.run()
     if code and (path := os.environ.get(FAILURE_FILE)):
@@ -171,6 +176,22 @@ def _wait_for_port(name: str, port: int, log: PodLog) -> None:
         socket.create_connection((name, port), LOG_SECONDS).close()
 
     _wait(look, f"port {port} of {name}", "is closed", log)
+
+
+def _wait_for_store(host: str, port: int) -> None:
+    """Wait for a moment until rank 0 listens: torch that is refused tries again after a quarter of a second or more.
+
+    Forks have nothing to import, so those of different nodes come to that point within milliseconds of each other.
+    """
+    give_up = time.monotonic() + STORE_SECONDS
+    with contextlib.suppress(OSError):  # without an address the ranks fail by themselves
+        host = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])  # once, for the sake of the DNS
+        while time.monotonic() < give_up:
+            try:
+                socket.create_connection((host, port), STORE_SECONDS).close()
+                return
+            except OSError:
+                time.sleep(STORE_PAUSE_SECONDS)
 
 
 def _wait(look: Callable[[], object], what: str, trouble: str, log: PodLog) -> None:

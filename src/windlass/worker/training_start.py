@@ -12,8 +12,8 @@ from typing import Any, Callable, Final  # noqa: UP035 - the worker runs on Pyth
 
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, without_colours
 
-LOOK_BYTES: Final = 1 << 20
-"""Training that has not begun within so much output is looked for no longer."""
+LOOK_BYTES: Final = 256 << 10
+"""Training that has not begun within so much output, without bars, is looked for no longer: each line takes time."""
 LINE_SHOWN: Final = 200
 _HINTS: Final = (b"resum", b"restor", b"continuing", b"load", b"start")
 _FLAGS: Final = re.ASCII | re.IGNORECASE
@@ -113,10 +113,10 @@ class TrainingStart:
 
     def feed(self, data: bytes) -> None:
         """Whole lines, in their order."""
-        self._seen_bytes += len(data)
         for line in data.replace(b"\r", b"\n").split(b"\n"):
             if not self.is_open:
                 return
+            self._seen_bytes += 0 if b"%|" in line else len(line) + 1
             if line and len(line) <= 2 * LINE_CHARS:
                 self._line(line)
 

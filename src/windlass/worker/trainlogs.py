@@ -121,7 +121,9 @@ def recognise(line: str) -> Progress | None:
     """The progress in one line of a known format, or None; structured lines are not among them."""
     if len(line) > LINE_CHARS:
         return None
-    line = _RAY_WORKER.sub("", _RAY_REPEATED.sub("", without_colours(line)), count=1)
+    line = without_colours(line)
+    if "pid=" in line:
+        line = _RAY_WORKER.sub("", _RAY_REPEATED.sub("", line), count=1)
     for reader in (_from_bar, _from_dict, _from_special, _from_words):
         found = reader(line)
         if found is not None:
