@@ -11,20 +11,12 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.discovery.discovery import (
-    GONE,
-    TABLES,
-    UNSAID,
-    Board,
-    Seen,
-    find,
-    progress_in,
-    selecting,
-)
+from windlass.engines.kubernetes.discovery.board import ANCHORS, JOBS, PODS, Board
+from windlass.engines.kubernetes.discovery.discovery import find, progress_in
+from windlass.engines.kubernetes.discovery.phase import GONE, UNSAID, Seen
 from windlass.errors import NoSuchRun
 from windlass.runs.phase import Phase
 
-ANCHORS, JOBS, PODS = TABLES
 RUN = "digits-7f3k2"
 BEGAN = "2026-11-21T15:00:00Z"
 BEGAN_AT = 1795273200.0
@@ -105,7 +97,7 @@ def test_the_newest_attempt_is_shown_and_pods_are_counted() -> None:
         jobs=[(f"{RUN}-1", "Failed", "0/2"), (f"{RUN}-2", "Running", "0/3")],
     )  # fmt: skip
     assert (one.attempt, one.pods_ready, one.pods_total, one.phase) == (2, 2, 3, Phase.QUEUED)
-    assert (one.id, one.name, one.namespace, one.created_at) == (RUN, "digits", "team-a", BEGAN_AT)
+    assert (one.id, one.objects.name, one.namespace, one.objects.created_at) == (RUN, "digits", "team-a", BEGAN_AT)
 
 
 def test_pods_of_a_jobset_are_of_its_run() -> None:
@@ -200,8 +192,8 @@ def test_the_newest_progress_in_a_log_is_found_between_what_ranks_say() -> None:
 
 
 def test_one_run_is_selected_by_its_label() -> None:
-    assert selecting(PODS, RUN) == f"app.kubernetes.io/managed-by=windlass,windlass.dev/run={RUN}"
-    assert selecting(ANCHORS, "").endswith("windlass.dev/run,!windlass.dev/attempt,!windlass.dev/code")
+    assert PODS.selector(RUN) == f"app.kubernetes.io/managed-by=windlass,windlass.dev/run={RUN}"
+    assert ANCHORS.selector().endswith("windlass.dev/run,!windlass.dev/attempt,!windlass.dev/code")
 
 
 def test_a_run_on_a_cluster_is_named_as_one_of_this_machine(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from tests.helpers.until import until
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.informer import Watched
-from windlass.engines.kubernetes.discovery.discovery import ENDED_SOMEHOW, look, one
+from windlass.engines.kubernetes.discovery.discovery import look, one
 from windlass.engines.kubernetes.discovery.followups import ask
+from windlass.engines.kubernetes.discovery.phase import ENDED_SOMEHOW
 from windlass.engines.kubernetes.workloads import tombstones
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status

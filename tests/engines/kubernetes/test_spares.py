@@ -19,7 +19,7 @@ from tests.engines.kubernetes.test_tail import begin, stream
 
 from windlass.cli.plantext import plan_lines
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.discovery.discovery import TABLES, Board
+from windlass.engines.kubernetes.discovery.board import TABLES, Board
 from windlass.engines.kubernetes.export import manifests
 from windlass.engines.kubernetes.logs.fetch import LogReader
 from windlass.engines.kubernetes.plan import attempt_objects

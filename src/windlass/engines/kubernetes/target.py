@@ -14,7 +14,7 @@ from windlass.engines.base import ClaimFiles, Engine, RunState, Watch
 from windlass.engines.kubernetes.api.client import Client, Unreachable
 from windlass.engines.kubernetes.api.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.discovery import discovery
-from windlass.engines.kubernetes.discovery.discovery import Seen
+from windlass.engines.kubernetes.discovery.phase import Seen
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
@@ -150,7 +150,7 @@ class ClusterRuns(Engine):
         sign = signs(status, self.store, self._context.now())
         if sign is not None:
             status = merged(status, seen, sign.as_of)[0]
-        note = status.note if seen.note is None else seen.note
+        note = status.note if seen.objects.note is None else seen.objects.note
         return replace(state, status=replace(status, waits_for=status.waits_for or None, note=note), is_recorded=True)
 
     def find(self, run: str | None) -> tuple[Engine, str]:

@@ -131,7 +131,7 @@ def test_all_parts_together_do_not_fill_the_memory(client: Client, monkeypatch: 
 def test_a_damaged_summary_hides_no_run(client: Client, status: str) -> None:
     change_head(client, line(), status=status)
     [seen] = discovery.look(client).runs(time.time())
-    assert (seen.id, seen.summary) == (RUN, None)
+    assert (seen.id, seen.objects.summary) == (RUN, None)
     assert seen.state("lab").status.id == RUN
     assert ClusterRecord(client, RUN).events()
 

@@ -17,7 +17,9 @@ from windlass.engines.base import RunState
 from windlass.engines.kubernetes.api import background
 from windlass.engines.kubernetes.api.client import TABLE, Client, Refused, Unreachable
 from windlass.engines.kubernetes.discovery import followups
-from windlass.engines.kubernetes.discovery.discovery import OURS, TABLES, Board, Seen, Table, fill, look, selecting
+from windlass.engines.kubernetes.discovery.board import OURS, TABLES, Board, Table
+from windlass.engines.kubernetes.discovery.discovery import fill, look
+from windlass.engines.kubernetes.discovery.phase import Seen
 
 WATCH_SECONDS: Final = 60
 """How long one watch lasts; by then a dead connection is detected."""
@@ -42,8 +44,7 @@ class Watched:
         self._last_trouble: str | None = None
         self.answered_at = time.time()
         """When the cluster last answered, in Unix seconds: with `trouble`, what is known is as of then."""
-        self._board = Board(client.namespace)
-        look(client, run_id, self._board)
+        self._board = look(client, run_id)
         self._changed.set()
         for table in TABLES:
             background.start(_watch_of(table), functools.partial(self._turn, table), self._closed, client.health)
@@ -76,7 +77,7 @@ class Watched:
     def _turn(self, table: Table) -> bool:
         """Apply changes until the server ends the watch; returns whether that is final. Raises Refused, Unreachable."""
         if self.trouble is not None:  # a watch without events would not show for a minute that it works
-            self._client.find(table.api, table.kind, selecting(table, self._run_id), limit="1")
+            self._client.find(table.api, table.kind, table.selector(self._run_id), limit="1")
             self._note_answer(table)
         try:
             self._watch(table)
@@ -88,7 +89,7 @@ class Watched:
         return self._closed.is_set()
 
     def _watch(self, table: Table) -> None:
-        selector = selecting(table, self._run_id)
+        selector = table.selector(self._run_id)
         events = self._client.watch(
             table.api, table.kind, selector, self._board.versions[table.kind], WATCH_SECONDS, accept=TABLE,
             includeObject=table.include,

@@ -19,7 +19,7 @@ from windlass.engines.base import RunState
 from windlass.engines.kubernetes.api.client import Client, Unreachable
 from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.discovery import discovery
-from windlass.engines.kubernetes.discovery.discovery import GONE, Seen
+from windlass.engines.kubernetes.discovery.phase import GONE, Seen
 from windlass.errors import WindlassError
 from windlass.runs.events import ConditionChanged, Event, SupervisorRestarted
 from windlass.runs.phase import Phase
