@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.helpers.users import OTHER, as_other_user, open_folder
 from tests.runs.test_full_disk import begin
 
+from windlass.actions import data
+from windlass.engines.local.engine import LocalEngine
 from windlass.errors import StoreError
+from windlass.runs.context import Context
 from windlass.runs.events import entry_of
+from windlass.runs.private import FOLDERS
 from windlass.runs.store import Store
 
 
@@ -90,6 +94,64 @@ def test_what_belongs_to_another_user_is_refused_and_left_as_it_is(tmp_path: Pat
     with pytest.raises(StoreError, match=rf"{(home / theirs)} belongs to user 12345, and this process runs as root"):
         Store(home)
     assert stat.S_IMODE((home / theirs).stat().st_mode) == 0o770
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_link_that_another_user_put_into_a_folder_for_all_is_refused(name: str) -> None:
+    with open_folder() as home, open_folder() as theirs:
+        assert as_other_user(lambda: (home / name).symlink_to(theirs)) == ""
+        with pytest.raises(StoreError, match=f"{home / name} belongs to user {OTHER}, and this process runs as root"):
+            Store(home)
+        assert list(theirs.iterdir()) == []
+
+
+def test_a_link_to_another_disk_that_the_user_or_root_made_is_followed() -> None:
+    with open_folder() as home, open_folder() as disk:
+        (home / "data").symlink_to(disk)  # root's
+        assert as_other_user(lambda: (home / "runs").symlink_to(disk)) == ""
+        assert as_other_user(lambda: Store(home).close()) == ""
+
+
+def test_a_home_with_fetched_data_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    Store(home).close()
+    (home / "data").mkdir(mode=0o755)
+    home.chmod(0o755)
+    Store(home).close()
+    assert exposed(tmp_path) == []
+
+
+def test_a_home_that_sudo_has_left_is_named_as_roots_with_the_command_that_gives_it_back() -> None:
+    with open_folder() as folder:
+        home = folder / "a home"
+        Store(home).close()
+        error = as_other_user(lambda: open_with_hint(home))
+        assert f"{home} belongs to user root, and this process runs as {OTHER}" in error
+        assert f"sudo chown -R {OTHER} '{home}'" in error
+
+
+def open_with_hint(home: Path) -> None:
+    """Raises what opening a home raises, with its hint."""
+    try:
+        Store(home)
+    except StoreError as error:
+        raise StoreError(f"{error.message}; {error.hint}") from error
+
+
+def test_warm_processes_and_fetched_data_of_another_users_home_are_refused() -> None:
+    with open_folder() as folder:
+        home = folder / "home"
+        assert as_other_user(lambda: Store(home).close()) == ""
+        context = Context({"WINDLASS_HOME": str(home)}, folder)
+        calls: list[Callable[[], object]] = [
+            lambda: LocalEngine.list_warm(home), lambda: LocalEngine.stop_warm(home),
+            lambda: LocalEngine.switch_warm(home, on=False), lambda: data.list_cache(context),
+            lambda: data.copy(str(home / "runs"), str(folder / "to"), context),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(StoreError, match=f"{home} belongs to user {OTHER}"):
+                call()
+        assert not (folder / "to").exists()
 
 
 def test_a_user_may_keep_records_in_a_folder_that_root_made_for_all() -> None:

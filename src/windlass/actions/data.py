@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 from windlass.runs.data import unfinished_readers
+from windlass.runs.private import refuse_foreign
 from windlass.runs.store import Store
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
@@ -57,9 +58,10 @@ def copy(source: str, destination: str, context: Context, progress: Progress | N
             )
     if of.is_folder and not Path(of.path).is_dir():
         raise UsageError(f"{of}: there is no such folder")
-    with journal_for(of, to, context.home) as journal:
-        places = open_place(of, context.home), open_place(to, context.home)
-        done: Copied = _wait(Copy(*places, journal, progress, noted=note_of(of, to, context.home)).run())
+    home = _own_home(context)
+    with journal_for(of, to, home) as journal:
+        places = open_place(of, home), open_place(to, home)
+        done: Copied = _wait(Copy(*places, journal, progress, noted=note_of(of, to, home)).run())
     refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
     return DataCopied(
         str(of), str(to), done.digest, done.num_files, done.set_bytes,
@@ -157,7 +159,14 @@ def _named(which: str, context: Context) -> str:
 
 
 def _cache(context: Context) -> DataCache:
-    return DataCache(context.home / "data", lambda: unfinished_readers(context.home))
+    home = _own_home(context)
+    return DataCache(home / "data", lambda: unfinished_readers(home))
+
+
+def _own_home(context: Context) -> Path:
+    """The home, in which no other user may read what is fetched, or replace it. Raises StoreError."""
+    refuse_foreign(context.home)
+    return context.home
 
 
 def _staged(one: Mapping[str, Any]) -> CachedData:

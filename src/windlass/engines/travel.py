@@ -19,6 +19,17 @@ reaches."""
 MAX_BYTES: Final = 512 << 20
 """Code before it is compressed, where a store carries it."""
 
+
+def import_folder(home: str, package_root: str) -> str:
+    """The folder in a home from which ranks of this machine import the parts, where their interpreter lacks them.
+
+    One for each installation: those of another version may use the same home.
+    """
+    from hashlib import sha256
+
+    return f"{home}/travel/{sha256(os.fsencode(package_root)).hexdigest()[:12]}"
+
+
 _last: list[Packed] = []
 """What was packed last: a command that plans a run sends what it has planned."""
 

@@ -13,7 +13,8 @@ from windlass.errors import StoreError
 
 RECORD: Final = "record.db"
 BESIDE_RECORD: Final = ("record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve", "reserve.new")
-FOLDERS: Final = ("runs", "warm", "travel", "trash", "clusters")
+FOLDERS: Final = ("runs", "warm", "travel", "trash", "clusters", "data", "transfers", "sagemaker-local",
+                  "sagemaker-storage", "prices.json")  # fmt: skip
 OTHERS: Final = 0o077
 
 
@@ -40,32 +41,40 @@ def prepare(home: Path) -> None:
 
 def refuse_foreign(home: Path) -> None:
     """Raise StoreError if the home or what must be in it belongs to another user. Changes nothing."""
+    if not home.exists():
+        return
     if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # its owner could replace the record
-        raise _foreign(home, owner)
+        raise foreign(home, home, owner)
     for _ in _own(home):
         pass
 
 
 def _own(home: Path) -> Iterator[tuple[Path, int]]:
-    """The files and folders of the record that exist, each with its mode; without a folder that the user moved to
-    another disk, and left a link. Raises StoreError for one of another user."""
+    """The files and folders of the record that exist, each with its mode; without a folder that the user or root moved
+    to another disk, and left a link. Raises StoreError for one of another user, also for a link: in a folder that all
+    may write it would lead to where that user reads and replaces what is ours."""
     for path in (home / name for name in (RECORD, "runs", *BESIDE_RECORD, *FOLDERS)):
         with contextlib.suppress(FileNotFoundError):
             about = path.lstat()
-            if stat.S_ISLNK(about.st_mode):
-                continue
-            if about.st_uid != os.geteuid():
-                raise _foreign(path, about.st_uid)
-            yield path, about.st_mode
+            is_link = stat.S_ISLNK(about.st_mode)
+            if about.st_uid != os.geteuid() and not (is_link and about.st_uid == 0):
+                raise foreign(path, home, about.st_uid)
+            if not is_link:
+                yield path, about.st_mode
 
 
 def _has_only_ours(home: Path) -> bool:
     return {path.name for path in home.iterdir()} <= {RECORD, *BESIDE_RECORD, *FOLDERS}
 
 
-def _foreign(path: Path, owner: int) -> StoreError:
-    who = f"user {_name(owner)}, and this process runs as {_name(os.geteuid())}"
-    return StoreError(f"{path} belongs to {who}", "set WINDLASS_HOME to a folder of your own")
+def foreign(path: Path, home: Path, owner: int) -> StoreError:
+    """The error for a path in a home that belongs to another user."""
+    import shlex
+
+    me, fix = _name(os.geteuid()), "set WINDLASS_HOME to a folder of your own"
+    if owner == 0:  # as `sudo windlass run` leaves it
+        fix = f"if sudo made it: sudo chown -R {me} {shlex.quote(str(home))}; else {fix}"
+    return StoreError(f"{path} belongs to user {_name(owner)}, and this process runs as {me}", fix)
 
 
 def _name(uid: int) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.errors import StoreError
+from windlass.runs.private import foreign
 
 JOURNALS: Final = ("-wal", "-journal")
 """Files beside a record: a WAL that is not merged into it yet, or the journal of a change that was broken off."""
@@ -15,8 +16,20 @@ NEEDS_FILES: Final = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
 def is_read_only(record: Path) -> bool:
-    """Whether there is a record, in a folder in which this process can write nothing. Raises OSError."""
-    return record.exists() and not os.access(record.parent, os.W_OK)
+    """Whether there is a record, in a folder in which this process can write nothing.
+
+    Raises OSError, and StoreError for the closed folder of another user.
+    """
+    home = record.parent
+    try:
+        record.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        if (owner := home.stat().st_uid) != os.geteuid():
+            raise foreign(home, home, owner) from None
+        raise
+    return not os.access(home, os.W_OK)
 
 
 def connect(record: Path, **options: Any) -> sqlite3.Connection:

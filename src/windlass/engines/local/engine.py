@@ -13,11 +13,13 @@ from windlass.engines.base import Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import StoreError, UsageError
 from windlass.plan.plan import Plan
+from windlass.runs.private import refuse_foreign
 from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.local.backend import LocalBackend
+    from windlass.engines.local.warm_pool import WarmPool
     from windlass.runs.context import Context
     from windlass.spec.job import Job
     from windlass.spec.targets import LocalTarget
@@ -58,26 +60,20 @@ class LocalEngine(SupervisedEngine):
     @classmethod
     def switch_warm(cls, home: Path, *, on: bool) -> None:
         """See `Engine`."""
-        from windlass.engines.local.warm_pool import WarmPool
-
         try:
-            WarmPool(home).switch(on=on)
+            _own_pool(home).switch(on=on)
         except OSError as error:
             raise StoreError(f"{home}/warm cannot be changed ({error.strerror})", "see: windlass doctor") from error
 
     @classmethod
     def list_warm(cls, home: Path) -> list[dict[str, Any]]:
         """See `Engine`."""
-        from windlass.engines.local.warm_pool import WarmPool
-
-        return WarmPool(home).show()
+        return _own_pool(home).show()
 
     @classmethod
     def stop_warm(cls, home: Path, name: str | None = None) -> list[str]:
         """See `Engine`."""
-        from windlass.engines.local.warm_pool import WarmPool
-
-        stopped = WarmPool(home).stop(name)
+        stopped = _own_pool(home).stop(name)
         if name is not None and not stopped:
             raise UsageError(f"there is no warm process {name}", "see: windlass warm ls")
         return stopped
@@ -128,14 +124,23 @@ class LocalEngine(SupervisedEngine):
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
         """Lay out the folder that is put on PYTHONPATH for interpreters that do not have this package."""
         package = Path(__file__).parents[2]
-        folder = self.store.home / "travel" / "windlass"
+        folder = Path(travel.import_folder(str(self.store.home), str(package.parent))) / "windlass"
         try:
             if folder.is_symlink() or not all((folder / part).exists() for part in travel.PARTS):
                 shutil.rmtree(folder, ignore_errors=True)
-                folder.parent.mkdir(mode=0o700, exist_ok=True)  # it is on the path from which ranks import
-                folder.mkdir(mode=0o700, exist_ok=True)
+                for made in (folder.parent.parent, folder.parent, folder):
+                    made.mkdir(mode=0o700, exist_ok=True)
                 for part in travel.PARTS:
                     with contextlib.suppress(FileExistsError):
                         (folder / part).symlink_to(package / part)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made ({error.strerror})", "see: windlass doctor") from error
+        refuse_foreign(self.store.home)  # which another user may have put there since the record was opened
+
+
+def _own_pool(home: Path) -> WarmPool:
+    """The warm processes of a home, in which another user could name any process. Raises StoreError."""
+    from windlass.engines.local.warm_pool import WarmPool
+
+    refuse_foreign(home)
+    return WarmPool(home)

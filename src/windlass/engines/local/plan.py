@@ -10,6 +10,7 @@ from windlass.code.imports import ahead, slow
 from windlass.engines import netns
 from windlass.engines.local import launchers
 from windlass.engines.local.facts import Facts
+from windlass.engines.travel import import_folder
 from windlass.errors import PlanError, Problem
 from windlass.gs_az import INSTALL
 from windlass.plan import arguments
@@ -206,7 +207,7 @@ def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str,
         env |= {"GLOO_SOCKET_IFNAME": netns.INTERFACE, "NCCL_SOCKET_IFNAME": netns.INTERFACE}
         env |= {"MASTER_PORT": str(job.local.port)} if job.local.port else {}
     if not facts.python_is_ours:
-        env["PYTHONPATH"] = f"{facts.home}/travel"
+        env["PYTHONPATH"] = import_folder(facts.home, facts.package_root)
     return env
 
 
