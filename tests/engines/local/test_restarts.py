@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
+from windlass.runs.store import Store
 from windlass.supervise.process import supervisor_pid
 from windlass.worker import process
 
@@ -195,3 +199,28 @@ def test_a_run_that_was_resumed_and_lost_its_command_at_once_is_adopted(harness:
     writer.close()
     assert run.wait().phase is Phase.SUCCEEDED
     assert kinds(run, "resume", "adopted", "end") == ["end", "resume", "adopted", "end"]
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_command_in_a_copy_of_a_home_ends_no_process_of_the_original(
+    harness: Harness, tmp_path: Path, supervised: bool
+) -> None:
+    run = harness.start("wait_for", str(tmp_path / "go")).until_ready()
+    if not supervised:
+        kill(run, supervisor(run))
+    with Store(copied(harness.home, tmp_path / "copy")) as store:
+        status = LocalEngine(store).status(run.id)
+        assert (status.phase.is_terminal, store.events(run.id)) == (False, run.events[: status.last_seq])
+        assert status.condition is not None
+        assert status.condition["message"].startswith(f"supervised by the original in {run.dir}")
+        (tmp_path / "go").touch()
+        assert run.wait().phase is Phase.SUCCEEDED
+        assert LocalEngine(store).status(run.id).phase.is_terminal
+
+
+def copied(home: Path, to: Path) -> Path:
+    """A copy of a home in which a run goes on."""
+    shutil.copytree(home, to, ignore=shutil.ignore_patterns("record.*"))
+    with closing(sqlite3.connect(home / "record.db")) as old, closing(sqlite3.connect(to / "record.db")) as new:
+        old.backup(new)
+    return to

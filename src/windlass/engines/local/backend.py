@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 
 from windlass.engines import netns
 from windlass.engines.local import ports
-from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
+from windlass.engines.local.attempt import LocalAttempt, first_start, is_locked, start_attempt
 from windlass.engines.local.transfer import checkpoint_uploads, data_staging, outputs_upload
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
@@ -29,6 +30,7 @@ class LocalBackend(Backend):
 
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
+        self._run_dir = run_dir
         home = run_dir.parent.parent
         self._staging = data_staging(plan.requests("stage"), home)
         self._upload = outputs_upload(plan.requests("upload"), home)
@@ -87,6 +89,18 @@ class LocalBackend(Backend):
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
         """See `Backend`. The nodes cannot wake this supervisor: they have the end of a pipe of the previous one."""
         return LocalAttempt.of(folder, compose(self._plan.nodes, members))
+
+    def held_elsewhere(self) -> str:
+        """See `Backend`. In a copy of a home, the processes of a run are those of the original, and must live on."""
+        for path in self._run_dir.glob("attempt-*/node-*.json"):
+            # There is none where the home was moved; to another user it is closed, and so are its processes.
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                folder = Path(json.loads(path.read_bytes())["folder"])
+                if folder.parent.samefile(self._run_dir):
+                    continue
+                if is_locked(folder.parent / "lock") or is_locked(folder / f"{path.stem}.lock"):
+                    return f"the original in {folder.parent}, of which this is a copy"
+        return ""
 
     def is_started(self, folder: Path) -> bool:
         """See `Backend`. A worker reports its start before it starts a rank: before that, nothing has run."""
