@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from windlass.diagnose.flights import named
+from windlass.diagnose.flights import named, verb
 from windlass.diagnose.observations import Observations, Rule
 from windlass.diagnose.rules import checkpoints, collectives, deaths, endings, exceptions, ports, recorded, restarts
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
@@ -90,11 +90,7 @@ def _not_seen(case: Observations) -> Iterator[str]:
         yield f"where the ranks are now: no stacks were taken, {when}"
     else:
         if missing := sorted(rank for rank, stack in silence.stacks.items() if not stack):
-            yield f"where {named(missing)} {_was(missing)}: no stack could be taken"
+            yield f"where {named(missing)} {verb(missing, 'was', 'were')}: no stack could be taken"
         if absent := [state.rank for state in case.status.ranks if state.rank not in silence.stacks]:
-            yield f"where {named(absent)} {_was(absent)}: their nodes have not answered"
+            yield f"where {named(absent)} {verb(absent, 'was', 'were')}: their nodes have not answered"
     yield "memory, disks and limits of the nodes: these are read when a rank fails"
-
-
-def _was(ranks: Sequence[int]) -> str:
-    return "was" if len(ranks) == 1 else "were"

@@ -119,6 +119,11 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
 
 
+def verb(ranks: Sequence[int], one: str, several: str) -> str:
+    """The form of a verb that goes with `named(ranks)`."""
+    return one if len(ranks) == 1 else several
+
+
 def _fresh(flights: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     newest = max((float(flight.get("at", 0)) for flight in flights.values()), default=0.0)
     return {

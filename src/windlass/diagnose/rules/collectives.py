@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
-from windlass.diagnose.flights import named
-from windlass.diagnose.observations import Observations, Silence, place_alone
-from windlass.diagnose.reading import Frame, collective, main_stack, own_frame, raised
-from windlass.diagnose.rules.recorded import MISMATCH_FIX, label
+from windlass.diagnose.flights import named, verb
+from windlass.diagnose.observations import Observations, RankSeen, Silence, place_alone
+from windlass.diagnose.reading import Frame, Raised, collective, main_stack, own_frame, raised
+from windlass.diagnose.rules.recorded import MISMATCH_FIX, absence_fix, label
 from windlass.diagnose.rules.recorded import lines as recorded_lines
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import AttemptStarted, RunResumed, Warned
@@ -38,66 +39,67 @@ def silent(case: Observations) -> Iterator[Verdict]:
         tracebacks = ((seen.rank, raised(seen.tail)) for seen in case.ranks)
         stacks |= {rank: tuple(reversed(error.frames)) for rank, error in tracebacks if error is not None}
     calls = {rank: collective(stack, case.sources) for rank, stack in stacks.items()}
-    evidence = (
-        _lasted(silence),
-        *(_place(case, silence, rank, stacks[rank], calls[rank]) for rank in sorted(stacks)[:16]),
-        *recorded_lines(case),
-    )
-    left = [seen.rank for seen in case.ranks if seen.exit_code == 0]
-    waiting = Counter(call for call in calls.values() if call)
-    frozen = [rank for rank, state in silence.states.items() if state in ("T", "t")]
-    num_ranks = len(case.status.ranks)
-    call, _ = waiting.most_common(1)[0] if waiting else ("", 0)
-    joined, missing = (sorted(rank for rank, one in calls.items() if bool(one) is has) for has in (True, False))
-    if frozen and len(frozen) < num_ranks:
-        pid = next((state.pid for state in case.status.ranks if state.rank == frozen[0] and state.pid), "PID")
-        yield Verdict(
-            "rank-frozen", f"{named(frozen)} {_is(frozen)} suspended (SIGSTOP), and the others wait", frozen[0],
-            evidence, f"see what suspended it; kill -CONT {pid} lets it go on", score + 2,
+    found = _frozen(case, silence)
+    if found is None and any(calls.values()):
+        found = _waiting(case, stacks, calls)
+    if found is None and silence.reason == "silence":
+        found = Verdict(
+            "hang", "nothing is printed any more", min(stacks, default=None) if len(case.status.ranks) == 1 else None,
+            fix="see where it is; if long silences are normal here, raise hang: or let the script report() its "
+            "progress", score=min(0, 75 - score),
         )  # fmt: skip
-    elif waiting and left:
-        yield Verdict("rank-left-early", f"{named(left)} ended with exit code 0 while the others wait in {call}",
-                      left[0], evidence, LEFT_FIX, score + 1)  # fmt: skip
-    elif len(waiting) > 1:
+    if found is not None:
+        places = [_place(case, silence, rank, stacks[rank], calls[rank]) for rank in sorted(stacks)[:16]]
+        evidence = (_lasted(silence), *places, *recorded_lines(case))
+        yield replace(found, evidence=evidence, score=score + found.score)
+
+
+def _frozen(case: Observations, silence: Silence) -> Verdict | None:
+    """Some ranks are suspended. Its score is added to that of the silence."""
+    frozen = [rank for rank, state in silence.states.items() if state in ("T", "t")]
+    if not frozen or len(frozen) >= len(case.status.ranks):
+        return None
+    pid = next((state.pid for state in case.status.ranks if state.rank == frozen[0] and state.pid), "PID")
+    summary = f"{named(frozen)} {verb(frozen, 'is', 'are')} suspended (SIGSTOP), and the others wait"
+    fix = f"see what suspended it; kill -CONT {pid} lets it go on"
+    return Verdict("rank-frozen", summary, frozen[0], fix=fix, score=2)
+
+
+def _waiting(case: Observations, stacks: Mapping[int, tuple[Frame, ...]], calls: Mapping[int, str]) -> Verdict:
+    """Why ranks wait in the collectives `calls`. Its score is added to that of the silence."""
+    waiting = Counter(call for call in calls.values() if call)
+    [(call, _)] = waiting.most_common(1)
+    if left := [seen.rank for seen in case.ranks if seen.exit_code == 0]:
+        summary = f"{named(left)} ended with exit code 0 while the others wait in {call}"
+        return Verdict("rank-left-early", summary, left[0], fix=LEFT_FIX, score=1)
+    if len(waiting) > 1:
         odd = sorted(rank for rank, one in calls.items() if one and one != call)
         sides = (f"{named(sorted(r for r, one in calls.items() if one == side))} in {side}" for side in waiting)
-        yield Verdict("collective-mismatch", f"ranks wait in different collectives: {', '.join(sides)}",
-                      odd[0] if len(odd) == 1 and num_ranks > 2 else None, evidence, MISMATCH_FIX,
-                      score + 1)  # fmt: skip
-    elif waiting and missing:
-        is_init = call == "init_process_group"
-        place = own_frame(stacks[missing[0]], case.code_dir, innermost_first=True)
-        at = f"it is at {place_alone(case.at(place))}" if place else "it has no Python stack"
-        summary = f"{named(missing)} did not {'come to' if is_init else 'join'} {label(case, call)}, in which "
-        yield Verdict(
-            "rendezvous-timeout" if is_init else "collective-not-joined",
-            f"{summary}{named(joined)} {_waits(joined)}; {at}", missing[0], evidence,
-            f"see why {named(missing[:1])} does not come to {call}: a branch that only some ranks take, uneven data, "
-            "or a wait for something else", score,
+        return Verdict(
+            "collective-mismatch", f"ranks wait in different collectives: {', '.join(sides)}",
+            odd[0] if len(odd) == 1 and len(case.status.ranks) > 2 else None, fix=MISMATCH_FIX, score=1,
         )  # fmt: skip
-    elif waiting:
-        yield Verdict(
-            "collective-stuck", f"all ranks wait in {call}, and it does not end", None, evidence,
-            "the ranks may have come there in different order or for different tensors: run once with "
-            "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL}; or the network between the nodes is cut", score - 5,
-            is_effect=True,
+    joined, missing = (sorted(rank for rank, one in calls.items() if bool(one) is has) for has in (True, False))
+    if not missing:
+        return Verdict(
+            "collective-stuck", f"all ranks wait in {call}, and it does not end",
+            fix="the ranks may have come there in different order or for different tensors: run once with "
+            "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL}; or the network between the nodes is cut", score=-5, is_effect=True,
         )  # fmt: skip
-    elif silence.reason == "silence":
-        yield Verdict(
-            "hang", "nothing is printed any more", next(iter(sorted(stacks)), None) if num_ranks == 1 else None,
-            evidence,
-            "see where it is; if long silences are normal here, raise hang: or let the script report() its progress",
-            min(score, 75),
-        )  # fmt: skip
+    is_init = call == "init_process_group"
+    place = own_frame(stacks[missing[0]], case.code_dir, innermost_first=True)
+    at = f"it is at {place_alone(case.at(place))}" if place else "it has no Python stack"
+    return Verdict(
+        "rendezvous-timeout" if is_init else "collective-not-joined",
+        f"{named(missing)} did not {'come to' if is_init else 'join'} {label(case, call)}, in which {named(joined)} "
+        f"{verb(joined, 'waits', 'wait')}; {at}", missing[0], fix=absence_fix(missing[0], call),
+    )  # fmt: skip
 
 
 def _lasted(silence: Silence) -> str:
-    ended = {
-        "timeout": ", then the time limit was reached",
-        "stop": ", then the run was stopped",
-        "failure": ", then a rank gave up",
-    }
-    return f"no rank wrote anything for {silence.seconds:.3g} s{ended.get(silence.reason, '')}"
+    ends = {"timeout": "the time limit was reached", "stop": "the run was stopped", "failure": "a rank gave up"}
+    end = f", then {ends[silence.reason]}" if silence.reason in ends else ""
+    return f"no rank wrote anything for {silence.seconds:.3g} s{end}"
 
 
 def _place(case: Observations, silence: Silence, rank: int, stack: tuple[Frame, ...], call: str) -> str:
@@ -113,11 +115,11 @@ _DETAIL = re.compile(r"Detected mismatch between collectives on ranks\. (.*)", r
 
 def mismatch(case: Observations) -> Iterator[Verdict]:
     """Ranks that call different collectives, or the same one with different tensors."""
-    for seen in sorted(case.failures, key=lambda seen: seen.ended_at or 0.0) if case.failed else ():
+    for seen in sorted(case.failures, key=_ended_at) if case.failed else ():
         detail, sizes = _DETAIL.search(seen.tail), _SHAPES.search(seen.tail)
         if detail is None and sizes is None:
             continue
-        evidence = [*case.calls.values(), *recorded_lines(case)]
+        evidence = _calls(case)
         if detail is not None:
             text = " ".join(detail[1].split("Collectives differ")[0].split())[:600]
             evidence = [part.strip() for part in re.split(r", but (?=Rank)|\.(?=Collectives)", text)] + evidence
@@ -129,6 +131,15 @@ def mismatch(case: Observations) -> Iterator[Verdict]:
             + (f" at {where}" if where else ""), seen.rank, tuple(evidence), MISMATCH_FIX, 98,
         )  # fmt: skip
         return
+
+
+def _ended_at(seen: RankSeen) -> float:
+    return seen.ended_at or 0.0
+
+
+def _calls(case: Observations) -> list[str]:
+    """In which collectives ranks failed, and what was recorded of them."""
+    return [*case.calls.values(), *recorded_lines(case)]
 
 
 def alone(case: Observations) -> Iterator[Verdict]:
@@ -157,21 +168,17 @@ def left_early(case: Observations) -> Iterator[Verdict]:
     """A rank that ended with exit code 0 while its peers still wanted something of it."""
     if not case.failed or not case.only_victims:
         return
-    failed_at = min((seen.ended_at or 0.0 for seen in case.failures), default=0.0)
-    left = sorted(
-        (seen for seen in case.ranks if seen.exit_code == 0 and (seen.ended_at or 0.0) <= failed_at),
-        key=lambda seen: seen.ended_at or 0.0,
-    )
+    failed_at = min(map(_ended_at, case.failures))
+    left = [seen for seen in sorted(case.ranks, key=_ended_at) if seen.exit_code == 0 and _ended_at(seen) <= failed_at]
     if not left:
         return
     waiting = sorted(seen.rank for seen in case.failures)
-    evidence = [f"{case.name(seen.rank)} ended with exit code 0 first" for seen in left[:4]]
-    evidence += [*case.calls.values(), *recorded_lines(case)]
+    evidence = [*(f"{case.name(seen.rank)} ended with exit code 0 first" for seen in left[:4]), *_calls(case)]
     error = raised(case.failures[0].tail)
     if error is not None:
         evidence.append(f"then {case.name(case.failures[0].rank)}: {error.line[:200]}")
-    need = "needs it" if len(waiting) == 1 else "need it"
-    summary = f"{named([seen.rank for seen in left])} ended with exit code 0 while {named(waiting)} still {need}"
+    needs = f"{named(waiting)} still {verb(waiting, 'needs', 'need')} it"
+    summary = f"{named([seen.rank for seen in left])} ended with exit code 0 while {needs}"
     yield Verdict("rank-left-early", summary, left[0].rank, tuple(evidence), LEFT_FIX, 96)
 
 
@@ -187,7 +194,7 @@ def waited_in_vain(case: Observations) -> Iterator[Verdict]:
     if not waited:
         return
     dumps = [f"NCCL's watchdog wrote {one['path']}" for one in dict(case.facts.get("flights") or {}).values()]
-    evidence = (*case.calls.values(), *recorded_lines(case), *dumps[:8])
+    evidence = (*_calls(case), *dumps[:8])
     names = {rank: place.partition(": ")[2].partition(",")[0] for rank, place in case.calls.items()}
     barrier = next((match for seen in waited if (match := _BARRIER.search(seen.tail))), None)
     waiting = [seen.rank for seen in waited]
@@ -224,48 +231,41 @@ _MEET = re.compile(
 
 def is_rendezvous_missed(case: Observations) -> bool:
     """Whether a rank failed because others did not come to the rendezvous."""
-    errors = (raised(seen.tail) for seen in case.failures)
-    return any(error is not None and _MEET.search(error.line + error.message) for error in errors)
+    return _missed(case) is not None
+
+
+def _missed(case: Observations) -> tuple[RankSeen, Raised] | None:
+    """The first such rank, and its error."""
+    errors = ((seen, raised(seen.tail)) for seen in case.failures)
+    return next(((seen, error) for seen, error in errors if error and _MEET.search(error.line + error.message)), None)
 
 
 def rendezvous(case: Observations) -> Iterator[Verdict]:
     """Ranks that did not find each other."""
-    if not case.failed:
+    missed = _missed(case) if case.failed else None
+    if missed is None:
         return
+    seen, error = missed
     world = len(case.status.ranks)
-    for seen in case.failures:
-        error = raised(seen.tail)
-        if error is None or not _MEET.search(error.line + error.message):
-            continue
-        evidence = [error.line[:300]]
-        joined = _JOINED.search(seen.tail)
-        written = next((m for f in error.frames if (m := _ASKED.search(case.sources.get(f.key, "")))), None)
-        asked = int(joined[2]) if joined else int(written[1]) if written else world
-        if asked != world:
-            yield Verdict(
-                "world-size-mismatch", f"{case.name(seen.rank)} waits for {asked} ranks, but the job has {world}",
-                seen.rank, (*evidence, f"the job: {world} ranks (nodes × procs_per_node)"),
-                "take WORLD_SIZE from the environment instead of a number in the script, or set nodes: and "
-                "procs_per_node: to it", 97,
-            )  # fmt: skip
-            return
-        silence = case.silence()
-        stacks = silence.stacks if silence else {}
-        came = [n for n, text in stacks.items() if collective(main_stack(text), case.sources) == "init_process_group"]
-        others = [r for r in case.ranks if (r.ended_by_us or r.exit_code == 0) and r.rank not in came]
-        absent = [rank.rank for rank in others if not is_victim(rank.exit_code, rank.tail)]
-        missing = f"; {named(absent)} never came" if absent else ""
+    joined = _JOINED.search(seen.tail)
+    written = next((m for f in error.frames if (m := _ASKED.search(case.sources.get(f.key, "")))), None)
+    asked = int(joined[2]) if joined else int(written[1]) if written else world
+    if asked != world:
         yield Verdict(
-            "rendezvous-timeout", f"the ranks did not find each other: {case.name(seen.rank)} timed out{missing}",
-            absent[0] if absent else seen.rank, tuple(evidence),
-            "see what the missing rank does before init_process_group; take MASTER_ADDR and MASTER_PORT as given", 94,
+            "world-size-mismatch", f"{case.name(seen.rank)} waits for {asked} ranks, but the job has {world}",
+            seen.rank, (error.line[:300], f"the job: {world} ranks (nodes × procs_per_node)"),
+            "take WORLD_SIZE from the environment instead of a number in the script, or set nodes: and "
+            "procs_per_node: to it", 97,
         )  # fmt: skip
         return
-
-
-def _is(ranks: list[int]) -> str:
-    return "is" if len(ranks) == 1 else "are"
-
-
-def _waits(ranks: list[int]) -> str:
-    return "waits" if len(ranks) == 1 else "wait"
+    silence = case.silence()
+    stacks = silence.stacks if silence else {}
+    came = [n for n, text in stacks.items() if collective(main_stack(text), case.sources) == "init_process_group"]
+    others = [r for r in case.ranks if (r.ended_by_us or r.exit_code == 0) and r.rank not in came]
+    absent = [rank.rank for rank in others if not is_victim(rank.exit_code, rank.tail)]
+    missing = f"; {named(absent)} never came" if absent else ""
+    yield Verdict(
+        "rendezvous-timeout", f"the ranks did not find each other: {case.name(seen.rank)} timed out{missing}",
+        absent[0] if absent else seen.rank, (error.line[:300],),
+        "see what the missing rank does before init_process_group; take MASTER_ADDR and MASTER_PORT as given", 94,
+    )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from windlass.diagnose.flights import Finding, crossed, find, named
+from windlass.diagnose.flights import Finding, crossed, find, named, verb
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import main_stack, own_frame
 from windlass.diagnose.verdict import Verdict
@@ -38,14 +38,20 @@ def collectives(case: Observations) -> Iterator[Verdict]:
         waiting = [rank for rank in first.joined if first.group.calls[rank][first.call.number].is_open]
         yield Verdict(
             "collective-not-joined",
-            f"{named(missing)} did not join {first.label}, in which {named(waiting)} "
-            f"{'waits' if len(waiting) == 1 else 'wait'}",
+            f"{named(missing)} did not join {first.label}, in which {named(waiting)} {verb(waiting, 'waits', 'wait')}",
             missing[0],
             _evidence(case),
-            f"see why {named(missing[:1])} does not come to {first.call.op}: a branch that only some ranks take, "
-            "uneven data, or a wait for something else",
+            absence_fix(missing[0], first.call.op),
             score - 1,
         )
+
+
+def absence_fix(missing: int, call: str) -> str:
+    """What to do where a rank does not come to a collective."""
+    return (
+        f"see why rank {missing} does not come to {call}: a branch that only some ranks take, uneven data, or a wait "
+        "for something else"
+    )
 
 
 def findings(case: Observations) -> tuple[Finding, ...]:
