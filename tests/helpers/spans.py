@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from windlass.runs.attempt_time import MICRO
 from windlass.runs.events import Event
-from windlass.runs.time_accounting import MICRO, Spent, Tally
+from windlass.runs.time_accounting import Spent, Tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.spans import spans
 
+from windlass.runs.attempt_time import MICRO
 from windlass.runs.events import Event
 from windlass.runs.ledger import Restart, fold_ledger, ledger_of, restarts
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import fold
 from windlass.runs.start import Origin, Start
-from windlass.runs.time_accounting import MICRO, Spent, Tally
+from windlass.runs.time_accounting import Spent, Tally
 from windlass.views.serialise import to_json
 
 BORN = 1_700_000_000.0

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from windlass.runs.attempt_time import MICRO
 from windlass.runs.events import Event
 from windlass.runs.start import Origin, Start
-from windlass.runs.time_accounting import MICRO, Spent, Tally
+from windlass.runs.time_accounting import Spent, Tally
 
 WASTED: Final = (Spent.REDONE, Spent.HUNG, Spent.IDLE)
 """What a run without failures spends no time on."""

@@ -1,0 +1,208 @@
+"""Collects what the events of one attempt show about its time: hangs, steps trained again, waits for checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from windlass.runs import events
+from windlass.runs.start import Origin, Reports, Start
+
+MICRO: Final = 1_000_000
+"""Times are added up as whole microseconds: sums of floats would not be exact."""
+_TRUE_HANGS: Final = frozenset({"silence", "failure"})
+"""Reasons for which stacks are taken of a hang; they are also taken of a quiet run before it is stopped."""
+
+Interval = tuple[int, int]
+End = events.AttemptEnded | events.RunEnding | events.RunEnded
+
+
+@dataclass(slots=True)
+class _Hang:
+    since: int
+    until: int | None = None
+    """None until that is known."""
+
+    def is_same(self, since: int) -> bool:
+        """Whether it is the hang that was reported to begin at `since`."""
+        return abs(since - self.since) < MICRO // 100
+
+
+@dataclass(slots=True)
+class AttemptTime:
+    """What the events of one attempt show about its time. Times are whole microseconds."""
+
+    began: int
+    entry: events.AttemptStarted
+    step_before: int | None = None
+    """The last step that was recorded before it."""
+    end: events.AttemptEnded = field(default_factory=lambda: events.AttemptEnded(None))
+    """How it ended, once it has."""
+    ended: int | None = None
+    another_follows: bool = False
+    died_at: int | None = None
+    """The last sign of life of an attempt whose end was not observed."""
+    trained_at: int | None = None
+    failed_at: int | None = None
+    """When its first rank failed."""
+    highest_before: int = 0
+    """The highest step that any attempt before it has reached; known once all events are read."""
+    reports: Reports = field(default_factory=Reports)
+    start: Start = field(default_factory=Start)
+    """Where it continued; known once all events are read."""
+    highest_epoch: float | None = None
+    last_step: int | None = None
+    """The last step that was recorded of it."""
+    steps_rise: bool = True
+    """Whether no step was lower than the one before."""
+    reached: int = 0
+    """The highest step that it reported."""
+    saved: int = 0
+    """The step of its newest checkpoint."""
+    caught_up: tuple[int, int] | None = None
+    """When, and at which step."""
+    gaps: list[Interval] = field(default_factory=list)
+    """From when to when no supervisor observed it, as far as no sign of life is known."""
+    rank_ends: dict[int, int] = field(default_factory=dict)
+    """When each rank ended, by its number."""
+    hangs: list[_Hang] = field(default_factory=list)
+    blocked: list[Interval] = field(default_factory=list)
+    """From when to when a training thread waited for a checkpoint."""
+
+    @property
+    def is_below(self) -> bool:
+        """Whether it began below a step that was reached before, so that its first steps are trained again."""
+        if self.highest_before <= 0:
+            return False
+        if self.start.step is not None:
+            return self.start.step < self.highest_before
+        if self.start.origin in (Origin.SCRIPT, Origin.BEGINNING):
+            return self.start.origin is Origin.BEGINNING
+        if self.caught_up is not None:
+            return True
+        return self.ended is not None if self.reports.step is None else self.reports.step <= self.highest_before
+
+    @property
+    def steps_redone(self) -> int | None:
+        """Steps trained again; None where that is not known."""
+        if self.start.step is None:
+            return None
+        if not self.is_below:
+            return 0
+        reached = max(self.saved, self.reached, self.caught_up[1] if self.caught_up else 0)
+        return max(0, min(self.highest_before, reached) - self.start.step)
+
+    @property
+    def gone_at(self) -> int | None:
+        """When the last of its ranks ended, or was last seen alive; None while any may live."""
+        if self.died_at is not None:
+            return self.died_at
+        is_over = len(self.rank_ends) >= self.entry.world_size > 0
+        return max(self.rank_ends.values()) if is_over else None
+
+    def layers(self, end: int) -> Iterator[tuple[str, Interval]]:
+        """Labels of stretches of its time, which ends at `end`."""
+        gone_at = self.gone_at
+        for begin, taken_up in self.gaps:
+            if gone_at is not None and gone_at <= taken_up:
+                # It succeeded: the supervisor recorded its end a moment after it took over the run.
+                yield "gone", (max(begin, gone_at), taken_up if self.failed_at is not None else end)
+                taken_up = gone_at
+            yield "unobserved", (begin, taken_up)
+        if self.died_at is not None:
+            yield "dead", (self.died_at, end)
+        if self.failed_at is not None:
+            yield ("restarting" if self.another_follows else "stopping"), (self.failed_at, end)
+        for hang in self.hangs:
+            yield ("stuck", (hang.since, end)) if hang.until is None else ("hung", (hang.since, hang.until))
+        if self.is_below and self.trained_at is not None:
+            yield "redone", (self.trained_at, end if self.caught_up is None else self.caught_up[0])
+        for interval in self.blocked:
+            yield "blocked", interval
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def take(self, entry: events.Entry, at: int) -> None:
+        """Take one of its events other than its end."""
+        match entry:
+            case events.RankChanged(rank=rank, exit_code=int(code)):
+                self.rank_ends[rank] = at
+                if code and self.failed_at is None:
+                    self.failed_at = at
+            case events.Progress():
+                self._take_progress(entry, at)
+            case events.FirstStep(step=int(step)):
+                # The first step in the output of a rank may be long before the first one that was recorded.
+                self.reports.step, self.reports.is_exact = step, True
+                self.reports.every = entry.every if entry.every and entry.every > 0 else None
+            case events.CaughtUp(step=step) if self.caught_up is None:
+                self.caught_up = (at, step)
+            case events.CheckpointChanged():
+                self._take_checkpoint(entry, at)
+            case events.HangDetected() if entry.reason in _TRUE_HANGS:
+                since = at - micros(entry.seconds) if entry.since is None else micros(entry.since)
+                if not any(hang.is_same(since) for hang in self.hangs):
+                    self.hangs.append(_Hang(since))  # other nodes report the same hang
+            case events.HangEnded():
+                self._take_hang_end(entry, at)
+
+    def take_end(self, entry: End, at: int, lost_at: int | None) -> None:
+        """Take its end; `lost_at` is the last sign of life of a run that is lost."""
+        self.end = entry if isinstance(entry, events.AttemptEnded) else events.AttemptEnded(entry.phase, entry.reason)
+        self.died_at = lost_at if entry.died_at is None else micros(entry.died_at)
+        self.reached = max(self.reached, entry.step or 0)
+        self.close(at, another_follows=self.end is entry)
+
+    def close(self, at: int, *, another_follows: bool) -> None:
+        """It has ended."""
+        self.ended = max(at, self.began)
+        self.another_follows = another_follows
+
+    def observe(self, at: int) -> None:
+        """A sign of life: it lived until then, and through every gap that ended before."""
+        self.gaps = [(max(begin, at), end) for begin, end in self.gaps if at < end]
+
+    def _take_progress(self, entry: events.Progress, at: int) -> None:
+        for hang in self.hangs:
+            hang.until = at if hang.until is None else hang.until  # records of versions without `hang-end`
+        reports, step, epoch = self.reports, entry.step, entry.epoch
+        if epoch is not None and epoch >= 0:
+            reports.epoch = epoch if reports.epoch is None else reports.epoch
+            self.highest_epoch = max(self.highest_epoch or 0, epoch)
+        if step is None or step < 0:
+            return
+        if self.last_step is None and step == self.step_before:
+            return  # older records merge progress: this may be what the attempt before has reported
+        if self.last_step is not None and step < self.last_step:
+            self.steps_rise = False
+        reports.step = step if reports.step is None else reports.step
+        self.reached = max(self.reached, step)
+        self.last_step = step
+
+    def _take_checkpoint(self, entry: events.CheckpointChanged, at: int) -> None:
+        reports = self.reports
+        if entry.action == "restored" and entry.source == "log":
+            reports.logged = entry
+        elif entry.action == "restored" and (reports.restored is None or entry.step is not None):
+            reports.restored = entry
+        elif entry.action == "saved" and entry.step is not None:
+            self.saved = max(self.saved, entry.step)
+        if entry.blocked_at is not None and entry.blocked_seconds is not None:
+            end = micros(entry.blocked_at + max(0.0, entry.blocked_seconds))
+            self.blocked.append((micros(entry.blocked_at), min(end, at)))
+
+    def _take_hang_end(self, entry: events.HangEnded, at: int) -> None:
+        until = at if entry.at is None else micros(entry.at)
+        since = until - micros(entry.seconds) if entry.since is None else micros(entry.since)
+        begun = next((hang for hang in reversed(self.hangs) if hang.since < until), None)
+        if begun is not None and (begun.until is None or begun.is_same(since)):
+            begun.until = until
+        else:
+            self.hangs.append(_Hang(since, until))
+
+
+def micros(seconds: float) -> int:
+    """Whole microseconds; 0 for a time that cannot be."""
+    return round(seconds * MICRO) if math.isfinite(seconds) else 0
