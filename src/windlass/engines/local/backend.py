@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,9 @@ from windlass.runs.events import NetworkCreated, Warned
 from windlass.supervise.backend import Backend
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import NodeSpec
 
+IMPORTS: Final = "PYTHONPATH"
 MASTER_ADDR: Final = "127.0.0.1"
 
 
@@ -82,7 +85,8 @@ class LocalBackend(Backend):
                 held_port=port if is_held else None,
                 continuation=record.history.continuation(record.status),
             )
-            specs = compose(self._plan.nodes, members, facts)
+            parts = self._plan.nodes.defaults.get(IMPORTS, "")
+            specs = [_importing(spec, parts, os.environ) for spec in compose(self._plan.nodes, members, facts)]
             held = [*([master] if is_held else []), agents, *of_ranks]
             return start_attempt(folder, specs, held, clock.fileno(), WarmPool(record.writer.store.home))
 
@@ -132,3 +136,11 @@ class LocalBackend(Backend):
                 record.note(NetworkCreated.from_json(made))
             addresses += [node["address"] for node in network["nodes"]]
         return addresses
+
+
+def _importing(spec: NodeSpec, parts: str, environ: Mapping[str, str]) -> NodeSpec:
+    """The spec with `parts`, the folder of Windlass's own modules, behind the PYTHONPATH of the job, else of the shell,
+    of which a plan has no values."""
+    of_job = spec.env.get(IMPORTS, "")
+    before = environ.get(IMPORTS, "") if of_job == parts else of_job
+    return spec.replace(env={**spec.env, IMPORTS: f"{before}{os.pathsep}{parts}"}) if parts and before else spec
