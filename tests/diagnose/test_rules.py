@@ -59,6 +59,8 @@ def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "cuda-after-fork", "spawn"),
         ("ModuleNotFoundError: No module named 'sklearn.svm'", "module-missing", "pip install scikit-learn"),
         ("ModuleNotFoundError: No module named 'PIL'", "module-missing", "pip install pillow"),
+        ("ModuleNotFoundError: No module named 'windlass'", "module-missing", "do not install windlass from PyPI"),
+        ("ImportError: cannot import name 'Checkpoint' from 'windlass.train' (a)", "import-broken", "the reference"),
         ("ModuleNotFoundError: No module named 'yaml'", "module-missing", "pip install PyYAML"),
         ("ModuleNotFoundError: No module named 'flash_attn'", "module-missing", "pip install flash-attn"),
         ("RuntimeError: unable to write to file </torch_4_1_0>: No space left on device (28)", "shm-full", "shm"),

@@ -36,6 +36,20 @@ def test_ranks_are_numbered_over_the_members() -> None:
     assert second.world_size == 4
 
 
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ({}, "/parts"),
+        ({"target_env": {"PYTHONPATH": "/a"}}, "/a:/parts"),
+        ({"target_env": {"PYTHONPATH": "/a"}, "job_env": {"PYTHONPATH": "/b:/c"}}, "/b:/c:/parts"),
+        ({"job_env": {"PYTHONPATH": ""}}, ""),
+    ],
+)
+def test_pythonpath_of_the_user_comes_before_that_of_the_engine(layers: dict[str, Any], expected: str) -> None:
+    template = NODES.replace(defaults={"PYTHONPATH": "/parts"}, **layers)
+    assert compose(template, (0,), facts(1))[0].env["PYTHONPATH"] == expected
+
+
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))),
        st.integers(1, 4))  # fmt: skip
 def test_whatever_the_members_ranks_are_0_to_world_size_once_each(sizes: tuple[int, set[int]], procs: int) -> None:

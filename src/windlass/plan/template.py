@@ -53,7 +53,11 @@ class NodeTemplate(Value):
     @property
     def common(self) -> Environment:
         """The variables that all ranks of all attempts have alike."""
-        return {**self.contract, **self.defaults, **self.target_env, **self.job_env}
+        env = {**self.contract, **self.defaults, **self.target_env, **self.job_env}
+        parts, chosen = self.defaults.get("PYTHONPATH"), env.get("PYTHONPATH")
+        if parts and chosen and chosen != parts:  # that of the user comes first
+            env["PYTHONPATH"] = f"{chosen}:{parts}"
+        return env
 
 
 NO_NODES = NodeTemplate("", 0, 1, "", "", "", (), {}, {}, {}, {}, 0.0)

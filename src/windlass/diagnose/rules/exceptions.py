@@ -27,6 +27,10 @@ PACKAGES: Final = {
     "wx": "wxPython", "yaml": "PyYAML", "zmq": "pyzmq",
 }  # fmt: skip
 """Packages with another name than their module."""
+OWN_PARTS: Final = (
+    "ranks find windlass.train by PYTHONPATH: look for what removes it, or starts python -I; do not install windlass "
+    "from PyPI, where it is another project"
+)
 
 
 KNOWN: Final = (
@@ -183,6 +187,8 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
     elif error.kind == "ImportError" and (match := _NO_NAME.search(error.message)):
         summary = f"{case.who} could not import {match[1]} from {match[2]}"
         fix = f"install the version of {match[2].partition('.')[0]} that the script was written for"
+        if match[2].partition(".")[0] == "windlass":
+            fix = "see the reference of windlass.train for where the name is"
         if "circular import" in error.message:
             summary, fix = f"{summary}: they import each other", "move one import into the function that needs it"
         yield case.of_first("import-broken", summary, evidence, fix, 92)
@@ -208,6 +214,8 @@ def _missing(case: Observations, error: Raised, module: str) -> Verdict:
 
 def _install(case: Observations, package: str) -> str:
     """How a package is installed where the script runs."""
+    if package == "windlass":
+        return OWN_PARTS
     quoted = f"'{package}'" if re.search(r"[<>=\s]", package) else package
     if case.image:
         return f"add {package} to the image {case.image} (RUN python -m pip install {quoted}), or name another image:"

@@ -85,7 +85,7 @@ class LocalBackend(Backend):
                 held_port=port if is_held else None,
                 continuation=record.history.continuation(record.status),
             )
-            parts = self._plan.nodes.defaults.get(IMPORTS, "")
+            parts = self._plan.nodes.defaults.get(IMPORTS)
             specs = [_importing(spec, parts, os.environ) for spec in compose(self._plan.nodes, members, facts)]
             held = [*([master] if is_held else []), agents, *of_ranks]
             return start_attempt(folder, specs, held, clock.fileno(), WarmPool(record.writer.store.home))
@@ -138,9 +138,11 @@ class LocalBackend(Backend):
         return addresses
 
 
-def _importing(spec: NodeSpec, parts: str, environ: Mapping[str, str]) -> NodeSpec:
-    """The spec with `parts`, the folder of Windlass's own modules, behind the PYTHONPATH of the job, else of the shell,
-    of which a plan has no values."""
-    of_job = spec.env.get(IMPORTS, "")
-    before = environ.get(IMPORTS, "") if of_job == parts else of_job
-    return spec.replace(env={**spec.env, IMPORTS: f"{before}{os.pathsep}{parts}"}) if parts and before else spec
+def _importing(spec: NodeSpec, parts: str | None, environ: Mapping[str, str]) -> NodeSpec:
+    """The spec with `parts`, the folder of Windlass's own modules, behind the shell's PYTHONPATH, or alone.
+
+    A plan has no values of the shell.
+    """
+    if not (of_shell := environ.get(IMPORTS)) or not parts or spec.env[IMPORTS] != parts:
+        return spec
+    return spec.replace(env={**spec.env, IMPORTS: f"{of_shell}:{parts}"})
