@@ -235,3 +235,21 @@ def test_git_is_not_needed() -> None:
 def test_folders_that_are_nested_too_deeply_are_refused_in_words(tmp_path: Path) -> None:
     with deep_tree(tmp_path), pytest.raises(UsageError, match="nested too deeply"):
         select(tmp_path, {})
+
+
+def test_the_cache_of_a_home_in_the_folder_stays_here_and_data_of_the_user_travels(
+    tmp_path: Path, home: Path
+) -> None:
+    record = {"record.db": "", "runs/a-1/plan": ""}
+    ours = {
+        "data/sets/1/files/a.bin": "",
+        "data/sources/1.json": "",
+        "transfers/1/journal": "",
+        "sagemaker-local/1": "",
+    }
+    write(tmp_path / "ours", record | ours | {"train.py": ""})
+    write(tmp_path / "users", record | {"data/a.bin": "", "train.py": ""})
+    write(tmp_path / "no-home", {"data/sets/1/a.bin": "", "transfers/a": ""})
+    assert chosen(tmp_path / "ours", home) == ["train.py"]
+    assert chosen(tmp_path / "users", home) == ["data/a.bin", "train.py"]
+    assert chosen(tmp_path / "no-home", home) == ["data/sets/1/a.bin", "transfers/a"]

@@ -17,7 +17,7 @@ from windlass.engines.local.engine import LocalEngine
 from windlass.errors import StoreError
 from windlass.runs.context import Context
 from windlass.runs.events import entry_of
-from windlass.runs.private import FOLDERS
+from windlass.runs.private import CACHE, FOLDERS
 from windlass.runs.store import Store
 
 
@@ -96,7 +96,7 @@ def test_what_belongs_to_another_user_is_refused_and_left_as_it_is(tmp_path: Pat
     assert stat.S_IMODE((home / theirs).stat().st_mode) == 0o770
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", [*FOLDERS, CACHE])
 def test_a_link_that_another_user_put_into_a_folder_for_all_is_refused(name: str) -> None:
     with open_folder() as home, open_folder() as theirs:
         assert as_other_user(lambda: (home / name).symlink_to(theirs)) == ""
@@ -112,13 +112,13 @@ def test_a_link_to_another_disk_that_the_user_or_root_made_is_followed() -> None
         assert as_other_user(lambda: Store(home).close()) == ""
 
 
-def test_a_home_with_fetched_data_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def test_a_folder_with_data_of_the_user_in_it_keeps_its_mode_and_so_does_the_data(tmp_path: Path) -> None:
+    home = tmp_path / "project"
+    (home / "data").mkdir(parents=True)
+    for folder in (home, home / "data"):
+        folder.chmod(0o755)
     Store(home).close()
-    (home / "data").mkdir(mode=0o755)
-    home.chmod(0o755)
-    Store(home).close()
-    assert exposed(tmp_path) == []
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (home, home / "data")] == [0o755, 0o755]
 
 
 def test_a_home_that_sudo_has_left_is_named_as_roots_with_the_command_that_gives_it_back() -> None:

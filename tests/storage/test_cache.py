@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.helpers.disk import small_disk
+from tests.helpers.users import OTHER
 
 from windlass.errors import StorageError, UsageError
 from windlass.runs.data import unfinished_readers
@@ -263,3 +264,13 @@ def test_a_set_that_does_not_fit_is_refused_before_anything_is_fetched(tmp_path:
         assert stage_in(disk / "data", source).num_moved == 3_001_000
         fill(Path(source.path), {"small": b"z" * 1000})
         assert stage_in(disk / "data", source).num_moved == 1000
+
+
+def test_nothing_is_fetched_into_a_folder_of_another_user(home: Path, source: Address) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a folder away")
+    (home / "data").mkdir(parents=True)
+    os.chown(home / "data", OTHER, OTHER)
+    with pytest.raises(StorageError, match=f"{home}/data belongs to another user"):
+        stage(home, source)
+    assert list((home / "data").iterdir()) == []

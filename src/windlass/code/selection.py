@@ -26,7 +26,8 @@ NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv",
                           ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".DS_Store"})  # fmt: skip
 """Names that are never selected, whether or not an ignore file lists them."""
 HOME: Final = frozenset({"record.db", "record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve",
-                         "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json"})  # fmt: skip
+                         "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json", "transfers",
+                         "sagemaker-local", "sagemaker-storage"})  # fmt: skip
 """What Windlass keeps in a folder with records of runs, which is never selected. It is not even opened: a process that
 closes a file of an SQLite database gives up its locks on it, and another one truncates what this one has mapped."""
 RECORD: Final = frozenset({"record.db", "runs"})
@@ -148,7 +149,7 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in never:
+        if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):  # the cache
             found.left_out[BUILT_IN, entry.name] += 1
             continue
         name = os.fsencode(path)

@@ -13,8 +13,10 @@ from windlass.errors import StoreError
 
 RECORD: Final = "record.db"
 BESIDE_RECORD: Final = ("record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve", "reserve.new")
-FOLDERS: Final = ("runs", "warm", "travel", "trash", "clusters", "data", "transfers", "sagemaker-local",
-                  "sagemaker-storage", "prices.json")  # fmt: skip
+FOLDERS: Final = ("runs", "warm", "travel", "trash", "clusters", "transfers", "sagemaker-local", "sagemaker-storage")
+CACHE: Final = "data"
+"""The cache of data sets, which is made closed and checked where it is used. In the folder of a project the name may be
+its user's own: such a folder keeps its mode, and is no sign of a home."""
 OTHERS: Final = 0o077
 
 
@@ -53,10 +55,12 @@ def _own(home: Path) -> Iterator[tuple[Path, int]]:
     """The files and folders of the record that exist, each with its mode; without a folder that the user or root moved
     to another disk, and left a link. Raises StoreError for one of another user, also for a link: in a folder that all
     may write it would lead to where that user reads and replaces what is ours."""
-    for path in (home / name for name in (RECORD, "runs", *BESIDE_RECORD, *FOLDERS)):
+    for path in (home / name for name in (RECORD, *BESIDE_RECORD, *FOLDERS, CACHE)):
         with contextlib.suppress(FileNotFoundError):
             about = path.lstat()
             is_link = stat.S_ISLNK(about.st_mode)
+            if path.name == CACHE and not is_link:
+                continue
             if about.st_uid != os.geteuid() and not (is_link and about.st_uid == 0):
                 raise foreign(path, home, about.st_uid)
             if not is_link:

@@ -62,6 +62,7 @@ class DataCache:
         """
         if link is not None and (found := self._sets.sound(link)) is not None:
             return found, 0
+        self._make_root()
         with self._locked(staging_lock(self._root, source)):
             place = open_place(source, self._root)
             known = self._sets.of(source)
@@ -125,6 +126,14 @@ class DataCache:
             raise StorageError(f"{len(done.refused)} of the files of {source} cannot be staged: {named}{more}")
         remove_others(files, done.files)
         return done
+
+    def _make_root(self) -> None:
+        """Raises StorageError for a folder of another user, who could read and replace what is fetched."""
+        with said(str(self._root)):
+            self._root.mkdir(mode=self._mode, parents=True, exist_ok=True)
+            owner = self._root.stat().st_uid
+        if self._mode == PRIVATE and owner not in (os.geteuid(), 0):
+            raise StorageError(f"{self._root} belongs to another user", "set WINDLASS_HOME to a folder of your own")
 
     def _staging(self, source: Address) -> Path:
         return staging_lock(self._root, source).with_suffix("")
