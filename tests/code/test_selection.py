@@ -237,9 +237,7 @@ def test_folders_that_are_nested_too_deeply_are_refused_in_words(tmp_path: Path)
         select(tmp_path, {})
 
 
-def test_the_cache_of_a_home_in_the_folder_stays_here_and_data_of_the_user_travels(
-    tmp_path: Path, home: Path
-) -> None:
+def test_the_cache_of_a_home_in_the_folder_stays_here_and_data_of_the_user_travels(tmp_path: Path, home: Path) -> None:
     record = {"record.db": "", "runs/a-1/plan": ""}
     ours = {
         "data/sets/1/files/a.bin": "",
