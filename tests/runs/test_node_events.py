@@ -19,8 +19,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.supervise.ingestion import EventIngestion, RunProgress
 from windlass.supervise.recorder import Recorder
-from windlass.worker.node import failure
-from windlass.worker.protocol import event_of
+from windlass.worker.protocol import RankFailure, event_of
 
 START = {"kind": "node", "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold"}
 GOOD: list[dict[str, Any]] = [
@@ -36,7 +35,7 @@ GOOD: list[dict[str, Any]] = [
     {"kind": "notice", "source": "sigterm", "action": "terminate", "time": "2026-01-02T03:04:05Z"},
     {"kind": "warning", "message": "m"},
     {"kind": "hang", "ranks": [{"rank": 0, "state": "S", "stack": "", "flight": {"a": [1]}}]},
-    {"kind": "end", "failures": [failure(0, 1, 2.0, "tail").to_json()], "ended_by": "failure", "facts": {"a": 1}},
+    {"kind": "end", "failures": [RankFailure(0, 1, 2.0, "tail").to_json()], "ended_by": "failure", "facts": {"a": 1}},
 ]
 
 

@@ -23,9 +23,10 @@ import time
 
 from windlass.worker import cleanup, process, rsh_agent
 from windlass.worker.capture import Echo
-from windlass.worker.node import Node, failure
-from windlass.worker.protocol import NodeSpec, RankFailing
+from windlass.worker.node import Node
+from windlass.worker.protocol import NodeSpec, RankFailure
 from windlass.worker.rank_start import STDOUT, ColdStart, Start
+from windlass.worker.ranks import TAIL_CHARS
 from windlass.worker.tracebacks import exception_line, traceback_of
 
 LAUNCHER_DELAY_SECONDS = 0.5
@@ -64,13 +65,14 @@ class LaunchedNode(Node):
         super().__init__(spec, wake, start, echo)
         assert spec.launch is not None
         self.launch = spec.launch
+        self.cleanup_path = spec.path("leftovers")
         self.launcher_pid = 0
         self.launcher_code: int | None = None
         self.proxies: list[RankProxy] = []
         self.starters: set[int] = set()
         """Process ids of what has started proxies: a daemon of Open MPI, which leaves the session that started it."""
-        self.fail_at: float | None = None
-        """When to fail the attempt since the launcher ends the ranks; None while it does not."""
+        self.fail_at = float("inf")
+        """When to fail the attempt since the launcher ends the ranks; infinity while it does not."""
         self.are_released = False
         """Whether the proxies were released."""
         self.kill_launcher_at = float("inf")
@@ -99,8 +101,8 @@ class LaunchedNode(Node):
         os.chmod(path, 0o700)
         return folder
 
-    def _live(self) -> bool:
-        return super()._live() or self._launcher_lives()
+    def _is_live(self) -> bool:
+        return super()._is_live() or self._launcher_lives()
 
     def _launcher_lives(self) -> bool:
         return self.launcher_pid != 0 and self.launcher_code is None
@@ -109,12 +111,11 @@ class LaunchedNode(Node):
         return super()._children() | {self.launcher_pid}
 
     def _due(self) -> list[float]:
-        moments = [self.kill_launcher_at, *([] if self.fail_at is None else [self.fail_at])]
-        return [*super()._due(), *(moment - time.monotonic() for moment in moments)]
+        return [*super()._due(), min(self.kill_launcher_at, self.fail_at) - time.monotonic()]
 
     def _reap(self) -> None:
         super()._reap()
-        if self.ended_by == "itself":
+        if not self.ranks.are_ending:
             for proxy in self.proxies:
                 if not proxy.is_released and self._outcome(proxy) == 0:
                     proxy.release(0)
@@ -123,10 +124,10 @@ class LaunchedNode(Node):
             if pid:
                 self.launcher_code = os.waitstatus_to_exitcode(status)
                 self._launcher_ended()
-        if self.fail_at is not None and time.monotonic() >= self.fail_at:
-            self.fail_at = None
+        if time.monotonic() >= self.fail_at:
+            self.fail_at = float("inf")
             self._fail_by_launcher()
-        if not self.are_released and not super()._live() and (self._is_complete() or self.ended_by != "itself"):
+        if not self.are_released and not self.ranks.live and (self._is_complete() or self.ranks.are_ending):
             self._release_all()
         if self._is_idle_server():
             process.send(self.launcher_pid, signal.SIGTERM)
@@ -150,13 +151,13 @@ class LaunchedNode(Node):
     def _outcome(self, proxy: RankProxy) -> int | None:
         """The exit code of the proxy's rank; None while it has not ended, or never started."""
         found = next((rank for rank in self.ranks if rank.number == proxy.rank), None)
-        return None if found is None or found.exit_code is None else found.outcome()
+        return None if found is None or found.is_live else found.outcome()
 
     def _drain_to_the_end(self) -> None:
         super()._drain_to_the_end()
         for proxy in self.proxies:
             proxy.connection.close()
-        cleanup.remove(self._cleanup_path())
+        cleanup.remove(self.cleanup_path)
 
     def _kill_all(self) -> None:
         super()._kill_all()
@@ -165,16 +166,16 @@ class LaunchedNode(Node):
     # -- the launcher -------------------------------------------------------------------------------------------------
 
     def _launcher_ended(self) -> None:
-        if super()._live() or not self._is_complete():
-            self.fail_at = time.monotonic() + (LAUNCHER_DELAY_SECONDS if super()._live() else 0.0)
-        elif self.launcher_code != 0 and self.ended_by == "itself" and not self.launch.serves:
+        if self.ranks.live or not self._is_complete():
+            self.fail_at = time.monotonic() + (LAUNCHER_DELAY_SECONDS if self.ranks.live else 0.0)
+        elif self.launcher_code != 0 and not self.ranks.are_ending and not self.launch.serves:
             self._warn(f"all ranks ended well, but {self._how_launcher_ended()}")
 
     def _fail_by_launcher(self) -> None:
         """The launcher ends the ranks, or has ended before them, and no rank has failed: then that is the failure."""
-        if self.ended_by != "itself" or self.are_released:
+        if self.ranks.are_ending or self.are_released:
             return
-        live = [rank.number for rank in self.ranks if rank.exit_code is None]
+        live = [rank.number for rank in self.ranks.live]
         missing = [spec.rank for spec in self.spec.ranks[len(self.ranks) :]]
         if not live and not missing:
             return
@@ -182,27 +183,17 @@ class LaunchedNode(Node):
         when = "while ranks were running" if live else "before all ranks were started"
         code = self.launcher_code if self.launcher_code is not None and self.launcher_code > 0 else 1
         output = f"{self._quote()}\n{self._how_launcher_ended(when)}"
-        self.own_failures.append(failure(rank, code, time.time(), output, of_launcher=True))
-        self.events.add(RankFailing(time.time(), rank))
-        self._end_others(by="failure")
-
-    def _cleanup_path(self) -> str:
-        return self.spec.path("leftovers")
+        self.fail(RankFailure(rank, code, time.time(), output[-TAIL_CHARS:], of_launcher=True))
 
     def _how_launcher_ended(self, when: str = "") -> str:
-        code = self.launcher_code
-        how = (
-            "ended the ranks"
-            if code is None
-            else f"ended with exit code {code}"
-            if code >= 0
-            else f"was killed by signal {-code}"
-        )
-        error = exception_line(traceback_of(self._quote()))
-        error = error or " ".join(line.strip() for line in self._quote().splitlines() if line.strip(" -*="))
-        return " ".join(part for part in (self.launch.name, how, when) if part) + (
-            f": {error[:ERROR_CHARS]}" if error else ""
-        )
+        code, output = self.launcher_code, self._quote()
+        how = "ended the ranks" if code is None else f"ended with exit code {code}"
+        if code is not None and code < 0:
+            how = f"was killed by signal {-code}"
+        error = exception_line(traceback_of(output))
+        error = error or " ".join(line.strip() for line in output.splitlines() if line.strip(" -*="))
+        sentence = " ".join(filter(None, (self.launch.name, how, when)))
+        return f"{sentence}: {error[:ERROR_CHARS]}" if error else sentence
 
     def _quote(self) -> str:
         """The end of what the launcher has printed."""
@@ -224,7 +215,7 @@ class LaunchedNode(Node):
             if not self._is_complete():
                 process.send(self.launcher_pid, signal.SIGTERM)
             patience = END_SECONDS
-            if self.ended_by == "itself":  # what a server runs ends with mpirun, once the ranks of all nodes have ended
+            if not self.ranks.are_ending:  # what a server runs ends with mpirun, once the ranks of all nodes have ended
                 patience = float("inf") if self.launch.serves else self.launch.end_seconds
             self.kill_launcher_at = min(self.kill_launcher_at, time.monotonic() + patience)
 
@@ -280,24 +271,21 @@ class LaunchedNode(Node):
 
     def _proxy_ended(self) -> None:
         """A proxy got a signal, or is gone, while its rank is alive: the launcher ends the ranks."""
-        if self.fail_at is None and self.ended_by == "itself" and not self.are_released:
-            self.fail_at = time.monotonic() + LAUNCHER_DELAY_SECONDS
+        if not self.ranks.are_ending and not self.are_released:
+            self.fail_at = min(self.fail_at, time.monotonic() + LAUNCHER_DELAY_SECONDS)
 
     def _start_for(self, proxy: RankProxy, environ: dict[str, str]) -> None:
         """Start the rank of this proxy, unless ranks are being ended."""
-        if self.ended_by != "itself":
+        if self.ranks.are_ending:
             return
         spec = self.spec.ranks[int(environ[self.launch.index])]
         if self.launch.serves:  # a session knows what the launcher has put into it, and nothing of this pod's
             environ = {**environ, **os.environ}
-        cleanup.note(self._cleanup_path(), environ)
+        cleanup.note(self.cleanup_path, environ)
         for name in (*self.launch.env, "PWD", *(("PATH",) if self.launch.networks else ())):  # the launcher's own
             if name in os.environ:
                 environ[name] = os.environ[name]
             else:
                 environ.pop(name, None)
-        try:
-            self._start_rank(spec, environ, proxy.pid if self.launch.networks else 0)
+        if self._start_rank(spec, environ, proxy.pid if self.launch.networks else 0):
             proxy.rank = spec.rank
-        except OSError as error:
-            self._fail_to_start(spec.rank, error, spec.argv[0])

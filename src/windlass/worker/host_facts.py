@@ -7,6 +7,8 @@ import re
 import resource
 from typing import Any
 
+from windlass.worker.port_listeners import IN_USE, listeners
+
 SHM = "/dev/shm"
 _KILLED = re.compile(r"Killed process (\d+) \([^)]*\)[^\n]*")
 
@@ -16,6 +18,12 @@ class HostFacts:
 
     def __init__(self) -> None:
         self._group, self._machine = _oom_kills_of_group(), _oom_kills_of_machine()
+        self._listeners: list[dict[str, Any]] = []
+
+    def see_failure(self, tail: str, groups: set[int]) -> None:
+        """Note who listens, if the first rank that failed found its port in use: it may be a rank that ends next."""
+        if IN_USE.search(tail):
+            self._listeners = listeners(groups)
 
     def facts(self, pids: list[int], folders: list[str]) -> dict[str, Any]:
         """What may explain the end of ranks with these pids; `folders` are where they write.
@@ -44,6 +52,8 @@ class HostFacts:
             found["shm_free_bytes"], found["shm_bytes"] = line.f_bavail * line.f_frsize, line.f_blocks * line.f_frsize
         except OSError:
             pass
+        if self._listeners:
+            found["listeners"] = self._listeners
         found["num_open_files_limit"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return found
 

@@ -1,12 +1,24 @@
-"""The state of one process of the script, as its node sees it."""
+"""The ranks of a node: whether each lives, how it ended, and how the node ends all of them."""
 
 from __future__ import annotations
 
 import os
+import signal
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from windlass.worker import process
+from windlass.worker.protocol import RankFailure
+from windlass.worker.tracebacks import with_error_file
 
 if TYPE_CHECKING:
     from windlass.worker.capture import Capture
+
+TAIL_CHARS = 16384
+"""How much of its last output a failure of a rank carries."""
+FAILURE_GRACE_SECONDS = 3.0
+"""What is left to ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
 
 
 class Rank:
@@ -17,8 +29,6 @@ class Rank:
         self.pid = pid
         self.capture = capture
         self.done = done
-        self.open = True
-        """Whether its output may still come."""
         self.exit_code: int | None = None
         self.ended_at = 0.0
         self.ended_by_us = False
@@ -28,10 +38,18 @@ class Rank:
         """How the paths of its files begin."""
         return os.path.splitext(self.done)[0]
 
-    def is_ended_by_us(self) -> None:
-        """A signal of ours ends it; unless it is on its way out already, for a failure of its own."""
-        if self.failed_at() is None:
-            self.ended_by_us = True
+    @property
+    def is_live(self) -> bool:
+        """Whether its process has not been reaped."""
+        return self.exit_code is None
+
+    def reap(self) -> bool:
+        """Reap its process; gives whether it has ended."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid:
+            self.exit_code = os.waitstatus_to_exitcode(status)
+            self.ended_at = time.time()
+        return pid != 0
 
     def failed_at(self) -> float | None:
         """When its script failed, in unix seconds, as the rank marked it after it printed its error."""
@@ -43,6 +61,55 @@ class Rank:
         assert self.exit_code is not None
         marked = read_mark(self.done)[0] if self.exit_code != 0 else None
         return self.exit_code if marked is None else marked
+
+    def failure(self) -> RankFailure:
+        """How it failed."""
+        failed_at, tail = self.failed_at(), with_error_file(self.capture.tail)[-TAIL_CHARS:]
+        return RankFailure(
+            self.number, self.outcome(), self.ended_at, tail, failed_at or self.capture.traceback_at,
+            self.ended_by_us, marked=failed_at is not None,
+        )  # fmt: skip
+
+
+class Ranks(list[Rank]):
+    """All ranks that a node has started."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        super().__init__()
+        self._grace = grace_seconds
+        self.ended_by = "itself"
+        """`itself`, `failure` or `stop`."""
+        self.kill_at: float | None = None
+        """When SIGKILL is due, by the monotonic clock; None before `end` and after `kill`."""
+
+    @property
+    def live(self) -> list[Rank]:
+        """Those that have not ended."""
+        return [rank for rank in self if rank.is_live]
+
+    @property
+    def are_ending(self) -> bool:
+        """Whether a failure or a stop ends them."""
+        return self.ended_by != "itself"
+
+    def end(self, by: str) -> None:
+        """Send SIGTERM to all live ranks, once; after the grace period `kill` is due."""
+        if not self.are_ending:
+            self.ended_by = by
+        if self.kill_at is None:
+            self._send(process.send, signal.SIGTERM)
+            grace = min(self._grace, FAILURE_GRACE_SECONDS) if by == "failure" else self._grace
+            self.kill_at = time.monotonic() + grace
+
+    def kill(self) -> None:
+        """Send SIGKILL to all live ranks and their process groups."""
+        self.kill_at = None
+        self._send(process.send_group, signal.SIGKILL)
+
+    def _send(self, send: Callable[[int, int], object], number: int) -> None:
+        for rank in self.live:
+            rank.ended_by_us |= rank.failed_at() is None  # else it is on its way out for a failure of its own
+            send(rank.pid, number)
 
 
 def read_mark(path: str) -> tuple[int | None, float]:

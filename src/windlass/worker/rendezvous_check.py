@@ -12,7 +12,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from windlass.worker.ranks import Ranks
+
+CHECK_SECONDS = 15.0
+"""After the first progress, and again so much later, the node checks whether its ranks have met."""
 MET, ALONE = ".met", ".alone"
 OTHER_MODULES = (
     "horovod", "mpi4py", "jax", "ray", "tensorflow", "mxnet", "torch_xla", "oneccl_bindings_for_pytorch", "cupy",
@@ -24,6 +31,27 @@ USERS = frozenset({"torch", "lightning", "pytorch_lightning", "transformers", "a
 """Modules whose presence among the script's own shows that it trains with torch."""
 _LISTENS, _ESTABLISHED = "0A", "01"
 _WEB = (80, 443)
+
+
+class RendezvousCheck:
+    """Whether the ranks of a node make progress and have never met; two checks must agree on it."""
+
+    def __init__(self, world_size: int) -> None:
+        self._at = 0.0
+        """When the next check is due, by the monotonic clock; 0 before the first progress."""
+        self._checks_left = 2 if world_size > 1 else 0
+
+    def finds_alone(self, ranks: Ranks, but: tuple[int, ...]) -> bool:
+        """To be called while they make progress: checks when it is time to, and gives True at most once."""
+        now = time.monotonic()
+        is_due = 0 < self._at <= now
+        if is_due or not self._at:
+            self._at = now + CHECK_SECONDS
+        if not is_due or not self._checks_left:
+            return False
+        are_alone = all(rank.is_live and looks_alone(rank.pid, rank.base, but) for rank in ranks)
+        self._checks_left = self._checks_left - 1 if are_alone else 0
+        return are_alone and not self._checks_left
 
 
 def is_alone() -> bool:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from windlass.worker import process
 from windlass.worker.capture import Capture
-from windlass.worker.protocol import OutputBegan
+from windlass.worker.protocol import RankFailure
+from windlass.worker.ranks import TAIL_CHARS
 
 if TYPE_CHECKING:
     from windlass.worker.node import Node
@@ -34,7 +35,7 @@ class SetupStep:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._rank = node.spec.ranks[0]
-        base = os.path.join(os.path.dirname(os.path.abspath(node.folder)), "setup")
+        base = os.path.join(os.path.dirname(os.path.abspath(node.spec.folder)), "setup")
         self._done = f"{base}.done"
         self._lock = os.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -42,8 +43,8 @@ class SetupStep:
         """Whether the ranks can be started; else the failure, or the stop, is in the node's own failures."""
         try:
             while not self._has_turn():
-                self._wait(POLL_SECONDS)
-                if self._node.ended_by != "itself":
+                self._node.wait(POLL_SECONDS)
+                if self._node.ranks.are_ending:
                     return self._stopped()
             return os.path.exists(self._done) or self._execute()
         finally:
@@ -71,20 +72,19 @@ class SetupStep:
         finally:
             os.close(write)
         popen.returncode = 0  # it is reaped by its pid
-        capture = Capture(read, node.folder, self._rank.rank, None, node.echo, node.reserve)
+        capture = Capture(read, spec.folder, self._rank.rank, None, node.echo, node.reserve)
         node.selector.register(read, selectors.EVENT_READ, lambda: self._drain(capture))
         code = self._wait_for(popen.pid)
         process.send_group(popen.pid, signal.SIGKILL)  # what it left in the background ends with it
         self._drain(capture)
-        tail = capture.tail
         if capture.source in node.selector.get_map():
             node.selector.unregister(capture.source)
         capture.close()
-        if node.ended_by != "itself":
+        if node.ranks.are_ending:
             return self._stopped()
         if code != 0:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
-            return self._failed(code if code > 0 else 128 - code, f"{tail}\nsetup failed with {how}".lstrip())
+            return self._failed(code if code > 0 else 128 - code, f"{capture.tail}\nsetup failed with {how}".lstrip())
         os.close(os.open(self._done, os.O_WRONLY | os.O_CREAT, 0o600))
         return True
 
@@ -95,38 +95,23 @@ class SetupStep:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status)
-            if self._node.ended_by != "itself":
-                kill_at = self._node.kill_at
+            if self._node.ranks.are_ending:
+                kill_at = self._node.ranks.kill_at
                 if kill_at is None or time.monotonic() >= kill_at:
                     process.send_group(pid, signal.SIGKILL)
                 elif not is_ending:
                     is_ending = True
                     process.send_group(pid, signal.SIGTERM)
-            self._wait(POLL_SECONDS if self._node.ended_by != "itself" else 5.0)
-
-    def _wait(self, seconds: float) -> None:
-        """Wait for output, a signal or the end of the script, at most so long; a child that ends sends a signal."""
-        node = self._node
-        for key, _ in node.selector.select(seconds):
-            if key.data is None:
-                node.take_signals()
-            else:
-                key.data()
-        node.beat()
-        node.events.write()
+            self._node.wait(POLL_SECONDS if self._node.ranks.are_ending else 5.0)  # a child that ends sends a signal
 
     def _drain(self, capture: Capture) -> None:
-        node = self._node
-        if not capture.drain(time.time_ns()) and capture.source in node.selector.get_map():
-            node.selector.unregister(capture.source)
-        if capture.has_output and not node.has_output:
-            node.has_output = True
-            node.events.add(OutputBegan(time.time()))
+        self._node.drain(capture, time.time_ns())
+        self._node.output.report_begin(capture)
 
     def _failed(self, code: int, tail: str) -> bool:
-        self._node.fail_before_ranks(self._rank.rank, code, tail)
+        self._node.fail(RankFailure(self._rank.rank, code, time.time(), tail[-TAIL_CHARS:]))
         return False
 
     def _stopped(self) -> bool:
-        self._node.fail_before_ranks(self._rank.rank, STOPPED, "", ended_by_us=True)
+        self._node.own_failures.append(RankFailure(self._rank.rank, STOPPED, time.time(), "", ended_by_us=True))
         return False

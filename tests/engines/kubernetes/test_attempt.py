@@ -19,7 +19,6 @@ from windlass.engines.kubernetes.attempt import PodAttempt
 from windlass.engines.kubernetes.pods.control import ExecControl, PodControl, Request
 from windlass.plan.plan import Plan, Step
 from windlass.supervise.backend import Intent
-from windlass.worker.node import failure
 from windlass.worker.protocol import NodeSpec, NodeWarning, RankFailure, RankSpec
 
 START = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold", "k": "t0ken"}
@@ -121,7 +120,7 @@ def test_a_foreign_process_at_the_output_of_a_pod_is_in_the_record_once(tmp_path
     ]
 
 
-FAILED = failure(0, 3, 2.0, "Traceback")
+FAILED = RankFailure(0, 3, 2.0, "Traceback")
 
 
 @pytest.mark.parametrize(

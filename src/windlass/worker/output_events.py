@@ -1,0 +1,124 @@
+"""Turns what the ranks of a node write into node events: progress, first steps, checkpoints, losses, what logs lack."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from windlass.worker import resume
+from windlass.worker.event_log import EventLog
+from windlass.worker.logfile import LogFile
+from windlass.worker.protocol import (
+    CheckpointReported,
+    Dropped,
+    FirstStep,
+    LossNotFinite,
+    NodeSpec,
+    NodeWarning,
+    OutputBegan,
+    ProgressMade,
+)
+from windlass.worker.ranks import Rank, Ranks
+from windlass.worker.values import ShapeError
+
+PROGRESS_SECONDS = 0.2
+DROPPED_SECONDS = 30.0
+"""How often it is reported how much a log lacks, while that grows."""
+
+
+class OutputEvents:
+    """What was reported of the output of one node's ranks, and what is new since."""
+
+    def __init__(self, spec: NodeSpec, events: EventLog, ranks: Ranks, *, are_logs_read: bool) -> None:
+        """`are_logs_read` is False where readers get the output by an echo, which lacks nothing."""
+        self._spec = spec
+        self._events = events
+        self._ranks = ranks
+        self._are_logs_read = are_logs_read
+        self._has_output = False
+        self._first_step_of: int | None = None
+        """The rank whose first step was reported: one rank's is enough, as for progress."""
+        self.progress: dict[str, object] = {}
+        """The newest that was reported."""
+        self._progress_at = 0.0
+        self._dropped: dict[int, tuple[float, int]] = {}
+        """For each rank whose log lacks something: when that was last reported, and how many bytes it lacked."""
+
+    def take(self, rank: Rank, *, at_end: bool = False) -> None:
+        """Report what is new in the output of a rank. At its end nothing is held back until more is known."""
+        capture = rank.capture
+        for found in capture.take_checkpoints():
+            self.report_checkpoint(rank.number, found)
+        for change in capture.take_losses():
+            self._events.add(LossNotFinite(time.time(), rank.number, more=change))
+        if self._first_step_of in (None, rank.number):
+            first = capture.take_first_steps(at_end=at_end)
+            if first is not None:
+                self._first_step_of = rank.number
+                self._events.add(FirstStep(time.time(), rank.number, first))
+        self.report_begin(capture)
+        if self._are_logs_read:
+            self._report_dropped(rank, at_once=at_end)
+
+    def report_begin(self, output: LogFile) -> None:
+        """Report the first output of the node."""
+        if output.has_output and not self._has_output:
+            self._has_output = True
+            self._events.add(OutputBegan(time.time()))
+
+    def report_checkpoint(self, rank: int, found: Mapping[str, Any]) -> None:
+        """Report a rank's checkpoint, unless what the rank printed is no report of one."""
+        with contextlib.suppress(ShapeError):
+            self._events.add(CheckpointReported.from_json({"at": time.time(), "rank": rank, **found}))
+
+    def report_nothing_saved(self) -> None:
+        """Report that no file matches the job's pattern for checkpoints: a restart would begin anew."""
+        request, since = self._spec.resume, self._spec.since
+        if request is None or self._spec.ranks[0].rank != 0:
+            return
+        try:
+            if resume.candidates(request, since):
+                return
+            event = resume.missing(request, since)
+            if self._first_step_of is not None or event["entries"]:  # else it may not have come so far
+                self.report_checkpoint(0, {**event, "at_end": True})
+        except OSError:
+            pass  # the folder can no longer be read, which the ranks have logged if it matters
+
+    def progress_due(self) -> float:
+        """Seconds until new progress is to be reported; infinity where there is none, or no room on the disk."""
+        if self._newest_progress() == self.progress or self._events.is_held_up:
+            return float("inf")
+        return self._progress_at + PROGRESS_SECONDS - time.monotonic()
+
+    def report_progress(self, *, at_once: bool = False) -> None:
+        """Report new progress, if that is due or `at_once`."""
+        if not at_once and self.progress_due() > 0:
+            return
+        progress = self._newest_progress()
+        if progress != self.progress:
+            self.progress = progress
+            self._progress_at = time.monotonic()
+            self._events.add(ProgressMade(time.time(), progress))
+
+    def _newest_progress(self) -> dict[str, object]:
+        reporting = [rank for rank in self._ranks if rank.capture.progress]
+        if not reporting:
+            return {}
+        progress = {"rank": reporting[0].number, **reporting[0].capture.progress}
+        rates = [rank.capture.progress.get("samples_per_second") for rank in reporting]
+        known = [rate for rate in rates if isinstance(rate, (int, float))]
+        if known:
+            progress["samples_per_second"] = round(sum(known), 1)
+        return progress
+
+    def _report_dropped(self, rank: Rank, *, at_once: bool) -> None:
+        """Report how much the log of a rank lacks since the disk was full, if that is more than was reported."""
+        num_bytes, num_lines = rank.capture.dropped_bytes, rank.capture.dropped_lines
+        at, known = self._dropped.get(rank.number, (float("-inf"), 0))
+        if num_bytes > known and (at_once or time.monotonic() - at >= DROPPED_SECONDS):
+            self._dropped[rank.number] = (time.monotonic(), num_bytes)
+            text = f"rank {rank.number}: no space left, {num_bytes} bytes ({num_lines} lines) of its log were not kept"
+            self._events.add(NodeWarning(time.time(), text, dropped=Dropped(rank.number, num_bytes, num_lines)))
