@@ -6,14 +6,14 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, status
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS
+from windlass.engines.kubernetes.api.client import PLURALS, Refused
 from windlass.engines.kubernetes.attempt import PodAttempt, attempt_facts
 from windlass.engines.kubernetes.backend import KubernetesBackend
 from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
@@ -21,6 +21,7 @@ from windlass.engines.kubernetes.plan import attempt_objects, plan
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.pods.control import Request
 from windlass.engines.kubernetes.pods.nodes import PodId, PodWatch, finished_indexes
+from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
 from windlass.errors import EngineError
 from windlass.plan.compose import Continuation
 from windlass.runs.events import AttemptEnded, AttemptStarted, entry_of
@@ -68,6 +69,15 @@ class Control:
             return pod_reuse.NOT_TAKEN
         self.orders.setdefault(name, []).append(unpack(base64.b64decode(request.words[1]))[1])
         return pod_reuse.TAKEN
+
+
+class WrittenMirror:
+    """The cluster has all of the record."""
+
+    is_lost = False
+
+    def flush(self, seconds: float) -> bool:
+        return True
 
 
 class Scene:
@@ -191,6 +201,20 @@ def test_a_supervisor_that_takes_over_does_as_was_decided(scene: Scene) -> None:
         until(lambda: attempt.pods.is_gone(0))
     assert len(scene.control.orders[kept[1]]) == 2
     assert scene.requested(2) == {0: 1}
+
+
+def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: Scene) -> None:
+    """By its supervisor in the cluster, which is about to be deleted with it."""
+    scene.server.pod(RUN, "Running", 0)
+    scene.end_attempt()
+    scene.begin_attempt()
+    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
+    scene.server.remove("ConfigMap", RUN)
+    scene.backend.close()
+    scene.backend = InClusterBackend(scene.plan, scene.dir, cast("Any", WrittenMirror()), cast("Any", scene.control))
+    with pytest.raises(Refused):
+        scene.start()
+    assert RUN not in scene.server.names("ConfigMap")
 
 
 @pytest.mark.parametrize(("reason", "is_reused"), [("failure", True), ("preemption", False)])

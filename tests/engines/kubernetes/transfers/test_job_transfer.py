@@ -15,7 +15,7 @@ from tests.supervise.fakes import START, FakeClock
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.backend import refuse
+from windlass.engines.kubernetes.api.unavailable import refuse
 from windlass.engines.kubernetes.labels import COMPONENT, TRANSFER
 from windlass.engines.kubernetes.transfers.job_transfer import LOOK_SECONDS, JobTransfer
 from windlass.errors import EngineError

@@ -38,7 +38,7 @@ class Room:
         self._client = client
         self._plan = plan
         self._name = f"{plan.run_id}-room"
-        self._is_elastic = plan.policy.get("min_nodes", plan.num_nodes) < plan.num_nodes
+        self.is_elastic = plan.policy.get("min_nodes", plan.num_nodes) < plan.num_nodes
         self._away: tuple[int, ...] = ()
         self._found = 0
         """For how many of the missing nodes there is capacity."""
@@ -51,7 +51,7 @@ class Room:
 
     def missing(self) -> set[int]:
         """The missing nodes for which there is no capacity, as far as is known; probes for it from now on."""
-        if not (self._is_elastic and self._away):
+        if not (self.is_elastic and self._away):
             return set()
         if not self._is_asking:
             self._is_asking, self._done = True, threading.Event()
@@ -64,7 +64,7 @@ class Room:
     def leave(self) -> None:
         """Release the places: they are taken over, or not needed any more. Raises EngineError."""
         self._done.set()
-        if self._is_elastic:
+        if self.is_elastic:
             self._client.delete(BATCH, "Job", self._name)
         self._is_asking, self._found = False, 0
 

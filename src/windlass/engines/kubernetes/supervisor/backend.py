@@ -9,17 +9,19 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes import expiry, layout
 from windlass.engines.kubernetes.api.client import Refused, Unreachable
+from windlass.engines.kubernetes.api.unavailable import is_passing
 from windlass.engines.kubernetes.attempt import PodAttempt
-from windlass.engines.kubernetes.backend import PASSING, KubernetesBackend
+from windlass.engines.kubernetes.backend import KubernetesBackend
 from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.collection import Fetch, PushFetch
+from windlass.engines.kubernetes.pods.collection import PushFetch
 from windlass.engines.kubernetes.pods.control import ConnectionControl
-from windlass.engines.kubernetes.pods.nodes import PodId, has_ended
+from windlass.engines.kubernetes.pods.nodes import has_ended
 from windlass.engines.kubernetes.quantity import seconds_of
 from windlass.engines.kubernetes.supervisor.mirror import Mirror
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.runs.events import PodsReused
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
@@ -37,17 +39,13 @@ class InClusterBackend(KubernetesBackend):
     """The namespace of a run, for its supervisor there."""
 
     def __init__(self, plan: Plan, run_dir: Path, mirror: Mirror, control: ConnectionControl) -> None:
-        self._connections = control
-        super().__init__(plan, run_dir, control)
+        super().__init__(plan, run_dir, control, PushFetch(control))
         self._mirror = mirror
 
     @property
     def is_lost_to_another(self) -> bool:
         """See `Backend`."""
         return super().is_lost_to_another or self._mirror.is_lost
-
-    def _fetch(self) -> Fetch:
-        return PushFetch(self._connections)
 
     def requested_at(self, number: int) -> float | None:
         """See `Backend`: those of the first attempt were requested by the machine that submitted the run."""
@@ -58,9 +56,9 @@ class InClusterBackend(KubernetesBackend):
             return None
         return seconds_of(found["metadata"].get("creationTimestamp"), time.time())
 
-    def create_shared(self, owner: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    def anchor(self) -> Mapping[str, Any]:
         """See `KubernetesBackend`: a run that was removed must not begin again."""
-        return super().create_shared(owner or self.client.get("v1", "ConfigMap", self.plan.run_id))
+        return self.client.get("v1", "ConfigMap", self.plan.run_id)
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
         """See `Backend`. A supervisor that takes over must know of every attempt whose pods exist."""
@@ -68,7 +66,7 @@ class InClusterBackend(KubernetesBackend):
         return super().start(record, folder, number, members, clock)
 
     def _kept_attempts(self, record: Recorder, number: int) -> set[int]:
-        self._spares.end(record.status, number)
+        self.spares.end(record.status, number)
         [made] = self.plan.requests("attempt")
         if WORKLOADS[self.via].remakes(made):
             return set()
@@ -96,16 +94,17 @@ class InClusterBackend(KubernetesBackend):
         try:
             expiry.begin(self.client, self.plan.run_id)
         except (Refused, Unreachable) as error:
-            if isinstance(error, Unreachable) or error.status in PASSING:
+            if is_passing(error):
                 raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
         return []  # so that the supervisor needs no right to create them
 
-    def _decide_pods(self, record: Recorder, folder: Path, number: int, ids: Sequence[PodId]) -> None:
-        record.note(reuse.decision(number, ids))
+    def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
+        """See `KubernetesBackend`. Raises TargetUnavailable, HeldElsewhere."""
+        record.note(decided)
         self.require_written(FLUSH_SECONDS)
-        super()._decide_pods(record, folder, number, ids)
+        super().keep_decision(record, folder, decided)
 
     def require_written(self, seconds: float) -> None:
         """Wait until the cluster has all of the record. Raises TargetUnavailable, HeldElsewhere."""

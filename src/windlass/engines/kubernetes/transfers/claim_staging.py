@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import manifests
 from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.backend import refuse
+from windlass.engines.kubernetes.api.unavailable import refuse
 from windlass.engines.kubernetes.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods import probe_pods

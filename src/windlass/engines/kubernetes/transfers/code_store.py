@@ -1,16 +1,42 @@
-"""Stores code that objects of a cluster cannot carry, once for all runs that have the same."""
+"""Brings the code of a run to its pods: in pieces, as objects of the run; or, where these cannot carry it, in a store,
+once for all runs that have the same.
+"""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
+from windlass.engines.kubernetes.plan import PIECE_BYTES, is_imported
+from windlass.engines.kubernetes.workloads.base import Manifest
+from windlass.engines.travel import planned_code
 from windlass.errors import EngineError
+from windlass.plan.plan import Plan
 from windlass.s3.bucket import Bucket
 from windlass.s3.errors import Denied, Missing, StoreError
 from windlass.s3.objects import PART_BYTES, write
 
 HINT: Final = "the store is storage: of the target; this machine writes to it, and the pods read it"
+
+
+def packed(plan: Plan) -> bytes:
+    """The code as it was planned. Raises EngineError where the folder has changed since the plan, UsageError."""
+    [code] = plan.requests("code")
+    if is_imported(plan):
+        raise EngineError(f"the code of {plan.run_id} is no longer there",
+                          "resume it on the machine that submitted it")  # fmt: skip
+    return planned_code(code["digest"], Path(code["folder"])).data
+
+
+def pieces(plan: Plan) -> list[Manifest]:
+    """The pieces of the code with their content. Raises as `packed`."""
+    data, planned = packed(plan), plan.requests("code")[0]["pieces"]
+    return [
+        {**piece, "binaryData": {"piece": base64.b64encode(data[at : at + PIECE_BYTES]).decode()}}
+        for piece, at in zip(planned, range(0, len(data), PIECE_BYTES), strict=True)
+    ]
 
 
 def send(address: str, size: int, data: Callable[[], bytes]) -> None:

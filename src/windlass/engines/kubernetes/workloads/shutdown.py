@@ -6,15 +6,21 @@ The run is marked first: its supervisor, which sees the pods being deleted, then
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import time
+from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.manifests import END_SECONDS
-from windlass.engines.kubernetes.pods.nodes import has_ended
+from windlass.engines.kubernetes.pods.nodes import has_ended, why_over
 from windlass.engines.kubernetes.workloads import OWNER_KINDS, tombstones
+from windlass.engines.kubernetes.workloads.base import Workload
 from windlass.engines.kubernetes.workloads.job import BATCH
 from windlass.errors import NoSuchRun
+
+OWNER_END_SECONDS: Final = 5.0
+"""How long owner objects may take to report their end after their pods."""
+OWNER_PAUSE_SECONDS: Final = 1.0
 
 
 def grace_seconds(client: Client, run_id: str) -> float:
@@ -68,6 +74,22 @@ def delete_makers(client: Client, run_id: str) -> None:
     for api, kind in OWNER_KINDS:
         for one in _found(client, api, kind, run_id):
             client.delete(api, kind, one["metadata"]["name"])
+
+
+def end_makers(client: Client, run_id: str, way: Workload) -> None:
+    """Make sure that no more pods are created. Owner objects that have ended are kept, with their pods' logs.
+
+    Raises Refused, Unreachable.
+    """
+    give_up = time.monotonic() + OWNER_END_SECONDS
+    while True:
+        found = client.find(way.api, way.kind, layout.of_attempts(run_id))["items"]
+        going = [one["metadata"]["name"] for one in found if not why_over(one)]
+        if not going or time.monotonic() > give_up:
+            break
+        time.sleep(OWNER_PAUSE_SECONDS)
+    for name in going:
+        client.delete(way.api, way.kind, name)
 
 
 def claim_of(client: Client, run_id: str) -> str | None:
