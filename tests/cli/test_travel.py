@@ -42,6 +42,17 @@ def test_a_plan_is_blocked_by_files_that_may_hold_credentials_until_they_are_ign
     assert "left out  1 by .windlassignore:1 .env" in said
 
 
+@pytest.mark.parametrize("target", ["lab", "twin"])
+def test_a_plan_is_blocked_where_an_ignore_file_leaves_the_script_out(windlass: Call, target: str) -> None:
+    Path("targets.yaml").write_text(Path("targets.yaml").read_text() + "twin: {kind: sagemaker-local}\n")
+    Path(".gitignore").write_text("train*\n")
+    Path(".windlassignore").write_text("train*\n")
+    said = windlass("plan", "job.yaml", "--on", target).out
+    assert "an ignore file leaves train.py out of what travels with the job" in said
+    Path(".windlassignore").write_text("!/train.py\n")
+    assert "leaves train.py out" not in windlass("plan", "job.yaml", "--on", target).out
+
+
 def test_a_run_on_this_machine_sends_nothing_and_refuses_nothing(windlass: Call) -> None:
     Path(".env").write_text("TOKEN=1\n")
     done = windlass("plan", "job.yaml")

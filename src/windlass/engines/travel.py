@@ -61,6 +61,15 @@ def has_script(job: Job, code_dir: Path) -> bool:
     return bool(job.setup) or job.script_kind != "script" or script.startswith("/") or (code_dir / script).is_file()
 
 
+def leaves_out_script(job: Job, code_dir: Path, code: Packed | None) -> bool:
+    """Whether an ignore file keeps the script from travelling with the job."""
+    script = job.script_argv[0]
+    if code is None or job.setup or job.script_kind != "script" or not (code_dir / script).is_file():
+        return False
+    found, folder = (code_dir / script).resolve(), code_dir.resolve()
+    return found.is_relative_to(folder) and found.relative_to(folder).as_posix() not in dict(code.files)
+
+
 def planned_code(digest: str, folder: Path) -> Packed:
     """The archive with this digest, of a folder that was planned.
 

@@ -110,6 +110,8 @@ class Facts:
     """Top-level names of the modules that the script, and what lies beside it, imports."""
     prices: Table | None = None
     """List prices; None where the target names no region."""
+    script_left_out: bool = False
+    """Whether an ignore file keeps the script from travelling."""
 
 
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
@@ -131,6 +133,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
         code_dir=str(code_dir),
         code_dir_found=found,
         script_found=travel.has_script(job, code_dir),
+        script_left_out=travel.leaves_out_script(job, code_dir, code),
         code=code,
         code_problem=problem,
         cluster=cluster,

@@ -335,6 +335,10 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
         yield blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
     elif not facts.script_found:
         yield blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
+    elif facts.script_left_out:
+        script = job.script_argv[0]
+        yield blocker("script-left-out", f"an ignore file leaves {script} out of what travels with the job",
+                      f"change the rule, which the plan shows, or write !/{script} in .windlassignore")  # fmt: skip
     if facts.code_problem is not None:
         yield blocker("code-unpacked", *facts.code_problem)
     elif facts.code is not None and num_pieces(facts) > MAX_PIECES and target.storage is None:

@@ -46,6 +46,8 @@ class Facts:
     """The ARN of the role that the target names; empty where hosts are here, or AWS did not answer."""
     role_problem: tuple[str, str] | None = None
     """Why the ARN is not known, and what to do."""
+    script_left_out: bool = False
+    """Whether an ignore file keeps the script from travelling."""
 
 
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
@@ -59,6 +61,7 @@ def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Map
         code_dir=str(code_dir),
         code_dir_found=found,
         script_found=travel.has_script(job, code_dir),
+        script_left_out=travel.leaves_out_script(job, code_dir, code),
         code=code,
         code_problem=problem,
         script_imports=script_imports(job, code_dir) if found else (),
