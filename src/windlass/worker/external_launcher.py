@@ -175,8 +175,8 @@ class LaunchedNode(Node):
         """The launcher ends the ranks, or has ended before them, and no rank has failed: then that is the failure."""
         if self.ranks.are_ending or self.are_released:
             return
-        live = [rank.number for rank in self.ranks.live]
-        missing = [spec.rank for spec in self.spec.ranks[len(self.ranks) :]]
+        live = {rank.number for rank in self.ranks.live}
+        missing = {spec.rank for spec in self.spec.ranks} - {rank.number for rank in self.ranks}
         if not live and not missing:
             return
         rank = min(live or missing)

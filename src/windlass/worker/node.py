@@ -99,7 +99,8 @@ class Node:
         self.events.add(NodeStarted(time.time(), os.getpid(), ticks, process.boot_id(), self.start.name))
         for found in self.spec.found:
             self.output.report_checkpoint(self.spec.ranks[0].rank, found)
-        watch_first = self.spec.network is not None  # a network namespace has no route to the instance metadata
+        # Ranks start sooner before it, but a namespace has no route to the metadata, and a setup script may take long.
+        watch_first = self.spec.network is not None or bool(self.spec.setup)
         if watch_first:
             self._watch_for_notices()
         if self._prepare():

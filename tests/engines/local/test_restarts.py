@@ -160,6 +160,16 @@ def test_a_notice_of_the_machine_reaches_all_ranks_and_is_handled_once(
     assert notice == {"source": "imds", "action": "terminate", "time": "2026-09-18T08:22:00Z"}
 
 
+def test_a_notice_of_the_machine_ends_a_setup_script_too(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = 'if [ "$WINDLASS_ATTEMPT" = 1 ]; then echo ready; sleep 60 & wait; fi'
+    with metadata_service() as service:
+        run = noticed(harness, monkeypatch, service, command=["true"], setup=setup, restarts=1)
+        run.until(lambda run: "ready" in run.text())
+        service.say(INTERRUPTION, action="terminate", time="2026-09-18T08:22:00Z")
+        run.wait()
+    assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("preempted", "preemption"), ("succeeded", None)])
+
+
 # -- adoption ----------------------------------------------------------------------------------------------------------
 
 
