@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request
 from tests.engines.kubernetes.test_tail import begin, stream
+from tests.helpers.until import until
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.logs.fetch import LogReader
@@ -69,3 +72,54 @@ def test_a_pod_that_still_waits_for_an_attempt_has_none_of_the_lines_of_its_succ
     assert LogReader(client, RUN, tmp_path).read()
     said = {number: (tmp_path / f"attempt-{number}" / "rank-0.log").read_bytes() for number in (1, 2, 3)}
     assert said == {1: b"first\n", 2: b"second\n", 3: b"third\n"}
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    """Of a run that trains in one pod."""
+    with closing(ObjectServer()) as server:
+        server.anchor(RUN)
+        server.pod(RUN, "Running")
+        put_job(server)
+        labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"}
+        server.put("ConfigMap", f"{RUN}-1", labels, binaryData=Cluster.config(1)["binaryData"])
+        yield server
+
+
+def put_job(server: ObjectServer, **spec: bool) -> None:
+    labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"}
+    server.put("Job", f"{RUN}-1", labels, api="batch/v1", row=("Running", "0/1"), spec=spec)
+
+
+def test_the_end_of_a_reader_deletes_nothing_that_a_queue_has_suspended(server: ObjectServer, tmp_path: Path) -> None:
+    with closing(server.client(tmp_path)) as client:
+        with closing(LogReader(client, RUN, tmp_path / "logs")) as reader:
+            reader.follow()
+            [attempt] = until(lambda: list(reader._attempts.values()))
+            until(lambda: attempt.pods.are_made)
+            put_job(server, suspend=True)
+            server.remove("Pod", f"{RUN}-1-0-abcde")
+            until(lambda: attempt.pods.taken_back)
+        assert server.names("Job") == [f"{RUN}-1"]
+
+
+def test_an_attempt_that_begins_while_its_reader_is_closed_is_not_followed(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    with closing(server.client(tmp_path)) as client:
+        reader, is_closed = LogReader(client, RUN, tmp_path / "logs"), threading.Event()
+
+        def close(request: Request) -> Answer | None:
+            if (request.plural, request.name) == ("jobs", f"{RUN}-1") and not is_closed.is_set():
+                reader.close()
+                is_closed.set()
+            return None
+
+        def is_watched() -> bool:
+            server.pod(RUN, "Running")  # a watch ends with the next event
+            return any(thread.name == f"pods of {RUN}-1" for thread in threading.enumerate())
+
+        server.fails = close
+        reader.follow()
+        until(reader.is_over)
+        until(lambda: not is_watched())

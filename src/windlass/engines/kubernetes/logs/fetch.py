@@ -6,7 +6,9 @@ The node specs of an attempt are in the cluster beside its pods, so the code of 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +44,12 @@ class _Begun(NamedTuple):
     pod: Pod
 
 
+class _FollowedAttempt(PodAttempt):
+    """An attempt whose supervisor ends it: what a queue has suspended is not deleted with the reader."""
+
+    is_taken_back = False
+
+
 class LogReader:
     """The logs of one run in a folder laid out as in the record, of the attempts whose pods exist."""
 
@@ -49,7 +57,7 @@ class LogReader:
         self._client = client
         self._run_id = run_id
         self._folder = folder
-        self._attempts: dict[tuple[int, int], PodAttempt] = {}
+        self._attempts: dict[tuple[int, int], _FollowedAttempt] = {}
         """By the first attempt of the pods, and the attempt that they run: pods may serve several."""
         self._over = threading.Event()
         self._closed = threading.Event()
@@ -57,18 +65,18 @@ class LogReader:
     def read(self) -> bool:
         """Read all lines written so far; returns whether any pod has a log. Raises EngineError, OSError."""
         pods = by_id(self._client.find("v1", "Pod", layout.of_attempts(self._run_id))["items"])
-        of_nodes: dict[int, dict[int, _Begun]] = {}
+        of_nodes: dict[int, list[_Begun]] = defaultdict(list)
         for config in self._configs():
             for one, spec in begun(config).items():
                 if one in pods:
-                    first = layout.attempt_of(config)
-                    of_nodes.setdefault(spec.node, {})[first] = _Begun(first, one, spec, pods[one])
-        wanted = []
-        for of_node in of_nodes.values():
-            # Where a node has newer pods, an older one that still waits for an attempt has none of theirs.
-            for pod, end in zip(of_node.values(), [*list(of_node)[1:], None], strict=True):
-                if container_state(pod.pod)[0] != "waiting" or has_ended(pod.pod):
-                    wanted.append((pod, end))
+                    of_nodes[spec.node].append(_Begun(layout.attempt_of(config), one, spec, pods[one]))
+        # Where a node has newer pods, an older one that still waits for an attempt has none of theirs.
+        wanted = [
+            (pod, None if newer is None else newer.first)
+            for of_node in of_nodes.values()
+            for pod, newer in itertools.zip_longest(of_node, of_node[1:])
+            if container_state(pod.pod)[0] != "waiting" or has_ended(pod.pod)
+        ]
         with ThreadPoolExecutor(READERS) as pool:
             list(pool.map(lambda one: self._read(*one), wanted))
         return bool(wanted)
@@ -84,30 +92,25 @@ class LogReader:
     def close(self) -> None:
         """Stop reading."""
         self._closed.set()
-        for attempt in self._attempts.values():
+        for attempt in list(self._attempts.values()):
             attempt.close()
 
     # -- one attempt --------------------------------------------------------------------------------------------------
 
     def _read(self, one: _Begun, end: int | None) -> None:
-        """The lines of a pod so far, of all attempts that it has served, which are before `end`."""
-        number = one.first
-        while number != end and self._read_attempt(number, one):
-            number += 1
-
-    def _read_attempt(self, number: int, one: _Begun) -> bool:
-        """Its lines of one attempt; returns whether it has lines of another. A log that was deleted has none."""
-        waited, folder = one.first != one.id.made_for, self._attempt_dir(number)
-        intake = LogTail(folder, one.spec.node, _ranks(one.spec), number, one.first, waited)
-        with contextlib.suppress(Refused):
-            since = intake.begin()
-            name, container = one.pod["metadata"]["name"], layout.container_of(one.pod)
-            for line in self._client.logs(name, container=container, follow=False, since=since):
-                intake.put(line)
-                if intake.is_told:
-                    break
-            intake.flush()
-        return intake.is_told
+        """Read the lines of a pod so far, of all attempts before `end` that it has served; a deleted log has none."""
+        name, container = one.pod["metadata"]["name"], layout.container_of(one.pod)
+        waited, ranks = one.first != one.id.made_for, _ranks(one.spec)
+        for number in itertools.count(one.first):
+            tail = LogTail(self._attempt_dir(number), one.spec.node, ranks, number, one.first, waited)
+            with contextlib.suppress(Refused):
+                for line in self._client.logs(name, container=container, follow=False, since=tail.begin()):
+                    tail.put(line)
+                    if tail.is_told:
+                        break
+                tail.flush()
+            if not tail.is_told or number + 1 == end:
+                return
 
     def _begin(self, number: int, config: Mapping[str, Any], nodes: Collection[int] | None = None) -> None:
         """Follow an attempt in the pods that have begun with the one that `config` describes, if their owner object
@@ -127,7 +130,7 @@ class LogReader:
             if other.number == number and _nodes(other).intersection(spec.node for spec in specs):
                 other.close()
         control, folder = ExecControl(self._client, specs[0].worker_python), self._attempt_dir(number)
-        self._attempts[first, number] = PodAttempt(
+        self._attempts[first, number] = _FollowedAttempt(
             self._client, plan, number, specs, folder, lambda: None, control, ids=ids, firsts=[first] * len(ids)
         )
 
@@ -153,6 +156,8 @@ class LogReader:
 
     def _run(self) -> None:
         background.run(f"logs of {self._run_id}", self._paced_turn, self._closed, self._client.health)
+        if self._closed.is_set():
+            self.close()  # what this thread has begun meanwhile
         self._over.set()
 
     def _paced_turn(self) -> bool:
@@ -174,7 +179,7 @@ class LogReader:
         if any(node.lives() for node in nodes):
             return False
         is_over = phase.is_terminal
-        for first, number in dict(sorted(self._attempts)).items():
+        for first, number in dict(sorted(self._attempts)).items():  # the newest attempt of each pod
             if first in configs and (waiting := self._waiting(first, number)):
                 self._begin(number + 1, configs[first], waiting)
                 is_over = False
