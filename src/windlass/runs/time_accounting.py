@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from windlass.runs import events
@@ -182,28 +183,30 @@ class Tally:
         """Begin, end, purpose and number of nodes held, of stretches that follow one another without a gap."""
         last_turn, last_phase = self.turns[-1]
         until = last_turn if last_phase.is_terminal else max(micros(now), last_turn)
-        layers = self._layers(until)
+        changes = self._changes(until)
         begins = [attempt.began for attempt in self.attempts]
-        edges = {edge for intervals in layers.values() for interval in intervals for edge in interval}
-        cuts = sorted(edges | set(begins))
-        for (begin, phase), (end, _) in itertools.pairwise([*self.turns, (until, last_phase)]):
-            inner = cuts[bisect_right(cuts, begin) : bisect_right(cuts, end)]
-            for left, right in itertools.pairwise([begin, *inner, end]):
-                if left == right:
-                    continue
-                over = {name for name, intervals in layers.items() if _covers(intervals, left)}
-                is_held = not (phase.is_terminal or phase is Phase.QUEUED or over & _NOT_HELD)
-                held = self._num_nodes(bisect_right(begins, left)) if is_held else 0
-                yield left, right, _spent(phase, over), held
+        turns = [at for at, _ in self.turns]
+        over: Counter[str] = Counter()
+        for left, right in itertools.pairwise(sorted(at for at in {*changes, *begins, *turns, until} if at <= until)):
+            over.update(changes.get(left, {}))
+            layers = {name for name, count in over.items() if count}
+            phase = self.turns[bisect_right(turns, left) - 1][1]
+            is_held = not (phase.is_terminal or phase is Phase.QUEUED or layers & _NOT_HELD)
+            held = self._num_nodes(bisect_right(begins, left)) if is_held else 0
+            yield left, right, _spent(phase, layers), held
 
-    def _layers(self, until: int) -> dict[str, list[Interval]]:
-        """What lies over the phases of the record until then, by name, without overlaps."""
-        laid = {"dead": list(self.dead)}
+    def _changes(self, until: int) -> dict[int, Counter[str]]:
+        """At each moment, how many layers of each name begin over the phases of the record; minus those that end."""
+        laid = [("dead", interval) for interval in self.dead]
         for attempt in self.known_attempts():
             end = until if attempt.ended is None else attempt.ended
-            for name, (begin, finish) in attempt.layers(end):
-                laid.setdefault(name, []).append((max(begin, attempt.began), min(finish, end)))
-        return {name: _merged(intervals) for name, intervals in laid.items()}
+            laid += [(name, (max(begin, attempt.began), min(to, end))) for name, (begin, to) in attempt.layers(end)]
+        changes: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        for name, (begin, to) in laid:
+            if begin < to:
+                changes[begin][name] += 1
+                changes[to][name] -= 1
+        return changes
 
     def _num_nodes(self, attempt_number: int) -> int:
         """How many nodes an attempt has; before the first, as many as that will have."""
@@ -220,21 +223,3 @@ def _spent(phase: Phase, over: set[str]) -> Spent:
             if layer in known:
                 return spent
     return Spent(phase.value)
-
-
-def _merged(intervals: Sequence[Interval]) -> list[Interval]:
-    """The same time without overlaps or empty stretches, in order."""
-    found: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if begin >= end:
-            continue
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((begin, end))
-    return found
-
-
-def _covers(intervals: Sequence[Interval], moment: int) -> bool:
-    place = bisect_right(intervals, moment, key=lambda interval: interval[0])
-    return place > 0 and moment < intervals[place - 1][1]
