@@ -11,7 +11,7 @@ from typing import Final
 from windlass.diagnose.flights import named, verb
 from windlass.diagnose.observations import Observations, RankSeen, Silence, place_alone
 from windlass.diagnose.reading import Frame, Raised, collective, main_stack, own_frame, raised
-from windlass.diagnose.rules.recorded import MISMATCH_FIX, absence_fix, label
+from windlass.diagnose.rules.recorded import ABSENT_FIX, MISMATCH_FIX, label
 from windlass.diagnose.rules.recorded import lines as recorded_lines
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import AttemptStarted, RunResumed, Warned
@@ -92,7 +92,7 @@ def _waiting(case: Observations, stacks: Mapping[int, tuple[Frame, ...]], calls:
     return Verdict(
         "rendezvous-timeout" if is_init else "collective-not-joined",
         f"{named(missing)} did not {'come to' if is_init else 'join'} {label(case, call)}, in which {named(joined)} "
-        f"{verb(joined, 'waits', 'wait')}; {at}", missing[0], fix=absence_fix(missing[0], call),
+        f"{verb(joined, 'waits', 'wait')}; {at}", missing[0], fix=ABSENT_FIX.format(missing[0], call),
     )  # fmt: skip
 
 

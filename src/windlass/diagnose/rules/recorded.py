@@ -20,6 +20,9 @@ MISMATCH_FIX: Final = (
     "let every rank call the same collectives in the same order with tensors of the same shape and type; "
     "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL} names the two calls"
 )
+ABSENT_FIX: Final = (
+    "see why rank {} does not come to {}: a branch that only some ranks take, uneven data, or a wait for something else"
+)
 MAX_LINES: Final = 6
 
 
@@ -41,17 +44,9 @@ def collectives(case: Observations) -> Iterator[Verdict]:
             f"{named(missing)} did not join {first.label}, in which {named(waiting)} {verb(waiting, 'waits', 'wait')}",
             missing[0],
             _evidence(case),
-            absence_fix(missing[0], first.call.op),
+            ABSENT_FIX.format(missing[0], first.call.op),
             score - 1,
         )
-
-
-def absence_fix(missing: int, call: str) -> str:
-    """What to do where a rank does not come to a collective."""
-    return (
-        f"see why rank {missing} does not come to {call}: a branch that only some ranks take, uneven data, or a wait "
-        "for something else"
-    )
 
 
 def findings(case: Observations) -> tuple[Finding, ...]:
