@@ -144,3 +144,10 @@ def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(
 def attempt_starts(path: Path) -> list[object]:
     """The starts of a host that are known."""
     return list(json.loads(path.read_bytes())) if path.exists() else []
+
+
+def test_the_last_sign_of_life_of_a_job_is_its_last_line_whenever_that_was_read(
+    service: LaggingService, attempt: JobAttempt
+) -> None:
+    service.lines = {"algo-1": ["[0] step 1", "[0] step 2"], "algo-2": ["[1] step 1"]}
+    until(lambda: attempt.last_sign_of_life() == 1732400000.001, lambda: attempt.last_sign_of_life())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 import time
@@ -28,6 +27,7 @@ from windlass.engines.sagemaker.service import (
 from windlass.runs.node_events import RankSeen, Sieve, StageReached
 from windlass.runs.stop_request import read_stop_request
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
+from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import (
     NodeEvent,
     NodeSpec,
@@ -260,12 +260,8 @@ class JobAttempt(Attempt):
                 yield NodeWarning(seconds_of(one["StartTime"]), message)
 
     def last_sign_of_life(self) -> float:
-        """See `Attempt`."""
-        written = [0.0]
-        for path in self.folder.glob("rank-*.log"):
-            with contextlib.suppress(OSError):
-                written.append(path.stat().st_mtime)
-        return max(written)
+        """See `Attempt`. Not when its files were written: after an adoption that is when earlier lines were read."""
+        return max((last_line_at(path) for path in self.folder.glob("node-*.cursor")), default=0.0)
 
     def stop(self) -> None:
         """Have the job stopped, by the thread."""
@@ -299,7 +295,12 @@ class JobAttempt(Attempt):
 
     def _turn(self) -> None:
         if self._is_to_stop and not self.is_stopped_by_us and self.status not in ENDED:
-            self._stop_once()
+            try:
+                self.service.stop(self.name)
+            except Refused as error:
+                if error.code != VALIDATION:  # that it has ended meanwhile
+                    raise
+            self.is_stopped_by_us = True
         description = self.service.describe(self.name)
         if description != self.description:
             write_description(self.folder, description)
@@ -310,14 +311,6 @@ class JobAttempt(Attempt):
         is_new = self._read_logs()
         if is_over and not is_new and self._has_all_logs():
             self.all_read = True
-
-    def _stop_once(self) -> None:
-        try:
-            self.service.stop(self.name)
-        except Refused as error:
-            if error.code != VALIDATION:  # that it has ended meanwhile
-                raise
-        self.is_stopped_by_us = True
 
     def _has_all_logs(self) -> bool:
         """Whether no more lines will come: each host's log has its end, or has had the time to get it."""
