@@ -177,13 +177,13 @@ class LogTail:
         """When (ns), and the text, of a line that was not taken before."""
         stamp, _, text = line.partition(b" ")
         at = stamp.decode("ascii", "replace")
-        moment = _nanoseconds(at)
+        moment = nanoseconds(at)
         if moment is None:  # a message of the kubelet in place of a log; reading cannot continue from it
             is_new = line not in self._timeless and len(self._timeless) < MAX_TIMELESS
             self._timeless.add(line)
             return (time.time_ns(), line) if is_new else None
         if self.since is not None:
-            if moment < (_nanoseconds(self.since) or 0):
+            if moment < (nanoseconds(self.since) or 0):
                 return None
             if at == self.since and self._seen_again < self._num_at_since:
                 self._seen_again += 1
@@ -356,11 +356,11 @@ def _end_of(path: Path) -> dict[str, Any]:
 def last_line_at(cursor: Path) -> float:
     """When the last line was written that was taken, in Unix seconds; 0 where that is not known."""
     stamp = _cursor(cursor).get("time")
-    moment = _nanoseconds(stamp) if isinstance(stamp, str) else None
+    moment = nanoseconds(stamp) if isinstance(stamp, str) else None
     return moment / 1e9 if moment is not None else 0.0
 
 
-def _nanoseconds(stamp: str) -> int | None:
+def nanoseconds(stamp: str) -> int | None:
     """Unix time of `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`; None for what is no time."""
     found = STAMP.fullmatch(stamp)
     seconds = _seconds(found[1], found[3]) if found is not None else None

@@ -13,7 +13,7 @@ from typing import Final
 
 from windlass.engines.sagemaker.service import Service
 from windlass.storage.files import write_whole
-from windlass.supervise.log_tail import LogTail
+from windlass.supervise.log_tail import LogTail, nanoseconds
 from windlass.worker.protocol import NodeEnded, WorkerFailed
 
 STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
@@ -72,7 +72,7 @@ class HostLog:
         is_new = False
         while not self._closed.is_set():
             token = self._tokens.get(stream)
-            since = 0 if token is not None else _milliseconds(self._tail.begin())
+            since = 0 if token is not None else (nanoseconds(self._tail.begin() or "") or 0) // 1_000_000
             page = self._service.read_log(stream, since=since, token=token)
             tokens, self._tokens = self._tokens, {}  # what cannot be written is read again, from the last written line
             for at, text in page.lines:
@@ -95,12 +95,3 @@ def _stamped(at: int, text: str) -> bytes:
     """A line as `LogTail` takes it: its time, and the text."""
     stamp = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{stamp}.{at % 1000:03d}Z {text}".encode()
-
-
-def _milliseconds(stamp: str | None) -> int:
-    """When the last line was written that was read, in Unix milliseconds; 0 for none."""
-    if stamp is None:
-        return 0
-    with contextlib.suppress(ValueError):
-        return int(datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() * 1000)
-    return 0

@@ -120,11 +120,8 @@ class Board:
         return bare, {pod.name for pod in self._pods() if pod.state == "queued"}
 
     def _objects(self) -> dict[str, RunObjects]:
-        if self._known is None:
-            self._known = self._read_objects()
-        return self._known
-
-    def _read_objects(self) -> dict[str, RunObjects]:
+        if self._known is not None:
+            return self._known
         found = self._anchors()
         for row in self._rows["Job"].values():
             name, status, completions = row.cells
@@ -135,6 +132,7 @@ class Board:
                 found[of[0]].pods.setdefault(of[1], []).append(pod)
             elif (supervised := pod.name.rpartition(f"{layout.supervisor_name('')}-")[0]) in found:
                 found[supervised].supervisors.append(pod)
+        self._known = found
         return found
 
     def _pods(self) -> Iterator[PodRow]:

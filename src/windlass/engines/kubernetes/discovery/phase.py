@@ -24,7 +24,11 @@ WELL: Final = "well"
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
 ENDED_BADLY: Final = ("Failed", "FailureTarget")
 """Statuses in the row of a Job that has ended."""
-PULLING: Final = frozenset((*ON_THE_WAY, *STUCK))
+STATES: Final = {
+    "Running": "running", "NotReady": "running", "Completed": "done", "Succeeded": "done", "Pending": "queued",
+    "SchedulingGated": "queued", "Terminating": "ending", **dict.fromkeys((*ON_THE_WAY, *STUCK), "pulling"),
+}  # fmt: skip
+"""The states of pods by their status column."""
 LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
 MAKING_SECONDS: Final = 60.0
 """How long after its anchor the first Job of a run may be created."""
@@ -44,15 +48,7 @@ class PodRow(NamedTuple):
     @property
     def state(self) -> str:
         """`queued`, `pulling`, `running`, `ending`, `done` or `failed`."""
-        if self.word in ("Running", "NotReady"):
-            return "running"
-        if self.word in ("Completed", "Succeeded"):
-            return "done"
-        if self.word in ("Pending", "SchedulingGated"):
-            return "queued"
-        if self.word == "Terminating":
-            return "ending"
-        return "pulling" if self.word in PULLING or self.word.startswith("Init:") else "failed"
+        return "pulling" if self.word.startswith("Init:") else STATES.get(self.word, "failed")
 
 
 @dataclass(slots=True)

@@ -229,8 +229,7 @@ def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
             return before, ""  # the objects of the attempt are not made yet
         return Phase.RESTARTING, GONE if seen.phase is Phase.LOST else seen.waits_for
     if seen.phase in WAITING:
-        is_finer = before is Phase.PROVISIONING and seen.phase in WAITING
-        return (before if is_finer else seen.phase), seen.waits_for
+        return (before if before is Phase.PROVISIONING else seen.phase), seen.waits_for  # which the record knows finer
     return (before if before in RUNNING else Phase.STARTING), ""
 
 
