@@ -99,7 +99,8 @@ class Node:
         self.events.add(NodeStarted(time.time(), os.getpid(), ticks, process.boot_id(), self.start.name))
         for found in self.spec.found:
             self.output.report_checkpoint(self.spec.ranks[0].rank, found)
-        # Ranks start sooner before it, but a namespace has no route to the metadata, and a setup script may take long.
+        # After the ranks, which it would delay; but a network namespace has no route to the metadata, and a setup script
+        # may take minutes.
         watch_first = self.spec.network is not None or bool(self.spec.setup)
         if watch_first:
             self._watch_for_notices()
@@ -301,13 +302,13 @@ class Node:
         if self.output.progress and self.rendezvous_check.finds_alone(self.ranks, own):
             self.events.add(RanksAlone(time.time(), tuple(rank.number for rank in self.ranks)))
 
-    def drain(self, capture: Capture, now_ns: int) -> None:
+    def drain_pipe(self, capture: Capture, now_ns: int) -> None:
         """Take what a pipe holds, and leave it alone once its writers have closed it."""
         if capture.source in self.selector.get_map() and not capture.drain(now_ns):
             self.selector.unregister(capture.source)
 
     def _drain(self, rank: Rank, now_ns: int) -> None:
-        self.drain(rank.capture, now_ns)
+        self.drain_pipe(rank.capture, now_ns)
         self.output.take(rank)
 
     def _drain_to_the_end(self) -> None:
