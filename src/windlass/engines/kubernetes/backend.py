@@ -211,9 +211,7 @@ class KubernetesBackend(Backend):
             if step is not None:
                 meta = made["metadata"]
                 made = {**made, "metadata": {**meta, "name": f"{meta['name']}-{step % MOST_STEPS}"}}
-            return JobTransfer(
-                self.client, made, lambda made: self.create(manifests.owned(made, self.create_shared())), refuse
-            )
+            return JobTransfer(self.client, made, lambda made: self.create(manifests.owned(made, self.create_shared())))
         return None
 
     def stage(self, record: Recorder, clock: Clock) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
@@ -14,8 +14,7 @@ from tests.engines.kubernetes.transfers.test_planning import CLAIM, DIGITS
 from tests.supervise.fakes import START, FakeClock
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.api.unavailable import refuse
+from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.labels import COMPONENT, TRANSFER
 from windlass.engines.kubernetes.transfers.job_transfer import LOOK_SECONDS, JobTransfer
 from windlass.errors import EngineError
@@ -47,11 +46,8 @@ class Scene:
         def create(made: Any) -> Any:
             return self._client.create_if_absent(made) or self._client.get("batch/v1", "Job", NAME)
 
-        def fail(error: Refused | Unreachable) -> NoReturn:
-            refuse(error)
-
         [made] = PLAN.requests("stage-job")
-        return JobTransfer(self._client, made, create, fail)
+        return JobTransfer(self._client, made, create)
 
     def look(self, transfer: JobTransfer | None = None) -> list[Line]:
         """What is reported a moment later."""

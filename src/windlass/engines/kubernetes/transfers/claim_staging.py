@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import manifests
 from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.unavailable import refuse
 from windlass.engines.kubernetes.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods import probe_pods
@@ -69,7 +68,7 @@ def stage_set(
     image = job["spec"]["template"]["spec"]["containers"][0]["image"]
     with probe_pods.made(client, transfers.filled(program)):
         owner = client.get("v1", "ConfigMap", program["metadata"]["name"])
-        transfer = JobTransfer(client, manifests.owned(job, owner), lambda made: _created(client, made), refuse)
+        transfer = JobTransfer(client, manifests.owned(job, owner), lambda made: _created(client, made))
         try:
             return _result(transfer, _Notes(told, image), progress, told)
         finally:

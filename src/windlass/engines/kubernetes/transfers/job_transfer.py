@@ -6,10 +6,11 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.api.unavailable import refuse
 from windlass.engines.kubernetes.labels import COMPONENT, HELPER, TRANSFER
 from windlass.engines.kubernetes.observations import ObjectReport, PodStatus
 from windlass.engines.kubernetes.pods.nodes import has_ended
@@ -40,19 +41,13 @@ Json = Mapping[str, Any]
 class JobTransfer(Transfer):
     """The Job of one transfer. A supervisor that takes over finds it as it is."""
 
-    def __init__(
-        self, client: Client, manifest: Json, create: Callable[[Json], Json],
-        refuse: Callable[[Refused | Unreachable], NoReturn],
-    ) -> None:  # fmt: skip
-        """`create` makes the object, or gives the one that exists; `refuse` raises what an error of the API server
-        means for the run.
-        """
+    def __init__(self, client: Client, manifest: Json, create: Callable[[Json], Json]) -> None:
+        """`create` makes the object, or gives the one that exists."""
         self._client = client
         self._manifest = manifest
         self._name: str = manifest["metadata"]["name"]
         [self._claim] = claims_of([manifest])
         self._create = create
-        self._refuse = refuse
         self._uid = ""
         self._look_at = 0.0
         """When to look next, in monotonic seconds."""
@@ -66,7 +61,7 @@ class JobTransfer(Transfer):
         try:
             yield from self._look(record)
         except (Refused, Unreachable) as error:
-            self._refuse(error)
+            refuse(error)
 
     def end(self) -> None:
         """See `Transfer`. Raises Refused, Unreachable."""
