@@ -99,8 +99,8 @@ class Node:
         self.events.add(NodeStarted(time.time(), os.getpid(), ticks, process.boot_id(), self.start.name))
         for found in self.spec.found:
             self.output.report_checkpoint(self.spec.ranks[0].rank, found)
-        # After the ranks, which it would delay; but a network namespace has no route to the metadata, and a setup script
-        # may take minutes.
+        # It delays the start of ranks; but a network namespace has no route to the metadata, and a setup script may
+        # take minutes.
         watch_first = self.spec.network is not None or bool(self.spec.setup)
         if watch_first:
             self._watch_for_notices()
