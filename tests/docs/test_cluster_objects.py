@@ -53,7 +53,7 @@ def test_every_kind_that_a_user_may_create_is_among_the_objects() -> None:
 
 def test_every_port_is_there() -> None:
     ports = section("Ports")
-    for port in (layout.ORDERS_PORT, layout.MASTER_PORT, layout.RENDEZVOUS_PORT, mpijob.SSH_PORT):
+    for port in (layout.ORDERS_PORT, layout.MASTER_PORT, mpijob.SSH_PORT):
         assert f"| {port} |" in ports
 
 

@@ -113,7 +113,7 @@ class Job(Document):
     """Ranks on each machine; `auto`: the GPUs of a node, else 1. Default 1, as torchrun."""
     launcher: Launcher = Field(default_factory=_default_launcher)
     """How ranks find each other: `torchrun`; `pytorch`, `tensorflow` or `jax`, which set the variables of that library
-    and start no launcher; `mpi`; or `plain`, which sets only `WINDLASS_…`. Default: `torchrun` where `run` is Python
+    for any program; `mpi`; or `plain`, which sets only `WINDLASS_…`. Default: `torchrun` where `run` is Python
     and there may be several ranks, else `plain`."""
     resources: Resources = Resources()
     """What each node has. Default: what the target gives."""

@@ -17,7 +17,7 @@ from tests.engines.local.planning import plan_local
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.facts import read_facts
 from windlass.engines.local.plan import plan
-from windlass.plan.launch import RENDEZVOUS
+from windlass.engines.local.torchrun_agent import RENDEZVOUS
 from windlass.runs.phase import Phase
 from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget

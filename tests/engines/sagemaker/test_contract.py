@@ -10,15 +10,12 @@ from tests.engines.contract import Contract
 from tests.engines.harness import Aspect, Can, Harness, Way
 from tests.engines.sagemaker.emulated import emulated
 from tests.engines.sagemaker.planning import plan_emulated, plan_here
-from tests.helpers.nightly import IS_NIGHTLY
 
 from windlass.engines.sagemaker.engine import SageMakerEngine, SageMakerLocalEngine
 
 CAN = frozenset(Can) - {
     Can.FILES, Can.QUICK_START, Can.INTERPRETERS, Can.STOPS_AT_ONCE, Can.SHELL, Can.BYTES,
 }  # fmt: skip
-WITHOUT_AGENTS: dict[str, str] = {} if IS_NIGHTLY else {"launcher": "plain"}
-"""In CI no host starts an agent of torchrun, which takes seconds, for cases that are not about it; trainings do."""
 
 
 @pytest.mark.slow
@@ -28,8 +25,6 @@ class TestHere(Contract):
         SageMakerLocalEngine,
         plan_here,
         CAN,
-        WITHOUT_AGENTS,
-        {"launcher": "torchrun"},
         # How ranks end is said of the same hosts by `TestEmulated`; that they meet, by `test_folders.py` and training.
         differs_in=frozenset({Aspect.START, Aspect.SIGNALS, Aspect.OUTPUT}),
     )
@@ -47,8 +42,6 @@ class TestEmulated(Contract):
         SageMakerEngine,
         plan_emulated,
         CAN - {Can.LOCAL_DATA},
-        WITHOUT_AGENTS,
-        {"launcher": "torchrun"},
         differs_in=frozenset({Aspect.ENDS, Aspect.OBJECTS}),
     )
 

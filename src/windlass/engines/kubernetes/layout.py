@@ -37,8 +37,9 @@ attempt, the spare that runs it, as the attempt it was made for and its number; 
 CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
 """Names our container: some operators require a certain name, and there may be sidecars."""
 MASTER_PORT: Final = 29500
+"""torch's own default; a pod has all ports to itself."""
 RENDEZVOUS_PORT: Final = 29400
-"""torch's own defaults; a pod has all ports to itself."""
+"""Of torchrun's agents, which runs of earlier versions have in pods."""
 PORTS: Final = 90
 """Number of ports from each of these on: a later attempt in the same pods uses the next one."""
 ORDERS_PORT: Final = 29300

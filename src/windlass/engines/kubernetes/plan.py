@@ -25,13 +25,11 @@ from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
 from windlass.plan import arguments
 from windlass.plan.accelerate import lone_ranks
-from windlass.plan.launch import torchrun
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy, secret_variable
 from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
-from windlass.worker.protocol import LauncherSpec
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -285,20 +283,8 @@ def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_n
         # Of a supervisor in the cluster, pods that fail early also wait until it has started and read their logs.
         stay_seconds=reuse.SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
         outputs_max=shape.outputs_max,
-        launchers=_launchers(shape, job, num_nodes),
+        launchers=mpijob.launchers(num_nodes, procs, FOLDERS.proxy(shape.python)) if job.launcher == "mpi" else (),
     )
-
-
-def _launchers(shape: Shape, job: Job, num_nodes: int) -> tuple[LauncherSpec, ...]:
-    proxy, procs = FOLDERS.proxy(shape.python), shape.procs_per_node
-    if job.launcher == "mpi":
-        return mpijob.launchers(num_nodes, procs, proxy)
-    if num_nodes > 1 and job.launcher == "torchrun":
-        agent = torchrun(
-            python=shape.python, proxy=proxy, run_id=shape.run_id, procs_per_node=procs, grace_seconds=job.grace
-        )
-        return (agent,)
-    return ()
 
 
 def _output(job: Job, run_id: str, outputs_max: int) -> str:

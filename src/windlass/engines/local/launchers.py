@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from windlass.plan.launch import torchrun
+from windlass.engines.local.torchrun_agent import torchrun
 from windlass.worker.protocol import LauncherSpec, NetworkSpec
 from windlass.worker.rsh_agent import SHELL
 

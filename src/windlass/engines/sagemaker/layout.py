@@ -31,8 +31,8 @@ NUM_PORTS: Final = 10_000
 
 
 def ports(attempt: str) -> tuple[int, int]:
-    """Where the ranks of an attempt meet, by its address, and torchrun's agents: two in one network hardly share
-    them.
+    """Where the ranks of an attempt meet, by its address, and torchrun's agents, which runs of earlier versions have:
+    two attempts in one network hardly share them.
     """
     first = FIRST_PORT + 2 * (zlib.crc32(attempt.encode()) % (NUM_PORTS // 2))
     return first, first + 1

@@ -12,7 +12,6 @@ from windlass.engines.sagemaker.notes import STOP_SECONDS, refusals, warnings
 from windlass.engines.sagemaker.request import Shape, checkpoint_folder, is_channel, training_job
 from windlass.plan import arguments
 from windlass.plan.accelerate import lone_ranks
-from windlass.plan.launch import torchrun
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.price import price
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.spec.parts import Data
     from windlass.spec.targets import SageMakerLocalTarget
-    from windlass.worker.protocol import LauncherSpec
 
     Target = SageMakerTarget | SageMakerLocalTarget
 
@@ -137,7 +135,7 @@ def _summary(body: Any) -> str:
 def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> NodeTemplate:
     """What all attempts have in common."""
     is_here = not isinstance(target, SageMakerTarget)
-    nodes = remote_nodes(
+    return remote_nodes(
         job,
         FOLDERS,
         run_id=shape.run_id,
@@ -152,18 +150,6 @@ def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> 
         grace_seconds=min(job.grace, STOP_SECONDS),
         threads=facts.num_cpus // (procs * job.nodes.max) if is_here else None,  # its hosts share this machine's cores
     )
-    return nodes.replace(launchers=_launchers(shape, job, procs))
-
-
-def _launchers(shape: Shape, job: Job, procs: int) -> tuple[LauncherSpec, ...]:
-    if job.nodes.max == 1 or job.launcher != "torchrun":
-        return ()
-    return (
-        torchrun(
-            python=shape.python, proxy=FOLDERS.proxy(shape.python), run_id=shape.run_id, procs_per_node=procs,
-            grace_seconds=min(job.grace, STOP_SECONDS),
-        ),
-    )  # fmt: skip
 
 
 def _lone_ranks(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> Iterator[Note]:
