@@ -267,6 +267,17 @@ def test_a_status_of_an_older_version_is_read_and_goes_on(store: Store) -> None:
     assert store.status("a-1").attempts[1].members == (0,)
 
 
+def test_fields_of_a_newer_version_are_left_out(store: Store) -> None:
+    begin(store, "a-1").close()
+    parts = {"attempts": [[1, 2, "failed", BIRTH, None, None, None, [0], False, "new"]], "ranks": [[0, 0, 7, 1, "new"]]}
+    newer = {**STATUS_OF_THE_FIRST_VERSION, **parts, "dropped": [[1, 0, 9, 1, "rotated", "new"]], "new": True}
+    with contextlib.closing(sqlite3.connect(store.home / "record.db")) as db:
+        db.execute("UPDATE runs SET status = ?", (json.dumps(newer),))
+        db.commit()
+    status = store.status("a-1")
+    assert (status.attempts[0].members, status.ranks[0].exit_code, status.dropped[0].why) == ((0,), 1, "rotated")
+
+
 def test_a_plan_is_replaced_together_with_the_event_that_says_so(store: Store) -> None:
     writer = begin(store, "a-1")
     writer.append(entry_of("end", {"phase": "stopped", "exit_code": 0}))

@@ -555,23 +555,23 @@ def _part(part: Any) -> Any:
 
 
 def _load(text: str, progress: str | None = None) -> Status:
-    """A status as `_dump` of this or an older version, which may lack the newest fields, wrote it."""
+    """A status as `_dump` wrote it, of an older version, which may lack the newest fields, or of one that has more."""
     data = {name: value for name, value in json.loads(text).items() if name in _KNOWN}
     data |= {
         "phase": Phase(data["phase"]),
         "attempts": tuple(_attempt(values) for values in data["attempts"]),
         "phases": {Phase(phase): seconds for phase, seconds in data["phases"].items()},
-        "ranks": tuple(RankState(*state) for state in data["ranks"]),
+        "ranks": tuple(RankState(*state[: _NUM[RankState]]) for state in data["ranks"]),
         "progress": {**data["progress"], **json.loads(progress)} if progress else data["progress"],
         "machine": Machine.from_json(data["machine"]) if data.get("machine") else None,
-        "dropped": tuple(Dropped(*values) for values in data.get("dropped", ())),
+        "dropped": tuple(Dropped(*values[: _NUM[Dropped]]) for values in data.get("dropped", ())),
         "data": tuple(data.get("data", ())),
     }
     return Status(**data)
 
 
 def _attempt(values: list[Any]) -> Attempt:
-    number, world_size, phase, *rest = values
+    number, world_size, phase, *rest = values[: _NUM[Attempt]]
     if len(rest) > _MEMBERS:
         rest[_MEMBERS] = tuple(rest[_MEMBERS])
     return Attempt(number, world_size, Phase(phase), *rest)
@@ -581,6 +581,7 @@ _FIELDS: Final = tuple(field.name for field in fields(Status))
 _KNOWN: Final = frozenset(_FIELDS)
 _MEMBERS: Final = [field.name for field in fields(Attempt)].index("members") - 3
 """The place of the field after the three that every version wrote."""
+_NUM: Final = {kind: len(fields(kind)) for kind in (Attempt, RankState, Dropped)}
 _VALUES: Final = {
     kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Status, Attempt, RankState, Dropped)
 }

@@ -111,7 +111,8 @@ class LaunchedNode(Node):
         return super()._children() | {self.launcher_pid}
 
     def _due(self) -> list[float]:
-        return [*super()._due(), min(self.kill_launcher_at, self.fail_at) - time.monotonic()]
+        kill_at = self.kill_launcher_at if self._launcher_lives() else float("inf")
+        return [*super()._due(), min(kill_at, self.fail_at) - time.monotonic()]
 
     def _reap(self) -> None:
         super()._reap()

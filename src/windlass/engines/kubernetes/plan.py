@@ -182,7 +182,8 @@ def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
 def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
     code = facts.code
     size = f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
-    how = f"to {shape.code_source}" if shape.code_source else f"in {shape.num_pieces or 'no'} pieces"
+    pieces = "1 piece" if shape.num_pieces == 1 else f"{shape.num_pieces or 'no'} pieces"
+    how = f"to {shape.code_source}" if shape.code_source else f"in {pieces}"
     yield Step("object", f"make ConfigMap {shape.run_id}, which owns all others", manifests.anchor(shape, job, boot))
     yield Step(
         "code",
