@@ -1,0 +1,16 @@
+"""Fixtures of these tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass.engines.kubernetes.api import client
+from windlass.engines.kubernetes.supervisor import news
+from windlass.engines.kubernetes.workloads import tombstones
+
+
+@pytest.fixture(autouse=True)
+def _known_to_be_removed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it takes seconds until an object is known to be removed is tested with a clock (`test_client.py`)."""
+    for module in (client, news, tombstones):
+        monkeypatch.setattr(module, "ABSENT_SECONDS", 0.05)
