@@ -104,7 +104,7 @@ class Bench:
     def by_windlass(self, way: str) -> dict[str, float]:
         via, supervisor = ("job", "cluster") if way in (INSIDE, SPARE) else (way, "machine")
         aim(self.bed, NAMESPACE, self.home, supervisor=supervisor)
-        launcher = "mpi" if via == "mpijob" else "pytorch"
+        launcher = "mpi" if via == "mpijob" else "torchrun"
         restarts = {"max": 3, "on": ["failure", "preemption", "node-loss"]}
         job = {"name": "bench", "run": "script.py", "code": "code", "nodes": 2, "launcher": launcher,
                "kubernetes": {"via": via, **({"spares": 1} if way == SPARE else {})}, "restarts": restarts}  # fmt: skip
