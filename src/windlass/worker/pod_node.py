@@ -29,7 +29,8 @@ NAME_SECONDS = 600.0
 NAME_PAUSE_SECONDS = 0.2
 STORE_SECONDS = 2.0
 """How long forks of another node than the first wait for rank 0; a script may meet elsewhere, or later."""
-STORE_PAUSE_SECONDS = 0.05
+STORE_PAUSES = (0.01, 0.1)
+"""Between two looks for it: first, and at most. A thousand pods may look at once."""
 LOG_SECONDS = 5.0
 OF_OPERATORS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that the operator of a PyTorchJob sets in the pod; ranks have those of their job's launcher, or none."""
@@ -183,7 +184,7 @@ def _wait_for_store(host: str, port: int) -> None:
 
     Forks have nothing to import, so those of different nodes come to that point within milliseconds of each other.
     """
-    give_up = time.monotonic() + STORE_SECONDS
+    give_up, (pause, most) = time.monotonic() + STORE_SECONDS, STORE_PAUSES
     with contextlib.suppress(OSError):  # without an address the ranks fail by themselves
         host = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])  # once, for the sake of the DNS
         while time.monotonic() < give_up:
@@ -191,7 +192,8 @@ def _wait_for_store(host: str, port: int) -> None:
                 socket.create_connection((host, port), STORE_SECONDS).close()
                 return
             except OSError:
-                time.sleep(STORE_PAUSE_SECONDS)
+                time.sleep(pause)
+                pause = min(most, pause * 1.2)
 
 
 def _wait(look: Callable[[], object], what: str, trouble: str, log: PodLog) -> None:

@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 
 TOLD, STAYS, NEXT, HELD, RELEASED = "told", "stays", "next.json.gz", "held", "released"
 FIRST_ENDED = "first-ended-"
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.01
 STILL_ENDING_SECONDS = 5.0
 """How long the process of a pod may take from the end of its node until it waits for the next attempt."""
 OUTPUTS_SECONDS = 60.0
