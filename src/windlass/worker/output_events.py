@@ -88,7 +88,7 @@ class OutputEvents:
             pass  # the folder can no longer be read, which the ranks have logged if it matters
 
     def progress_due(self) -> float:
-        """Seconds until new progress is to be reported; infinity where there is none, or no room on the disk."""
+        """Seconds until the node reports new progress; infinity where none is new, or the disk has no room for it."""
         if self._newest_progress() == self.progress or self._events.is_held_up:
             return float("inf")
         return self._progress_at + PROGRESS_SECONDS - time.monotonic()

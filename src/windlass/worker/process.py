@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import sys
@@ -185,6 +186,21 @@ class Birth:
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent ends (Linux)."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_locked(path: str) -> bool:
+    """Whether another process holds the lock of a file, which need not exist. Raises OSError."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _libc() -> ctypes.CDLL | None:

@@ -39,7 +39,7 @@ class LocalNode(Node):
         """Whether the worker's process still exists: only it holds the lock."""
         if self.popen is not None and self.popen.poll() is not None:
             return False
-        return is_locked(self.path("lock"))
+        return process.is_locked(str(self.path("lock")))
 
     def has_reported(self) -> bool:
         """Whether the worker has written any event."""
@@ -98,21 +98,6 @@ class LocalAttempt(Attempt):
                 with contextlib.suppress(OSError):
                     written.append(path.stat().st_mtime)
         return max(written)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock of a file, which need not exist."""
-    try:
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def start_attempt(

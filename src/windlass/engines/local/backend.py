@@ -12,7 +12,7 @@ from typing import Final
 
 from windlass.engines import netns
 from windlass.engines.local import ports
-from windlass.engines.local.attempt import LocalAttempt, first_start, is_locked, start_attempt
+from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
 from windlass.engines.local.transfer import checkpoint_uploads, data_staging, outputs_upload
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
@@ -22,6 +22,7 @@ from windlass.runs.events import NetworkCreated, Warned
 from windlass.supervise.backend import Backend
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
+from windlass.worker.process import is_locked
 from windlass.worker.protocol import NodeSpec
 
 IMPORTS: Final = "PYTHONPATH"
@@ -102,7 +103,7 @@ class LocalBackend(Backend):
                 folder = Path(json.loads(path.read_bytes())["folder"])
                 if folder.parent.samefile(self._run_dir):
                     continue
-                if is_locked(folder.parent / "lock") or is_locked(folder / f"{path.stem}.lock"):
+                if any(map(is_locked, (f"{folder.parent}/lock", f"{folder}/{path.stem}.lock"))):
                     return f"the original in {folder.parent}, of which this is a copy"
         return ""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.infra.folder import write_private
-from windlass.worker.process import boot_id, is_same, of_session, send, stat
+from windlass.worker.process import boot_id, is_locked, is_same, of_session, send, stat
 
 RECORD: Final = "running.json"
 KILLED: Final = "killed.json"
@@ -121,18 +121,7 @@ def forget(folder: Path) -> None:
 
 def is_held(folder: Path) -> bool:
     """Whether Terraform or a provider that a Windlass of this machine started is alive."""
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
+    return is_locked(str(folder / LOCK))
 
 
 def terminate(command: RunningCommand) -> bool:
