@@ -6,7 +6,7 @@ settings that still let a node in again (keep-alive 1 s × 3, last call 3 s) and
 defaults it is 46 s. Ours with networks (root) also has a node cut off without a reset, which torchrun's agents do not
 notice: its ranks wait for the time limit of the collective, 30 minutes by default.
 
-    python bench/elastic.py [--runs 3] [--only own torchrun] [--smoke]
+    python bench/elastic.py [--runs 3] [--only windlass] [--smoke]
 """
 
 from __future__ import annotations
@@ -134,23 +134,12 @@ def kill_torchrun(folder: Path, agents: list[subprocess.Popen[bytes]]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def windlass(folder: Path, *, agent: str, cut: bool) -> float:
+def windlass(folder: Path, *, cut: bool) -> float:
     """A run with a range of nodes; with `cut`, each in a network of its own."""
-    local = [f"local.agent={agent}", *(["local.netns=true"] if cut else [])]
-    options = [word for one in local for word in ("--set", one)]
+    options = ["--set", "local.netns=true"] if cut else []
     command = [
-        WINDLASS,
-        "run",
-        "train.py",
-        "--nodes",
-        f"1:{NODES}",
-        *options,
-        "--name",
-        "elastic",
-        "-d",
-        "-q",
-        "--",
-        str(folder),
+        *(WINDLASS, "run", "train.py", "--nodes", f"1:{NODES}", *options),
+        *("--name", "elastic", "-d", "-q", "--", str(folder)),
     ]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.split()[0]
     try:
@@ -173,15 +162,13 @@ def main() -> None:
     add_smoke(parser)
     chosen = parser.parse_args()
     if chosen.smoke:
-        chosen.runs, chosen.only = 1, ["windlass, agent own"]
+        chosen.runs, chosen.only = 1, ["windlass"]
     ways: dict[str, Callable[[Path], float]] = {
         "torchrun --nnodes 1:3": torchrun,
-        "windlass, agent own": partial(windlass, agent="own", cut=False),
-        "windlass, agent torchrun": partial(windlass, agent="torchrun", cut=False),
+        "windlass": partial(windlass, cut=False),
     }
     if os.geteuid() == 0 and shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))):
-        ways["windlass, own, cut off"] = partial(windlass, agent="own", cut=True)
-        ways["windlass, torchrun, cut off"] = partial(windlass, agent="torchrun", cut=True)
+        ways["windlass, node cut off"] = partial(windlass, cut=True)
     wanted = {way: partial(trial, run) for way, run in ways.items()
               if not chosen.only or any(word in way for word in chosen.only)}  # fmt: skip
     print(f"elastic: {machine()}, {medians(chosen.runs)}, seconds")

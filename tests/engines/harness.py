@@ -50,7 +50,7 @@ class Can(enum.Enum):
     BYTES = "log of bytes: the service keeps text"
     STOPS_AT_ONCE = "stop without a grace period: the service has no such request"
     ANY_LAUNCHER = "way to start ranks without its own launcher"
-    QUICK_START = "start within a second: its launcher imports torch first"
+    QUICK_START = "start within a second"
 
 
 class Aspect(enum.Enum):

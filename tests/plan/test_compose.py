@@ -21,7 +21,7 @@ NODES = NodeTemplate(
 
 def facts(num_nodes: int, **more: Any) -> AttemptFacts:
     hosts = tuple(f"host-{place}" for place in range(num_nodes))
-    return AttemptFacts(4, "/run/attempt-4", Rendezvous(hosts[0], 29500, 29400, hosts), **more)
+    return AttemptFacts(4, "/run/attempt-4", Rendezvous(hosts[0], 29500, hosts), **more)
 
 
 def test_ranks_are_numbered_over_the_members() -> None:
@@ -108,12 +108,18 @@ def test_the_heartbeat_of_a_node_goes_to_the_other_members() -> None:
     assert compose(template, (0,), facts(1))[0].heartbeat is None
 
 
-def test_a_launcher_gets_the_facts_of_the_attempt_in_place_of_their_names() -> None:
-    argv = ("run", "$MASTER_ADDR:$RENDEZVOUS_PORT", "$NODE_ADDR", "$NUM_NODES", "$IS_HOST", "$ATTEMPT_DIR/agent-$NODE")
-    template = NODES.replace(launchers=(LauncherSpec("torchrun", argv, "LOCAL_RANK", 1.0),))
-    second = compose(template, (0, 2), facts(2))[1].launch
-    assert second is not None
-    assert second.argv == ("run", "host-0:29400", "host-1", "2", "false", "/run/attempt-4/agent-2")
+def test_mpirun_gets_the_addresses_of_the_other_members_where_it_waits_for_them() -> None:
+    launchers = (LauncherSpec("mpirun", ("mpirun",), "I", 1.0, port=2222), LauncherSpec("sshd", ("sshd",), "I", 1.0))
+    first, second = compose(NODES.replace(launchers=launchers), (0, 2), facts(2))
+    assert first.launch is not None
+    assert second.launch is not None
+    assert (first.launch.peers, second.launch.name, second.launch.peers) == (("host-1",), "sshd", ())
+
+
+def test_an_agent_of_torchrun_in_a_plan_of_an_earlier_version_is_left_out() -> None:
+    argv = ("python", "-m", "torch.distributed.run", "--rdzv-endpoint", "$MASTER_ADDR:$RENDEZVOUS_PORT")
+    template = NODES.replace(launchers=(LauncherSpec("torchrun", argv, "LOCAL_RANK", 330.0),))
+    assert compose(template, (0, 2), facts(2)) == compose(NODES, (0, 2), facts(2))
 
 
 def test_the_checkpoint_that_the_user_asked_for_is_named_to_scripts_that_save_for_themselves() -> None:

@@ -37,7 +37,7 @@ def local(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
     made = local_plan.plan(job, LocalTarget(name="local", **case.get("target", {})), facts, RUN)
     here = ("127.0.0.1",) * made.num_nodes
     asked = Continuation(attempt.get("resume_from"), 5.0)
-    return made, AttemptFacts(attempt.get("number", 1), "/f", Rendezvous(here[0], 4000, 4001, here), continuation=asked)
+    return made, AttemptFacts(attempt.get("number", 1), "/f", Rendezvous(here[0], 4000, here), continuation=asked)
 
 
 def kubernetes(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:

@@ -98,7 +98,6 @@ _fields = st.fixed_dictionaries(
         ),
         "progress": st.sampled_from([r"step (?P<step>\d+)", r"(?P<loss>[\d.]+) \"x\" é"]),
         "local": _some(
-            agent=st.just("own"),
             netns=st.just(True),
             rate=st.sampled_from(["1gbit", "1.5mbit"]),
             port=st.integers(1, 65535),

@@ -75,7 +75,6 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
         ({"run": "a" * 200_000}, "run: is 200000 bytes long"),
         ({"command": ["a"], "launcher": "torchrun"}, "launcher: is torchrun, which does not start a command"),
         ({"run": "a.py", "launcher": "mpi", "nodes": {"min": 1, "max": 2}}, "nodes: is a range"),
-        ({"run": "a.sh", "local": {"agent": "torchrun"}}, "local.agent: is torchrun, but launcher is plain"),
         ({"run": "a.py", "secrets": {"a"}}, "secrets: expected a list, found a set"),
         ({"run": b"a.py"}, "run: expected text, found a bytes"),
         ({"run": "a.py", "nodes": 10**5000}, "nodes: must be at most 100000"),
@@ -148,3 +147,9 @@ def test_reading_a_job_loads_no_yaml_no_plugins_and_no_module_of_another_package
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("agent", ["own", "torchrun"])
+def test_a_job_of_an_earlier_version_may_name_the_agent_that_started_its_ranks(agent: str) -> None:
+    job = Job.model_validate({"name": "a", "run": "a.py", "local": {"agent": agent, "netns": True}})
+    assert job == Job.model_validate({"name": "a", "run": "a.py", "local": {"netns": True}})

@@ -54,7 +54,7 @@ warm: [torch]
 start: cold
 volumes: [{claim: results, path: /results}]
 progress: 'step (?P<step>\\d+)/(?P<total>\\d+)'
-local: {agent: own, netns: true, rate: 1gbit, port: 29500}
+local: {netns: true, rate: 1gbit, port: 29500}
 kubernetes: {via: auto, runtime: torch-distributed}
 sagemaker: {warm_pool: 10min}
 """

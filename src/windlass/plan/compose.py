@@ -25,12 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from string import Template
 
 from windlass.plan import environment
 from windlass.plan.arguments import fill_in
 from windlass.plan.template import NodeTemplate
-from windlass.worker.protocol import HeartbeatSpec, LauncherSpec, NodeSpec, RankSpec
+from windlass.worker.protocol import HeartbeatSpec, NodeSpec, RankSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,6 @@ class Rendezvous:
 
     master_addr: str
     master_port: int
-    launcher_port: int
-    """Where the agents of torchrun meet, on the same host."""
     addresses: tuple[str, ...]
     """By which the members reach each other, in their order."""
     rank_ports: tuple[int, ...] = ()
@@ -133,10 +130,13 @@ def _node(
         **(_resume_environment(attempt) if attempt is not None else {}),
     }
     network = template.networks[node] if template.networks else None
-    launch = template.launchers[min(place, len(template.launchers) - 1)] if template.launchers else None
+    # Plans of earlier versions may name an agent of torchrun; ranks that start without it are the same.
+    launchers = [one for one in template.launchers if one.name != "torchrun"]
+    launch = launchers[min(place, len(launchers) - 1)] if launchers else None
     resume = template.resume
     if attempt is not None:
-        launch = None if launch is None else _filled(launch, node, place, len(members), attempt)
+        if launch is not None and launch.port is not None:
+            launch = launch.replace(peers=attempt.rendezvous.addresses[1:])
         asked = attempt.continuation
         if resume is not None and asked.resume_from is not None:
             resume = resume.replace(named=asked.resume_from, named_at=asked.asked_at)
@@ -175,22 +175,6 @@ def _heartbeat(
     addresses = {other: template.networks[other].hosts[template.networks[other].host] for other in members}
     peers = {str(other): address for other, address in addresses.items() if other != node}
     return HeartbeatSpec(f"{template.run_id}.{attempt.number}", node, addresses[node], peers)
-
-
-def _filled(launch: LauncherSpec, node: int, place: int, num_nodes: int, attempt: AttemptFacts) -> LauncherSpec:
-    """The launcher with the facts of the attempt in place of their names."""
-    values = {
-        "MASTER_ADDR": attempt.rendezvous.master_addr,
-        "RENDEZVOUS_PORT": str(attempt.rendezvous.launcher_port),
-        "NUM_NODES": str(num_nodes),
-        "NODE": str(node),
-        "IS_HOST": "true" if place == 0 else "false",
-        "NODE_ADDR": attempt.rendezvous.addresses[place],
-        "ATTEMPT": str(attempt.number),
-        "ATTEMPT_DIR": attempt.folder,
-    }
-    peers = attempt.rendezvous.addresses[1:] if launch.port is not None else ()
-    return launch.replace(argv=tuple(Template(word).safe_substitute(values) for word in launch.argv), peers=peers)
 
 
 def _attempt_environment(template: NodeTemplate, attempt: AttemptFacts) -> dict[str, str]:

@@ -14,7 +14,7 @@ from windlass.worker.protocol import NodeSpec
 if TYPE_CHECKING:
     from windlass.spec.job import Job
 
-LAUNCHERS = {"torchrun": " by an agent of torchrun", "mpirun": " by mpirun", "sshd": " by mpirun"}
+LAUNCHERS = {"mpirun": " by mpirun", "sshd": " by mpirun"}
 
 
 def node_steps(template: NodeTemplate, job: Job) -> Iterator[Step]:

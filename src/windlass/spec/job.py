@@ -297,14 +297,6 @@ class Job(Document):
             raise refuse("has no named group, so it finds nothing", r"write for example step (?P<step>\d+)")
         return pattern
 
-    @field_validator("local")
-    @classmethod
-    def _agent_fits(cls, local: LocalOptions, info: ValidationInfo) -> LocalOptions:
-        if local.agent == "torchrun" and info.data.get("launcher", "torchrun") != "torchrun":
-            hint = "leave it out, or write launcher: torchrun"
-            raise refuse(f"is torchrun, but launcher is {info.data['launcher']}", hint, at="local.agent")
-        return local
-
     @model_serializer(mode="wrap")
     def _without_usual_launcher(
         self, handler: SerializerFunctionWrapHandler, info: SerializationInfo

@@ -321,8 +321,6 @@ class Volume(Part):
 class LocalOptions(Part):
     """Options of the local engine."""
 
-    agent: Literal["own", "torchrun"] = "own"
-    """Launcher of the ranks. Default `own`: the same environment as torchrun's, with a much shorter start."""
     netns: StrictBool = False
     """Whether each node gets a network of its own (Linux, needs privileges). Default false: nothing to set up."""
     rate: str | None = Field(default=None, json_schema_extra={"pattern": r"^[0-9]{1,6}(\.[0-9]{1,3})?[kmgt]?bit$"})
@@ -331,6 +329,14 @@ class LocalOptions(Part):
     """Seconds that a lost node of an elastic job stays away, at least, before it is let in again. Default 10."""
     port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
     """Fixed MASTER_PORT. Default: reserved from the kernel at each attempt, so that two runs never meet."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_agent(cls, given: object) -> object:
+        """`agent` chose, in earlier versions, whether agents of torchrun start the ranks; they do not any more."""
+        if isinstance(given, dict) and given.get("agent") in ("own", "torchrun"):
+            return {name: value for name, value in given.items() if name != "agent"}
+        return given
 
     @field_validator("rate", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""A node whose ranks are requested by an external launcher: mpirun, or an agent of torchrun.
+"""A node whose ranks are requested by an external launcher, Open MPI's mpirun.
 
     node ── starts ──▶ launcher ── starts ──▶ proxy, one per rank ── requests ──▶ node ── starts ──▶ rank
 

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 PORTS = (29500, 29400)
-"""Where ranks meet, and where torchrun's agents do."""
+"""Where ranks meet, and one that still answers when torch listens at the first."""
 CONNECT_SECONDS = 5.0
 NAME_SECONDS = 40.0
 """How long a name may take to be known, for it is made when a pod has an address."""

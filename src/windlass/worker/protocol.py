@@ -58,11 +58,10 @@ class NetworkSpec(Value):
 
 
 class LauncherSpec(Value):
-    """The external launcher (mpirun, an agent of torchrun, sshd) that starts rank proxies in place of ranks."""
+    """The external launcher (mpirun, sshd) that starts rank proxies in place of ranks."""
 
     name: str
     argv: tuple[str, ...]
-    """In a plan, facts of the attempt stand as `$NAME`."""
     index: str
     """The variable by which a rank proxy knows which of the node's ranks it stands for."""
     end_seconds: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +12,6 @@ from tests.engines.cases.setup import Setup
 from tests.engines.contract import Contract
 from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
 from tests.engines.local.planning import plan_local, starts
-from tests.engines.local.test_torchrun_agent import WAY as TORCHRUN
 from tests.engines.local.warm.forks import trust
 
 from windlass.engines.local.engine import LocalEngine
@@ -47,15 +45,6 @@ class TestNetnsWarm(Contract):
 
     def test_ranks_were_forked(self, harness: Harness) -> None:
         assert starts(harness) == {"warm"}
-
-
-@pytest.mark.nightly  # the agents of elastic runs are in networks too
-class TestNetnsTorchrun(Contract):
-    way = dataclasses.replace(
-        TORCHRUN, name="local torchrun, networks", adds=("NCCL_SOCKET_IFNAME",),
-        differs_in=frozenset({Aspect.MEETING}),
-        fields={**TORCHRUN.fields, "local": {**TORCHRUN.fields["local"], "netns": True}},
-    )  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None and "CI" not in os.environ, reason="no mpirun")

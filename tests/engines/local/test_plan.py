@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,25 @@ def test_a_script_that_is_no_file_is_refused_and_not_read(tmp_path: Path, kind: 
     else:
         script.symlink_to("/dev/zero" if kind == "device" else "odd.py")
     assert "odd.py is not in" in notes(plan_of(tmp_path, run="odd.py"))["script-missing"]
+
+
+def test_an_interpreter_without_obstore_is_named_where_ranks_reach_a_store_by_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
+    job = Job(name="t", run="train.py", python=str(tmp_path / "python"), checkpoint={"folder": "gs://bucket/saved"})
+    facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
+    notes = {note.code: note for note in plan(job, LocalTarget(name="local"), facts, "t-1").notes}
+    assert notes["obstore-missing"].blocks
+    assert "pip install" in notes["obstore-missing"].fix
+
+
+@pytest.mark.parametrize("fields", [{"launcher": "mpi"}, {"checkpoint": {"folder": "gs://bucket/saved"}}])
+def test_a_plan_does_not_run_the_interpreter_that_a_job_file_names(tmp_path: Path, fields: dict[str, Any]) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "python").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho True\n")
+    (tmp_path / "python").chmod(0o755)
+    job = Job(name="t", run="train.py", python="./python", **fields)
+    facts = read_facts(job, base=tmp_path, home=tmp_path, environ={"PATH": os.environ["PATH"]})
+    made = plan(job, LocalTarget(name="local"), facts, "t-1")
+    assert not (tmp_path / "ran").exists()
+    assert "obstore-missing" not in notes(made)

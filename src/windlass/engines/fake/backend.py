@@ -135,7 +135,7 @@ class FakeBackend(Backend):
         here = (MASTER_ADDR,) * len(members)
         launcher, procs = self._plan.nodes.launcher, self._plan.procs_per_node
         distinct = consecutive_ports(launcher, 1, len(members) * procs, number)  # all are this machine
-        meet = Rendezvous(MASTER_ADDR, FIRST_PORT + number, 0, here, distinct)
+        meet = Rendezvous(MASTER_ADDR, FIRST_PORT + number, here, distinct)
         asked = record.history.continuation(record.status)
         facts = AttemptFacts(number, str(folder), meet, record.status.created_at, continuation=asked)
         try:

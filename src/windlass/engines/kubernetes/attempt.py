@@ -368,5 +368,5 @@ def attempt_facts(
     # Ranks of an earlier attempt, on a node that had been cut off, must not reach those of this one in the same pod.
     later = (number - ids[0].made_for) % layout.PORTS
     ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, later)
-    meet = Rendezvous(master, layout.MASTER_PORT + later, layout.RENDEZVOUS_PORT + later, hosts, ports)
+    meet = Rendezvous(master, layout.MASTER_PORT + later, hosts, ports)
     return AttemptFacts(number, f"{layout.WORK}/attempt", meet, since, continuation=asked)

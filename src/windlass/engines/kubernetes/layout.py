@@ -38,10 +38,8 @@ CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
 """Names our container: some operators require a certain name, and there may be sidecars."""
 MASTER_PORT: Final = 29500
 """torch's own default; a pod has all ports to itself."""
-RENDEZVOUS_PORT: Final = 29400
-"""Of torchrun's agents, which runs of earlier versions have in pods."""
 PORTS: Final = 90
-"""Number of ports from each of these on: a later attempt in the same pods uses the next one."""
+"""Number of ports from this one on: a later attempt in the same pods uses the next one."""
 ORDERS_PORT: Final = 29300
 """Where a supervisor in the cluster listens for its pods."""
 POD_NAME_VARIABLE: Final = "WINDLASS_POD_NAME"

@@ -105,7 +105,7 @@ def start_attempt(
 ) -> LocalAttempt:
     """Write the specs and start the workers; each writes a byte to `wake` whenever it reports something.
 
-    `held` are the sockets that hold the ports at which ranks and agents meet. Workers whose spec names modules to
+    `held` are the sockets that hold the ports at which ranks meet. Workers whose spec names modules to
     have warm are forked from `pool` where that is safe. Raises OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -63,7 +63,6 @@ class LocalBackend(Backend):
                 Path(made["checkpoints"]).mkdir(parents=True, exist_ok=True)
         with (
             contextlib.closing(ports.reserve(self._plan.policy["port"])) as master,
-            contextlib.closing(ports.reserve(None)) as agents,
             contextlib.ExitStack() as own,
         ):
             addresses = self._make_networks(record, folder.parent)
@@ -81,14 +80,14 @@ class LocalBackend(Backend):
             facts = AttemptFacts(
                 number=number,
                 folder=str(folder),
-                rendezvous=Rendezvous(here[0], port, agents.getsockname()[1], tuple(here), rank_ports),
+                rendezvous=Rendezvous(here[0], port, tuple(here), rank_ports),
                 since=first_start(folder.parent),
                 held_port=port if is_held else None,
                 continuation=record.history.continuation(record.status),
             )
             parts = self._plan.nodes.defaults.get(IMPORTS)
             specs = [_importing(spec, parts, os.environ) for spec in compose(self._plan.nodes, members, facts)]
-            held = [*([master] if is_held else []), agents, *of_ranks]
+            held = [*([master] if is_held else []), *of_ranks]
             return start_attempt(folder, specs, held, clock.fileno(), WarmPool(record.writer.store.home))
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:

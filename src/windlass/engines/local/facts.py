@@ -74,10 +74,8 @@ class Facts:
     """The metadata endpoint of this EC2 instance; None where this is none, or its use is disabled."""
     has_data_extra: bool = True
     """Whether the extra `data` is installed; read only for jobs that need it."""
-    has_torch: bool = False
-    """Whether the script's interpreter has torch; read only for jobs that need it."""
     has_obstore: bool = True
-    """Whether it has obstore; read only for jobs that need it."""
+    """Whether the script's interpreter has obstore; read only for jobs that need it."""
     bad_outputs: str = ""
     """Why the folder of the outputs cannot be made or written; empty where it can."""
     python_version: tuple[int, int] | None = None
@@ -113,7 +111,6 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         metadata_endpoint=find_metadata(environ),
         has_data_extra=not (job.outputs_scheme or any(data.is_staged for data in job.data))
         or find_spec("obstore") is not None,
-        has_torch=job.local.agent == "torchrun" and _may_have(python, "torch", environ),
         has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
         bad_outputs=_bad_folder(code_dir / job.outputs) if job.outputs and not job.outputs_scheme else "",
         python_version=_version(python),

@@ -1,6 +1,6 @@
-"""The external launchers that start ranks on this machine: mpirun or torchrun. Pure.
+"""The external launcher that starts ranks on this machine: mpirun. Pure.
 
-A launcher starts `worker/rank_proxy.py` in place of the script; it asks the node's worker for its rank, see
+It starts `worker/rank_proxy.py` in place of the script, which asks the node's worker for its rank, see
 `worker/external_launcher.py`.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from windlass.engines.local.torchrun_agent import torchrun
 from windlass.worker.protocol import LauncherSpec, NetworkSpec
 from windlass.worker.rsh_agent import SHELL
 
@@ -21,20 +20,17 @@ MPI_END_SECONDS: Final = 30.0
 
 
 def launcher(
-    job: Job, facts: Facts, run_id: str, num_nodes: int, procs: int, networks: Sequence[NetworkSpec]
+    job: Job, facts: Facts, num_nodes: int, procs: int, networks: Sequence[NetworkSpec]
 ) -> tuple[LauncherSpec, ...]:
     """The launcher of the job; none where the node's worker starts the ranks itself."""
+    if job.launcher != "mpi":
+        return ()
     python = facts.own_python if job.script_kind == "program" else facts.python
     # -I -S: the proxy needs the standard library alone.
     proxy = (python, "-I", "-S", f"{facts.package_root}/windlass/worker/rank_proxy.py")
-    if job.launcher == "mpi":
-        reached = {network.host: network for network in networks} if num_nodes > 1 else {}
-        argv = (*mpirun(facts, num_nodes * procs, list(reached)), *proxy)
-        return (LauncherSpec("mpirun", argv, "OMPI_COMM_WORLD_RANK", MPI_END_SECONDS, networks=reached),)
-    if job.local.agent == "torchrun":
-        made = torchrun(python=facts.python, proxy=proxy, run_id=run_id, procs_per_node=procs, grace_seconds=job.grace)
-        return (made,)
-    return ()
+    reached = {network.host: network for network in networks} if num_nodes > 1 else {}
+    argv = (*mpirun(facts, num_nodes * procs, list(reached)), *proxy)
+    return (LauncherSpec("mpirun", argv, "OMPI_COMM_WORLD_RANK", MPI_END_SECONDS, networks=reached),)
 
 
 def mpirun(facts: Facts, num_ranks: int, hosts: Sequence[str] = ()) -> list[str]:

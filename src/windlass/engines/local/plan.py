@@ -177,7 +177,7 @@ def _nodes(
         resume=arguments.resume_spec(job, common, facts.code_dir),
         notices=notices,
         networks=networks,
-        launchers=launchers.launcher(job, facts, run_id, num_nodes, procs, networks),
+        launchers=launchers.launcher(job, facts, num_nodes, procs, networks),
         launcher=job.launcher,
         one_worker=job.launcher == "mpi",
     )
@@ -254,9 +254,6 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     elif job.launcher == "mpi" and not facts.is_open_mpi:
         yield _blocker("mpirun-other", f"{facts.launchers['mpirun']} is not Open MPI's",
                        "put Open MPI's mpirun first on the PATH (Debian: apt-get install openmpi-bin)")  # fmt: skip
-    if job.local.agent == "torchrun" and facts.python_found and not facts.has_torch:
-        yield _blocker("torch-missing", f"local.agent: torchrun, and {facts.python} has no torch",
-                       "install torch there, set python: to one that has it, or leave local.agent out")  # fmt: skip
     if not facts.has_obstore and facts.python_found and not job.setup:
         address = next(job.obstore_addresses())
         yield _blocker("obstore-missing", f"ranks reach {address} by obstore, which {facts.python} lacks",

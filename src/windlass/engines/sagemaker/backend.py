@@ -120,11 +120,11 @@ class SageMakerBackend(Backend):
         channel = next(one for one in body["InputDataConfig"] if one["ChannelName"] == layout.OWN)
         address = channel["DataSource"]["S3DataSource"]["S3Uri"]
         self._ports.close()
-        port, agents = self._meeting_ports(address)
+        port = self._meeting_port(address)
         facts = AttemptFacts(
             number=number,
             folder=f"{layout.WORK}/attempt",
-            rendezvous=Rendezvous(hosts[0], port, agents, hosts, self._rank_ports(len(hosts), number)),
+            rendezvous=Rendezvous(hosts[0], port, hosts, self._rank_ports(len(hosts), number)),
             since=record.status.created_at,
             held_port=port if self._holds_ports and not self._binds_by_itself else None,
             continuation=record.history.continuation(record.status),
@@ -155,15 +155,14 @@ class SageMakerBackend(Backend):
         """Whether the program may bind MASTER_PORT without SO_REUSEADDR, which a socket of ours would prevent."""
         return self._plan.nodes.launcher == "plain"
 
-    def _meeting_ports(self, address: str) -> tuple[int, int]:
-        """Where the ranks of the attempt with this address meet, and torchrun's agents."""
+    def _meeting_port(self, address: str) -> int:
+        """Where the ranks of the attempt with this address meet."""
         if not self._holds_ports:
-            return layout.ports(address)
-        agents = self._held_port()
+            return layout.meeting_port(address)
         if not self._binds_by_itself:
-            return self._held_port(), agents
+            return self._held_port()
         with _reserved() as found:
-            return int(found.getsockname()[1]), agents
+            return int(found.getsockname()[1])
 
     def _rank_ports(self, num_nodes: int, number: int) -> tuple[int, ...]:
         """A port for each rank, where the launcher needs them."""

@@ -81,11 +81,11 @@ def _upload(plan: Plan, body: Request, code: bytes, since: float) -> Upload:
 def _specs(plan: Plan, address: str, since: float) -> dict[int, Any]:
     members = range(plan.num_nodes)
     hosts = tuple(map(layout.host, members))
-    port, agents = layout.ports(address)
+    port = layout.meeting_port(address)
     ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, 1)
     facts = AttemptFacts(
         number=1, folder=f"{layout.WORK}/attempt", since=since,
-        rendezvous=Rendezvous(hosts[0], port, agents, hosts, ports), continuation=Continuation(),
+        rendezvous=Rendezvous(hosts[0], port, hosts, ports), continuation=Continuation(),
     )  # fmt: skip
     return dict(enumerate(compose(plan.nodes, members, facts)))
 

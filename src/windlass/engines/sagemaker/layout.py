@@ -30,12 +30,9 @@ NUM_PORTS: Final = 10_000
 """Below the kernel's ephemeral ports."""
 
 
-def ports(attempt: str) -> tuple[int, int]:
-    """Where the ranks of an attempt meet, by its address, and torchrun's agents, which runs of earlier versions have:
-    two attempts in one network hardly share them.
-    """
-    first = FIRST_PORT + 2 * (zlib.crc32(attempt.encode()) % (NUM_PORTS // 2))
-    return first, first + 1
+def meeting_port(attempt: str) -> int:
+    """Where the ranks of an attempt meet, by its address: two attempts in one network hardly share it."""
+    return FIRST_PORT + zlib.crc32(attempt.encode()) % NUM_PORTS
 
 
 def job_name(run_id: str, attempt: int) -> str:

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 NUM_SAMPLES = 101
 PATIENCE_SECONDS = 200.0
-BACK_SECONDS = {"own": 10, "torchrun": 20}
+BACK_SECONDS = 10
 """How long a lost node stays away: longer than a busy machine takes to end the others and to start them without it."""
 
 if os.geteuid() != 0 or shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))) is None:
@@ -43,10 +43,10 @@ if os.geteuid() != 0 or shutil.which("ip", path=netns.search_path(os.environ.get
 class Run:
     """One elastic run of three nodes with a network each."""
 
-    def __init__(self, home: Path, agent: str, **fields: Any) -> None:
+    def __init__(self, home: Path, **fields: Any) -> None:
         self.store = Store(home)
         self.engine = LocalEngine(self.store)
-        local = {"netns": True, "agent": agent, "back_after": BACK_SECONDS[agent], **fields.pop("local", {})}
+        local = {"netns": True, "back_after": BACK_SECONDS, **fields.pop("local", {})}
         job = Job(
             **{
                 "name": "elastic", "run": "train.py", "nodes": {"min": 1, "max": 3}, "warm": ["torch"], "local": local,
@@ -56,9 +56,8 @@ class Run:
         )  # fmt: skip
         facts = read_facts(job, base=HERE, home=home, environ=os.environ)
         # No other test's: networks are found by the id of their run, wherever it is recorded.
-        made = plan(job, LocalTarget(name="local"), facts, f"elastic-{agent}-{uuid.uuid4().hex[:8]}")
+        made = plan(job, LocalTarget(name="local"), facts, f"elastic-{uuid.uuid4().hex[:8]}")
         self.id = made.run_id
-        self.back_seconds = BACK_SECONDS[agent]
         self.looked_at = 0
         """The attempt that was last seen to train."""
         self.engine.submit(made)
@@ -156,9 +155,9 @@ class Run:
         WarmPool(self.store.home).stop()
 
 
-@pytest.fixture(params=["own", pytest.param("torchrun", marks=pytest.mark.nightly)])
-def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
-    run = Run(tmp_path / "home", request.param)
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path / "home")
     yield run
     run.close()
 
@@ -172,30 +171,11 @@ def assert_exact(run: Run) -> None:
         assert not wrong, f"epoch {epoch}: {wrong}"
 
 
-@pytest.mark.parametrize("run", ["torchrun"], indirect=True)
-def test_a_killed_node_is_missed_and_let_in_again(run: Run) -> None:
-    require_that_a_killed_node_is_let_in_again(run)
-
-
-def require_that_a_killed_node_is_let_in_again(run: Run) -> None:
-    run.until_trained([0, 1, 2])
-    run.kill_node(2)
-    run.until_trained([0, 1])
-    run.until_trained([0, 1, 2])
-    status = run.finish()
-    assert_exact(run)
-    reasons = [event.data["reason"] for event in run.events("attempt")]
-    assert reasons == ["first", "node-loss", "resize"]
-    assert [event.data["node"] for event in run.events("lost-node")] == [2]
-    assert [event.data["node"] for event in run.events("node-back")] == [2]
-    assert status.attempts[1].world_size == 2
-
-
 def test_a_node_that_is_cut_off_is_noticed_and_let_in_again_once_it_can_be_reached(run: Run) -> None:
     run.until_trained([0, 1, 2])
     netns.cut(run.id, 1)
     run.until_trained([0, 2])
-    passed(run.back_seconds + 1)
+    passed(BACK_SECONDS + 1)
     assert run.events("attempt")[-1].data["members"] == [0, 2]
     netns.restore(run.id, 1)
     run.until_trained([0, 1, 2])
@@ -223,15 +203,25 @@ def test_the_node_where_the_ranks_meet_may_be_cut_off(run: Run) -> None:
 
 
 def test_a_killed_node_is_let_in_again_and_uses_up_no_restarts(tmp_path: Path) -> None:
-    run = Run(tmp_path / "home", "own", restarts={"max": 0})
+    run = Run(tmp_path / "home", restarts={"max": 0})
     try:
-        require_that_a_killed_node_is_let_in_again(run)
+        run.until_trained([0, 1, 2])
+        run.kill_node(2)
+        run.until_trained([0, 1])
+        run.until_trained([0, 1, 2])
+        status = run.finish()
+        assert_exact(run)
+        reasons = [event.data["reason"] for event in run.events("attempt")]
+        assert reasons == ["first", "node-loss", "resize"]
+        assert [event.data["node"] for event in run.events("lost-node")] == [2]
+        assert [event.data["node"] for event in run.events("node-back")] == [2]
+        assert status.attempts[1].world_size == 2
     finally:
         run.close()
 
 
 def test_a_run_of_fixed_size_waits_for_a_node_that_is_cut_off(tmp_path: Path) -> None:
-    run = Run(tmp_path / "home", "own", nodes=2)
+    run = Run(tmp_path / "home", nodes=2)
     try:
         run.until_trained([0, 1])
         netns.cut(run.id, 1)
@@ -247,12 +237,12 @@ def test_a_run_of_fixed_size_waits_for_a_node_that_is_cut_off(tmp_path: Path) ->
 
 
 def test_a_script_that_saves_nothing_is_not_interrupted_to_grow(tmp_path: Path) -> None:
-    run = Run(tmp_path / "home", "own", checkpoint={"every": "1000000 steps"})
+    run = Run(tmp_path / "home", checkpoint={"every": "1000000 steps"})
     try:
         run.until(lambda: len(run.status.attempts) == 1 and len(run.seen(1)) > 6, "training")
         run.kill_node(2)
         run.until(lambda: len(run.status.attempts) == 2 and len(run.seen(2)) > 6, "two nodes train")
-        passed(run.back_seconds + 2)
+        passed(BACK_SECONDS + 2)
         assert len(run.status.attempts) == 2
         run.finish()
     finally:

@@ -96,12 +96,12 @@ class ToyBackend(Backend):
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
         for path in (folder, *map(Path, self._plan.requests("folder")[0].values())):
             path.mkdir(parents=True, exist_ok=True)
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-            ports = one.getsockname()[1], other.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            port = held.getsockname()[1]
         asked = record.history.continuation(record.status)
         nodes = self._plan.nodes
         of_ranks = consecutive_ports(nodes.launcher, 1, len(members) * nodes.procs_per_node, number)
-        meet = Rendezvous("127.0.0.1", *ports, ("127.0.0.1",) * len(members), of_ranks)
+        meet = Rendezvous("127.0.0.1", port, ("127.0.0.1",) * len(members), of_ranks)
         facts = AttemptFacts(number, str(folder), meet, record.status.created_at, continuation=asked)
         try:
             specs = add_resume_arguments(compose(self._plan.nodes, members, facts))
