@@ -16,9 +16,9 @@ from tests.helpers.until import passed
 from tests.worker.pod_process import Pod
 
 from windlass.runs import node_events
-from windlass.worker import pod_node, pod_reuse
+from windlass.worker import pod, pod_node, pod_reuse
 from windlass.worker.pod_log import PodLog
-from windlass.worker.protocol import NodeSpec, WorkerFailed
+from windlass.worker.protocol import NodeSpec, WorkerFailed, pack
 
 SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.of.nobody.invalid"}, (), 1.0, attempt=2)
 
@@ -109,3 +109,17 @@ def test_a_pod_that_fails_before_its_ranks_says_why_where_its_log_comes_late(
     assert isinstance(first, WorkerFailed)
     assert first.message == shown.read_text() == message
     assert others == [WorkerFailed(others[0].at)]  # of its parent
+
+
+@pytest.mark.parametrize(
+    ("of_image", "of_spec", "expected"),
+    [("/opt/app", "OURS", "/opt/app:OURS"), ("", "OURS", "OURS"), ("/opt/app", "/job:OURS", "/job:OURS")],
+)
+def test_the_path_of_an_image_is_kept_before_our_modules_where_the_job_sets_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_image: str, of_spec: str, expected: str
+) -> None:
+    ours = str(Path(pod.__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", of_image)
+    nodes = tmp_path / "nodes.json.gz"
+    nodes.write_bytes(pack(1, {0: SPEC.replace(env={"PYTHONPATH": of_spec.replace("OURS", ours)})}))
+    assert pod._read(str(nodes), 0).env["PYTHONPATH"] == expected.replace("OURS", ours)

@@ -9,8 +9,8 @@ Precedence of variables, a later source overriding the earlier ones:
 2. the attempt: `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RESTART_COUNT`, `WINDLASS_ATTEMPT`, `WINDLASS_HOSTS`
 3. the size of the group: `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `GROUP_WORLD_SIZE`, `WINDLASS_WORLD_SIZE`, …
 4. the contract: `WINDLASS_RUN_ID`, folders, checkpoint settings, the other variables of torchrun
-5. the engine's defaults: threads, buffering, interfaces; its `PYTHONPATH` is put behind that of 7 or 6, on this machine
-   also behind that of 1
+5. the engine's defaults: threads, buffering, interfaces; its `PYTHONPATH` is put behind that of 7 or 6, and
+   where neither has one, behind that of 1
 6. `env` of the target
 7. `env` of the job
 8. the node's own GPUs (`CUDA_VISIBLE_DEVICES`), which the engine leaves out where 1, 6 or 7 has chosen

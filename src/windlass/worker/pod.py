@@ -316,7 +316,16 @@ def _first_spec(nodes: str) -> tuple[NodeSpec, bool]:
 def _read(nodes: str, place: int) -> NodeSpec:
     """The spec of the node at this place of the attempt. Raises KeyError where there is none."""
     with open(nodes, "rb") as file:
-        return unpack(file.read(), place)[1][place]
+        return _importing(unpack(file.read(), place)[1][place])
+
+
+def _importing(spec: NodeSpec) -> NodeSpec:
+    """The spec with our own modules behind the PYTHONPATH of the image, where the job sets none."""
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    of_image = os.environ.get("PYTHONPATH")
+    if not of_image or spec.env.get("PYTHONPATH") != ours:
+        return spec
+    return spec.replace(env={**spec.env, "PYTHONPATH": f"{of_image}:{ours}"})
 
 
 def _spec(folder: str, nodes: str, place: int) -> NodeSpec:
