@@ -9,11 +9,12 @@ import pytest
 
 from windlass.actions.jobs import read_job
 from windlass.actions.runs import make_plan
-from windlass.actions.targets import find_address, find_target
+from windlass.actions.targets import find_address, find_target, named_targets
 from windlass.errors import JobFileError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.context import Context
 from windlass.spec.address import ClusterAddress
+from windlass.spec.targets import LocalTarget
 
 KUBECONFIG = """
 apiVersion: v1
@@ -88,3 +89,12 @@ def test_commands_on_existing_runs_read_of_a_cluster_only_how_it_is_reached(cont
     for name in ("broken", "slow"):
         with pytest.raises(JobFileError, match=r"broken\.context"):
             find_address(name, context)
+
+
+def test_a_file_that_does_not_name_local_leaves_that_of_a_later_file(context: Context, tmp_path: Path) -> None:
+    own = tmp_path / ".config/windlass/targets.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("local: {kind: local, price_per_hour: 2}\n")
+    assert named_targets(context)["local"] == (LocalTarget(name="local", price_per_hour=2), own)
+    own.unlink()
+    assert named_targets(context)["local"] == (LocalTarget(name="local"), None)

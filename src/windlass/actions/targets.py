@@ -47,7 +47,8 @@ def named_targets(context: Context) -> dict[str, tuple[Target, Path | None]]:
             from windlass.spec.parse import parse_targets
 
             found = parse_targets(read_text(path, str(path)), str(path), target_model)
-            known |= {name: (target, path) for name, target in found.items()}
+            named = {name for name, target in found.items() if "kind" in target.model_fields_set}  # else added: `local`
+            known |= {name: (target, path) for name, target in found.items() if name in named}
     return known
 
 
