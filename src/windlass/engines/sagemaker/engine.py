@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from windlass.engines.base import Engine, Report
+from windlass.engines.base import Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
@@ -180,8 +180,17 @@ class SageMakerLocalEngine(SageMakerEngine):
 
     kind: ClassVar[str] = "sagemaker-local"
     is_remote: ClassVar[bool] = False
-    check, role = Engine.check, Engine.role
     has_prices: ClassVar[bool] = False
+
+    @classmethod
+    def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> Report:
+        """See `Engine`: refused."""
+        raise cls.unsupported("check")
+
+    @classmethod
+    def role(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> list[dict[str, Any]]:
+        """See `Engine`: refused."""
+        raise cls.unsupported("check --role")
 
     def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
         """See `Engine`: this machine bills nothing."""
