@@ -169,6 +169,10 @@ class SageMakerEngine(SupervisedEngine):
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
             backend.send_code()
 
+    def _left_by_failed(self, plan: Plan) -> str:
+        """See `SupervisedEngine`: nothing but the code, which other runs may have too."""
+        return ""
+
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
         with contextlib.closing(self._backend_of(run_id)) as backend:
             assert hasattr(backend, "end_jobs")
