@@ -130,6 +130,10 @@ def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
         ({"nodes": 2, "checkpoint": {"every": "10 steps"}, "target": ISOLATED}, "checkpoint-isolated"),
         ({"checkpoint": {"folder": "s3://bucket/saved/"}, "target": ISOLATED}, "checkpoint-isolated"),
         ({"procs_per_node": "auto", "resources": {"instance": "ml.p99.48xlarge"}}, "gpus-unknown"),
+        ({"resources": {"gpus": 4}}, "gpus-few"),
+        ({"resources": {"gpus": 1, "gpu_type": "T4"}}, "gpu-type-other"),
+        ({"resources": {"cpus": 5}}, "cpus-few"),
+        ({"resources": {"memory": "17GiB"}}, "memory-little"),
         ({"volumes": [{"claim": "c", "path": "/c"}]}, "volumes"),
         ({"outputs": "s3://bucket/out/"}, "outputs"),
         ({"python": ".venv/bin/python"}, "python-relative"),
@@ -145,6 +149,18 @@ def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
     assert code in blockers(planned(**fields))
+
+
+def test_an_instance_type_that_has_what_is_asked_for_is_taken() -> None:
+    asked = {"gpus": 1, "gpu_type": "nvidia-A10G", "cpus": 4, "memory": "16GiB"}
+    assert not blockers(planned(resources=asked))
+
+
+def test_fields_that_change_nothing_are_noted() -> None:
+    assert "shm-unused" in {note.code for note in planned(resources={"shm": "2GiB"}).notes}
+    job = Job(name="digits", run="train.py", image="train:1")
+    made = plan(job, SageMakerLocalTarget(name="here"), FACTS, "digits-7f3k2")
+    assert "image-unused" in {note.code for note in made.notes}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ from windlass.engines.sagemaker.facts import Facts
 from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel
 from windlass.plan.plan import Note
 from windlass.plan.stores import image_notes
+from windlass.pricing.instances import instance_type
 from windlass.spec.targets import SageMakerTarget
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
                        "set procs_per_node: N, or resources: {gpus: N}")  # fmt: skip
     if is_local:
         yield from _local_refusals(job, shape)
+    else:
+        yield from _resource_refusals(job, shape)
     yield from _limit_refusals(job)
     if not is_local and "/" in (job.python or "") and not (job.python or "").startswith("/"):
         yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
@@ -80,7 +84,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
                        "the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
     if job.nodes.is_elastic:
         yield Note("elastic-fixed", f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
-                   f"{job.nodes.max}, and ends with the first that is lost", "restarts: begin it again")  # fmt: skip
+                   f"{job.nodes.max}, and ends with the first that is lost", "set restarts: for another")  # fmt: skip
     yield from _data_refusals(job, facts, is_local=is_local)
 
 
@@ -92,6 +96,29 @@ def _local_refusals(job: Job, shape: Shape) -> Iterator[Note]:
         yield _blocker("storage-unknown",
                        f"storage: of the target is {shape.storage}, which is no address in S3 and no folder",
                        "write s3://BUCKET/PREFIX or file:///FOLDER, or leave it out")  # fmt: skip
+
+
+def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
+    """What the job asks of each node, and its instance type lacks. Of a type that is not in the table, nothing."""
+    found, asked = instance_type(shape.instance), job.resources
+    if found is None:
+        return
+    fix = "name another type in resources: {instance: …} or in the target, or ask for less"
+    for code, words, wanted, there in (
+        ("gpus-few", "{} GPUs", asked.gpus, found.gpus),
+        ("cpus-few", "{:g} CPUs", asked.cpus or 0, found.vcpus),
+        ("memory-little", "{:g} GiB of memory", (asked.memory or 0) / (1 << 30), found.memory_mib / 1024),
+    ):
+        if wanted > there:
+            message = f"{words.format(wanted)} are asked for, and {shape.instance} has {words.format(there)}"
+            yield _blocker(code, message, fix)
+    if asked.gpu_type is not None and found.gpus and not _words(asked.gpu_type) & _words(found.gpu_model):
+        message = f"a GPU of type {asked.gpu_type} is asked for, and {shape.instance} has {found.gpu_model}"
+        yield _blocker("gpu-type-other", message, fix)
+
+
+def _words(gpu_type: str) -> set[str]:
+    return set(re.split(r"[-_ ]", gpu_type.lower()))
 
 
 def _limit_refusals(job: Job) -> Iterator[Note]:
@@ -162,6 +189,11 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
         names = ", ".join(job.secrets)
         yield Note("secrets-role", f"each host reads {names} from Secrets Manager, as the target's role",
                    "the role needs secretsmanager:GetSecretValue on each")  # fmt: skip
+    if job.resources.shm is not None:
+        yield Note("shm-unused", "shm: SageMaker takes no size of /dev/shm", "it is kept for other targets")
+    if job.image is not None and not isinstance(target, SageMakerTarget):
+        yield Note("image-unused", "image: has no meaning on this machine: ranks run under the interpreter of this "
+                   "machine", "it is kept for other targets")  # fmt: skip
     if job.sagemaker.warm_pool is not None and isinstance(target, SageMakerTarget):
         yield Note("warm-pool", f"warm_pool: {job.nodes.max} instances are kept for the next job, and paid for, up to "
                    f"{job.sagemaker.warm_pool:g} s after this one", "leave it out where none follows")  # fmt: skip
