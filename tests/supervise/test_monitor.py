@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.supervise.fakes import FakeAttempt, FakeNode, FakeRun
+from tests.supervise.test_one_cause import PEER_GONE
 
 from windlass.runs.events import RankChanged, RootCause
 from windlass.supervise.backend import Intent
@@ -129,6 +130,25 @@ def test_a_rank_that_failed_is_the_cause_though_its_node_is_killed_before_it_rep
     assert cause is not None
     assert (cause["rank"], cause["exit_code"], cause["victims"]) == (2, 5, [0, 1])
     assert cause["summary"] == "exit code 5; no output"
+
+
+def test_a_node_that_is_lost_is_the_cause_though_ranks_that_waited_for_it_are_reported_first(
+    monitor: AttemptMonitor,
+) -> None:
+    """As on SageMaker, which reports a killed host once the job has ended."""
+    nodes = nodes_of(monitor)
+    for node in nodes:
+        node.begin()
+    monitor.read_news()
+    fail(nodes[0])
+    monitor.read_news()
+    for node in nodes[:2]:
+        node.end(1, tail=f"Traceback (most recent call last):\n  File 'train.py', line 3, in step\n{PEER_GONE}")
+    nodes[2].die()
+    monitor.read_news()
+    found, _ = monitor.judge(RootCause("of the supervisor"))
+    assert found.cause is not None
+    assert (found.cause.node_lost, found.cause.rank, found.cause.victims) == (2, 2, (0, 1))
 
 
 def test_nodes_that_we_killed_after_a_failure_are_not_lost(monitor: AttemptMonitor) -> None:

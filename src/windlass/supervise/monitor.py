@@ -226,6 +226,8 @@ class AttemptMonitor:
                     node.failures.append(RankFailure(rank, code, self._failed_at[rank], ""))
                     continue
                 is_ours = self.shutdown.reason is not None
+                if exit_code is None and self.shutdown.reason == "failure":
+                    is_ours = self.shutdown.is_killing  # a target may report a loss after the failures that it causes
                 node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
