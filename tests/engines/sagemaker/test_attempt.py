@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.until import until
 
-from windlass.engines.sagemaker.attempt import JobAttempt
+from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
 from windlass.engines.sagemaker.service import Description, LogPage, Request
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import (
@@ -118,6 +118,15 @@ def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService,
     assert not attempt.all_read
     service.lines["algo-1"].append(last(WorkerFailed(time.time(), "no archive")))
     until(lambda: attempt.all_read, seconds=10)
+
+
+def test_the_end_of_a_host_that_was_killed_is_hardly_waited_for(service: LaggingService, attempt: JobAttempt) -> None:
+    service.lines = {"algo-1": ["step 7"], "algo-2": []}
+    service.fail("AlgorithmError: , exit code: 137")
+    until(lambda: service.num_turns > 5)
+    assert not attempt.all_read, "the log of the other host will have an end"
+    service.lines["algo-2"].append(last(NodeEnded(time.time(), ())))
+    until(lambda: attempt.all_read, seconds=LOG_SECONDS - 10)
 
 
 def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(

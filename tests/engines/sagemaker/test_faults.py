@@ -227,6 +227,7 @@ def test_a_host_that_is_killed(harness: Harness, plane: ControlPlane, host: str)
         machine.kill(pid)  # one of them ends the others: it is the first of their namespace
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
     assert why(run).code == "host-killed", why(run)
+    assert_known_at_once(run, plane)
 
 
 @pytest.mark.parametrize("words", [UNTIL_TERM, ("last_words", "0")], ids=["killed", "exits with 0"])

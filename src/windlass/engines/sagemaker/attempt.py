@@ -41,6 +41,10 @@ from windlass.worker.protocol import (
 
 LOG_SECONDS: Final = 30.0
 """How long the last lines of a job that has ended may take to arrive in its logs."""
+KILLED_LOG_SECONDS: Final = 5.0
+"""The same where all hosts but a killed one have written their ends: its log gets none, however long it is awaited."""
+KILLED: Final = "exit code: 137"
+"""How the reason of a job ends whose container was killed."""
 MAX_MESSAGE: Final = 1000
 """Of what a host reports, in characters."""
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
@@ -318,9 +322,11 @@ class JobAttempt(Attempt):
         if "TrainingStartTime" not in self.description:  # no container has run
             return True
         num_starts = 1 + sum(one["Status"] == INTERRUPTED for one in self._transitions)
-        if all(node.log.has_end(num_starts) for node in self.nodes):
+        num_without_end = sum(not node.log.has_end(num_starts) for node in self.nodes)
+        if num_without_end == 0 or self.service.logs_are_prompt:
             return True
-        return self.service.logs_are_prompt or time.monotonic() - self._ended_at > LOG_SECONDS
+        is_of_killed = num_without_end == 1 and self.why_ended.endswith(KILLED)
+        return time.monotonic() - self._ended_at > (KILLED_LOG_SECONDS if is_of_killed else LOG_SECONDS)
 
     def _read_logs(self) -> bool:
         """Write what is new in the streams of the hosts; returns whether anything was."""
