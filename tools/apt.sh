@@ -19,7 +19,7 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 echo "apt: installing ${missing[*]}"
-# The pods of an MPI job run sshd; this machine itself is not opened to anybody. The file is Debian's own switch.
+# The pods of an MPI job run sshd; this machine itself is not opened to others. The file is Debian's own switch.
 case " ${missing[*]} " in
   *" openssh-server "*) "${as_root[@]}" mkdir -p /etc/ssh && "${as_root[@]}" touch /etc/ssh/sshd_not_to_be_run ;;
 esac

@@ -60,11 +60,11 @@ def test_a_jobset_trains(cluster: Cluster, namespace: str) -> None:
 
 def test_jobset_refuses_a_bad_object_by_its_webhook(bed: Bed, namespace: str) -> None:
     bad = objects.jobset(bed, "digits")
-    bad["spec"]["successPolicy"] = {"operator": "All", "targetReplicatedJobs": ["nobody"]}
+    bad["spec"]["successPolicy"] = {"operator": "All", "targetReplicatedJobs": ["unknown"]}
     with pytest.raises(subprocess.CalledProcessError) as refused:
         bed.apply(bad, namespace=namespace)
     assert "jobset" in refused.value.stderr
-    assert "nobody" in refused.value.stderr
+    assert "unknown" in refused.value.stderr
 
 
 def test_restricted_security_refuses_a_root_pod(cluster: Cluster, namespace: str) -> None:

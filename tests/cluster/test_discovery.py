@@ -127,7 +127,7 @@ def test_a_run_is_seen_and_followed_from_another_machine(
 
 
 @pytest.mark.parametrize("via", ["job", pytest.param("jobset", marks=pytest.mark.nightly)])
-def test_a_stop_from_another_machine_is_a_wish_to_whoever_keeps_the_run(
+def test_a_stop_from_another_machine_is_a_wish_to_the_supervisor_of_the_run(
     via: str, windlass: Call, elsewhere: Elsewhere, targets: None, home: Path, ended: Callable[..., Status]
 ) -> None:
     run = submit(windlass, WAIT, "--nodes", "2", "--set", "restarts=2", "--set", f"kubernetes.via={via}")

@@ -86,7 +86,7 @@ def test_kueue_holds_back_every_kind_that_asks_for_a_queue(
         "mpijob": lambda: operated.mpijob(cluster, "held"),
         "jobset": lambda: objects.jobset(cluster, "held"),
     }[kind]()
-    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "of-nobody"}
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "not-there"}
     cluster.apply(operated.training_runtime(cluster), made, namespace=namespace)
     spec = read(cluster, kind, "held", "-n", namespace)["spec"]
     assert (spec | spec.get("runPolicy", {}))["suspend"] is True

@@ -161,7 +161,7 @@ def test_a_rank_with_an_exception_of_its_own_stays_the_cause() -> None:
     assert failure(flights, *ranks).code == "exception"
 
 
-def test_the_recorder_accuses_nobody_in_a_run_that_goes_on() -> None:
+def test_the_recorder_accuses_no_rank_in_a_run_that_goes_on() -> None:
     kind, data = hang(IN_ALL_REDUCE, IN_LOADING)
     data["ranks"][0]["flight"] = flight(group(waits(2)))
     data["ranks"][1]["flight"] = flight(group(call(1)))

@@ -253,7 +253,7 @@ def test_a_named_checkpoint_that_is_not_whole_is_told_with_how_to_go_on_without_
 
 def test_a_run_that_failed_is_never_said_to_be_well() -> None:
     for phase in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
-        assert diagnose(seen(phase, cause={"summary": "something nobody knows"})).verdict.code != "none"
+        assert diagnose(seen(phase, cause={"summary": "something unknown"})).verdict.code != "none"
     assert diagnose(seen(Phase.SUCCEEDED, exit_code=0)).verdict.code == "none"
 
 

@@ -79,7 +79,7 @@ def _class(path: str, owner: str) -> Any:
 
 
 def contract() -> type:
-    """All cases; imported late, since pytest looks into the modules with cases before anybody imports them."""
+    """All cases; imported late, since pytest looks into the modules with cases before they are imported."""
     from tests.engines.contract import Contract
 
     return Contract

@@ -68,7 +68,7 @@ def job_file_is_a_dangling_link(machine: Machine) -> Iterator[None]:
 @contextlib.contextmanager
 def unreadable_job_file(machine: Machine) -> Iterator[None]:
     if os.geteuid() == 0:
-        # Rights do not bind root; a file that the kernel refuses to read to anybody does.
+        # Rights do not bind root; a file that the kernel refuses to read to every user does.
         (machine.folder / "job.yaml").unlink()
         (machine.folder / "job.yaml").symlink_to("/proc/self/mem")
     else:
@@ -192,7 +192,7 @@ ROWS: dict[str, Row] = {
     "a file that is neither": Row(("run", "notes.txt/x"), files={"notes.txt": "x"}, says=("notes.txt/x",)),
     "a name too long for the disk": Row(("run", LONG + ".py"), says=(LONG[:40],)),
     "a job file too long for the disk": Row(("run", LONG + ".yaml"), says=(LONG[:40],)),
-    "the home of nobody": Row(("run", "~nosuchuser/job.yaml"), says=("~nosuchuser",)),
+    "the home of an unknown user": Row(("run", "~nosuchuser/job.yaml"), says=("~nosuchuser",)),
     "a name that is no text": Row(("run", "\udcff.yaml"), says=("yaml",)),
     "an empty name": Row(("run", ""), says=()),
     "an empty command line": Row(("run", "--"), says=("no command follows --",)),
@@ -228,9 +228,9 @@ ROWS: dict[str, Row] = {
     "no such interpreter": Row(("run", "--python", "./nowhere/python"), says=("nowhere/python", "python:")),
     "no such interpreter by name": Row(("run", "--python", "python9.9"), says=("python9.9",)),
     "an interpreter that is a folder": Row(("run", "--python", "./sub"), world=a_folder, says=("sub", "python:")),
-    "an interpreter of nobody": Row(("run", "--python", "~nosuchuser/python"), says=("~nosuchuser",)),
+    "an interpreter of an unknown user": Row(("run", "--python", "~nosuchuser/python"), says=("~nosuchuser",)),
     "no such data": Row(files=job(data=[{"name": "d", "source": "nowhere"}]), says=("data d",)),
-    "data of nobody": Row(files=job(data=[{"name": "d", "source": "~nosuchuser/d"}]), says=("data d",)),
+    "data of an unknown user": Row(files=job(data=[{"name": "d", "source": "~nosuchuser/d"}]), says=("data d",)),
     "a secret that is not set": Row(files=job(secrets=["hf-token"]), says=("hf-token", "HF_TOKEN", "export")),
     "a port in use": Row(says=("port", "in use", "local.port"), world=port_in_use),
     "a port that cannot be": Row(files=job(local={"port": 70000}), says=("local.port", "70000")),

@@ -110,7 +110,7 @@ def test_a_run_is_refused_where_its_end_could_not_be_written(disk: Path) -> None
         begin(store).close()
 
 
-def test_a_record_is_read_on_a_full_disk_though_nobody_has_it_open(disk: Path) -> None:
+def test_a_record_is_read_on_a_full_disk_though_no_process_has_it_open(disk: Path) -> None:
     with Store(disk / "home") as store:
         begin(store).close()
     fill(disk)

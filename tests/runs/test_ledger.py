@@ -59,7 +59,7 @@ def test_a_quiet_run_starts_and_trains() -> None:
     assert spent([(1, "attempt", attempt()), *BEGIN[1:], *end(12)]) == {"queued": 1, "starting": 1, "training": 10}
 
 
-def test_machines_that_are_made_are_held_and_the_time_after_the_end_is_nobodys() -> None:
+def test_machines_that_are_made_are_held_and_the_time_after_the_end_is_not_counted() -> None:
     story: Story = [
         (0, "attempt", attempt()), (1, "phase", {"phase": "queued"}), (4, "phase", {"phase": "provisioning"}),
         (10, "phase", {"phase": "training"}), *end(20), (99, "machine", {"name": "gpus-1", "state": "gone", "left": 0}),
@@ -416,7 +416,7 @@ UNSEEN: dict[str, tuple[Story, dict[str, float]]] = {
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_time_without_a_supervisor_is_what_the_pods_tell_of_it_and_nobodys_otherwise(name: str) -> None:
+def test_time_without_a_supervisor_is_what_the_pods_tell_of_it_and_else_not_counted(name: str) -> None:
     more, seconds = UNSEEN[name]
     last = max(at for at, _, _ in [*OFF, *more])
     ledger = fold_ledger(told([*OFF, *more]), BORN + last)

@@ -112,7 +112,7 @@ def test_on_a_network_file_system_the_record_has_no_wal(tmp_path: Path) -> None:
         assert store.count() == 1
 
 
-def test_a_record_with_a_wal_leaves_it_once_nobody_else_uses_it(tmp_path: Path) -> None:
+def test_a_record_with_a_wal_leaves_it_once_no_other_process_uses_it(tmp_path: Path) -> None:
     with Store(tmp_path, on_network=False) as older:
         begin(older).close()
         assert journal(tmp_path) == "wal"

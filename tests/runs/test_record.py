@@ -272,7 +272,7 @@ def test_a_resumed_run_goes_on_and_the_gap_was_idle() -> None:
     assert sum(story(*told).phases.values()) == 110
 
 
-def test_what_followed_a_death_that_nobody_saw_was_idle() -> None:
+def test_what_followed_a_death_that_no_supervisor_saw_was_idle() -> None:
     end = {"phase": "failed", "reason": "node-loss", "restarts_left": 0, "died_at": BIRTH.time + 10}
     status = story((1, "attempt", attempt(1)), (4, "phase", {"phase": "training"}), (50, "attempt-end", end))
     assert status.phase is Phase.RESTARTING

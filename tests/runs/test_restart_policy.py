@@ -74,7 +74,7 @@ def test_a_stop_leaves_nothing_to_explain() -> None:
     assert outcome("stop", CAUSE, History(), POLICY) == Outcome(Phase.STOPPED, 3, reason="stop")
 
 
-def test_what_nobody_saw_end_is_a_lost_node_and_lost_where_that_is_no_reason_to_restart() -> None:
+def test_what_no_supervisor_saw_end_is_a_lost_node_and_lost_where_that_is_no_reason_to_restart() -> None:
     lost = RootCause("gone")
     assert outcome(None, lost, History(), POLICY, nothing_left=True).phase is Phase.LOST
     policy = {**POLICY, "restart_on": ["node-loss"]}
@@ -199,7 +199,7 @@ def test_of_a_script_that_reports_no_step_a_long_life_is_progress() -> None:
     assert wait(lived(5, 5, 3600, step=7), 3600) == 2, "its steps say that it came no further"
 
 
-def test_an_attempt_whose_end_nobody_saw_lived_until_its_last_sign_of_life() -> None:
+def test_an_attempt_whose_end_no_supervisor_saw_lived_until_its_last_sign_of_life() -> None:
     history = History()
     for number in range(3):
         history.take(entry_of("attempt", {"number": number + 1}), 1000.0)

@@ -1,4 +1,4 @@
-"""The store: what was written is read, by anybody, whatever befell the writer, the file or the disk."""
+"""The store: what was written is read, by any process, whatever befell the writer, the file or the disk."""
 
 from __future__ import annotations
 
@@ -649,7 +649,7 @@ def a_file(path: Path) -> Path:
 @pytest.mark.parametrize(
     "home",
     [a_file, lambda path: a_file(path) / "below", lambda path: Path("/proc/windlass")],
-    ids=["a file", "below a file", "where nobody may"],
+    ids=["a file", "below a file", "where no user may"],
 )
 def test_a_home_that_cannot_be_made_is_a_store_error_that_names_it(
     tmp_path: Path, home: Callable[[Path], Path]

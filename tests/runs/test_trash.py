@@ -61,7 +61,7 @@ def test_a_deletion_killed_at_any_step_is_finished_or_never_was(tmp_path: Path, 
             assert (store.run_dir("a-1") / "attempt-1" / "rank-0.log").stat().st_size == 100_000
             store.delete("a-1")
         else:
-            assert runs == ["b-1"]  # as soon as anybody looks
+            assert runs == ["b-1"]  # as soon as a command looks
             assert left_of(tmp_path, "a-1")
             store.empty_trash()
         assert left_of(tmp_path, "a-1") == []
@@ -81,7 +81,7 @@ def test_the_next_deletion_removes_what_a_killed_one_left(tmp_path: Path) -> Non
     assert not (tmp_path / "trash").exists()
 
 
-def test_whoever_lists_all_runs_removes_what_a_killed_deletion_left(tmp_path: Path) -> None:
+def test_a_command_that_lists_all_runs_removes_what_a_killed_deletion_left(tmp_path: Path) -> None:
     fill_run(tmp_path)
     subprocess.run([sys.executable, "-c", DELETE, str(tmp_path), "rmtree"], check=False, timeout=60)
     with Store(tmp_path) as store:

@@ -69,7 +69,7 @@ def test_of_two_equal_sides_the_one_with_the_lowest_node_stays() -> None:
 
 
 @given(st.sets(st.integers(0, 9), min_size=1), st.dictionaries(st.integers(0, 9), st.sets(st.integers(0, 9))))
-def test_somebody_always_stays(members: set[int], silent: dict[int, set[int]]) -> None:
+def test_a_member_always_stays(members: set[int], silent: dict[int, set[int]]) -> None:
     lost = cut_off(members, silent)
     assert lost < members
     assert len(members - lost) >= len(lost) or len(members) > 2

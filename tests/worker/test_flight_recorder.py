@@ -50,7 +50,7 @@ def test_without_a_recorder_nothing_is_written_and_nothing_is_raised(why: str, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nobody_is_asked_where_nobody_listens(tmp_path: Path) -> None:
+def test_no_rank_is_asked_where_none_listens(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")
     assert not ask_flight(base)
     os.mkfifo(base + ".ask")  # of a rank that is gone

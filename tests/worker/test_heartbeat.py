@@ -52,7 +52,7 @@ def beat(*nodes: Heartbeat) -> None:
             node.turn()
 
 
-def test_nodes_that_hear_each_other_have_nobody_to_complain_of(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+def test_nodes_that_hear_each_other_report_none_missing(clock: Clock, start: Callable[..., Heartbeat]) -> None:
     nodes = [start(node) for node in ADDRESSES]
     for _ in range(20):
         beat(*nodes)

@@ -20,7 +20,7 @@ from windlass.worker import pod, pod_node, pod_reuse
 from windlass.worker.pod_log import PodLog
 from windlass.worker.protocol import NodeSpec, WorkerFailed, pack
 
-SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.of.nobody.invalid"}, (), 1.0, attempt=2)
+SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.unknown.invalid"}, (), 1.0, attempt=2)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_end_of_the_first_pod_counts_for_its_own_attempt(
 ) -> None:
     monkeypatch.setattr(pod_node, "NAME_SECONDS", 1.0)
     (tmp_path / f"{pod_reuse.FIRST_ENDED}1").touch()
-    with pytest.raises(OSError, match=r"the name first\.of\.nobody\.invalid is not known after 1 s"):
+    with pytest.raises(OSError, match=r"the name first\.unknown\.invalid is not known after 1 s"):
         pod_node._wait_for_name(SPEC, str(tmp_path), outlet)
 
 
@@ -72,7 +72,7 @@ def test_forks_of_other_nodes_wait_until_rank_0_listens(monkeypatch: pytest.Monk
         first.accept()[0].close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "first.of.nobody.invalid"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "first.unknown.invalid"])
 def test_forks_begin_without_rank_0_where_it_does_not_listen(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_node, "STORE_SECONDS", 0.1)
     with socket.socket() as silent:

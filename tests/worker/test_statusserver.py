@@ -182,7 +182,7 @@ def test_a_rank_that_is_none_is_refused(desk: Desk) -> None:
         assert desk.say(head).startswith(b"HTTP/1.1 404 "), path
 
 
-def test_silent_connections_keep_nobody_out(desk: Desk) -> None:
+def test_silent_connections_keep_no_other_out(desk: Desk) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(3 * CONNECTIONS):
             stack.enter_context(desk.connect())

@@ -1,4 +1,4 @@
-"""A cluster under test: a bed of this machine, which can be broken, or one that somebody else keeps."""
+"""A cluster under test: a bed of this machine, which can be broken, or one that others keep."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Bed(Cluster):
         self.node(name).signal_kubelet(signal.SIGCONT)
 
     def kill_node(self, name: str) -> None:
-        """Cut the power of a node: its pods end without a word to anybody."""
+        """Cut the power of a node: its pods end without a word."""
         self.node(name).kill()
 
     def start_node(self, name: str) -> None:

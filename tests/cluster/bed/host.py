@@ -177,7 +177,7 @@ def cgroup_folders(name: str) -> list[Path]:
 
 
 def remove(layout: Layout) -> None:
-    """Remove a bed, or what is left of one, whoever made it and however far it came."""
+    """Remove a bed, or what is left of one, whichever process made it and however far it came."""
     # The supervisor and the `unshare` above it have the path of its socket among their arguments.
     for pid in processes_naming(str(layout.control)):
         kill(pid)

@@ -1,8 +1,8 @@
 """Tells an API server of an operator, and makes it forget the operator again; starts and stops it in a running bed.
 
 What is told is the operator's own: definitions and webhooks from its manifests. It comes and goes with the operator,
-rather than lie in every bed: a kind that is there and that nobody serves would be chosen by whoever asks what the
-cluster has, and Kueue's webhooks without Kueue keep out every Job and Pod.
+rather than lie in every bed: a kind that is there and that no controller serves would be chosen by a program that asks
+what the cluster has, and Kueue's webhooks without Kueue keep out every Job and Pod.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _offerings(price: float) -> list[Object]:
 
 
 def wanted(client: Api) -> dict[str, Object]:
-    """The nodes that are to be machines, by name; one that nobody claims any more goes."""
+    """The nodes that are to be machines, by name; one that is not claimed any more goes."""
     nodes = _nodes(client)
     # Asked for after the nodes: a claim is there before its node.
     claims = [each["metadata"]["name"] for each in client.get(CLAIMS)["items"]]
@@ -106,7 +106,7 @@ class Machines:
 
 
 def remove_all(layout: Layout) -> None:
-    """End every machine of a bed, whoever has started it, and remove its node."""
+    """End every machine of a bed, whichever process has started it, and remove its node."""
     client = users.api(layout)
     for name in _nodes(client):
         _remove_node(client, name)

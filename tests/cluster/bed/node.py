@@ -147,7 +147,7 @@ class Node:
         self.start_kubelet()
 
     def kill(self) -> None:
-        """What a power cut does: kubelet, containerd and all pods end at once, and nobody is told.
+        """What a power cut does: kubelet, containerd and all pods end at once, and nothing is told.
 
         The network goes first, or the kernel would close the pods' connections and their peers would know.
         """

@@ -1,6 +1,6 @@
 """Lets tests share a bed, or have one for themselves, and takes down what tests have brought up.
 
-Each user holds a lock of the kernel's on a file beside the bed, so a test that is killed holds up nobody.
+Each user holds a lock of the kernel's on a file beside the bed, so a test that is killed holds up no other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def operating(bed: Bed, name: str) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[Bed]:
-    """A bed that nobody else uses, to be broken at will; down again afterwards. Bed 0 is the shared one."""
+    """A bed that no other test uses, to be broken at will; down again afterwards. Bed 0 is the shared one."""
     for index in range(1, MOST_BEDS):
         layout = Layout(index)
         with layout.users.open("w") as file:
@@ -104,7 +104,7 @@ def strikes_since(bed: Bed, moment: float) -> list[tuple[str, float, float]]:
 
 
 def _alone_on(file: IO[str]) -> bool:
-    """Whether nobody else has the lock; then it is ours alone."""
+    """Whether no other process has the lock; then it is ours alone."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

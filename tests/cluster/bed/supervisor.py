@@ -123,7 +123,7 @@ def main(path: str) -> None:
 
 
 def answer(server: socket.socket, supervisor: Supervisor) -> None:
-    """Take one order; whoever sends rubbish or goes away harms nobody else."""
+    """Take one order; a sender of rubbish, or one that goes away, harms no other."""
     connection, _ = server.accept()
     with connection:
         connection.settimeout(CLIENT_SECONDS)

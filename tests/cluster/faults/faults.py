@@ -101,7 +101,7 @@ QUEUED = (
           job={**IN_QUEUE, "resources": {"cpus": 0.8, "instance": "g4dn.xlarge"}},
           before=scene.queue(node_labels={"node.kubernetes.io/instance-type": "p5.48xlarge"}), operator="kueue"),
     Fault("a queue whose flavor no machine has", "unschedulable", ("requested labels",), job=IN_QUEUE,
-          before=scene.queue(node_labels={"pool": "nobody-has-it"}), operator="kueue", phase="queued"),
+          before=scene.queue(node_labels={"pool": "no-node-has-it"}), operator="kueue", phase="queued"),
     Fault("a run that a user deactivates while it waits", "queue-deactivated", ("kubectl patch workload",),
           job=IN_QUEUE, before=scene.queue_in_use, act=scene.deactivate_it, operator="kueue"),
     Fault("a job of higher priority in the same queue", "queue-preempted", ("Job urgent", "higher priority:"),

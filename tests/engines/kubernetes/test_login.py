@@ -49,7 +49,7 @@ def encoded(text: str) -> str:
         ({"username": "u", "password": "p"}, Credentials("Basic dTpw")),
         ({"client-certificate": "cert", "client-key-data": encoded("key")}, Credentials("", b"cert of a file", b"key")),
     ],
-    ids=["nobody", "token", "token file", "password", "certificate"],
+    ids=["none", "token", "token file", "password", "certificate"],
 )
 def test_a_user_logs_in_as_the_kubeconfig_says_with_paths_relative_to_its_file(
     tmp_path: Path, user: Any, credentials: Credentials

@@ -91,7 +91,7 @@ def test_what_is_held_back_says_so_in_a_place_of_its_kind() -> None:
         ("Pending", "Workload no longer fits after processing another workload", "WaitingForQuota"),
         ("Pending", "Workload namespace doesn't match ClusterQueue selector", "Misconfigured"),
         ("Pending", "resource nvidia.com/gpu unavailable in ClusterQueue", "Misconfigured"),
-        ("Pending", "something that nobody has thought of", "Pending"),
+        ("Pending", "something unknown", "Pending"),
         ("Waiting", "waiting for all admitted workloads to be in PodsReady condition", "WaitingForPodsReady"),
         ("Inadmissible", "LocalQueue team-x doesn't exist", "Misconfigured"),
         ("Inadmissible", "ClusterQueue cpus is terminating or missing", "Misconfigured"),
@@ -107,7 +107,7 @@ def test_versions_that_say_only_pending_are_read_by_their_sentence(reason: str, 
     assert (seen.state, seen.reason, seen.message) == ("waiting", word, message)
 
 
-def test_a_queue_that_nobody_has_stopped_is_inactive_for_what_it_lacks() -> None:
+def test_a_queue_that_is_not_stopped_is_inactive_for_what_it_lacks() -> None:
     waiting = [workload(job(), ("QuotaReserved", "False", "Inadmissible", "ClusterQueue cpus is inactive"))]
     active = {"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "references missing flavor x"}
     broken = {**CLUSTER_QUEUE, "status": {"conditions": [active]}}
@@ -195,7 +195,7 @@ def test_the_place_is_by_priority_then_age_among_those_of_the_same_cluster_queue
     assert (near.position, near.num_waiting, near.scope, near.queues) == (2, 3, "namespace a", ("team-a",))
 
 
-def test_who_has_what_is_short_is_told_and_nobody_else() -> None:
+def test_only_those_that_have_what_is_short_are_told() -> None:
     held = [workload(job("large", "b"), *HELD, priority=7), workload(job("small"), *HELD, cpu="100m")]
     over = workload(job("over"), *HELD, ("Finished", "True", "Succeeded", ""))
     seen = counted(job(), [workload(job(), PENDING), *held, over], [queue("team-a")], CLUSTER_QUEUE, is_everywhere=True)
@@ -235,7 +235,7 @@ def notes(*queues: tuple[str, str], groups: tuple[str, ...] = ("kueue.x-k8s.io/v
     return list(queue_notes(Job(name="digits", run="train.py", queue="team-a"), cluster))
 
 
-def test_a_queue_that_nobody_would_read_is_refused() -> None:
+def test_a_queue_that_no_controller_would_read_is_refused() -> None:
     [note] = notes(groups=("batch/v1",), listed=None)
     assert (note.code, note.blocks) == ("queue-ignored", True)
     assert list(queue_notes(Job(name="digits", run="train.py"), Cluster("v1.34.4", frozenset()))) == []
@@ -248,7 +248,7 @@ def test_a_queue_that_is_not_there_is_refused_where_that_may_be_known() -> None:
     assert notes(listed=None) == []
 
 
-def test_a_queue_that_admits_nobody_now_is_a_warning() -> None:
+def test_a_queue_that_admits_no_workload_now_is_a_warning() -> None:
     [note] = notes(("team-a", "Can't submit new workloads to clusterQueue"))
     assert (note.code, note.blocks, "Can't submit" in note.message) == ("queue-inactive", False, True)
     assert notes(("team-a", "")) == []

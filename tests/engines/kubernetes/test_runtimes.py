@@ -111,7 +111,7 @@ def test_what_the_job_does_not_say_is_the_runtimes() -> None:
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
 
 
-def test_what_its_pods_ask_for_is_found_by_whoever_explains_why_they_wait() -> None:
+def test_what_its_pods_ask_for_is_found_by_what_explains_why_they_wait() -> None:
     pods = pod_spec(attempt_objects(on(runtime(), resources={"gpus": 8})))
     assert pods["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
     assert "resources" not in pod_spec(attempt_objects(on(runtime())))["containers"][0]

@@ -242,7 +242,7 @@ def test_without_the_right_nothing_is_fenced(anchored: ObjectServer, client: Cli
     assert held.is_unsupported
 
 
-def test_a_released_lease_is_anybodys(anchored: ObjectServer, client: Client) -> None:
+def test_a_released_lease_may_be_taken(anchored: ObjectServer, client: Client) -> None:
     clock = Clock()
     first = lease(client, "a_x_1-b", clock)
     assert first.ensure()

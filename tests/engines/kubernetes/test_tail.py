@@ -66,7 +66,7 @@ def test_the_merged_log_is_in_the_order_of_the_lines_times(tmp_path: Path) -> No
     assert [line.text for line in RunLogs(tmp_path).read()] == [f"line {at}" for at in range(20)]
 
 
-def test_what_is_of_nobody_goes_to_the_words_of_the_node(tmp_path: Path) -> None:
+def test_what_is_of_no_rank_goes_to_the_words_of_the_node(tmp_path: Path) -> None:
     mirror = LogTail(attempt(tmp_path), 2, [4])
     mirror.take([b"2026-11-21T10:00:00.1Z entrypoint: starting", b"2026-11-21T10:00:00.2+00:00 [w] waiting"])
     assert (attempt(tmp_path) / "node-2.out").read_text() == "entrypoint: starting\nwaiting\n"

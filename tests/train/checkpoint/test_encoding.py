@@ -134,6 +134,6 @@ def test_pickle_is_used_and_undone_only_where_it_was_chosen() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_code_that_nobody_wrote_is_refused(coded: Any) -> None:
+def test_code_that_no_encoder_wrote_is_refused(coded: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         Decoder(allow_pickle=False).decode(coded, "part")

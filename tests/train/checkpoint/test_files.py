@@ -104,7 +104,7 @@ HOSTILE: dict[str, Callable[[dict[str, object]], None]] = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-def test_a_manifest_that_nobody_of_ours_wrote_is_refused(how: str, folder: Path) -> None:
+def test_a_manifest_that_no_version_of_ours_wrote_is_refused(how: str, folder: Path) -> None:
     path = newest(folder)
     change(path, lambda manifest: None)
     assert list_checkpoints(folder)[0].complete

@@ -82,8 +82,8 @@ def test_what_can_no_longer_be_finished_is_removed_and_what_may_be_is_left() -> 
     half = Fault.UNFINISHED
     late, same = found(9, at=1000.0, fault=half), found(4, fault=half)
     recent, old = found(7, 2, at=900.0, fault=half), found(6, 2, at=1.0, fault=half)
-    of_another, of_nobody = found(3, 3, fault=half, run="other"), found(2, 3, fault=half, run="")
-    assert pruned([late, found(5, at=999.0), same, recent, old, of_another, of_nobody], 3) == [4, 6]
+    of_another, of_none = found(3, 3, fault=half, run="other"), found(2, 3, fault=half, run="")
+    assert pruned([late, found(5, at=999.0), same, recent, old, of_another, of_none], 3) == [4, 6]
 
 
 # -- on a disk --------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ BEGUN = (("rank", {"rank": 0, "pid": 7}), ("rank", {"rank": 1, "pid": 7}))
          "no team label"),
         ("Error creating: ValidatingAdmissionPolicy 'images' with binding 'images' denied request: only ours",
          "admission-refused", "only ours"),
-        ("Error creating: something that nobody has thought of", "admission-refused", "nobody has thought of"),
+        ("Error creating: something unknown", "admission-refused", "something unknown"),
     ],
 )  # fmt: skip
 def test_pods_that_may_not_be_made_are_explained_by_their_makers_words(message: str, code: str, words: str) -> None:

@@ -104,7 +104,7 @@ def test_a_resume_in_the_record_changes_no_plan_of_the_machine_that_submitted_it
 
 
 def test_a_run_whose_plan_cannot_be_verified_is_not_taken_over(cluster: Cluster, tmp_path: Path) -> None:
-    """Without the Job of a supervisor, its plan may be of anybody who may create ConfigMaps."""
+    """Without the Job of a supervisor, its plan may be of any user who may create ConfigMaps."""
     cluster.server.remove("Job", layout.supervisor_name(RUN))
     with Store(tmp_path / "home") as store:
         assert not KubernetesEngine(store).import_run(cluster.client, "lab", "/here/config", RUN)

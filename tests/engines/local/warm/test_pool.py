@@ -343,7 +343,7 @@ NONSENSE = (b"", b"\n", b"{}\n", b"[]\n", b"\xff\n", b'{"spec": "x"}\n', b"x" * 
 
 
 @pytest.mark.parametrize("said", NONSENSE)
-def test_a_caller_who_speaks_nonsense_harms_nobody(forks: Forks, said: bytes) -> None:
+def test_a_caller_that_sends_nonsense_harms_no_other(forks: Forks, said: bytes) -> None:
     forks.works()
     (pid,) = forks.pids()
     with socket.socket(socket.AF_UNIX) as caller:
@@ -384,7 +384,7 @@ def test_a_folder_of_another_user_is_refused(forks: Forks) -> None:
     assert "is not a folder of this user's" in forks.refused()
 
 
-def as_nobody(code: str) -> subprocess.CompletedProcess[str]:
+def as_another_user(code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", f"import os, socket, sys\nos.setgid(65534)\nos.setuid(65534)\n{code}"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
@@ -401,7 +401,7 @@ def test_another_user_is_not_answered(forks: Forks) -> None:
     told = f"s = socket.socket(socket.AF_UNIX)\ns.connect({str(sock(forks))!r})\n"
     request = json.dumps({"spec": "/x", "script": "/x.py"}).encode() + b"\n"  # the user would be given a pid
     told += f"try:\n    s.sendall({request!r})\n    print(s.recv(99))\nexcept OSError:\n    print(b'')"
-    assert as_nobody(told).stdout == "b''\n"
+    assert as_another_user(told).stdout == "b''\n"
     assert forks.works() == "done\n"
 
 
@@ -418,7 +418,7 @@ def test_another_users_socket_is_not_trusted(forks: Forks) -> None:
     told += f"os.rename({str(path)!r} + '.new', {str(path)!r})\n"  # who finds it there can connect
     told += "s.settimeout(100)\nc, _ = s.accept()\nprint(c.recv(99))"
     with ThreadPoolExecutor(1) as executor:
-        heard = executor.submit(as_nobody, told)
+        heard = executor.submit(as_another_user, told)
         until(path.exists)
         assert "belongs to user 65534" in forks.refused()
         assert heard.result().stdout == "b''\n", "it was not told the environment"
