@@ -474,6 +474,7 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
         "attempt 3 runs in the pods of attempt 1, 1 of 3 pods is new",
     ),
     ("warning", {"message": "slow disk"}, "warning: slow disk"),
+    ("condition", {"type": "LoginFailed", "message": "token expired", "fix": "log in again"}, "expired; log in again"),
     ("end", {"phase": "failed", "exit_code": 3}, "ended: failed (exit code 3)"),
     ("unheard-of", {"some": "thing"}, "unheard-of some thing"),
 ]
@@ -485,6 +486,12 @@ def test_every_kind_of_event_is_a_sentence(kind: str, data: dict[str, Any], said
     assert line.strip().startswith("+3.5s")
     assert said in line
     assert "\x1b" not in line
+
+
+def test_that_a_target_does_not_answer_is_shown_to_who_follows_a_run() -> None:
+    gone = Event(1, 0.0, "condition", {"type": "ServiceUnavailable", "message": "AWS does not answer"})
+    assert eventtext.is_news(gone)
+    assert eventtext.news(gone) == "AWS does not answer"
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------

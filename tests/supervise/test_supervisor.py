@@ -21,7 +21,7 @@ from windlass.supervise.backend import Backend, HeldElsewhere, TargetUnavailable
 from windlass.supervise.process import main
 from windlass.supervise.supervisor import FULL_DISK_PATIENCE_SECONDS, TROUBLE_SECONDS
 
-GONE = TargetUnavailable("LoginFailed", "cannot log in to the cluster: token expired")
+GONE = TargetUnavailable("LoginFailed", "cannot log in to the cluster: token expired", "log in again")
 MakeRun = Callable[..., FakeRun]
 
 
@@ -188,6 +188,7 @@ def test_a_login_that_has_expired_is_waited_for_and_noted_once(run: FakeRun) -> 
     noted = run.data("condition")
     assert [one["type"] for one in noted] == ["LoginFailed", None]
     assert "token expired" in noted[0]["message"]
+    assert noted[0]["fix"] == "log in again"
     assert run.clock.now - START == pytest.approx(1 + 2 + 4, abs=1), "with back-off"
 
 

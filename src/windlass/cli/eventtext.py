@@ -22,10 +22,11 @@ from windlass.runs.phase import Phase
 
 _YELLOW: Final = (
     events.HangDetected, events.LossNotFinite, events.Warned, events.PreemptionNotice, events.NodeLost,
+    events.ConditionChanged,
 )  # fmt: skip
 _NEWS: Final = (
     events.RootCause, events.PreemptionNotice, events.QueueChanged, events.NodeProvisioning, events.NodeLost,
-    events.NodeBack, events.HangDetected, events.HangEnded, events.RunResumed, events.Warned,
+    events.NodeBack, events.HangDetected, events.HangEnded, events.RunResumed, events.Warned, events.ConditionChanged,
 )  # fmt: skip
 _BAD_CHECKPOINTS: Final = frozenset({"refused", "none-verified", "failed", "missing"})
 _NOTICES: Final = {
@@ -179,8 +180,8 @@ def _sentence(entry: Entry) -> str:
             return f"stop: {reason}{', without a grace period' if entry.now else ''}"
         case events.SupervisorRestarted(crash):
             return "supervisor restarted" + (f": it crashed: {crash}" if crash is not None else "")
-        case events.ConditionChanged(kind, message):
-            return message or ("the run is supervised again" if kind is None else kind)
+        case events.ConditionChanged(kind, message, fix=fix):
+            return f"{message}; {fix}" if fix else message or ("the run is supervised again" if kind is None else kind)
         case events.Warned(message):
             return f"warning: {message}"
         case events.RunEnding(phase, nodes=nodes) if nodes:

@@ -524,7 +524,7 @@ class ConditionChanged(Entry):
     log: tuple[str, ...] = ()
     """The last log lines of a supervisor that does not run; set in a status."""
     fix: str = ""
-    """What to try; set in a status."""
+    """What to try."""
 
 
 class OutputDropped(Entry):

@@ -52,10 +52,10 @@ class Recorder:
         if _key(entry) not in self._recorded:
             self.note(entry, at=at)
 
-    def condition(self, kind: str | None, message: str = "") -> None:
+    def condition(self, kind: str | None, message: str = "", fix: str = "") -> None:
         """Record, once, what keeps the run from being supervised; None ends the condition."""
         if kind != (self.status.condition or {}).get("type"):
-            self.note(ConditionChanged(kind, message))
+            self.note(ConditionChanged(kind, message, fix=fix) if fix else ConditionChanged(kind, message))
 
     def begin_replay(self) -> None:
         """From now on, reports of nodes may be in the record already: another supervisor has read their beginning."""

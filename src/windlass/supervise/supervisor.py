@@ -226,7 +226,7 @@ class Supervisor:
 
     def _retry_at(self, error: TargetUnavailable) -> float:
         """When to use an unavailable target again, in unix seconds: with back-off, as long as the run may take."""
-        self.record.condition(error.kind, error.message)
+        self.record.condition(error.kind, error.message, error.hint)
         pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(self._num_delays, 10))
         self._num_delays += 1
         return self.clock.time() + pause
@@ -328,7 +328,7 @@ class Supervisor:
         now = self.clock.monotonic()
         self._trouble_since = now if self._trouble_since is None else self._trouble_since
         if now - self._trouble_since >= TROUBLE_SECONDS:
-            self.record.condition(trouble.kind, trouble.message)
+            self.record.condition(trouble.kind, trouble.message, trouble.hint)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
