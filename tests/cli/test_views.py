@@ -186,6 +186,11 @@ def test_ranks_in_one_line() -> None:
     assert statustext.ranks_line(lost, over=True) == "1 of 2 done, 1 gone"
 
 
+def test_a_node_that_was_lost_before_it_started_a_rank_is_said_to_be() -> None:
+    status = training(**{**FAILED, "cause": {"summary": "CapacityError: no instances", "node_lost": 0}})
+    assert "node 0 was lost before a rank was started" in shown(status)
+
+
 def test_a_cause_without_a_rank_is_shown_too() -> None:
     status = training(**{**FAILED, "cause": {"summary": "the timeout of 3 s was reached"}})
     assert "the timeout of 3 s was reached" in shown(status)

@@ -132,6 +132,17 @@ def test_a_rank_that_failed_is_the_cause_though_its_node_is_killed_before_it_rep
     assert cause["summary"] == "exit code 5; no output"
 
 
+def test_an_attempt_that_its_target_ended_before_it_started_a_rank_blames_none(monitor: AttemptMonitor) -> None:
+    for node in nodes_of(monitor):
+        node.die()
+    monitor.attempt.why_ended = "CapacityError: there are no instances"
+    monitor.read_news()
+    found, _ = monitor.judge(RootCause("of the supervisor"))
+    assert found.cause is not None
+    assert (found.cause.summary, found.cause.rank, found.cause.victims) == (monitor.attempt.why_ended, None, ())
+    assert (found.reason, found.cause.signal) == ("node-loss", None)
+
+
 def test_a_node_that_is_lost_is_the_cause_though_ranks_that_waited_for_it_are_reported_first(
     monitor: AttemptMonitor,
 ) -> None:

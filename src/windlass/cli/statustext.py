@@ -214,7 +214,8 @@ def cause_lines(cause: events.RootCause, paint: Paint, *, verbose: int = 0) -> l
     """The root cause with the end of its traceback, and the ranks that failed as a result."""
     lines = [paint(cause_headline(cause), "red", bold=True)]
     if cause.node_lost is not None:
-        lines.append(f"  node {cause.node_lost} was lost with all its ranks")
+        how = "with all its ranks" if cause.rank is not None else "before a rank was started"
+        lines.append(f"  node {cause.node_lost} was lost {how}")
     # Marks below a line of code are out of place once a narrow terminal breaks that line.
     trace = [visible(line) for line in cause.traceback.splitlines() if line.strip(" ^~") or not line]
     num_lines = VERBOSE_TRACEBACK_LINES if verbose else TRACEBACK_LINES

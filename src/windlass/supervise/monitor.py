@@ -32,6 +32,8 @@ from windlass.worker.root_cause import failed_by_itself, first_cause
 from windlass.worker.tracebacks import TRACEBACK
 
 Policy = Mapping[str, Any]
+NOT_STARTED: Final = 127
+"""Exit code of a run whose target has ended the attempt before it had started a rank, as where it cannot be started."""
 CAPACITY_SECONDS: Final = 30.0
 """How long an attempt of an elastic run waits for capacity for a node, after the first attempt."""
 
@@ -260,6 +262,8 @@ class AttemptMonitor:
         if first is not None:
             known = {"summary": attempt.why_ended} if attempt.why_ended else {}
             cause = RootCause.from_json({**first, **known, "node_lost": lost[0]} if lost else first)
+            if lost and attempt.why_ended and all(state.pid is None for state in self._record.status.ranks):
+                cause = RootCause(attempt.why_ended, exit_code=NOT_STARTED, node_lost=lost[0])
         ended_by = self._ended_by(failures)
         unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:

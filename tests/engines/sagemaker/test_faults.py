@@ -128,6 +128,7 @@ def test_a_job_that_fails_before_it_trains(
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
     found = why(run)
     assert (found.code, found.evidence[0]) == (verdict, reason), found
+    assert (run.status.cause or {}).get("rank") is None
 
 
 def test_a_job_without_capacity_is_asked_for_again(harness: Harness, plane: ControlPlane) -> None:

@@ -219,7 +219,7 @@ def _explained(job: JobSeen, case: Observations, message: str, score: float) -> 
     yield Verdict(
         "sagemaker-refused" if not job.description else "sagemaker-failed",
         f"SageMaker {'refuses' if not job.description else 'has ended'} the training job: {message}", None, (message,),
-        "change what it names; windlass plan shows the request", score,
+        f"change what it names; windlass plan --on {job.target} -o request prints the request", score,
     )  # fmt: skip
 
 
