@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.fakeaws.emulator import Emulator
 
-from windlass.infra.aws import AwsError
-from windlass.infra.recovery.discovery import _quoted, _refused
-from windlass.infra.recovery.search import NotKnownYet, Status, is_absence, need, planned_name, status_of, tag_of
+from windlass.infra.aws import Aws, AwsError
+from windlass.infra.recovery.discovery import Discovery, _quoted, _refused
+from windlass.infra.recovery.search import (
+    NotKnownYet,
+    Search,
+    Status,
+    is_absence,
+    need,
+    planned_name,
+    status_of,
+    tag_of,
+)  # fmt: skip
 from windlass.infra.recovery.table import FINDERS, LISTERS, WITHOUT_OBJECT
 
 WITHOUT_IMPORT = {"aws_cloudcontrolapi_resource"}
@@ -34,11 +45,28 @@ def test_what_can_be_listed_can_be_found() -> None:
     [
         ("ACTIVE", Status.READY), ("available", Status.READY), ("DEGRADED", Status.READY), ("", Status.READY),
         ("CREATING", Status.PENDING), ("pendingAcceptance", Status.PENDING), ("deleting", Status.GOING),
-        ("CREATE_FAILED", Status.FAILED),
+        ("deleted", Status.GONE), ("CREATE_FAILED", Status.FAILED),
     ],
 )  # fmt: skip
 def test_words_of_services_are_statuses(word: str, status: Status) -> None:
     assert status_of(word) is status
+
+
+def test_emulated_a_deleted_nat_gateway_that_aws_still_lists_is_not_waited_for(shared_aws: Emulator) -> None:
+    ec2 = shared_aws.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24")["Subnet"]["SubnetId"]
+    tags = [{"Key": "Name", "Value": "gone-a"}, {"Key": "windlass.dev/cluster", "Value": "gone"}]
+    about = {"ResourceType": "natgateway", "Tags": tags}
+    made = ec2.create_nat_gateway(SubnetId=subnet, ConnectivityType="private", TagSpecifications=[about])
+    ec2.delete_nat_gateway(NatGatewayId=made["NatGateway"]["NatGatewayId"])
+    no_terraform: Any = None
+    with Aws(environ=shared_aws.environ) as aws:
+        search = Search(aws, "gone")
+        [listed] = FINDERS["aws_nat_gateway"](search, {"tags_all": {"Name": "gone-a"}})
+        assert listed.status is Status.GONE
+        discovery = Discovery(no_terraform, search, wait=lambda _: None, plan=pytest.fail)
+        assert discovery.settled("aws_nat_gateway.main", "aws_nat_gateway", {"tags_all": {"Name": "gone-a"}}) == []
 
 
 @pytest.mark.parametrize(

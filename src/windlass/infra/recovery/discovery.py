@@ -123,9 +123,10 @@ class Discovery:
         waited = 0.0
         while True:
             try:
-                found = FINDERS[type](self.search, values) if type in FINDERS else ()
+                listed = FINDERS[type](self.search, values) if type in FINDERS else ()
             except NotKnownYet:
                 return ()
+            found = [one for one in listed if one.status is not Status.GONE]
             busy = [one for one in found if one.status in (Status.PENDING, Status.GOING)]
             if not busy:
                 return found

@@ -164,4 +164,5 @@ class _Recovery:
         return tuple(duplicates), tuple(orphans)
 
     def _strays(self, type: str, known: set[str]) -> list[Found]:
-        return [one for one in LISTERS[type](self._search) if one.id not in known and one.status is not Status.GOING]
+        ended = (Status.GOING, Status.GONE)
+        return [one for one in LISTERS[type](self._search) if one.id not in known and one.status not in ended]

@@ -23,6 +23,8 @@ class Status(enum.Enum):
     """AWS still makes or changes it."""
     GOING = "going"
     """AWS deletes it."""
+    GONE = "gone"
+    """AWS still lists what it has deleted: a NAT gateway for an hour."""
     FAILED = "failed"
 
 
@@ -54,7 +56,7 @@ Lister = Callable[["Search"], Sequence[Found]]
 _ABSENT: Final = re.compile(r"NotFound|NoSuch|NonExist|NotExist")
 """In codes such as NoSuchLifecycleConfiguration, PolicyNotFound, LifecyclePolicyNotFoundException."""
 _PENDING: Final = frozenset({"pending", "creating", "updating", "pendingacceptance", "modifying"})
-_GOING: Final = frozenset({"deleting", "deleted", "pendingdeletion"})
+_GOING: Final = frozenset({"deleting", "pendingdeletion"})
 _FAILED: Final = frozenset({"failed", "create_failed", "delete_failed", "misconfigured", "error"})
 
 
@@ -65,6 +67,8 @@ def status_of(word: str) -> Status:
         return Status.PENDING
     if folded in _GOING:
         return Status.GOING
+    if folded == "deleted":
+        return Status.GONE
     return Status.FAILED if folded in _FAILED else Status.READY
 
 
