@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
 from windlass.engines.sagemaker.service import Description, LogPage, Request
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import (
+    CheckpointReported,
     NodeEnded,
     NodeEvent,
     NodeSpec,
     NodeWarning,
+    PreemptionNotice,
     RankChanged,
     RankFailing,
     RankSpec,
@@ -148,6 +151,19 @@ def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(
     service.num_turns = 0
     until(lambda: service.num_turns > 2)
     assert service.num_stops == 0
+
+
+def test_a_checkpoint_that_ranks_save_before_another_ends_the_job_is_reported(
+    service: LaggingService, attempt: JobAttempt
+) -> None:
+    saved = CheckpointReported(2.0, "saved", 0, 30, "step-30")
+    told = PreemptionNotice(1.0, "sigterm", "terminate")
+    service.lines = {"algo-1": [last(told), last(saved), last(RankChanged(3.0, 0, exit_code=0))], "algo-2": []}
+    until(lambda: saved in list(attempt.nodes[0].news()))
+    service.job = {"TrainingJobStatus": "Stopped", "SecondaryStatus": "Stopped"}
+    until(lambda: attempt.all_read, seconds=10)
+    assert list(attempt.nodes[0].news()) == []
+    assert (attempt.nodes[0].ended, attempt.nodes[0].exit_code) == (False, -signal.SIGTERM)
 
 
 def attempt_starts(path: Path) -> list[object]:

@@ -29,6 +29,7 @@ from windlass.runs.stop_request import read_stop_request
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
 from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import (
+    CheckpointReported,
     NodeEvent,
     NodeSpec,
     NodeWarning,
@@ -74,7 +75,8 @@ class HostNode(Node):
         self._is_told_to_end = False
         """Whether SageMaker has sent SIGTERM: because of spot instances, of another host, or of a stop."""
         self._held: list[NodeEvent] = []
-        """What it has reported since then, until the job has ended; void if it is started again."""
+        """What it has reported since then, until the job has ended; void if it is started again. A saved checkpoint is
+        not: the next start goes on from it."""
 
     def news(self) -> Iterator[NodeEvent]:
         """See `Node`."""
@@ -90,7 +92,7 @@ class HostNode(Node):
                 if event.message and not self._is_told_to_end:  # the job itself may take minutes to end
                     message = f"the worker of host {self.place + 1} has failed: {event.message[:MAX_MESSAGE]}"
                     yield NodeWarning(event.at, message)
-            elif self._is_told_to_end and not attempt.was_stopped_by_user:
+            elif self._is_told_to_end and not (attempt.was_stopped_by_user or isinstance(event, CheckpointReported)):
                 self._held.append(event)
             else:
                 yield from self._noted(event)
@@ -159,8 +161,8 @@ class HostNode(Node):
 
     @property
     def exit_code(self) -> int:
-        """See `Node`."""
-        return -signal.SIGKILL
+        """See `Node`: of a job that was stopped, as its ranks were."""
+        return -signal.SIGTERM if self._attempt.status == STOPPED else -signal.SIGKILL
 
     def lives(self) -> bool:
         """See `Node`."""
