@@ -154,7 +154,11 @@ class ClusterFolder:
 
     def local_state(self) -> dict[str, Any] | None:
         """The state of Terraform where it is in this folder; None where there is none. Raises FolderError."""
-        return _read_json(self.path / STATE)
+        try:
+            return _read_json(self.path / STATE)
+        except FolderError as error:
+            hint = f"restore it, or have it made again from AWS: windlass cluster up {self.name} --recover"
+            raise FolderError(error.message, hint) from error
 
     def write(self, configuration: Traversable, variables: Mapping[str, Any], backend: Backend) -> None:
         """Make the folder say what Windlass wants: `configuration` is a directory with *.tf files, and *.json

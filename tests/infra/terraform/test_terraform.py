@@ -178,7 +178,14 @@ def test_emulated_local_state_is_in_the_folder(shared_aws: Emulator, terraform: 
         program.prepare(driver, LocalBackend())
         driver.apply(driver.plan(targets=[ROLE]))
         assert [one.address for one in driver.state()] == [ROLE]
-        assert stat.S_IMODE((driver.folder.path / "terraform.tfstate").stat().st_mode) == 0o600
+        state = driver.folder.path / "terraform.tfstate"
+        assert stat.S_IMODE(state.stat().st_mode) == 0o600
+        state.write_bytes(state.read_bytes()[:200])
+        with pytest.raises(TerraformFailed) as refused:
+            driver.state()
+        assert "cluster up --recover" in refused.value.hint
+        assert [one.address for one in program.recovered(driver, environ).imported] == [ROLE]
+        assert state.with_name("terraform.tfstate.damaged").stat().st_size == 200
         driver.apply(driver.plan(destroy=True))
         driver.folder.remove()
     assert not driver.folder.path.exists()

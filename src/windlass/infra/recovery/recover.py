@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from windlass.infra.aws import Aws
-from windlass.infra.folder import ClusterFolder
+from windlass.infra.folder import STATE, ClusterFolder, FolderError
 from windlass.infra.recovery import lock as locks
 from windlass.infra.recovery.discovery import Discovery, named, remove_blocks
 from windlass.infra.recovery.report import Duplicate, Imported, Orphan, RecoveryReport
@@ -49,6 +49,7 @@ class _Recovery:
 
     def run(self) -> RecoveryReport:
         self._follow()
+        self._set_damaged_state_aside()
         with self._blocks():
             self._unlocked(self._terraform.push_errored_state)
             imported = self._found.run()
@@ -67,6 +68,15 @@ class _Recovery:
             self._terraform.follow()
         except TerraformError as error:  # it has ended orderly; its errors come again if their cause is still there
             self._terraform.on_event(Note(f"the earlier command failed: {error.message}"))
+
+    def _set_damaged_state_aside(self) -> None:
+        """A local state that a kill has cut off in its middle: Terraform refuses to read it, and all is found again."""
+        folder = self._terraform.folder
+        try:
+            folder.local_state()
+        except FolderError:
+            kept = (folder.path / STATE).rename(folder.path / f"{STATE}.damaged")
+            self._terraform.on_event(Note(f"the state is damaged: kept as {kept}, and made again from what exists"))
 
     @contextmanager
     def _blocks(self) -> Iterator[None]:

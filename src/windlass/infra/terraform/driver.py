@@ -20,7 +20,7 @@ from windlass.infra.terraform.errors import Interrupted, StalePlan, TerraformErr
 from windlass.infra.terraform.events import OnEvent, ignore
 from windlass.infra.terraform.interrupts import StopRequests
 from windlass.infra.terraform.logs import new_log
-from windlass.infra.terraform.plaintext import text_diagnostics
+from windlass.infra.terraform.plaintext import COLOR, text_diagnostics
 from windlass.infra.terraform.program import Program, environment
 from windlass.infra.terraform.state import StateResource, state_resources
 from windlass.runs.machine import this_machine
@@ -267,7 +267,7 @@ class Terraform:
         except subprocess.TimeoutExpired as error:
             raise TerraformFailed(f"terraform {name} did not end within {QUERY_SECONDS} s", "run it again") from error
         if done.returncode:
-            text = done.stderr.decode("utf-8", "replace")
+            text = COLOR.sub("", done.stderr.decode("utf-8", "replace"))
             last = ([line for line in text.splitlines() if line.strip()] or [""])[-1]
             raise failure(name, text_diagnostics(text), self.folder.logs, last)
         return done.stdout.decode("utf-8", "replace")

@@ -94,6 +94,10 @@ LOGIN: Final = "log in again: aws sso login, or aws configure; see: aws sts get-
 ALLOW: Final = "allow the action to the identity that runs Windlass; `windlass cluster policy` prints what it needs"
 _RULES: Final = (
     (
+        r"Unsupported state file format",
+        "restore the state, or have it made again from AWS: windlass cluster up --recover",
+    ),
+    (
         r"No valid credential sources|NoCredentialProviders|failed to refresh cached credentials|no EC2 IMDS role"
         r"|get credentials:|ExpiredToken|RequestExpired|InvalidClientTokenId|UnrecognizedClient|InvalidAccessKeyId"
         r"|SignatureDoesNotMatch|AuthFailure|SSO (session|token) .*expired|InvalidGrantException"
@@ -166,7 +170,8 @@ def failure(command: str, diagnostics: Sequence[Diagnostic], log: Path, last_lin
         return StalePlan(message, "plan again and read what changed", diagnostics=errors, log=log)
     if not errors:
         detail = f": {last_line}" if last_line else " and printed no error"
-        return TerraformFailed(f"terraform {command} failed{detail}", f"see {log}", log=log)
+        hint = hint_of(Diagnostic("error", last_line)) or f"see {log}"
+        return TerraformFailed(f"terraform {command} failed{detail}", hint, log=log)
     hint = hint_of(errors[0])
     lines = [_line(one) for one in errors[:SHOWN]]
     more = f"\n… and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""

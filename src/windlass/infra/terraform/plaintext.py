@@ -8,7 +8,7 @@ from typing import Final
 from windlass.infra.terraform.events import Diagnostic
 
 _BOX: Final = re.compile(r"^[│╷╵] ?", re.MULTILINE)
-_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
+COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _HEAD: Final = re.compile(r"^(Error|Warning): (.*)$", re.MULTILINE)
 _PLACE: Final = re.compile(r"^\s*(?:with (?P<address>\S+),)?\s*on (?P<file>\S+) line (?P<line>\d+)", re.MULTILINE)
 _ADDRESS: Final = re.compile(r"^\s*with (?P<address>\S+),$", re.MULTILINE)
@@ -16,7 +16,7 @@ _ADDRESS: Final = re.compile(r"^\s*with (?P<address>\S+),$", re.MULTILINE)
 
 def text_diagnostics(text: str) -> list[Diagnostic]:
     """The diagnostics in the output of a command, in order."""
-    plain = _BOX.sub("", _COLOR.sub("", text))
+    plain = _BOX.sub("", COLOR.sub("", text))
     heads = list(_HEAD.finditer(plain))
     ends = [*(head.start() for head in heads), len(plain)][1:]
     return [_diagnostic(head[1], head[2], plain[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
