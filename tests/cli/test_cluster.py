@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +109,35 @@ def test_the_cluster_file_is_kept_with_the_cluster(windlass: Call, home: Path) -
     found = windlass("cluster", "ls", "-o", "json").json
     hold("cluster-ls", found)
     assert [(one["name"], one["state"]) for one in found] == [("vision", "configured")]
+
+
+def test_one_damaged_folder_does_not_hide_the_other_clusters(windlass: Call, home: Path) -> None:
+    for name in ("vision", "speech"):
+        Path("cluster.yaml").write_text(f"name: {name}\nregion: us-west-2\n")
+        assert windlass("cluster", "export").code == 0
+    connect(find("vision", here()), Outputs.of(VALUES))
+    damaged = home / "clusters/vision"
+    (damaged / "outputs.json").write_text("{")
+    assert states(windlass) == {"speech": "configured", "vision": "damaged"}
+    said = windlass("cluster", "status", "vision", "--no-drift").err
+    assert f"{damaged / 'outputs.json'} is damaged" in said
+    assert "delete it" in said
+    (damaged / "cluster.yaml").write_text("name: [")
+    assert "vision cannot be read: windlass cluster status vision" in windlass("cluster", "ls").out
+    assert f"{damaged / 'cluster.yaml'}:" in windlass("cluster", "status", "vision").err, "not that of this folder"
+
+
+def test_a_folder_that_was_copied_is_not_a_second_cluster(windlass: Call, home: Path) -> None:
+    Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
+    assert windlass("cluster", "export").code == 0
+    shutil.copytree(home / "clusters/vision", home / "clusters/speech")
+    assert states(windlass) == {"speech": "damaged", "vision": "configured"}
+    done = windlass("cluster", "down", "speech", "--yes")
+    assert (done.code, "describes the cluster vision" in done.err) == (1, True)
+
+
+def states(windlass: Call) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in windlass("cluster", "ls", "-o", "json").json}
 
 
 def test_export_for_eksctl_names_what_eksctl_does_not_make(windlass: Call) -> None:

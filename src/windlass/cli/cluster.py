@@ -317,7 +317,8 @@ def status(cluster: str | None, drift: bool, form: str) -> int:
     with shown(form) as on_event:
         found = other.status(named, context, on_event, with_drift=drift)
     print_data(found, form, lambda paint: status_lines(found, paint))
-    is_well = not found.drift and not found.unreachable and all(one.is_healthy for one in found.components)
+    is_complete = found.summary.state != "incomplete" and not found.drift
+    is_well = is_complete and not found.unreachable and all(one.is_healthy for one in found.components)
     return 0 if is_well else 1
 
 

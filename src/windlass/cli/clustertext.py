@@ -29,7 +29,7 @@ PRIVATE: Final = (
 )
 SHOWN: Final = 12
 """Resources of a kind of change that are named one by one."""
-STATES: Final = {"up": "green", "incomplete": "yellow", "configured": None}
+STATES: Final = {"up": "green", "incomplete": "yellow", "configured": None, "damaged": "red"}
 
 
 def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
@@ -107,7 +107,8 @@ def list_lines(found: Sequence[ClusterSummary], paint: Paint) -> list[str]:
         [one.name, one.region, one.kubernetes, paint(one.state, STATES.get(one.state)), str(one.resources or "–")]
         for one in found
     ]
-    return titled(("NAME", "REGION", "KUBERNETES", "STATE", "RESOURCES"), rows, paint)
+    damaged = [f"{one.name} cannot be read: windlass cluster status {one.name}" for one in found if not one.kubernetes]
+    return [*titled(("NAME", "REGION", "KUBERNETES", "STATE", "RESOURCES"), rows, paint), *damaged]
 
 
 def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
@@ -115,6 +116,8 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
     lines = [*list_lines([found.summary], paint), ""]
     if found.drift:
         lines += ["changed in AWS by others (windlass cluster up puts it back):", *_changes(found.drift, paint)]
+    elif found.summary.state == "incomplete":
+        lines.append("a command has not ended: windlass cluster up goes on; where the state was lost: --recover")
     else:
         lines.append("nothing was changed in AWS by others")
     if found.unreachable:

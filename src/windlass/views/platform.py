@@ -119,7 +119,8 @@ class ClusterSummary:
     region: str
     kubernetes: str
     state: str
-    """`up`, `incomplete` where a command did not end, or `configured` where nothing is made."""
+    """`up`, `incomplete` where a command did not end or the state was lost, `configured` where nothing is made, or
+    `damaged` where a file of its folder cannot be read."""
     resources: int
     """That Terraform has made."""
     path: str

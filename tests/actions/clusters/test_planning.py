@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from tests.infra.test_outputs import VALUES
 
 from windlass.actions.clusters.audit import audit_named
 from windlass.actions.clusters.find import FILE, Named
+from windlass.actions.clusters.other import summary
 from windlass.actions.clusters.planning import local_resources, write_folder
+from windlass.actions.clusters.up import connect
 from windlass.errors import UsageError
-from windlass.infra.folder import STATE, VARIABLES, ClusterFolder
+from windlass.infra.folder import STATE, VARIABLES, ClusterFolder, FolderError
+from windlass.infra.outputs import Outputs
+from windlass.infra.terraform.process import RECORD
 from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
+from windlass.worker.process import boot_id, stat
 
 MADE = {"resources": [{"mode": "managed", "instances": [{}, {}]}, {"mode": "data", "instances": [{}]}]}
 IN_BUCKET = "state: {bucket: team-state, region: us-east-1}\n"
@@ -51,6 +58,41 @@ def test_the_region_of_what_was_only_planned_may_change(context: Context) -> Non
     moved = named(context, "eu-west-1")
     write_folder(moved, context)
     assert json.loads((moved.folder.path / VARIABLES).read_text())["region"] == "eu-west-1"
+
+
+def test_the_copied_folder_of_another_cluster_is_not_taken_for_that_of_this_one(context: Context) -> None:
+    text = "name: other\nregion: us-west-2\n"
+    other = Named(parse_cluster(text), text, ClusterFolder.of(context.home, "other"))
+    write_folder(other, context)
+    here = named(context, "us-west-2")
+    other.folder.path.rename(here.folder.path)
+    with pytest.raises(UsageError, match="clusters/vision is a copy of the folder of other, with its state"):
+        write_folder(here, context)
+    assert here.folder.variables()["name"] == "other"
+
+
+def test_a_state_that_is_being_written_is_no_damaged_one(context: Context) -> None:
+    here = named(context, "us-west-2")
+    write_folder(here, context)
+    (here.folder.path / STATE).write_bytes(b"")
+    with pytest.raises(FolderError) as damaged:
+        summary(here)
+    assert "windlass cluster up vision --recover" in damaged.value.hint
+    line = stat(os.getpid())
+    assert line is not None
+    writes = {"command": "apply", "log": "", "started_at": 0.0, "machine_id": "", "pid": os.getpid(),
+              "start_ticks": line.start_ticks, "boot": boot_id()}  # fmt: skip
+    (here.folder.path / RECORD).write_text(json.dumps(writes))
+    assert (summary(here).state, summary(here).resources) == ("incomplete", 0)
+
+
+def test_outputs_without_a_state_are_no_cluster_that_is_up(context: Context) -> None:
+    here = named(context, "us-west-2")
+    write_folder(here, context)
+    connect(here, Outputs.of(VALUES))
+    assert summary(here).state == "incomplete"
+    (here.folder.path / STATE).write_text(json.dumps(MADE))
+    assert summary(here).state == "up"
 
 
 def test_resources_of_the_local_state_are_counted_without_what_is_only_read(context: Context) -> None:

@@ -35,14 +35,16 @@ def audit(
 def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> ClusterAudit:
     """The same, in an account that the usual variables and files of AWS name.
 
-    Raises UsageError for a name that no cluster can have, AwsError, MissingPart.
+    Raises UsageError for a name that no cluster can have, JobFileError, FolderError, AwsError, MissingPart.
     """
     if not EKS_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")
-    from windlass.actions.clusters.find import every
+    from windlass.actions.clusters.find import FILE, of_folder
     from windlass.infra.aws import Aws
+    from windlass.infra.folder import ClusterFolder
 
-    named = next((one for one in every(context) if one.cluster.name == name), None)
+    folders = (one for one in ClusterFolder.all_in(context.home) if one.name == name and (one.path / FILE).is_file())
+    named = next((of_folder(one, context) for one in folders), None)
     outputs = named.outputs() if named is not None else None
     bucket = (named.cluster.storage.bucket or "") if named is not None else ""
     chosen = region or (named.cluster.region if named is not None else "")

@@ -12,7 +12,7 @@ from windlass.actions.clusters.audit import audit
 from windlass.actions.clusters.find import Named, OnEvent, Stage
 from windlass.actions.clusters.inside import connected
 from windlass.actions.clusters.planning import plan_view, write_folder
-from windlass.actions.clusters.up import recover
+from windlass.actions.clusters.up import recover, require_known
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.infra.outputs import Outputs
 from windlass.runs.context import Context
@@ -119,6 +119,9 @@ def down(
         on_event(Stage("preparing Terraform"))
         terraform.init()
         recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
+        if not force:
+            with contextlib.closing(named.aws(context)) as aws:
+                require_known(named, {one.address for one in terraform.state()}, aws)
         plan = terraform.plan(destroy=True)
         if not confirm(plan_view(named, plan, context), found):
             return None

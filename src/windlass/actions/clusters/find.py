@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.jobs import read_text
-from windlass.errors import UsageError
-from windlass.infra.folder import ClusterFolder
+from windlass.errors import EngineError, UsageError
+from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
@@ -62,45 +62,53 @@ class Named:
         return Terraform(find_program(context.environ), self.folder, context.environ, on_event=on_event, stop=stop)
 
     def outputs(self) -> Outputs | None:
-        """What the last `up` has made; None before it has ended. Raises EngineError for outputs that are damaged."""
+        """What the last `up` has made; None before it has ended. Raises FolderError for outputs that are damaged."""
         import json
 
         from windlass.infra.outputs import Outputs
 
         path = self.folder.path / OUTPUTS
-        return Outputs.of(json.loads(path.read_bytes())) if path.exists() else None
+        try:
+            return Outputs.of(json.loads(path.read_bytes())) if path.exists() else None
+        except (ValueError, TypeError, AttributeError, EngineError) as error:
+            raise FolderError(f"{path} is damaged", "delete it; windlass cluster up writes it again") from error
 
 
 def find(named: str | None, context: Context) -> Named:
     """The cluster of a file, of a name, or of the cluster.yaml of the working folder.
 
-    Raises UsageError where there is none, JobFileError for a file with problems.
+    Raises UsageError where there is none, JobFileError for a file with problems, FolderError for a folder with them.
     """
     if named is None:
-        return _of_file(context.cwd / FILE, context)
+        return _of_file(context.cwd / FILE, FILE, context)
     if (path := context.cwd / named).is_file():
-        return _of_file(path, context)
+        return _of_file(path, path.name, context)
     if path.suffix in (".yaml", ".yml"):
         raise UsageError(f"there is no file {named} in {context.cwd}", "write one: windlass cluster init")
     folder = ClusterFolder.of(context.home, named)
-    if not (kept := folder.path / FILE).is_file():
+    if not (folder.path / FILE).is_file():
         known = ", ".join(one.name for one in ClusterFolder.all_in(context.home)) or "none"
         raise UsageError(f"no file and no cluster is called '{named}'", f"clusters of this user: {known}")
-    return _of_file(kept, context)
+    return of_folder(folder, context)
 
 
-def _of_file(path: Path, context: Context) -> Named:
+def of_folder(folder: ClusterFolder, context: Context) -> Named:
+    """The cluster of a working folder. Raises JobFileError for a damaged cluster file, FolderError for another's."""
+    path = folder.path / FILE
+    found = _of_file(path, str(path), context)
+    if found.cluster.name != folder.name:
+        raise FolderError(
+            f"{path} describes the cluster {found.cluster.name}",
+            f"write name: {folder.name} there; if the folder is a copy, delete the copy",
+        )
+    return found
+
+
+def _of_file(path: Path, shown: str, context: Context) -> Named:
     from windlass.spec.parse import parse_cluster
 
     if not path.is_file():
         raise UsageError(f"there is no {path.name} in {path.parent}", "write one: windlass cluster init")
-    text = read_text(path, path.name)
-    cluster = parse_cluster(text, path.name)
+    text = read_text(path, shown)
+    cluster = parse_cluster(text, shown)
     return Named(cluster, text, ClusterFolder.of(context.home, cluster.name))
-
-
-def every(context: Context) -> Iterator[Named]:
-    """The clusters of this user, by name."""
-    for folder in ClusterFolder.all_in(context.home):
-        if (folder.path / FILE).is_file():
-            yield _of_file(folder.path / FILE, context)

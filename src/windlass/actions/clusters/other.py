@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.actions.clusters.find import FILE, Named, OnEvent, every
+from windlass.actions.clusters.find import FILE, Named, OnEvent, of_folder
 from windlass.actions.clusters.inside import managed, states, wanted
 from windlass.actions.clusters.planning import changes, efa_of, local_resources, write_folder
 from windlass.errors import UsageError, WindlassError
+from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterStatus, ClusterSummary, ExportedCluster
 
@@ -91,29 +92,47 @@ def export_terraform(named: Named, context: Context) -> ExportedCluster:
 
 def summaries(context: Context) -> Sequence[ClusterSummary]:
     """The clusters of this user, by their folders; asks neither AWS nor the clusters."""
-    return [summary(named) for named in every(context)]
+    return [_listed(one, context) for one in ClusterFolder.all_in(context.home) if (one.path / FILE).is_file()]
+
+
+def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
+    """One row of the list: a damaged folder does not end the list."""
+    try:
+        return summary(of_folder(folder, context))
+    except WindlassError:
+        return ClusterSummary(folder.name, "", "", "damaged", 0, str(folder.path))
 
 
 def summary(named: Named) -> ClusterSummary:
-    """One cluster, by its folder."""
+    """One cluster, by its folder. Raises FolderError."""
     from windlass.infra.recovery import needs_recovery
 
-    state, resources = _local_state(named)
-    if needs_recovery(named.folder):
+    is_remote = named.cluster.state is not None
+    resources = 0 if is_remote else _resources(named)
+    may_exist = is_remote or resources > 0
+    has_outputs = named.outputs() is not None
+    if needs_recovery(named.folder) or (has_outputs and not may_exist):  # the second: its state was lost
         word = "incomplete"
-    elif named.outputs() is not None:
+    elif has_outputs:
         word = "up"
     else:
-        word = "incomplete" if resources or state == "remote" else "configured"
+        word = "incomplete" if may_exist else "configured"
     cluster = named.cluster
     return ClusterSummary(cluster.name, cluster.region, cluster.kubernetes, word, resources, str(named.folder.path))
 
 
-def _local_state(named: Named) -> tuple[str, int]:
-    """Whether the state is in the folder, and how many resources it has; 0 where it is in a bucket."""
-    if named.cluster.state is not None:
-        return "remote", 0
-    return "local", local_resources(named)
+def _resources(named: Named) -> int:
+    """How many resources the state in the folder names; 0 where Terraform is writing it. Raises FolderError."""
+    from windlass.infra.terraform.process import record_of
+
+    running = record_of(named.folder.path)
+    is_written = running is not None and running.is_alive
+    try:
+        return local_resources(named)
+    except FolderError:
+        if is_written:
+            return 0
+        raise
 
 
 def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:

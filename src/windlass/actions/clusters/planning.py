@@ -64,8 +64,9 @@ def backend_of(cluster: Cluster, context: Context) -> Backend:
 
 def write_folder(named: Named, context: Context, *, delete_bucket: bool = False) -> None:
     """Write configuration, variables and backend into the working folder, and the cluster file itself. Raises
-    UsageError for a change of region, FolderError, OSError.
+    UsageError for a change of region and for a folder that was copied, FolderError, OSError.
     """
+    _refuse_other_name(named)
     _refuse_other_region(named)
     made = variables(named.cluster, efa_of, cores_of, endpoints(context))
     if not made["zones"] and (outputs := named.outputs()) is not None:
@@ -74,6 +75,16 @@ def write_folder(named: Named, context: Context, *, delete_bucket: bool = False)
         made["bucket_force_destroy"] = True
     named.folder.write(files("windlass.infra") / "eks", made, backend_of(named.cluster, context))
     write_private(named.folder.path / FILE, named.text.encode())
+
+
+def _refuse_other_name(named: Named) -> None:
+    """The state of a copied folder names the resources of the other cluster: they would be replaced, or destroyed."""
+    before = named.folder.variables().get("name")
+    if before not in (None, named.cluster.name):
+        raise UsageError(
+            f"{named.folder.path} is a copy of the folder of {before}, with its state",
+            f"delete the copy; a new cluster needs only a cluster file with name: {named.cluster.name}",
+        )
 
 
 def _refuse_other_region(named: Named) -> None:

@@ -86,7 +86,7 @@ def require_known(named: Named, addresses: Collection[str], aws: Aws) -> None:
         return
     raise UsageError(
         f"a cluster {name} is in {named.cluster.region} already, and the state of Terraform does not have it",
-        "--recover takes up a cluster that Windlass made; else choose another name",
+        "--recover takes up a cluster that Windlass made; a new one needs another name",
     )
 
 
