@@ -339,6 +339,7 @@ def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
 
 def test_a_fix_that_begins_with_a_command_can_be_copied_and_a_sentence_has_a_capital() -> None:
     for fix, shown in (("windlass resume d-1 starts it again", "windlass resume d-1"), ("chmod +x it", "chmod +x it"),
+                       ("aws s3 ls", "aws s3 ls"),
                        ("free some space", "Free some space")):  # fmt: skip
         verdict = Verdict("lost", "the machine was restarted during the run", fix=fix)
         said = "\n".join(why_lines(why_of(training(), Diagnosis(verdict), []), plain))

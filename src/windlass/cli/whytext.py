@@ -17,7 +17,7 @@ from windlass.views.reports import VerdictView, Why
 LABEL: Final = 10
 WIDTH: Final = 110
 """Longer lines are hard to read, however wide the terminal."""
-COMMANDS: Final = ("windlass", "kubectl", "python", "uv", "poetry", "chmod")
+COMMANDS: Final = ("windlass", "kubectl", "aws", "python", "uv", "poetry", "chmod")
 """With which fixes begin."""
 RESTARTS: Final = 8
 """So many are shown in full; of more, the first and the last ones."""

@@ -151,6 +151,6 @@ def asked(
     except ssl.SSLCertVerificationError as error:
         raise Denied(f"the certificate of {address.netloc} is not trusted; see AWS_CA_BUNDLE: {error}", what) from error
     except (OSError, http.client.HTTPException) as error:
-        raise Busy(f"{address.netloc}, which gives credentials, does not answer: {error}", what) from error
+        raise Busy(f"{address.netloc} does not answer: {error}", what) from error
     finally:
         connection.close()

@@ -158,9 +158,11 @@ def test_an_instance_type_that_has_what_is_asked_for_is_taken() -> None:
 
 def test_fields_that_change_nothing_are_noted() -> None:
     assert "shm-unused" in {note.code for note in planned(resources={"shm": "2GiB"}).notes}
-    job = Job(name="digits", run="train.py", image="train:1")
+    job = Job(name="digits", run="train.py", image="train:1", secrets=["tokens"])
     made = plan(job, SageMakerLocalTarget(name="here"), FACTS, "digits-7f3k2")
-    assert "image-unused" in {note.code for note in made.notes}
+    notes = {note.code: note for note in made.notes}
+    assert "image-unused" in notes
+    assert "the login of this shell" in notes["secrets-role"].message
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,15 @@ IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1"
 
 
 def verdict(
-    description: dict[str, Any], cause: dict[str, Any] | None, phase: Phase = Phase.FAILED, **job: Any
+    description: dict[str, Any], cause: dict[str, Any] | None, phase: Phase = Phase.FAILED,
+    region: str = "us-east-1", **job: Any,
 ) -> Verdict:  # fmt: skip
     made = planned(**job)
     status = Status(
         id="digits-7f3k2", name="digits", target="aws", created_at=1.0, phase=phase, phase_since=1.0, output_dir="/out",
         cause=cause,
     )  # fmt: skip
-    seen = JobSeen(request(made), "aws", "us-east-1", description)
+    seen = JobSeen(request(made), "aws", region, description)
     plan = {"policy": dict(made.policy)}
     return diagnose(Observations(status, plan, rules=rules_on(seen))).verdict
 
@@ -108,6 +109,15 @@ def test_a_killed_container_is_most_often_out_of_memory() -> None:
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
     found = verdict(description, {"summary": "node 0 was lost", "node_lost": 0})
     assert (found.code, found.evidence) == ("host-killed", (reason,))
+
+
+@pytest.mark.parametrize(("region", "words"), [("us-east-1", " --region us-east-1"), ("", "")])
+def test_a_secret_that_cannot_be_read_is_looked_for_by_a_command(region: str, words: str) -> None:
+    reason = "AlgorithmError: secret tokens: there is none of that name, exit code: 1"
+    description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
+    found = verdict(description, {"summary": "node 0 was lost", "node_lost": 0}, region=region)
+    fix = f"aws secretsmanager describe-secret --secret-id tokens{words}"
+    assert (found.code, found.fix) == ("secret-missing", fix)
 
 
 @pytest.mark.parametrize(

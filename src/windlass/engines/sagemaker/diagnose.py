@@ -91,6 +91,7 @@ class JobSeen:
     """The body of CreateTrainingJob."""
     target: str
     region: str
+    """Empty for hosts on this machine."""
     description: Mapping[str, Any] = field(default_factory=dict)
     """Empty where it was not created, or the service was never reached."""
     unreachable: str = ""
@@ -158,9 +159,10 @@ def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
             103,
         )  # fmt: skip
     elif secret := re.fullmatch(r"secret (\S+): (.*)", found[1], re.DOTALL):
+        region = f" --region {job.region}" if job.region else ""
         yield Verdict(
             "secret-missing", f"secret {secret[1]} cannot be read: {secret[2]}", None, (reason,),
-            f"aws secretsmanager describe-secret --secret-id {secret[1]} --region {job.region}", 104,
+            f"aws secretsmanager describe-secret --secret-id {secret[1]}{region}", 104,
         )  # fmt: skip
     elif found[1]:
         yield Verdict("host-failed", f"a host of the training job could not start: {found[1]}", None, (reason,),

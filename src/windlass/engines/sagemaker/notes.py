@@ -187,8 +187,9 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
                    "leave it on")  # fmt: skip
     if job.secrets:
         names = ", ".join(job.secrets)
-        yield Note("secrets-role", f"each host reads {names} from Secrets Manager, as the target's role",
-                   "the role needs secretsmanager:GetSecretValue on each")  # fmt: skip
+        who = "the target's role" if isinstance(target, SageMakerTarget) else "the login of this shell"
+        yield Note("secrets-role", f"each host reads {names} from Secrets Manager, as {who}",
+                   f"{who} needs secretsmanager:GetSecretValue on each")  # fmt: skip
     if job.resources.shm is not None:
         yield Note("shm-unused", "shm: SageMaker takes no size of /dev/shm", "it is kept for other targets")
     if job.image is not None and not isinstance(target, SageMakerTarget):

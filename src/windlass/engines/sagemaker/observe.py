@@ -33,7 +33,7 @@ def observe(store: Store, status: Status) -> Observations:
 def job_seen(store: Store, plan: Plan, status: Status) -> JobSeen:
     """The training job of the newest attempt: as it was last recorded, and while it goes on as it is now."""
     [body], [where] = plan.requests("training-job"), plan.requests("service")
-    seen = JobSeen(body, plan.target, where.get("region", "this machine"))
+    seen = JobSeen(body, plan.target, where.get("region", ""))
     if not status.attempts:
         return seen
     number = status.attempts[-1].number
