@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Call
 from tests.engines.sagemaker.planning import FIELDS
+from tests.helpers.until import until
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +34,14 @@ def test_without_credentials_the_error_is_that_alone(windlass: Call, monkeypatch
     assert "no credentials for S3 were found" in error["message"]
     assert "may be left" not in error["hint"]
     assert windlass("ps", "-a", "-o", "json").json == []
+
+
+def test_a_stop_without_grace_is_said_to_be_none_where_the_target_has_none(windlass: Call) -> None:
+    Path("deaf.sh").write_text("trap '' TERM; echo ready; sleep 600\n")
+    started = windlass("run", "--on", "here", "--set", "grace=1s", "-d", "-q", "--", "bash", "deaf.sh")
+    assert started.code == 0, started.err
+    until(lambda: "ready" in windlass("logs").out)
+    stopped = windlass("stop", "--now")
+    assert "to exit: here has no faster stop" in stopped.err
+    assert "without a grace period" not in windlass("events").out
+    assert "without grace" not in windlass("why").out

@@ -214,9 +214,9 @@ class Run:
             return find_cost(self.id, engine.store, here())[0].cost
 
     def stop(self, *, now: bool = False) -> Self:
-        """Ask the run to end: SIGTERM, its grace period, SIGKILL; `now` leaves out the grace."""
+        """Ask the run to end: SIGTERM, its grace period, SIGKILL; `now` leaves out the grace, where the target can."""
         with self._opened() as engine:
-            engine.stop(self.id, now=now)
+            engine.stop(self.id, now=now and engine.can_kill(self.id))
         return self
 
     def resume(self, *, nodes: int | None = None, checkpoint: str | None = None) -> Self:

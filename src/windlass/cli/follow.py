@@ -258,10 +258,11 @@ class Follower:
     def _obey(self, choice: Choice) -> None:
         self._view.ask(QUESTION if choice is Choice.ASK else "")
         if choice in (Choice.STOP, Choice.KILL):
-            self._engine.stop(self._run_id, now=choice is Choice.KILL)
-            self._view.note(
-                "killing" if choice is Choice.KILL else "stopping; Ctrl-C again kills without a grace period"
-            )
+            can_kill = self._engine.can_kill(self._run_id)
+            is_killing = can_kill and choice is Choice.KILL
+            self._engine.stop(self._run_id, now=is_killing)
+            more = "; Ctrl-C again kills without a grace period" if can_kill else ""
+            self._view.note("killing" if is_killing else f"stopping{more}")
 
 
 def follow(

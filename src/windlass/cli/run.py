@@ -256,6 +256,8 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
     with runs.opened(run, on) as (engine, run_id):
         before = engine.status(run_id)
         is_over = before.phase in engine.final_phases
+        is_slow = now and not is_over and not engine.can_kill(run_id)
+        now = now and not is_slow
         grace = 0.0 if now or is_over else engine.grace_seconds(run_id)
         left: list[str] = []
         if is_over:
@@ -269,6 +271,8 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
         if not (is_over or no_wait):
             if form == "table":
                 patience = f"the ranks have {duration(grace)} to exit" if grace else "the ranks are killed"
+                if is_slow:
+                    patience += f": {before.target} has no faster stop"
                 if not before.attempts:
                     patience = "no rank has started"
                 click.echo(f"{run_id}: stopping; {patience}", err=True)

@@ -396,6 +396,10 @@ class Engine:
         """How long the ranks have to exit once they are asked to."""
         return float(self.plan_of(run_id)["policy"].get("grace_seconds", 0))
 
+    def can_kill(self, run_id: str) -> bool:
+        """Whether a stop without the grace period ends a run of this engine sooner than one with it."""
+        return True
+
     def left_running(self, run_id: str) -> list[str]:
         """What still runs of a run that has ended by its record. Raises EngineError."""
         return []

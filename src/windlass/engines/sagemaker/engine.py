@@ -11,6 +11,7 @@ from windlass.engines.base import Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
+from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
@@ -120,14 +121,18 @@ class SageMakerEngine(SupervisedEngine):
             raise UsageError(f"{run_id} has brought no {first} home", f"windlass status {run_id}")
         return copy(Path(folders[first], rest), local, told, Path(path).name)
 
+    def can_kill(self, run_id: str) -> bool:
+        """See `Engine`: SageMaker knows one stop; what can be cut short is that the model is brought home."""
+        return self.status(run_id).phase is Phase.UPLOADING
+
     def exec(
         self, run_id: str, node: int, rank: int | None, command: Sequence[str],
         stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
     ) -> int:  # fmt: skip
         """See `Engine`: refused."""
         raise UsageError(
-            "SageMaker lets no command into a container that runs",
-            f"windlass logs {run_id} -f shows what it prints; windlass why {run_id} what it is seen to do",
+            "exec is not supported: SageMaker lets no command into a container that runs",
+            f"windlass logs -f {run_id} shows the output",
         )
 
     def observe(self, run_id: str) -> Observations:

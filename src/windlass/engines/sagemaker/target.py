@@ -217,6 +217,10 @@ class AccountRuns(Engine):
         """See `Engine`: what SageMaker gives every job."""
         return 120.0
 
+    def can_kill(self, run_id: str) -> bool:
+        """See `Engine`."""
+        return False
+
     def stop(self, run_id: str, *, now: bool = False) -> None:
         """See `Engine`: its newest job; a supervisor on another machine then ends the run, as stopped from outside."""
         seen = self._seen(run_id)
