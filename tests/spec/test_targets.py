@@ -81,3 +81,17 @@ g: {kind: local, env: {MY_TOKEN: hunter2}}
 def test_a_kubernetes_target_needs_a_context() -> None:
     with pytest.raises(JobFileError, match="context: required field missing"):
         KubernetesTarget(name="lab")  # type: ignore[call-arg]
+
+
+AWS = "kind: sagemaker, region: us-east-1, role: r, storage: s3://bucket/windlass"
+
+
+@pytest.mark.parametrize("given", ["subnets: [subnet-1]", "security_groups: [sg-1]"])
+def test_a_vpc_takes_subnets_and_security_groups(given: str) -> None:
+    with pytest.raises(JobFileError, match="subnets and security_groups belong together"):
+        parse_targets(f"aws: {{{AWS}, {given}}}")
+
+
+def test_a_bound_of_bytes_is_written_as_sizes_are() -> None:
+    with pytest.raises(JobFileError, match=r"aws\.volume: must be at least 1GiB, found 10"):
+        parse_targets(f"aws: {{{AWS}, volume: 10}}")

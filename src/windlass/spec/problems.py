@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import get_args
+from typing import Final, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, ValidationError
@@ -143,7 +143,14 @@ def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str,
     if line["type"] not in _MESSAGES:
         return line["msg"][:1].lower() + line["msg"][1:], ""
     message, hint = _MESSAGES[line["type"]]
-    return message.format(**context, found=found(value)), hint(value)
+    bounds = {name: _bound(one) for name, one in context.items() if name in _BOUNDS}
+    return message.format(**{**context, **bounds}, found=found(value)), hint(value)
+
+
+def _bound(number: float) -> str:
+    """A bound as users write it: bytes in GiB, which no other field counts so many of."""
+    gib, rest = divmod(number, 1 << 30)
+    return f"{gib:g}GiB" if gib and not rest else f"{number:.15g}"
 
 
 def _no_hint(_: object) -> str:
@@ -180,8 +187,9 @@ _MESSAGES: Mapping[str, tuple[str, Callable[[object], str]]] = {
     **dict.fromkeys(("tuple_type", "list_type"), ("expected a list, found {found}", _no_hint)),
     "finite_number": ("expected a finite number, found {found}", _no_hint),
     "string_type": ("expected text, found {found}", _text_hint),
-    "greater_than_equal": ("must be at least {ge:g}, found {found}", _no_hint),
-    "greater_than": ("must be more than {gt:g}, found {found}", _no_hint),
-    "less_than_equal": ("must be at most {le:.15g}, found {found}", _no_hint),
+    "greater_than_equal": ("must be at least {ge}, found {found}", _no_hint),
+    "greater_than": ("must be more than {gt}, found {found}", _no_hint),
+    "less_than_equal": ("must be at most {le}, found {found}", _no_hint),
 }
 """Messages for errors of pydantic, by type, and what finds the hint."""
+_BOUNDS: Final = frozenset({"ge", "gt", "le"})

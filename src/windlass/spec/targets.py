@@ -139,7 +139,7 @@ class SageMakerTarget(Document):
     """Environment variables for every job here; the job's own win. Default: none."""
     subnets: Annotated[tuple[Line, ...], OnlyList] = ()
     """Subnets of a VPC that instances are connected to, with `security_groups`. Default: none."""
-    security_groups: Annotated[tuple[Line, ...], OnlyList] = ()
+    security_groups: Annotated[tuple[Line, ...], OnlyList] = Field(default=(), validate_default=True)
     """Security groups of the instances in the VPC. Default: none."""
     network_isolation: StrictBool = False
     """Whether containers reach nothing but each other. Default false."""
