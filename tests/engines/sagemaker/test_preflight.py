@@ -10,6 +10,7 @@ from tests.engines.sagemaker.planning import BUCKET, FIELDS, ROLE
 from tests.fakeaws.control_plane import ACCOUNT, REGION, ControlPlane
 from tests.servers.s3 import s3_server
 
+from windlass.cli.doctor import NAME_WIDTH
 from windlass.engines.checks import Check
 from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.preflight.account import Account
@@ -73,6 +74,7 @@ def test_an_account_in_which_all_is_well(plane: ControlPlane) -> None:
     assert {check.level for check in seen.values()} == {"ok"}, seen
     assert seen["login"].found == f"{LOGIN} in account {ACCOUNT}"
     assert seen["quota"].found == "4 × ml.g5.xlarge at once"
+    assert max(map(len, seen)) < NAME_WIDTH, "what is found begins in one column"
 
 
 def without(policy: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def test_each_statement_of_the_printed_policies_is_needed(plane: ControlPlane) -
     one = target(**FULL)
     grant(plane, one)
     assert not bad(one)
-    for arn, name in ((ROLE, "rights of the role"), (LOGIN, "rights of the login")):
+    for arn, name in ((ROLE, "rights of role"), (LOGIN, "rights of login")):
         whole = plane.account.policies[arn]
         for number, statement in enumerate(whole["Statement"]):
             plane.account.policies[arn] = without(whole, number)
@@ -124,7 +126,7 @@ def test_a_role_that_does_not_trust_sagemaker(plane: ControlPlane) -> None:
 def test_a_role_that_is_not_there(plane: ControlPlane) -> None:
     plane.account.roles.clear()
     assert bad(target())["role"] == "fail"
-    assert found(target())["rights of the role"].fix == "create the role first"
+    assert found(target())["rights of role"].fix == "create the role first"
 
 
 @pytest.mark.parametrize(
@@ -153,4 +155,4 @@ def test_quotas_of_nothing(plane: ControlPlane) -> None:
 
 def test_what_may_not_be_asked_is_not_known(plane: ControlPlane) -> None:
     plane.refuse("SimulatePrincipalPolicy", "AccessDenied", "not authorized", times=2, status=403)
-    assert bad(target()) == {"rights of the role": "warn", "rights of the login": "warn"}
+    assert bad(target()) == {"rights of role": "warn", "rights of login": "warn"}

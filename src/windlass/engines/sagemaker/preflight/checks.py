@@ -30,8 +30,8 @@ def checks(target: SageMakerTarget, account: Account) -> Iterator[Check]:
     yield Check("login", "ok", f"{login} in account {number}")
     looks: tuple[tuple[str, Callable[[], Result]], ...] = (
         ("role", lambda: _role(target, account)),
-        ("rights of the role", lambda: _rights_of_role(target, account, number)),
-        ("rights of the login", lambda: _rights_of_login(target, account, number, login)),
+        ("rights of role", lambda: _rights_of_role(target, account, number)),
+        ("rights of login", lambda: _rights_of_login(target, account, number, login)),
         ("storage", lambda: _bucket(target, account)),
         ("image", lambda: _image(target, account)),
         *((name, look) for name, look in _quotas(target, account)),
@@ -145,7 +145,7 @@ def _quotas(target: SageMakerTarget, account: Account) -> Iterator[tuple[str, Ca
     yield "quota", usual
     for name, use in (
         ("quota of spot", "spot training job usage"),
-        ("quota of warm pools", "training warm pool usage"),
+        ("quota of pools", "training warm pool usage"),
     ):
 
         def special(use: str = use) -> Result:
