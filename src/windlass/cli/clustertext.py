@@ -117,7 +117,7 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
     if found.drift:
         lines += ["changed in AWS by others (windlass cluster up puts it back):", *_changes(found.drift, paint)]
     elif found.summary.state == "incomplete":
-        lines.append("a command has not ended: windlass cluster up goes on; where the state was lost: --recover")
+        lines.append("not complete, by what is on this machine: windlass cluster up goes on, with --recover where the state was lost")
     else:
         lines.append("nothing was changed in AWS by others")
     if found.unreachable:

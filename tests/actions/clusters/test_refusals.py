@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from tests.infra.test_outputs import VALUES
 from windlass.actions.clusters.down import Look, require_exported, require_idle
 from windlass.actions.clusters.find import Named
 from windlass.actions.clusters.planning import require_kept
-from windlass.actions.clusters.up import CLUSTER, recovery_lines, require_known, require_programs
+from windlass.actions.clusters.up import CLUSTER, recover, recovery_lines, require_known, require_programs
 from windlass.errors import MissingPart, UsageError
 from windlass.infra.aws import Aws, NotThere
 from windlass.infra.folder import ClusterFolder
@@ -80,6 +81,22 @@ def test_a_cluster_that_the_state_lacks_is_not_made_a_second_time() -> None:
     assert "--recover" in (refused.value.hint or "")
     require_known(NAMED, (CLUSTER,), clusters("vision"))
     require_known(NAMED, (), clusters("vision-2"))
+
+
+class Asked(Exception):
+    """AWS is looked at."""
+
+
+@pytest.mark.parametrize("break_lock", [False, True])
+def test_a_lock_that_another_machine_left_is_released_where_that_is_asked_for(
+    tmp_path: Path, *, break_lock: bool
+) -> None:
+    def aws(_context: Context) -> Aws:
+        raise Asked
+
+    scene: Any = SimpleNamespace(folder=ClusterFolder.of(tmp_path, "vision"), aws=aws)
+    with pytest.raises(Asked) if break_lock else contextlib.nullcontext():
+        recover(scene, scene, Context({}, tmp_path), lambda _event: None, break_lock=break_lock, is_asked=False)
 
 
 def test_programs_that_operators_need_are_missed_before_anything_is_made(tmp_path: Path) -> None:

@@ -56,12 +56,13 @@ def recover(
     named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, break_lock: bool, is_asked: bool
 ) -> None:  # fmt: skip
     """Take up again what a killed command has left, so that nothing exists that Terraform does not know; else only
-    where it `is_asked` for, such as after the state was lost. Raises StateLocked, TerraformError, AwsError.
+    where it `is_asked` for, such as after the state was lost, or a lock is to be released, which a command on another
+    machine may have left. Raises StateLocked, TerraformError, AwsError.
     """
     from windlass.infra.recovery import needs_recovery
     from windlass.infra.recovery import recover as recover_state
 
-    if not (is_asked or needs_recovery(named.folder)):
+    if not (is_asked or break_lock or needs_recovery(named.folder)):
         return
     on_event(Stage("looking in AWS for what exists and Terraform does not know"))
     with contextlib.closing(named.aws(context)) as aws:
