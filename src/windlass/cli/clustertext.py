@@ -27,6 +27,7 @@ COLOURS: Final = {"create": "green", "update": "yellow", "replace": "red", "dele
 PRIVATE: Final = (
     "the API server is reached from the VPC alone; from here by network: {public_access: [YOUR ADDRESS/32]}"
 )
+INCOMPLETE: Final = "by what is on this machine, not complete: windlass cluster up goes on; after a lost state: --recover"
 SHOWN: Final = 12
 """Resources of a kind of change that are named one by one."""
 STATES: Final = {"up": "green", "incomplete": "yellow", "configured": None, "damaged": "red"}
@@ -117,7 +118,7 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
     if found.drift:
         lines += ["changed in AWS by others (windlass cluster up puts it back):", *_changes(found.drift, paint)]
     elif found.summary.state == "incomplete":
-        lines.append("not complete, by what is on this machine: windlass cluster up goes on, with --recover where the state was lost")
+        lines.append(INCOMPLETE)
     else:
         lines.append("nothing was changed in AWS by others")
     if found.unreachable:
