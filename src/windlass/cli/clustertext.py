@@ -27,7 +27,7 @@ COLOURS: Final = {"create": "green", "update": "yellow", "replace": "red", "dele
 PRIVATE: Final = (
     "the API server is reached from the VPC alone; from here by network: {public_access: [YOUR ADDRESS/32]}"
 )
-INCOMPLETE: Final = "by what is on this machine, not complete: windlass cluster up goes on; after a lost state: --recover"
+INCOMPLETE: Final = "not complete, as far as this machine knows: windlass cluster up; after a lost state: --recover"
 SHOWN: Final = 12
 """Resources of a kind of change that are named one by one."""
 STATES: Final = {"up": "green", "incomplete": "yellow", "configured": None, "damaged": "red"}

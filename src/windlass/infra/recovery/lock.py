@@ -23,7 +23,7 @@ def release(terraform: Terraform, error: StateLocked, *, is_forced: bool) -> Loc
     """
     lock = error.lock
     if not is_forced and (reason := why_kept(terraform, lock)):
-        hint = f"{reason}; if the holder is gone for good, run the command again with {FLAG}"
+        hint = f"{reason}; if the holder is gone for good: windlass cluster up, or down, with {FLAG}"
         raise StateLocked(lock, hint, diagnostics=error.diagnostics, log=error.log)
     terraform.force_unlock(lock.id)
     return lock

@@ -68,7 +68,7 @@ class StateLocked(TerraformError):
         message = (
             f"the state {lock.path} is locked by {lock.who} since {_without_fraction(lock.created)} ({lock.doing})"
         )
-        default = "wait for that command; if it is gone for good, release the lock with --break-lock"
+        default = "wait for that command; if it is gone for good: windlass cluster up, or down, with --break-lock"
         super().__init__(message, hint or default, **rest)  # type: ignore[arg-type]
         self.lock = lock
 
