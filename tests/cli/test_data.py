@@ -87,6 +87,8 @@ def test_verify_and_ls_show_the_set(windlass: Call, source: Path) -> None:
         (("~no-such-user/x", "to"), "~no-such-user/x: there is no such folder"),
         (("source", "source/deep"), "overlap"),
         (("s3://bucket/../x", "to"), "no . and no .."),
+        (("file://source", "to"), "file://source has no path from the root"),
+        (("file:///no-such-folder#1?2", "to"), "/no-such-folder#1?2: there is no such folder"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_with_2(

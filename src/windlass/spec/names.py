@@ -86,6 +86,13 @@ def _secret_name(text: str) -> str:
 def _location(text: str) -> str:
     if _URL_PASSWORD.match(text):
         raise refuse("holds a password inside the address", "take it out; give it to the target as a secret")
+    scheme, is_url, rest = text.partition("://")
+    if is_url and scheme != "file":
+        bucket, *parts = rest.split("/")
+        if not bucket:
+            raise refuse(f"is {text}, which names no bucket", f"write {scheme}://BUCKET/PREFIX")
+        if not {".", ".."}.isdisjoint(parts):
+            raise refuse(f"is {text}, and a prefix has no . and no ..")
     return text
 
 

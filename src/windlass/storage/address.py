@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from windlass.errors import UsageError
 from windlass.gs_az import KINDS
@@ -35,7 +34,9 @@ class Address:
                 raise UsageError("an address is missing", "name a folder, or s3://bucket/prefix")
             return cls("folder", "", os.path.realpath(folder / os.path.expanduser(text)))
         if scheme == "file":
-            return cls("folder", "", os.path.realpath(urlsplit(text).path))
+            if not rest.startswith("/"):
+                raise UsageError(f"{text} has no path from the root", "write file:///PATH")
+            return cls("folder", "", os.path.realpath(rest))
         if scheme not in STORES:
             known = "known are s3://, gs://, az:// and paths of folders"
             raise UsageError(f"{text}: {scheme}:// is no known kind of store", known)

@@ -109,12 +109,19 @@ def test_outputs_in_a_folder_are_written_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("to", "known", "code"),
-    [("ftp://host/runs", {}, "outputs-unknown"), ("gs://bucket/runs", {"has_data_extra": False}, "data-extra")],
-)
+    [("ftp://host/runs", {}, "outputs-unknown"), ("gs://bucket/runs", {"has_data_extra": False}, "data-extra"),
+     ("file://mnt/runs", {}, "outputs-unknown")],
+)  # fmt: skip
 def test_outputs_that_cannot_be_uploaded_block_the_plan(
     tmp_path: Path, to: str, known: dict[str, Any], code: str
 ) -> None:
     assert {note.code for note in plan_of(tmp_path, outputs=to, known=known).notes if note.blocks} == {code}
+
+
+@pytest.mark.parametrize("source", ["ftp://host/digits", "file://mnt/digits"])
+def test_data_that_cannot_be_staged_blocks_the_plan(tmp_path: Path, source: str) -> None:
+    made = plan_of(tmp_path, data=[{"name": "digits", "source": source}])
+    assert [note.code for note in made.notes if note.blocks] == ["data-unknown"]
 
 
 def test_checkpoints_in_a_store_have_a_prefix_for_each_run(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ NOT_HERE = {
 WITHOUT_EXTRA: Final = ("file", "s3")
 """Schemes of addresses that are read and written without the extra `data`."""
 KNOWN_STORES: Final = "known are s3://, gs://, az:// and file://, and paths of folders"
+FROM_ROOT: Final = "write file:///PATH"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 NOTICE_SECONDS = 5.0
 """Polling interval of the instance metadata, as AWS advises: a notice comes two minutes ahead."""
@@ -284,6 +285,8 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
             yield _blocker(
                 "data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store", KNOWN_STORES
             )
+        elif not _is_absolute(data.source):
+            yield _blocker("data-unknown", f"data {data.name}: {data.source} has no path from the root", FROM_ROOT)
         elif data.via != "copy":
             yield _blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
                            "leave it out: the set is copied to the cache of this machine; or: via: stream")  # fmt: skip
@@ -292,11 +295,18 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
                            INSTALL)  # fmt: skip
 
 
+def _is_absolute(address: str) -> bool:
+    """Whether it is no `file://` address, or one of a path from the root."""
+    return not address.startswith("file://") or address.startswith("file:///")
+
+
 def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """Places to which outputs cannot be uploaded from this machine."""
     scheme = job.outputs_scheme
     if scheme and scheme not in (*STORES, "file"):
         yield _blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
+    elif job.outputs and not _is_absolute(job.outputs):
+        yield _blocker("outputs-unknown", f"outputs: {job.outputs} has no path from the root", FROM_ROOT)
     elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
         yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
     elif facts.bad_outputs:
