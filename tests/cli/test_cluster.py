@@ -8,8 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pexpect
 import pytest
-from tests.cli.conftest import Call, loaded_by
+from tests.cli.conftest import WINDLASS, Call, loaded_by
 from tests.cli.test_json import hold
 from tests.infra.test_outputs import VALUES
 
@@ -60,6 +61,15 @@ def test_init_overwrites_only_by_force(windlass: Call) -> None:
     assert find(None, here()).cluster.region == "us-east-1"
 
 
+def test_init_does_not_ask_what_a_file_that_exists_has_answered(windlass: Call, environ: dict[str, str]) -> None:
+    Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
+    program, *words = [*WINDLASS, "cluster", "init"]
+    child = pexpect.spawn(program, words, env=dict(environ), encoding="utf-8", timeout=100)
+    child.expect(pexpect.EOF)
+    assert "exists already" in str(child.before)
+    assert "Name of the cluster" not in str(child.before)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -100,8 +110,15 @@ def test_a_name_that_is_no_cluster_lists_those_that_are(windlass: Call) -> None:
 
 def test_the_cluster_file_is_kept_with_the_cluster(windlass: Call, home: Path) -> None:
     Path("vision.yaml").write_text("name: vision\nregion: us-west-2\n")
+    (home / "clusters/vision").mkdir(parents=True)
+    for name in ("killed.json", "mine.tf"):
+        (home / "clusters/vision" / name).write_text("")
     done = windlass("cluster", "export", "vision.yaml", "-o", "json")
     hold("cluster-export", done.json)
+    names = {Path(one).name for one in done.json["files"]}
+    assert {"cluster.tf", "terraform.tfvars.json", "README.txt"} < names
+    assert not {"killed.json", "mine.tf"} & names, "it has not written these"
+    (home / "clusters/vision/killed.json").unlink()
     Path("vision.yaml").unlink()
     assert find("vision", here()).cluster.region == "us-west-2"
     variables = json.loads((home / "clusters/vision/terraform.tfvars.json").read_text())
@@ -180,6 +197,7 @@ def test_a_plan_names_few_resources_and_counts_many() -> None:
     assert "  replace aws_eks_cluster.main (replace_because_tainted)" in lines
     assert "AWS takes about 16 minutes for it" in lines
     assert any("reached from the VPC alone" in line for line in lines)
+    assert "no price is known for: 4 × p6-b300.48xlarge; windlass prices update --region us-west-2" in lines
     assert "idle: 266 USD a month" in lines  # what is unknown is a pool, which costs nothing while idle
     assert "pool a100 with all its nodes: 43.90 USD an hour" in lines
     assert "pool p6 with all its nodes: unknown" in lines

@@ -84,6 +84,7 @@ def init(
     from windlass.views.platform import WrittenCluster
 
     context = here()
+    path = other.draft_path(context, force=force)  # before the questions
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     default = region or context.environ.get("AWS_REGION") or context.environ.get("AWS_DEFAULT_REGION")
     answers = other.Answers(
@@ -94,7 +95,7 @@ def init(
         efs=_confirmed(efs, "A file system that all pods share (EFS)?", True, can_ask),
         public_access=ranges,
     )
-    path = other.write_draft(text := other.draft(answers), context, force=force)
+    path.write_text(text := other.draft(answers))
     print_data(
         WrittenCluster(str(path)),
         form,

@@ -43,7 +43,7 @@ def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
         lines += ["", f"AWS takes about {plan.minutes:.0f} minutes for it"]
     if plan.is_private:
         lines += ["", PRIVATE]
-    return [*lines, "", *price_lines(plan.price, paint), "", f"working folder: {plan.path}"]
+    return [*lines, "", *price_lines(plan.price, plan.region, paint), "", f"working folder: {plan.path}"]
 
 
 def _changes(changes: Sequence[ResourceChange], paint: Paint) -> list[str]:
@@ -60,7 +60,7 @@ def _changes(changes: Sequence[ResourceChange], paint: Paint) -> list[str]:
     return lines
 
 
-def price_lines(price: ClusterPrice, paint: Paint) -> list[str]:
+def price_lines(price: ClusterPrice, region: str, paint: Paint) -> list[str]:
     """The price of a cluster, row by row."""
     rows = [[visible(row.what), _month(row.usd_per_month, is_by_use=row.is_by_use)] for row in price.rows]
     lines = titled(("WHAT", "USD A MONTH"), rows, paint)
@@ -70,7 +70,8 @@ def price_lines(price: ClusterPrice, paint: Paint) -> list[str]:
         amount = "unknown" if pool.usd_per_hour is None else f"{pool.usd_per_hour:,.2f} USD an hour"
         lines.append(f"pool {pool.name} with all its nodes: {amount}")
     if price.unknown:
-        lines.append(f"no price is known for: {', '.join(map(visible, price.unknown))}; windlass prices update")
+        unknown = ", ".join(map(visible, price.unknown))
+        lines.append(f"no price is known for: {unknown}; windlass prices update --region {region}")
     if price.dates:
         between = price.dates[0] if price.dates[0] == price.dates[-1] else f"{price.dates[0]} to {price.dates[-1]}"
         lines.append(paint(f"list prices of {between}, without discounts and taxes", dim=True))

@@ -186,6 +186,10 @@ class ClusterFolder:
         self._remove_retired(wanted)
         self._write_changed(wanted)
 
+    def written(self) -> list[str]:
+        """Names of the files that the last `write` wrote, or found right; the manifest itself apart."""
+        return sorted((_read_json(self.path / MANIFEST) or {}).get("files", {}))
+
     def _remove_retired(self, wanted: Mapping[str, bytes]) -> None:
         """Files of an earlier Windlass go, if the user has not changed them since."""
         known = (_read_json(self.path / MANIFEST) or {}).get("files", {})

@@ -60,12 +60,11 @@ def pool_name(instance_type: str) -> str:
     return instance_type.replace(".", "-")[:20].rstrip("-")
 
 
-def write_draft(text: str, context: Context, *, force: bool) -> Path:
-    """Write a cluster file. Raises UsageError where one is there already, unless forced."""
+def draft_path(context: Context, *, force: bool) -> Path:
+    """Where `init` writes the cluster file. Raises UsageError where one is there already, unless forced."""
     path = context.cwd / FILE
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "--force overwrites it")
-    path.write_text(text)
     return path
 
 
@@ -86,8 +85,7 @@ def export_terraform(named: Named, context: Context) -> ExportedCluster:
     """Write the Terraform configuration of a cluster into its working folder, to be read or run by hand."""
     with named.folder.locked("cluster export"):
         write_folder(named, context)
-    names = sorted(path.name for path in named.folder.path.iterdir() if path.suffix in (".tf", ".json"))
-    return ExportedCluster(tuple(str(named.folder.path / name) for name in names), ())
+    return ExportedCluster(tuple(str(named.folder.path / name) for name in named.folder.written()), ())
 
 
 def summaries(context: Context) -> Sequence[ClusterSummary]:
