@@ -273,7 +273,7 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
                 patience = f"the ranks have {duration(grace)} to exit" if grace else "the ranks are killed"
                 if is_slow:
                     patience += f": {before.target} has no faster stop"
-                if not before.attempts:
+                if not before.attempts and engine.plan_of(run_id):  # without a record here, attempts are not known
                     patience = "no rank has started"
                 click.echo(f"{run_id}: stopping; {patience}", err=True)
             runs.wait_stopped(engine, run_id, grace)

@@ -91,7 +91,12 @@ def test_the_commands_of_another_machine(world: tuple[Harness, ControlPlane], ma
     shown = machine.windlass("status", run.id, "--on", "aws")
     assert "hosts       2 of 2 ready" in shown.stdout, shown.stderr
     assert f"windlass logs -f {run.id} --on aws" in shown.stdout
-    stopped = machine.windlass("stop", run.id, "--on", "aws")
+    refused = machine.windlass("exec", run.id, "--on", "aws", "--", "ls")
+    assert (refused.returncode, "exec is not supported" in refused.stderr) == (2, True), refused.stderr
+    refused = machine.windlass("cp", f"{run.id}:output", "x", "--on", "aws")
+    assert refused.stderr.startswith("error: cp is not supported for runs that another machine started\n"), refused
+    stopped = machine.windlass("stop", run.id, "--on", "aws", "--now")
+    assert "the ranks have 2m00s to exit: aws has no faster stop" in stopped.stderr
     assert f"{run.id}  stopped" in stopped.stdout, stopped.stderr
     assert run.wait().phase is Phase.FAILED
 

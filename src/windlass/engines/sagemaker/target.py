@@ -20,7 +20,7 @@ from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.description import has_containers, seconds_of
 from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, STOPPED, STOPPING, Description
-from windlass.errors import EngineError, NoSuchRun
+from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
 from windlass.runs.naming import choose
@@ -234,3 +234,8 @@ class AccountRuns(Engine):
     ) -> int:  # fmt: skip
         """See `Engine`: refused."""
         return SageMakerEngine(self.store).exec(run_id, node, rank, command, stdin, stdout, stderr)
+
+    @classmethod
+    def unsupported(cls, command: str) -> UsageError:
+        """The error of a command that needs the record of a run."""
+        return UsageError(f"{command} is not supported for runs that another machine started", "call it there")
