@@ -93,7 +93,8 @@ def test_a_field_that_ack_does_not_have_is_refused_by_the_schema() -> None:
 
 def test_what_nothing_but_a_supervisor_does_is_said() -> None:
     assert codes(request(planned(restarts=3), CODE.data, 0.0).notes) == {"written-restarts", "written-model"}
-    assert codes(request(planned(), CODE.data, 0.0).notes) == {"written-model"}
+    [note] = request(planned(), CODE.data, 0.0).notes
+    assert (note.code, "find the job with --on aws alone" in note.message) == ("written-model", True)
 
 
 def test_the_files_of_the_store_are_those_that_the_channels_of_the_request_name() -> None:

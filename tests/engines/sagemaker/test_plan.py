@@ -210,7 +210,7 @@ def test_a_type_that_is_newer_than_this_version_is_used_once_the_ranks_are_said(
 
 def test_instances_that_are_kept_are_said_to_be_paid_for() -> None:
     [note] = [one for one in planned(nodes=2, sagemaker={"warm_pool": "10min"}).notes if one.code == "warm-pool"]
-    assert "2 instances" in note.message
+    assert "2 instances are kept" in note.message
     assert "600 s" in note.message
 
 

@@ -121,7 +121,8 @@ def _notes(plan: Plan, body: Request) -> Iterator[Note]:
     name, output = body["TrainingJobName"], body["OutputDataConfig"]["S3OutputPath"]
     yield Note(
         "written-model",
-        "no run is recorded here, so nothing brings the model home, and windlass status and logs do not know the job",
+        "no run is recorded here: nothing brings the model home, and windlass ps, status, logs and stop find the job "
+        f"with --on {plan.target} alone",
         f"aws s3 cp {output}/{name}/output/model.tar.gz .",
     )
 

@@ -196,7 +196,8 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
         yield Note("image-unused", "image: has no meaning on this machine: ranks run under the interpreter of this "
                    "machine", "it is kept for other targets")  # fmt: skip
     if job.sagemaker.warm_pool is not None and isinstance(target, SageMakerTarget):
-        yield Note("warm-pool", f"warm_pool: {job.nodes.max} instances are kept for the next job, and paid for, up to "
+        kept = "1 instance is" if job.nodes.max == 1 else f"{job.nodes.max} instances are"
+        yield Note("warm-pool", f"warm_pool: {kept} kept for the next job, and paid for, up to "
                    f"{job.sagemaker.warm_pool:g} s after this one", "leave it out where none follows")  # fmt: skip
     for name in ("queue", "priority"):
         if getattr(job, name) is not None:
