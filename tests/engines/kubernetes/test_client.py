@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.api import chunked, client_of, not_found, reply, serving
 
-from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable
+from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable, kubectl
 from windlass.engines.kubernetes.pods import exec_stream
 from windlass.errors import EngineError, MissingPart
 
@@ -41,6 +42,26 @@ def test_only_the_api_servers_own_answer_means_that_an_object_is_absent(
         assert refused.value.is_absent("r-1", "Job") is is_absent
         with contextlib.nullcontext() if is_absent else pytest.raises(Refused):
             assert client.get_if_exists("batch/v1", "Job", "r-1") is None
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "command"),
+    [
+        ("/data/a b/kubeconfig", "kubectl --kubeconfig '/data/a b/kubeconfig' --context a"),
+        ("~/.kube/config", "kubectl --context a"),
+        ("/a:/b", "kubectl --context a"),
+    ],
+)
+def test_a_hint_names_the_kubeconfig_that_kubectl_would_not_read(kubeconfig: str, command: str) -> None:
+    assert kubectl("a", os.path.expanduser(kubeconfig)) == command
+
+
+def test_the_hint_of_a_server_that_does_not_answer_can_be_copied(tmp_path: Path) -> None:
+    with serving(lambda *_: b"") as api:
+        client = client_of(api, tmp_path)
+    with pytest.raises(Unreachable) as refused:
+        client.get("batch/v1", "Job", "r-1")
+    assert f"kubectl --kubeconfig {tmp_path}" in (refused.value.hint or "")
 
 
 def test_an_object_that_a_quota_refuses_is_not_taken_for_one_that_exists(tmp_path: Path) -> None:

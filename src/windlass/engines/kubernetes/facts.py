@@ -296,7 +296,7 @@ def dry_run(plan: Plan) -> list[Note]:
             return None
         except Refused as error:
             if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
-                fix = f"kubectl --context {client.context} create namespace {client.namespace}"
+                fix = f"{client.kubectl} create namespace {client.namespace}"
                 return Note(
                     "namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix, blocks=True
                 )

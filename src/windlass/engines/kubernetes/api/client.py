@@ -10,6 +10,8 @@ import copy
 import http.client
 import importlib.util
 import json
+import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -135,6 +137,13 @@ def require_websockets() -> None:
         raise MissingPart("websocket-client is needed", "pip install websocket-client")
 
 
+def kubectl(context: str, kubeconfig: str) -> str:
+    """The beginning of a command line of kubectl for a context; it reads several files only by `$KUBECONFIG`."""
+    is_usual = os.pathsep in kubeconfig or kubeconfig == os.path.expanduser("~/.kube/config")
+    file = "" if is_usual else f"--kubeconfig {shlex.quote(kubeconfig)} "
+    return f"kubectl {file}--context {context}"
+
+
 class Client:
     """One context and namespace. May be used by several threads."""
 
@@ -147,6 +156,8 @@ class Client:
         """
         self.context = context
         self.namespace = namespace
+        self.kubectl = kubectl(context, kubeconfig)
+        """With what it needs to reach this cluster, for hints."""
         self.health = Health()
         """What threads that use this client report; shared with those `within` another namespace."""
         self.ahead = 0.0
@@ -165,7 +176,7 @@ class Client:
 
     def _made_pool(self) -> Pool:
         login, context = self._login, self._login.context
-        hint = f"kubectl --context {self.context} get pods"
+        hint = f"{self.kubectl} get pods"
         try:
             server, proxy = Address.of(context.server), context.proxy()
             by = Address.of(proxy) if proxy else None
@@ -449,7 +460,7 @@ class Client:
     @contextlib.contextmanager
     def _transport(self) -> Iterator[None]:
         """The only place where errors of the network, of TLS and of HTTP are mapped to ours. Raises Unreachable."""
-        hint = f"is it the right cluster? kubectl --context {self.context} cluster-info"
+        hint = f"is it the right cluster? {self.kubectl} cluster-info"
         try:
             yield
         except (TimeoutError, DialError) as error:
@@ -460,7 +471,7 @@ class Client:
     def _foreign(self, wanted: str) -> Unreachable:
         """What was answered is not what an API server answers: a proxy's page, or half of an answer."""
         return _Broken(f"{self.server} answered something that is not {wanted} of Kubernetes",
-                       f"is a proxy in front of it? kubectl --context {self.context} get --raw /version")  # fmt: skip
+                       f"is a proxy in front of it? {self.kubectl} get --raw /version")  # fmt: skip
 
     def _headers(self) -> dict[str, str]:
         """Who we are; a login that has run out is renewed first. Raises NotLoggedIn."""
@@ -468,7 +479,7 @@ class Client:
             return self._login.headers()
         except LoginError as error:
             raise NotLoggedIn(f"context {self.context} cannot be logged in to: {error}",
-                              f"kubectl --context {self.context} get pods") from error  # fmt: skip
+                              f"{self.kubectl} get pods") from error  # fmt: skip
 
 
 def _ahead(date: str, now: float) -> float:
@@ -498,9 +509,9 @@ def _json_of(data: bytes) -> dict[str, Any]:
 def _refused(status: int, answer: Json, client: Client) -> Refused:
     """The API server's own sentence, and what to try."""
     hints = {
-        401: f"the login has run out or was never valid: kubectl --context {client.context} get pods",
+        401: f"the login has run out or was never valid: {client.kubectl} get pods",
         403: f"ask for the right: windlass check --on TARGET lists what is needed in namespace {client.namespace}",
-        404: f"see: kubectl --context {client.context} -n {client.namespace} get all",
+        404: f"see: {client.kubectl} -n {client.namespace} get all",
     }
     message = str(answer.get("message") or f"HTTP {status}")
     details = found if isinstance(found := answer.get("details"), dict) else None

@@ -47,7 +47,7 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
         name = "api" if isinstance(error, Unreachable) else "login"
         return [Check(name, "fail", error.message, error.hint)]
     if isinstance(error, Refused) and error.status == 401:
-        fix = f"log in again, as for kubectl: kubectl --context {seen.context} get pods"
+        fix = f"log in again, as for kubectl: {seen.kubectl} get pods"
         return [
             Check("api", "ok", seen.server),
             Check("login", "fail", "the cluster does not know this login: it has run out, or was never valid", fix),
@@ -89,7 +89,7 @@ def _absent(seen: Survey) -> Check | None:
     """That the namespace is not there, where that may be known."""
     error = seen.error("namespace")
     if isinstance(error, Refused) and error.status == 404:
-        fix = f"kubectl --context {seen.context} create namespace {seen.namespace}; or set namespace: in targets.yaml"
+        fix = f"{seen.kubectl} create namespace {seen.namespace}; or set namespace: in targets.yaml"
         return Check("namespace", "fail", f"there is no namespace {seen.namespace}", fix)
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from windlass.engines.kubernetes import layout, manifests
@@ -35,6 +35,8 @@ class Survey:
     """By name: `version`, `user`, `groups`, `namespace`, `account` of supervisors, `quotas`, `classes`, `nodes`,
     `pods`, `queues`, `pools`, `autoscaler`, `rights`."""
     latency_seconds: float = 0.0
+    kubectl: str = "kubectl"
+    """With what it needs to reach the cluster, for fixes."""
 
     def get(self, name: str) -> Json | None:
         """An answer; None where there was none."""
@@ -70,14 +72,14 @@ def survey(client: Client) -> Survey:
     with ThreadPoolExecutor(16) as pool:
         asked = {name: pool.submit(_answer, question) for name, question in _questions(client).items()}
         answers = {name: future.result() for name, future in asked.items()}
-    found = Survey(client.server, client.context, client.namespace, answers)
+    found = Survey(client.server, client.context, client.namespace, answers, kubectl=client.kubectl)
     if isinstance(answers["version"], EngineError):
         return found
     with ThreadPoolExecutor(8) as pool:
         more = {name: pool.submit(_answer, question) for name, question in _more(client, found).items()}
         latency = pool.submit(_latency, client)
         answers |= {name: future.result() for name, future in more.items()}
-        return Survey(client.server, client.context, client.namespace, answers, latency.result())
+        return replace(found, answers=answers, latency_seconds=latency.result())
 
 
 def _questions(client: Client) -> dict[str, Callable[[], Json]]:
