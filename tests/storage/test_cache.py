@@ -93,8 +93,13 @@ def test_a_run_reads_the_same_set_in_all_its_attempts(home: Path, source: Addres
 def test_what_a_script_has_changed_is_fetched_again(home: Path, source: Address, tmp_path: Path) -> None:
     staged = stage(home, source, tmp_path / "link")
     (staged.folder / "a" / "1.bin").write_bytes(b"ONE")
+    (staged.folder / "a" / "more").symlink_to("nothing")
     again = stage(home, source, tmp_path / "link")
-    assert (again.digest, again.num_moved, contents(tmp_path / "link")) == (staged.digest, 7, SET)
+    assert (again.digest, again.num_moved, contents(tmp_path / "link")) == (staged.digest, 3, SET)
+    (again.folder / "empty").unlink()
+    assert stage(home, source, tmp_path / "link").num_moved == 0
+    assert contents(tmp_path / "link") == SET
+    assert not (tmp_path / "link" / "a" / "more").is_symlink()
 
 
 def test_equal_sources_share_a_set(home: Path, source: Address, tmp_path: Path) -> None:

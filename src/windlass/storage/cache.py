@@ -115,7 +115,7 @@ class DataCache:
         self._make_room(sum(one.size for one in entries))
         files = self._staging(source) / FILES
         if known is not None and not (files / manifests.IN_FOLDER).exists():
-            link_tree(known.folder, files)
+            link_tree(known, files)
         self._refuse_lack_of_space(source, self._sets.lacking_bytes(known, entries) - _fetched_bytes(files))
         target = Address("folder", "", str(files))
         with journal_for(source, target, self._root) as journal:

@@ -60,20 +60,17 @@ class SetFolder:
         return sorted((one for one in found if one is not None), key=lambda one: one.used_at)
 
     def of(self, source: Address) -> CachedSet | None:
-        """The set that a source had when it was last read, if it is still there as it was."""
+        """The set that a source had when it was last read, if it is still there; scripts may have changed files."""
         try:
             found = json.loads(self._note(str(source)).read_bytes())
-            return self.sound(self._folder(found["digest"]) / FILES)
+            return _set(self._folder(found["digest"]), {})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def sound(self, files: Path) -> CachedSet | None:
         """The set of these files, or of a link to them, if each is the one that was written."""
-        files = files.resolve()
-        found, place = _manifest(files.parent), Folder(Address("folder", "", str(files)))
-        if found is None or any(place.version_of(one.name) != one.version for one in found.files.values()):
-            return None
-        return _set(files.parent, {})
+        found = _set(files.resolve().parent, {})
+        return found if found is not None and len(list(_unchanged(found))) == found.num_files else None
 
     def names(self, one: CachedSet | None) -> Iterable[str]:
         """The names of the files of a set, in order."""
@@ -81,7 +78,7 @@ class SetFolder:
         return () if found is None else found.files
 
     def has_just(self, one: CachedSet, entries: Iterable[Entry]) -> bool:
-        """Whether a set is just what its source lists."""
+        """Whether a set is just what its source lists, and as it was written."""
         return _sources_of(one) == {entry.name: (entry.size, entry.version) for entry in entries}
 
     def lacking_bytes(self, one: CachedSet | None, entries: Iterable[Entry]) -> int:
@@ -169,12 +166,18 @@ def key_of(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:20]
 
 
-def link_tree(files: Path, to: Path) -> None:
-    """A copy of a set that takes no space, with its manifest: a file that is fetched anew replaces its link."""
+def link_tree(one: CachedSet, to: Path) -> None:
+    """A copy of what is unchanged of a set that takes no space, with its manifest: a file that is fetched anew
+    replaces its link.
+    """
     with said(str(to)):
         shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(files, to, copy_function=os.link)
-        write_whole(to / manifests.IN_FOLDER, (files.parent / MANIFEST).read_bytes())
+        to.mkdir(parents=True)
+        for file in _unchanged(one):
+            path = to / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.link(one.folder / file.name, path)
+        write_whole(to / manifests.IN_FOLDER, (one.folder.parent / MANIFEST).read_bytes())
 
 
 def remove_others(files: Path, wanted: Mapping[str, File]) -> None:
@@ -210,9 +213,15 @@ def _set(folder: Path, sources: dict[str, list[str]]) -> CachedSet | None:
 
 
 def _sources_of(one: CachedSet) -> dict[str, tuple[int, str]]:
-    """Size and version at the source of each file of a set, by name."""
-    found = _manifest(one.folder.parent)
-    return {} if found is None else {file.name: (file.size, file.source) for file in found.files.values()}
+    """Size and version at the source of each unchanged file of a set, by name."""
+    return {file.name: (file.size, file.source) for file in _unchanged(one)}
+
+
+def _unchanged(one: CachedSet) -> Iterator[File]:
+    """The files of a set that are as they were written."""
+    found, place = _manifest(one.folder.parent), Folder(Address("folder", "", str(one.folder)))
+    if found is not None:
+        yield from (file for file in found.files.values() if place.version_of(file.name) == file.version)
 
 
 def _manifest(folder: Path) -> Manifest | None:
