@@ -45,3 +45,14 @@ def test_a_stop_without_grace_is_said_to_be_none_where_the_target_has_none(windl
     assert "to exit: here has no faster stop" in stopped.err
     assert "without a grace period" not in windlass("events").out
     assert "without grace" not in windlass("why").out
+
+
+def test_a_run_that_can_be_resumed_is_not_removed_with_its_checkpoints(windlass: Call, home: Path) -> None:
+    Path("save.sh").write_text('echo 7 > "$WINDLASS_CHECKPOINT_DIR/step-7"; exit 1\n')
+    assert windlass("run", "--on", "here", "-q", "--", "bash", "save.sh").code == 100
+    [saved] = home.glob("sagemaker-storage/runs/*/checkpoints/step-7")
+    refused = windlass("rm", saved.parent.parent.name)
+    assert (refused.code, "can be resumed; with it would go what it has saved in" in refused.err) == (2, True)
+    assert saved.exists()
+    assert windlass("rm", "--force", saved.parent.parent.name).code == 0
+    assert not saved.exists()

@@ -246,6 +246,16 @@ def test_a_stop_lets_ranks_save(harness: Harness, plane: ControlPlane) -> None:
     assert why(run).code == "stopped"
 
 
+def test_what_a_run_has_saved_in_the_store_keeps_it_from_being_removed(
+    harness: Harness, plane: ControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "save.py").write_text("import os, sys\nopen(sys.argv[1], 'w').close()\nsys.exit(int(sys.argv[2]))\n")
+    for folder, code, kept in (("checkpoints", "1", True), ("checkpoints", "0", False), ("model", "1", False)):
+        run = harness.start("save.py", f"/opt/ml/{folder}/step-7", code, base=tmp_path)
+        run.wait()
+        assert bool(harness.engine.only_copy(run.id)) is kept, run.text()
+
+
 def test_spot_instances_that_are_taken_back(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("interrupted_once", "spot", sagemaker={"spot": True}).until_ready()
     plane.twin.interrupt(layout.job_name(run.id, 1))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from windlass.engines.base import Report
+from windlass.engines.base import RESUMABLE, Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
@@ -103,6 +103,17 @@ class SageMakerEngine(SupervisedEngine):
         if "CheckpointConfig" not in body:
             return super().checkpoint_dir(run_id)
         return str(body["CheckpointConfig"]["S3Uri"]).removeprefix("file://")
+
+    def only_copy(self, run_id: str) -> str:
+        """See `Engine`: the checkpoints in the folder that the run has in the store."""
+        from windlass.engines.sagemaker import objects  # a list of runs needs none
+
+        folder, status = self.checkpoint_dir(run_id), self.status(run_id)
+        [model] = Plan.from_json(self.store.plan(run_id)).requests("model")
+        own = str(model["source"]).removeprefix("file://").removesuffix("output")
+        if status.phase not in RESUMABLE or not folder.startswith(own) or not objects.has_any(folder, self.store.home):
+            return ""
+        return f"what it has saved in {folder}"
 
     def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
         """See `Engine`: of the model, which was brought home, and of checkpoints on this machine; of hosts nothing can

@@ -35,6 +35,18 @@ def is_there(address: str, name: str, size: int, home: Path) -> bool:
         return any(isinstance(one, s3.Object) and (one.key, one.size) == (found.key(name), size) for one in listed)
 
 
+def has_any(address: str, home: Path) -> bool:
+    """Whether anything is below an address. Raises EngineError."""
+    found = Address.parse(address, home)
+    with _said(f"{address} cannot be read"):
+        if found.is_folder:
+            return Path(found.path).is_dir() and any(Path(found.path).iterdir())
+        from windlass.s3 import objects as s3
+        from windlass.s3.bucket import Bucket
+
+        return any(isinstance(one, s3.Object) for one in s3.listed(Bucket(found.bucket), f"{found.path}/"))
+
+
 def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
     """Write small files below an address, by the standard library. Raises EngineError."""
     found = Address.parse(address, home)
