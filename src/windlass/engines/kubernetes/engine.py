@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines import copying
-from windlass.engines.base import Manifests, Report, ResultsPlace, RunState
+from windlass.engines.base import RESUMABLE, Manifests, Report, ResultsPlace, RunState
 from windlass.engines.kubernetes import layout, notes
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
@@ -281,10 +281,13 @@ class KubernetesEngine(SupervisedEngine):
     def _files(self, run_id: str) -> Iterator[RunPods]:
         from windlass.engines.kubernetes.pods.exec_copy import RunPods
 
-        plan = Plan.from_json(self.store.plan(run_id))
-        [place] = plan.requests("cluster")
-        with contextlib.closing(Client(place["context"], place["namespace"], place["kubeconfig"])) as client:
-            yield RunPods(client, plan, self.store.status(run_id))
+        with self._client_of(run_id) as client:
+            yield RunPods(client, Plan.from_json(self.store.plan(run_id)), self.store.status(run_id))
+
+    def _client_of(self, run_id: str) -> contextlib.closing[Client]:
+        """Of the cluster and the namespace of a run."""
+        [place] = Plan.from_json(self.store.plan(run_id)).requests("cluster")
+        return contextlib.closing(Client(place["context"], place["namespace"], place["kubeconfig"]))
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
@@ -294,6 +297,16 @@ class KubernetesEngine(SupervisedEngine):
         if status.supervisor == CLUSTER:
             self._in_cluster.read_logs(run_id)
         return observe(self.store, status)
+
+    def only_copy(self, run_id: str) -> str:
+        """See `Engine`: the claim that the run owns."""
+        from windlass.engines.kubernetes.workloads import shutdown
+
+        if self.store.status(run_id).phase not in RESUMABLE or self.results(run_id).kind != "claim":
+            return ""
+        with self._client_of(run_id) as client:
+            claim = shutdown.claim_of(client, run_id)
+        return shutdown.lost_with(claim)
 
     def left_running(self, run_id: str) -> list[str]:
         """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""

@@ -256,8 +256,7 @@ class ClusterRuns(Engine):
         with self._connected() as client:
             if discovery.one(client, run_id).phase is Phase.SUCCEEDED:
                 return ""
-            claim = shutdown.claim_of(client, run_id)
-        return f"claim {claim}, and what was saved in it" if claim is not None else ""
+            return shutdown.lost_with(shutdown.claim_of(client, run_id))
 
     def delete(self, run_id: str) -> None:
         """See `Engine`: all its objects, except a claim with `keep: true`. Raises EngineError."""

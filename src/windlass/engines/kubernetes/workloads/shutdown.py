@@ -101,6 +101,11 @@ def claim_of(client: Client, run_id: str) -> str | None:
     return None
 
 
+def lost_with(claim: str | None) -> str:
+    """What goes when a claim is deleted with its run; empty for none."""
+    return f"claim {claim}, and what was saved in it" if claim is not None else ""
+
+
 def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, Any]]:
     try:
         return list(client.find(api, kind, layout.of_attempts(run_id))["items"])
