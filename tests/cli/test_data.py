@@ -102,6 +102,23 @@ def test_what_cannot_be_asked_is_refused_with_2(
     assert not Path("to").exists()
 
 
+def test_a_set_in_the_cache_is_listed_and_removed_also_where_it_is_not_whole(windlass: Call, source: Path) -> None:
+    staged = windlass("data", "stage", "source", "-o", "json").json
+    hold("data-stage", staged)
+    assert (staged["files"], staged["sources"]) == (2, [str(source.absolute())])
+    folder = Path(staged["folder"]).parent
+    [lock] = (folder.parent.parent / "staging").glob("*.lock")
+    assert windlass("data", "ls").out.splitlines()[1].split()[:2] == [staged["digest"][:16], "2"]
+    assert windlass("data", "rm", "source").out == f"removed {staged['digest']}: 2 files, 2.9 KiB\n"
+    windlass("data", "stage", "source")
+    folder.rename(lock.with_suffix(""))  # as a kill before the set is whole leaves it
+    hold("data-ls", listed := windlass("data", "ls", "-o", "json").json)
+    assert [(one["digest"], one["files"]) for one in listed["sets"]] == [("", 2)]
+    assert windlass("data", "ls").out.splitlines()[1].startswith("in part")
+    assert windlass("data", "rm", "source").out.startswith("removed what was fetched of source: 2 files, ")
+    assert windlass("data", "ls").out == "cache: 0 sets, 0 B\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from windlass.runs.data import unfinished_readers
 from windlass.runs.store import Store
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
-from windlass.storage.cache import DataCache
+from windlass.storage.cache import DataCache, staging_lock
 
 SET = {"a/1.bin": b"one", "a/2.bin": b"two!", "empty": b""}
 
@@ -167,6 +168,38 @@ def test_a_set_is_removed_by_its_source_or_its_digest_unless_a_run_reads_it(
     assert cache.sets() == []
     with pytest.raises(UsageError, match="no set is in the cache"):
         cache.remove(str(source))
+
+
+def begin(home: Path, source: Address) -> Path:
+    """Stage a set and kill that before it is whole; gives the lock of a process that stages this source."""
+    staged = stage(home, source)
+    lock = staging_lock(home / "data", source)
+    staged.folder.parent.rename(lock.with_suffix(""))
+    return lock
+
+
+def test_what_was_fetched_of_a_set_is_listed_and_removed(home: Path, source: Address) -> None:
+    lock, cache = begin(home, source), cache_of(home)
+    assert [(one.digest, one.num_files, one.sources) for one in cache.sets()] == [("", 3, (str(source),))]
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="is being fetched"):
+            cache.remove(str(source))
+    assert cache.remove(str(source)).digest == ""
+    assert cache.sets() == []
+    assert not lock.with_suffix("").exists()
+
+
+def test_what_was_fetched_of_a_set_is_removed_for_another(home: Path, tmp_path: Path) -> None:
+    begun, other = (fill(tmp_path / f"source-{number}", {"x": b"%05d" % number}) for number in range(2))
+    lock = begin(home, begun)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        stage(home, other, bound=10)
+    assert lock.with_suffix("").exists()
+    cache_of(home).remove(str(other))
+    stage(home, other, bound=10)
+    assert not lock.with_suffix("").exists()
 
 
 # -- a volume that pods share -----------------------------------------------------------------------------------------

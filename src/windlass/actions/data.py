@@ -98,9 +98,10 @@ def list_files(address: str, context: Context) -> DataList:
 
 def stage(source: str, context: Context, progress: Progress | None = None) -> StagedData:
     """Fetch a set into the cache of this machine. Raises UsageError, StorageError, MissingPart."""
-    began = time.monotonic()
-    staged, moved = _wait(_cache(context).stage(Address.parse(source, context.cwd), progress=progress))
-    return view_of(StagedData, _cached(staged), fetched_bytes=moved, seconds=round(time.monotonic() - began, 3))
+    began, address = time.monotonic(), Address.parse(source, context.cwd)
+    staged, moved = _wait(_cache(context).stage(address, progress=progress))
+    seconds = round(time.monotonic() - began, 3)
+    return view_of(StagedData, _cached(staged), sources=(str(address),), fetched_bytes=moved, seconds=seconds)
 
 
 def list_cache(context: Context) -> DataCacheList:

@@ -184,7 +184,8 @@ def rm(which: str, on: str | None, claim: str | None, form: str) -> int:
 
     _require_target(on, claim)
     gone = actions.remove(which, here()) if on is None else actions.remove_staged(which, on, claim, here())
-    print_data(gone, form, lambda paint: [f"removed {gone.digest}: {count(gone.files, 'file')}, {size(gone.bytes)}"])
+    what = gone.digest or f"what was fetched of {which}"
+    print_data(gone, form, lambda paint: [f"removed {what}: {count(gone.files, 'file')}, {size(gone.bytes)}"])
     return 0
 
 

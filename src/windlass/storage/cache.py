@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -20,6 +20,7 @@ from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
 from windlass.storage.folder import Folder
+from windlass.storage.names import is_own
 from windlass.storage.note import cuts
 from windlass.storage.opening import journal_for, open_place
 from windlass.storage.place import Entry, Place
@@ -63,7 +64,9 @@ class DataCache:
         if link is not None and (found := self._sets.sound(link)) is not None:
             return found, 0
         self._make_root()
-        with self._locked(staging_lock(self._root, source)):
+        with self._locked(lock := staging_lock(self._root, source)):
+            with said(str(lock)):
+                lock.write_text(str(source))
             place = open_place(source, self._root)
             known = self._sets.of(source)
             names = cuts(list(self._sets.names(known)))
@@ -83,40 +86,46 @@ class DataCache:
                 known = self._sets.of(source)
 
     def sets(self) -> list[CachedSet]:
-        """All sets, the least recently used first."""
-        return self._sets.all()
+        """All sets, the least recently used first; one that is not whole yet has no digest."""
+        return sorted([*self._sets.all(), *self._begun()], key=lambda one: one.used_at)
 
     def remove(self, which: str, readers: Readers | None = None) -> CachedSet:
-        """Remove the set of a source, or of a digest that begins so, unless one of the `readers` reads it.
+        """Remove the set of a source, or of a digest that begins so, unless one of the `readers` reads it; and what
+        was fetched of one that is not whole.
 
-        Of a volume they must be given. Raises UsageError, StorageError.
+        Of a volume the readers must be given. Raises UsageError, StorageError.
         """
         readers = readers or self._readers
         assert readers is not None
         with self._locked(self._root / "lock"):
             digest = which if which.startswith("set:") else f"set:{which}"
             found = [one for one in self.sets() if which in one.sources or one.digest.startswith(digest)]
-            if len(found) != 1:
+            whole, begun = [one for one in found if one.digest], [one for one in found if not one.digest]
+            if not found or len(whole) > 1:
                 what = f"{len(found)} sets are" if found else "no set is"
                 raise UsageError(f"{what} in the cache of {which}", "see: windlass data ls")
-            [one] = found
-            if runs := readers().get(one.folder.resolve()):
-                after = "their end" if self._readers else "`windlass rm` of them"
-                raise UsageError(
-                    f"{one.digest} is read by {', '.join(sorted(runs))}", f"it can be removed after {after}"
-                )
-            self._sets.remove(one.folder.parent)
-            return one
+            for one in whole:
+                if runs := readers().get(one.folder.resolve()):
+                    after = "their end" if self._readers else "`windlass rm` of them"
+                    raise UsageError(
+                        f"{one.digest} is read by {', '.join(sorted(runs))}", f"it can be removed after {after}"
+                    )
+            for one in begun:
+                if not self._discard(one) and not whole:
+                    raise UsageError(f"{which} is being fetched", "stop the run or the command that fetches it")
+            for one in whole:
+                self._sets.remove(one.folder.parent)
+            return (whole or begun)[0]
 
     async def _fetch(
         self, source: Address, place: Place, entries: Sequence[Entry], known: CachedSet | None, progress: Progress
     ) -> Copied:  # fmt: skip
         """Fetch what is not in the set that the source had before, into the folder of its staging."""
-        self._make_room(sum(one.size for one in entries))
         files = self._staging(source) / FILES
+        self._make_room(sum(one.size for one in entries), files)
         if known is not None and not (files / manifests.IN_FOLDER).exists():
             link_tree(known, files)
-        self._refuse_lack_of_space(source, self._sets.lacking_bytes(known, entries) - _fetched_bytes(files))
+        self._refuse_lack_of_space(source, self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes)
         target = Address("folder", "", str(files))
         with journal_for(source, target, self._root) as journal:
             done = await Copy(place, Folder(target), journal, progress).run()
@@ -138,20 +147,44 @@ class DataCache:
     def _staging(self, source: Address) -> Path:
         return staging_lock(self._root, source).with_suffix("")
 
+    def _begun(self) -> Iterator[CachedSet]:
+        """What was fetched of sets that are not whole."""
+        for lock in (self._root / "staging").glob("*.lock"):
+            files = lock.with_suffix("") / FILES
+            if files.exists():
+                with said(str(lock)):
+                    yield _fetched(files, lock.read_text())
+
+    def _discard(self, begun: CachedSet) -> bool:
+        """Remove what was fetched of a set, unless a process fetches it now."""
+        folder = begun.folder.parent
+        path = folder.with_suffix(".lock")
+        with said(str(path)), path.open("r+b") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            shutil.rmtree(folder)
+        return True
+
     # -- the space ----------------------------------------------------------------------------------------------------
 
-    def _make_room(self, num_bytes: int) -> None:
-        """Remove sets that no unfinished run reads until so many bytes more are within the bound."""
+    def _make_room(self, num_bytes: int, files: Path) -> None:
+        """Remove sets that no unfinished run reads, and no process fetches, until so many bytes in `files` are within
+        the bound.
+        """
         with self._locked(self._root / "lock"):
             self._sets.finish_removals()
             if self._readers is None:
                 return
-            sets, read = self.sets(), self._readers()
+            sets, read = [one for one in self.sets() if one.folder != files], self._readers()
             total, bound = sum(one.num_bytes for one in sets) + num_bytes, self._bound(self._root)
             for one in sets:
                 if total <= bound:
                     break
-                if one.folder.resolve() not in read:
+                if not one.digest:
+                    total -= one.num_bytes if self._discard(one) else 0
+                elif one.folder.resolve() not in read:
                     self._sets.remove(one.folder.parent)
                     total -= one.num_bytes
 
@@ -185,11 +218,15 @@ def staging_lock(root: Path, source: Address) -> Path:
     return root / "staging" / f"{key_of(str(source))}.lock"
 
 
-def _fetched_bytes(files: Path) -> int:
-    """Space that files take which an earlier process has fetched or reserved: those of a set have a second link."""
-    found = 0
+def _fetched(files: Path, source: str = "") -> CachedSet:
+    """What an earlier process has fetched of a set, or reserved for it: files of a set have a second link."""
+    num_files = num_bytes = 0
+    used_at = 0.0
     for below, _, names in os.walk(files):
         for name in names:
-            about = os.lstat(Path(below, name))
-            found += about.st_blocks * 512 if about.st_nlink == 1 else 0
-    return found
+            with suppress(FileNotFoundError):  # a process may fetch it now
+                about = os.lstat(Path(below, name))
+                if about.st_nlink == 1:
+                    num_files += not is_own(os.path.relpath(Path(below, name), files))
+                    num_bytes, used_at = num_bytes + about.st_blocks * 512, max(used_at, about.st_mtime)
+    return CachedSet("", files, num_files, num_bytes, used_at, (source,) if source else ())

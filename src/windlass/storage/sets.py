@@ -36,6 +36,7 @@ class CachedSet:
     """A set that is in the cache."""
 
     digest: str
+    """Empty for one that is not whole."""
     folder: Path
     """That of its files."""
     num_files: int

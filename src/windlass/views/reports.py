@@ -612,6 +612,7 @@ class CachedData:
     """A set in the cache of this machine."""
 
     digest: str
+    """Empty for one of which only a part was fetched."""
     folder: str
     """Where its files are; after `data stage --on`, the claim that has them."""
     files: int
