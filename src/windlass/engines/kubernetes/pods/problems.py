@@ -1,4 +1,5 @@
-"""Reports the stage and the problems of the pods of one attempt, as node events; each once.
+"""Reports the stage and the problems of the pods of one attempt, as node events; each once, and again where a pod goes
+back to wait, for the record has then forgotten what it waits for.
 
 Most of it is in the status of the pods. Why pods are not created, only events on their owner object report: these are
 read as long as a pod is missing or waits.
@@ -38,6 +39,8 @@ LOOK_SECONDS: Final = 4.0
 """Between two reads of events."""
 MOST: Final = 200
 """Problems of one attempt that go into the record; those of a thousand pods are mostly the same."""
+OBJECTS: Final = "objects"
+ENDS: Final = "ends"
 MAX_EVENTS: Final = "1000"
 UNSCHEDULABLE: Final = "Unschedulable"
 """Reason of a pod that fits on no node now."""
@@ -66,8 +69,12 @@ class PodProblems:
         self._queue = queue
         self._provisioning = ProvisioningWatch(client)
         self._changed = changed
-        self._reported: set[str] = set()
-        self._num_warned = 0
+        self._stages: set[str] = set()
+        """The stages that were reported."""
+        self._told: dict[str, set[str]] = {}
+        """The problems that were reported: of the pod at a place and of other objects, since a pod waits; of ends."""
+        self._problems: set[tuple[str, str]] = set()
+        """All that were ever reported."""
         self._states: dict[int, tuple[str, float]] = {}
         """The state of the pod at each place, and since when."""
         self.ours: set[int] = set()
@@ -93,10 +100,14 @@ class PodProblems:
         is_waiting = state in STAGES
         if not is_waiting or now - since >= PATIENCE_SECONDS:
             stage = STAGES.get(state, Phase.STARTING)
-            if self._is_new(f"{place} {stage} {since if is_waiting else ''}"):
+            if (reached := f"{place} {stage} {since if is_waiting else ''}") not in self._stages:
+                self._stages.add(reached)
+                if is_waiting:
+                    self._told.pop(str(place), None)
+                    self._told.pop(OBJECTS, None)
                 yield StageReached(since, stage.value)
             if is_problem(pod) and not (pod.reason == "Deleted" and self._is_expected(place)):
-                yield from self._warned(pod, now, place if pod.state in ("ended", "gone") else None)
+                yield from self._warned(pod, now, str(place) if pod.state in ("ended", "gone") else OBJECTS)
 
     def _is_expected(self, place: int) -> bool:
         """Whether a pod is deleted by us, by a queue, or because another failed: its owner then deletes the rest."""
@@ -128,19 +139,20 @@ class PodProblems:
     def of_objects(self) -> Iterator[NodeEvent]:
         """What is new of the other objects, and of nodes that are provisioned."""
         now = time.time()
-        for report in (*self._objects, *self._provisioning.reports, *self._pods.ends):
-            yield from self._warned(report, now)
+        # A pod that a queue holds back waits for the queue alone.
+        of_objects = () if self._queue.holds else self._objects
+        for report in (*of_objects, *self._provisioning.reports):
+            yield from self._warned(report, now, OBJECTS)
+        for report in self._pods.ends:
+            yield from self._warned(report, now, ENDS)
         yield from self._provisioning.news()
 
-    def _warned(self, seen: PodStatus | ObjectReport, now: float, place: int | None = None) -> Iterator[NodeEvent]:
-        if self._num_warned < MOST and self._is_new(f"{place} {key(seen)}"):
-            self._num_warned += 1
+    def _warned(self, seen: PodStatus | ObjectReport, now: float, of: str) -> Iterator[NodeEvent]:
+        told, problem = self._told.setdefault(of, set()), key(seen)
+        if problem not in told and ((of, problem) in self._problems or len(self._problems) < MOST):
+            told.add(problem)
+            self._problems.add((of, problem))
             yield NodeWarning.from_json({"at": now, **warning(seen)})
-
-    def _is_new(self, what: str) -> bool:
-        is_new = what not in self._reported
-        self._reported.add(what)
-        return is_new
 
     # -- events -------------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,11 @@ class QueueWatch:
         self._seen = kueue.read(self._client, self._client.get(*self._owner))
         self.is_open = self._seen is not None and self._seen.state in WAITS
 
+    @property
+    def holds(self) -> bool:
+        """Whether the queue holds the attempt back, as was last reported."""
+        return self._reported is not None and self._reported[0] in WAITS
+
     def news(self) -> Iterator[Reported]:
         """What is new."""
         seen = self._pods.taken_back or self._seen

@@ -1,0 +1,100 @@
+"""What the record has of pods that wait: each reason once, and again where a pod goes back to wait."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from tests.engines.kubernetes.test_provisioning import claim, event
+
+from windlass.engines.kubernetes.api import background
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.observations import ObjectReport
+from windlass.engines.kubernetes.pods import problems
+from windlass.engines.kubernetes.pods.problems import LOOK_SECONDS, PodProblems
+from windlass.runs.node_events import StageReached
+from windlass.worker.protocol import NodeWarning
+
+Object = dict[str, Any]
+NAME = "r-1-0-x"
+NO_NODE = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+NO_CAPACITY = "no capacity is left of p4d.24xlarge"
+QUOTA = ObjectReport("Job", "r-1", "FailedCreate", "exceeded quota: gpus")
+POD: Object = {
+    "metadata": {"name": NAME, "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                               "message": NO_NODE}]},
+}  # fmt: skip
+
+
+class Waiting:
+    """An attempt of one pod, which waits for a node, under a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_767_225_700.0
+        monkeypatch.setattr(background, "start", lambda *_args: None)
+        monkeypatch.setattr(problems, "time", types.SimpleNamespace(time=lambda: self.now))
+        self.pods = types.SimpleNamespace(pod=lambda _place: POD, ends=[], taken_back=None)
+        self.queue = types.SimpleNamespace(holds=False)
+        client = cast("Client", types.SimpleNamespace(health=None))
+        self.problems = PodProblems(
+            client, "r", 1, cast("Any", self.pods), (), 1, cast("Any", self.queue), lambda: None
+        )
+
+    def nominated(self, name: str, *claims: Object, failed: bool = False) -> None:
+        """Karpenter makes a NodeClaim for the pod, which is there, or has failed."""
+        answers = {"claims": claims, "of claims": [
+            event("InsufficientCapacityError", NO_CAPACITY, name, "NodeClaim", at=9)
+        ] if failed else []}  # fmt: skip
+        nomination = event("Nominated", f"Pod should schedule on: nodeclaim/{name}", NAME)
+        self.problems._provisioning.take([POD], [nomination], answers, self.now)
+
+    def told(self) -> list[str]:
+        """What is new by the next look: stages, and messages of warnings."""
+        found: list[str] = []
+        for _ in range(2):  # a state counts after a second
+            events = (*self.problems.of_pod(0, 0), *self.problems.of_objects())
+            found += [one.stage if isinstance(one, StageReached) else one.message
+                      for one in events if isinstance(one, (StageReached, NodeWarning))]  # fmt: skip
+            self.now += LOOK_SECONDS / 2
+        return found
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    return Waiting(monkeypatch)
+
+
+def count(words: str, told: Sequence[str]) -> int:
+    return sum(words in one for one in told)
+
+
+def test_a_reason_to_wait_is_recorded_once(waiting: Waiting) -> None:
+    told = waiting.told() + waiting.told()
+    assert told[0] == "queued"
+    assert (len(told), count(NO_NODE, told)) == (2, 1)
+
+
+def test_a_pod_that_goes_back_to_wait_has_its_reason_in_the_record_again(waiting: Waiting) -> None:
+    waiting.told()
+    waiting.nominated("gpus-1", claim("gpus-1"))
+    assert waiting.told()[0] == "provisioning"
+    waiting.nominated("gpus-1", failed=True)
+    told = waiting.told()
+    assert NO_CAPACITY in told[told.index("queued") :][-1]
+    waiting.nominated("gpus-2", claim("gpus-2"))
+    assert waiting.told()[0] == "provisioning"
+    waiting.nominated("gpus-2", failed=True)
+    told = waiting.told()
+    assert NO_CAPACITY in told[told.index("queued") :][-1]
+    assert waiting.told() == []
+
+
+def test_what_keeps_objects_from_being_created_is_no_reason_while_a_queue_holds_the_attempt(waiting: Waiting) -> None:
+    waiting.problems._objects = [QUOTA]
+    waiting.queue.holds = True
+    assert count(QUOTA.message, waiting.told()) == 0
+    waiting.queue.holds = False
+    assert count(QUOTA.message, waiting.told()) == 1
