@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from windlass.errors import StorageError
+from windlass.storage.address import Address
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import File
+from windlass.storage.opening import journal_for
 
 DIGEST = "sha256:" + "0" * 64
 ONE, TWO, THREE = (File(name, 1, DIGEST, "s", "v") for name in ("one", "two", "three"))
@@ -67,3 +70,13 @@ def test_hostile_lines_are_left_out(path: Path) -> None:
     path.write_text('{"name":"../x","size":1,"digest":"' + DIGEST + '"}\n[]\n7\n\0\n{"settled":true}\n')
     with Journal(path, "1") as journal:
         assert journal.files == {}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_copy_that_fails_before_its_first_file_leaves_nothing(tmp_path: Path, is_there: bool) -> None:
+    source, to = (Address("folder", "", str(tmp_path / name)) for name in ("source", "to"))
+    if is_there:
+        Path(to.path).mkdir()
+    with pytest.raises(StorageError), journal_for(source, to, tmp_path / "home"):
+        raise StorageError("there is no such bucket")
+    assert list(tmp_path.rglob("*")) == [Path(to.path)] * is_there

@@ -39,6 +39,8 @@ class Journal:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
         self._file.close()
+        if self._num_lines == 0:
+            self.clear()
 
     def add(self, one: File) -> None:
         """A file was written. Raises StorageError."""

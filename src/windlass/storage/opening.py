@@ -38,12 +38,20 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     """
     _refuse_overlap(source, destination)
     folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
+    was_there = folder.parent.exists()
     # What is beside the files of a folder is as open to others as they are: the umask says it.
     with locked(folder, str(destination), waits=waits, mode=0o777 if destination.is_folder else 0o700):
-        with Journal(folder / "journal.jsonl") as journal:
-            yield journal
-        if destination.is_folder:
-            _remove_finished(folder)
+        is_done = False
+        try:
+            with Journal(folder / "journal.jsonl") as journal:
+                yield journal
+            is_done = True
+        finally:
+            if destination.is_folder:
+                _remove_finished(folder)
+                if not (is_done or was_there):
+                    with suppress(OSError):  # it has files
+                        folder.parent.rmdir()
 
 
 def note_of(source: Address, destination: Address, home: Path) -> Noted:
