@@ -14,11 +14,12 @@ from tests.engines.sagemaker.planning import FIELDS, ROLE, plan_emulated
 from tests.fakeaws.control_plane import ACCOUNT, ControlPlane
 from tests.helpers.machine import Machine
 
-from windlass.engines.sagemaker import layout
+from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.target import AccountRuns, runs
-from windlass.errors import NoSuchRun, UsageError
+from windlass.errors import EngineError, NoSuchRun, UsageError
+from windlass.plan.plan import Plan
 from windlass.runs.context import here
 from windlass.runs.logs import RunLogs
 from windlass.runs.phase import Phase
@@ -127,4 +128,8 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
             other.write_note(run_id, "x")
         engine.stop(run_id)
         assert engine.wait(run_id, 120).phase is Phase.STOPPED
-    assert run.wait().phase.is_terminal
+        assert run.wait().phase.is_terminal
+        [model] = Plan.from_json(harness.store.plan(run_id)).requests("model")
+        objects.remove(model["source"].removesuffix("/output"), harness.home)  # as rm does
+        with pytest.raises(EngineError, match=f"the files of {run_id} were removed"), other.logs(run_id):
+            pass

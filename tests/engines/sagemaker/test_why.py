@@ -111,6 +111,14 @@ def test_a_killed_container_is_most_often_out_of_memory() -> None:
     assert (found.code, found.evidence) == ("host-killed", (reason,))
 
 
+def test_an_image_without_the_interpreter_is_said_to_be() -> None:
+    description = {"TrainingJobStatus": "Failed", "FailureReason": "AlgorithmError: , exit code: 127"}
+    found = verdict(description, {"summary": "AlgorithmError: , exit code: 127", "node_lost": 0})
+    assert (found.code, "no program python3" in found.summary) == ("interpreter-missing", True)
+    ended = {"summary": "exit code 127", "node_lost": 0, "rank": 0, "exit_code": 127}
+    assert verdict(description, ended).code != "interpreter-missing"
+
+
 @pytest.mark.parametrize(("region", "words"), [("us-east-1", " --region us-east-1"), ("", "")])
 def test_a_secret_that_cannot_be_read_is_looked_for_by_a_command(region: str, words: str) -> None:
     reason = "AlgorithmError: secret tokens: there is none of that name, exit code: 1"

@@ -83,6 +83,10 @@ SecondaryStatusTransition).
 """
 
 
+NOT_RUN: Final = ("126", "127")
+"""Exit codes of a container whose program cannot be run, or is not there."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSeen:
     """The training job of the newest attempt, as the service last described it."""
@@ -167,6 +171,12 @@ def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     elif found[1]:
         yield Verdict("host-failed", f"a host of the training job could not start: {found[1]}", None, (reason,),
                       f"read its log: windlass logs {case.status.id}", 101)  # fmt: skip
+    elif found[2] in NOT_RUN and case.cause.get("rank") is None:
+        program = job.request["AlgorithmSpecification"]["ContainerEntrypoint"][0]
+        yield Verdict(
+            "interpreter-missing", f"the image has no program {program} to start a host with", None, (reason,),
+            "set python: to the interpreter's path in the image, or use an image that has Python", 104,
+        )  # fmt: skip
 
 
 def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:

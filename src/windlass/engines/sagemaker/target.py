@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import SageMakerTarget
 
 POLL_SECONDS: Final = 2.0
+LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
 ENDS: Final = {COMPLETED: Phase.SUCCEEDED, FAILED: Phase.FAILED, STOPPED: Phase.STOPPED, STOPPING: Phase.STOPPING}
 PHASES: Final = {
     "Pending": Phase.QUEUED, "Starting": Phase.PROVISIONING, "LaunchingMLInstances": Phase.PROVISIONING,
@@ -199,6 +200,12 @@ class AccountRuns(Engine):
         address = str(channels[layout.OWN]["DataSource"]["S3DataSource"]["S3Uri"])
         try:
             number, specs = unpack(objects.get(address, layout.NODES, self._context.home))
+        except EngineError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            raise EngineError(f"the files of {run_id} were removed from {address}",
+                              f"CloudWatch has the log: aws logs tail {LOG_GROUP} "
+                              f"--log-stream-name-prefix {run_id}") from error  # fmt: skip
         except ValueError as error:
             raise EngineError(f"{address}{layout.NODES} cannot be read: {error}", objects.HINT) from error
         with tempfile.TemporaryDirectory(prefix="windlass-logs-") as name, self._service() as service:
