@@ -90,6 +90,10 @@ def test_words_of_a_container_are_read_as_those_of_others() -> None:
     [
         ({"AlgorithmSpecification": {"TrainingImage": "xgboost"}}, "starts the image's own program"),
         ({"InputDataConfig": [{"ChannelName": "windlass"}]}, "was made by Windlass"),
+        (
+            {"InputDataConfig": [{"ChannelName": "windlass"}], "Environment": {"WINDLASS_RUN": "digits-7f3k2"}},
+            "windlass rerun digits-7f3k2",
+        ),
     ],
 )
 def test_a_job_whose_start_is_not_said_is_refused(changed: dict[str, Any], message: str) -> None:

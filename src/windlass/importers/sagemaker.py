@@ -33,8 +33,10 @@ def sagemaker(found: Documents, draft: Draft) -> None:
     view = found.job.view
     channels = {str(one.at("ChannelName").value): one for one in view.at("InputDataConfig").each()}
     if OURS[0] in channels:
+        run = str(view.at("Environment").at("WINDLASS_RUN").value or "RUN")
         raise view.refused(
-            "was made by Windlass, and the job file is with its run", "windlass show RUN; see the record"
+            "was made by Windlass, and its job is in the record of the run",
+            f"windlass rerun {run} runs it again; windlass cp {run}:code FOLDER has its code",
         )
     for name in hints("sagemaker"):
         view.at(name).leave(*hints("sagemaker")[name])
