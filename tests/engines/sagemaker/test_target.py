@@ -47,6 +47,14 @@ def test_a_run_is_its_newest_job_and_began_with_its_first() -> None:
     assert (status.name, status.user, status.target, status.ended_at) == ("digits", "ada", "aws", None)
 
 
+def test_what_is_not_supported_for_runs_of_others_and_what_is_not_at_all() -> None:
+    said = {name: AccountRuns.unsupported(name).message for name in ("why", "data ls --on")}
+    assert said == {
+        "why": "why is not supported for runs that another machine started",
+        "data ls --on": "data ls --on is not supported by engine sagemaker",
+    }
+
+
 def test_jobs_of_others_are_left_out() -> None:
     untagged = {**job("c-1", "c", 1), "Tags": [{"Key": "team", "Value": "vision"}]}
     assert runs([untagged, job("another", "a", 1)]) == []

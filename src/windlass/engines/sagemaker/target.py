@@ -42,6 +42,8 @@ PHASES: Final = {
     "Restarting": Phase.RESTARTING, "Uploading": Phase.UPLOADING,
 }  # fmt: skip
 """By secondary status, of jobs that go on; `training` where containers run: their logs are not read."""
+OF_RECORD: Final = ("artifacts", "checkpoints", "cost", "cp", "events", "resume", "rm", "why")
+"""Commands that need the record of a run."""
 LIMITS: Final = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
 
 
@@ -244,5 +246,7 @@ class AccountRuns(Engine):
 
     @classmethod
     def unsupported(cls, command: str) -> UsageError:
-        """The error of a command that needs the record of a run."""
+        """See `Engine`; of a command that needs the record of a run, where it can be called."""
+        if command not in OF_RECORD:
+            return super().unsupported(command)
         return UsageError(f"{command} is not supported for runs that another machine started", "call it there")
