@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import WINDLASS, Call
+from tests.engines.local.test_staging import held
 from tests.helpers.until import until
 
 from windlass.runs.phase import Phase
@@ -152,6 +153,19 @@ def test_a_stopped_run_ends_with_103(windlass: Call, environ: Mapping[str, str],
     assert "stopped after" in stopped.out
     assert "30s to exit" in stopped.err
     assert ": stopping" in rest
+
+
+def test_a_stop_in_the_upload_names_no_ranks_and_a_resume_has_none_to_start(windlass: Call) -> None:
+    write_job(f"command: [sh, -c, 'until [ -e go ]; do sleep 0.01; done']\noutputs: file://{Path.cwd()}/store\n")
+    run = windlass("run", "--detach", "-o", "json").json["id"]
+    with held(Path("store", run, ".windlass", "lock")):
+        Path("go").touch()
+        until(lambda: windlass("status", run, "-o", "json").json["phase"] == "uploading")
+        stopped = windlass("stop", "--now", run)
+    assert "stopping; the upload of its outputs is ended" in stopped.err
+    assert re.search(f"windlass resume {run} +store its outputs, start no rank", stopped.out)
+    assert f"windlass resume {run} stores its outputs, and starts no rank" in " ".join(windlass("why", run).out.split())
+    assert windlass("resume", run).code == 0
 
 
 def test_json_is_the_last_status_and_nothing_else(windlass: Call) -> None:

@@ -251,6 +251,7 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
       windlass stop --now
     """
     from windlass.actions import runs
+    from windlass.runs.phase import Phase
 
     options.require_named(run, on)
     with runs.opened(run, on) as (engine, run_id):
@@ -275,6 +276,8 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
                     patience += f": {before.target} has no faster stop"
                 if not before.attempts and engine.plan_of(run_id):  # without a record here, attempts are not known
                     patience = "no rank has started"
+                if before.phase is Phase.UPLOADING:
+                    patience = "the upload of its outputs is ended" if now else "its outputs are uploaded first"
                 click.echo(f"{run_id}: stopping; {patience}", err=True)
             runs.wait_stopped(engine, run_id, grace)
         note = "it had ended already:" if is_over else ""

@@ -493,7 +493,9 @@ def _next_lines(run: Run, paint: Paint) -> list[str]:
         pairs.append((f"windlass rm {run.id}", "remove the record of this machine"))
     is_resumable = run.phase.is_terminal and run.phase is not Phase.SUCCEEDED and not is_removed
     saves = saved is not None or run.checkpoint_find is not None
-    if is_resumable and (run.phase is not Phase.FAILED or saves or not run.attempts):
+    if run.outputs_left:
+        pairs.append((f"windlass resume {run.id}", "store its outputs, start no rank"))
+    elif is_resumable and (run.phase is not Phase.FAILED or saves or not run.attempts):
         step = None if saved is None or saved.refused else saved.step
         gives = "start again" if step is None else f"continue from step {step:,}"
         if saved is None and run.checkpoint_find is not None and run.checkpoint_missing is None:

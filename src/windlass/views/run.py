@@ -114,6 +114,8 @@ class Run(RunSummary):
     """Where its outputs were uploaded; null where they were not."""
     collected: events.OutputsCollected | None
     """Its outputs that were collected from the pods of a cluster; null where none were."""
+    outputs_left: bool
+    """Whether its ranks have succeeded, so that `resume` only stores its outputs."""
     disk_full: bool
     """Whether the disk under the record is full: the ends of runs are recorded, all else once there is space."""
 
@@ -174,6 +176,7 @@ def run_of(
         data_differences=data_differences,
         outputs=None if status.outputs is None else events.OutputsUploaded.from_json(status.outputs),
         collected=None if status.collected is None else events.OutputsCollected.from_json(status.collected),
+        outputs_left=status.phase.is_terminal and status.ending is not None,
         disk_full=disk_full,
     )  # fmt: skip
 

@@ -27,6 +27,8 @@ def resumed(case: Observations) -> str:
     saved = case.status.last_checkpoint
     is_usable = saved is not None and not saved.refused and saved.step is not None
     gives = f"continues from step {saved.step:,}" if saved is not None and is_usable else "starts it again"
+    if case.status.ending is not None:
+        gives = "stores its outputs, and starts no rank"
     return f"windlass resume {case.status.id} {gives}"
 
 
