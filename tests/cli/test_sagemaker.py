@@ -25,6 +25,11 @@ def test_hosts_on_this_machine_need_no_rights(windlass: Call) -> None:
     assert refused.err == "error: check --role is not supported by engine sagemaker-local\n"
 
 
+def test_runs_on_this_machine_are_listed_without_a_target(windlass: Call) -> None:
+    refused = windlass("ps", "--on", "here")
+    assert (refused.code, "windlass ps lists the runs of this machine" in refused.err) == (2, True)
+
+
 def test_without_credentials_the_error_is_that_alone(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

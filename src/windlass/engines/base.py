@@ -447,7 +447,7 @@ class Engine:
 
         Raises UsageError, EngineError.
         """
-        raise self.unsupported("ps --on")
+        raise UsageError(self.unsupported("ps --on").message, "windlass ps lists the runs of this machine")
 
     def watch(self, run_id: str = "") -> AbstractContextManager[Watch]:
         """The runs of the target, or one of them, kept up to date. Raises as `list`."""
