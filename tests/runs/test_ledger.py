@@ -293,6 +293,15 @@ def test_an_attempt_of_which_nothing_tells_where_it_went_on_is_not_said_to_have_
     assert fold_ledger(events, BORN + 30).seconds == {Spent.STARTING: 3, Spent.TRAINING: 26, Spent.RESTARTING: 1}
 
 
+def test_a_checkpoint_is_where_an_attempt_went_on_also_if_none_before_has_trained() -> None:
+    restored = (14, "checkpoint", {"action": "restored", "step": 31, "name": "step-31"})
+    events = told([(0, "attempt", attempt()), *end(5, "stopped"), (10, "resume", {"reason": "asked"}),
+                   (11, "attempt", attempt(2)), (12, "phase", {"phase": "training"}), restored,
+                   *first_step(15, 32, 1)])  # fmt: skip
+    ledger = fold_ledger(events, BORN + 20)
+    assert (ledger.start, ledger.steps_redone) == (Start(Origin.CHECKPOINT, 31), 0)
+
+
 def test_steps_that_begin_at_0_in_each_epoch_are_no_restart() -> None:
     """Neither within an attempt nor at the next one, which goes on in the epoch of the one before."""
     bar: Story = [(at, "progress", {"epoch": epoch, "step": step})

@@ -102,7 +102,7 @@ class Tally:
         for attempt in self.attempts:
             attempt.highest_before = highest
             attempt.start = Start(Origin.BEGINNING, 0)
-            if has_trained:
+            if has_trained or attempt.reports.restored is not None:
                 attempt.start = start_of(attempt.reports, self.attempts[0].reports, highest, epoch, counts=counts)
             has_trained = has_trained or attempt.trained_at is not None
             highest = max(highest, attempt.saved, attempt.reached if counts else 0)
