@@ -294,6 +294,7 @@ def test_programs_see_warnings_alone() -> None:
     shown.show(ResourceDone("aws_kms_key.main", "aws_kms_key", "create", 9.0, "k"))
     shown.show(Diagnostic("warning", "deprecated", file="a.tf", line=3))
     shown.show(Diagnostic("error", "is in the exception"))
+    shown.show(Diagnostic("warning", "Applied changes may be incomplete", "The plan was created with -target"))
     shown.show(Note("\x1b[32mstopping\x1b[0m\n now"))
     shown.show(SimpleNamespace())
     assert shown.text.splitlines() == ["  warning deprecated (a.tf:3)", "  stopping now"]

@@ -15,6 +15,8 @@ from windlass.cli.style import can_draw
 
 QUIET_SECONDS: Final = 30.0
 """After which a resource that is under way is named again, where no line can be drawn over."""
+OF_TARGETS: Final = frozenset({"Resource targeting is in effect", "Applied changes may be incomplete"})
+"""Warnings of plans with targets, which Windlass makes on the way to a whole one."""
 WORDS: Final = {"create": "made", "update": "changed", "delete": "removed", "read": "read", "import": "imported"}
 
 
@@ -107,7 +109,7 @@ class Progress:
         self._line(f"  {self._paint('failed', 'red')} {event.address}", is_important=True)
 
     def _Diagnostic(self, event: Any) -> None:  # noqa: N802
-        if not event.is_error:  # errors are in the exception that follows
+        if not event.is_error and event.summary not in OF_TARGETS:  # errors are in the exception that follows
             where = f" ({event.where})" if event.where else ""
             self._line(f"  {self._paint('warning', 'yellow')} {visible(event.summary)}{where}", is_important=True)
 

@@ -55,6 +55,9 @@ def main(words: list[str]) -> int:
             return apply()
         case ["state", "pull"]:
             pass
+        case ["force-unlock", *_]:
+            print("\033[31mFailed to unlock state: LocalState not locked\033[0m\n", file=sys.stderr)
+            return 1
         case _:
             print(f"Error: unknown {words}", file=sys.stderr)
             return 1

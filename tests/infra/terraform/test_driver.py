@@ -172,6 +172,13 @@ def test_a_plan_that_was_changed_or_deleted_is_refused(scene: Scene) -> None:
     assert not needs_recovery(scene.folder)
 
 
+def test_an_error_that_terraform_prints_without_its_heading_is_named(scene: Scene) -> None:
+    with pytest.raises(TerraformError) as failed:
+        scene.terraform().force_unlock("b3a0ba6e")
+    assert failed.value.message == "terraform force-unlock failed: Failed to unlock state: LocalState not locked"
+    assert "wait for it, or end it" in failed.value.hint
+
+
 def test_terraform_has_a_session_of_its_own(scene: Scene) -> None:
     with scene.applying(scene.terraform().plan()):
         assert os.getsid(scene.record().pid) == scene.record().pid != os.getsid(0)

@@ -27,7 +27,7 @@ from windlass.infra.terraform.events import (
 )
 from windlass.infra.terraform.interrupts import StopRequests
 from windlass.infra.terraform.logs import redact, secrets_of
-from windlass.infra.terraform.plaintext import text_diagnostics
+from windlass.infra.terraform.plaintext import COLOR, text_diagnostics
 
 LAST_LETTERS: Final = 400
 
@@ -177,6 +177,7 @@ class _Watch:
         if not self._is_json:
             for one in text_diagnostics("\n".join(self._text)):
                 self._emit(one)
+            self.seen.last_line = COLOR.sub("", next((line for line in reversed(self._text) if line.strip()), ""))
         return code
 
     def _read(self, *, is_over: bool = False) -> None:

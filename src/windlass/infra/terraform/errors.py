@@ -93,6 +93,7 @@ def lock_of(diagnostics: Sequence[Diagnostic]) -> LockInfo | None:
 LOGIN: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
 ALLOW: Final = "allow the action to the identity that runs Windlass; `windlass cluster policy` prints what it needs"
 _RULES: Final = (
+    (r"LocalState not locked", "the lock is held by a terraform that runs on this machine: wait for it, or end it"),
     (
         r"Unsupported state file format",
         "restore the state, or have it made again from AWS: windlass cluster up --recover",
@@ -111,7 +112,7 @@ _RULES: Final = (
     ),
     (
         r"LimitExceeded|QuotaExceeded|ServiceQuota|VcpuLimit|TooManyBuckets|MaxSpotInstanceCount|[Qq]uota",
-        "ask for a higher quota (windlass doctor --request), or free what is not used",
+        "ask for a higher quota (windlass doctor --on CLUSTER --request), or free what is not used",
     ),
     (
         r"InsufficientInstanceCapacity|InsufficientCapacity|UnsupportedAvailabilityZone"
