@@ -84,3 +84,12 @@ def test_a_checkpoint_that_cannot_be_read_has_a_code_of_its_own(reason: str) -> 
     assert verdict.code == "checkpoint-unreadable"
     assert verdict.summary.startswith(f"the script could not read {path}: {path}/manifest.json: {reason}")
     assert "windlass resume" in verdict.fix
+    assert "file system is mounted" in verdict.fix
+
+
+def test_a_store_that_cannot_be_read_is_no_file_system() -> None:
+    error = unreadable("s3://nowhere/ck", [Problem(Fault.UNREADABLE, "s3://nowhere/: there is no bucket nowhere")])
+    verdict = failed(f"{TRACE}{type(error).__module__}.{type(error).__qualname__}: {error}\n").verdict
+    assert verdict.code == "checkpoint-unreadable"
+    assert verdict.summary.startswith("the script could not read s3://nowhere/ck: s3://nowhere/: there is no bucket")
+    assert verdict.fix.startswith("check the address, the credentials and the network; ")

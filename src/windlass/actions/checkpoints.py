@@ -71,10 +71,11 @@ def look(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
     try:
         found = tuple(files.list_checkpoints(folder))
         others = 0 if is_address(folder) else sum(not entry.name.startswith(".") for entry in os.scandir(folder))
-    except FileNotFoundError:
-        return Checkpoints(status, folder, (), 0)
     except OSError as error:
-        raise WindlassError(f"{folder} cannot be read ({error.strerror or error})", "check its permissions") from error
+        if isinstance(error, FileNotFoundError) and not is_address(folder):
+            return Checkpoints(status, folder, (), 0)
+        hint = "check its name and the credentials" if is_address(folder) else "check its permissions"
+        raise WindlassError(f"{folder} cannot be read ({error.strerror or error})", hint) from error
     return Checkpoints(status, folder, found, max(0, others - len(found)))
 
 

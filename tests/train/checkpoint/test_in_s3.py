@@ -13,6 +13,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +25,8 @@ from tests.servers.s3 import S3Server, s3_server
 from tests.train.checkpoint.saved import build, flip, make
 from torch import nn
 
+from windlass.actions.checkpoints import look
+from windlass.errors import WindlassError
 from windlass.train.checkpoint import Checkpoint, files
 from windlass.train.checkpoint.faults import UnreadableCheckpoint
 
@@ -153,6 +157,9 @@ def test_a_bucket_that_is_not_there_is_named(bucket: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0")
     with pytest.raises((UnreadableCheckpoint, FileNotFoundError), match="there is no bucket nowhere"):
         restored("s3://nowhere/saved")
+    engine: Any = SimpleNamespace(status=lambda _: None, checkpoint_dir=lambda _: "s3://nowhere/saved", is_remote=False)
+    with pytest.raises(WindlassError, match="there is no bucket nowhere"):
+        look(engine, "r-1")
 
 
 def test_keys_that_are_wrong_are_named(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,10 @@ KNOWN: Final = (
      r"Compressed file ended before|unexpected end of data|cannot identify image file|image file is truncated",
      Advice("file-corrupt", "{who} read a file that is damaged or cut short",
            "fetch or write that file again; write checkpoints under another name and rename them when whole")),
+    (r"UnreadableCheckpoint: (\w+://\S+) cannot be read, also after retries \((.*?)\)\. No",
+     Advice("checkpoint-unreadable", "{who} could not read {1}: {2}",
+           "check the address, the credentials and the network; no checkpoint was changed; then windlass resume {run}, "
+           "with --from NAME to go on from another one", 95)),
     (r"UnreadableCheckpoint: (\S+) cannot be read, also after retries \((.*?)\)\. No",
      Advice("checkpoint-unreadable", "{who} could not read {1}: {2}",
            "check that the file system is mounted and readable on every node; no checkpoint was changed; then "
