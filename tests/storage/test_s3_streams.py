@@ -85,6 +85,9 @@ def test_a_set_that_was_copied_has_a_manifest_and_is_not_listed(
     (server.folder / bucket / "set" / name).write_bytes(files[name][:-1] + b"!")  # the gateway keeps the ETag
     with pytest.raises(StreamError, match=r"not as its manifest says|was written since"):
         list(stream(f"s3://{bucket}/set", cache=tmp_path / "other"))
+    upload(server, f"s3://{bucket}/set", {name: files[name] + b"!"})
+    with pytest.raises(SourceChanged, match="or since `windlass data copy` wrote the set"):
+        list(stream(f"s3://{bucket}/set", cache=tmp_path / "another"))
 
 
 @pytest.mark.nightly

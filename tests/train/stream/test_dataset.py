@@ -48,10 +48,11 @@ def test_and_from_a_folder(tmp_path: Path, files: dict[str, bytes]) -> None:
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
+    (folder / ".windlass-manifest.jsonl").write_text("as `windlass data copy` writes it")
     found = stream(folder, cache=tmp_path / "cache")
     assert_pictures(found.__getitems__(ORDER), [number % 40 for number in ORDER])
     assert not list((tmp_path / "cache").rglob("blocks")), "files of this machine are not cached"
-    next(folder.iterdir()).write_bytes(b"x")
+    (folder / min(files)).write_bytes(b"x")
     with pytest.raises(SourceChanged, match="was written since the stream was opened"):
         list(found)
 
@@ -196,6 +197,7 @@ def test_workers_of_a_loader_read_what_a_sampler_names(tmp_path: Path, context: 
     folder.mkdir()
     for name, data in shards(4, 10).items():
         (folder / name).write_bytes(data)
+    (folder / ".windlass-manifest.jsonl").write_text("as `windlass data copy` writes it")
     found = stream(folder, cache=tmp_path / "cache")
     list(found)  # its threads are not there in a fork
     loader = DataLoader(

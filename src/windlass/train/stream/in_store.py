@@ -40,9 +40,9 @@ class StoreSource(Source):
         except StoreBusy as error:
             raise Busy(str(error)) from error
         except Missing as error:
-            raise removed(f"{self.address}{one.name}") from error
+            raise removed(f"{self.address}{one.name}", one) from error
         except Changed as error:
-            raise changed(f"{self.address}{one.name}") from error
+            raise changed(f"{self.address}{one.name}", one) from error
         except StoreError as error:
             raise StreamError(str(error)) from error
 

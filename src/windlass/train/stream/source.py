@@ -13,7 +13,7 @@ from typing import Any
 from windlass.train.stream.errors import SourceChanged, StreamError
 
 OWN = ".windlass"
-"""Folder of a set that has its manifest, and none of its files."""
+"""Folder of a set that has its manifest, and none of its files; on a disk, the names of these files begin so."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,18 @@ class FolderSource(Source):
     def _files(self) -> Iterator[Object]:
         for below, folders, names in os.walk(self._folder, onerror=_raise):
             folders[:] = [name for name in folders if name != OWN]
-            for name in names:
-                path = os.path.join(below, name)
+            for file in names:
+                path = os.path.join(below, file)
+                name = os.path.relpath(path, self._folder)
+                if name.startswith(f"{OWN}-"):
+                    continue
                 try:
                     found = os.stat(path)
                 except OSError as error:
                     raise StreamError(f"{path}: {error.strerror}") from error
                 if not stat.S_ISREG(found.st_mode):
                     raise StreamError(f"{path} is no file: remove it, or open a folder of files alone")
-                yield Object(os.path.relpath(path, self._folder), found.st_size, _version(found))
+                yield Object(name, found.st_size, _version(found))
 
     def read(self, one: Object, start: int, length: int) -> bytes:
         """See `Source`."""
@@ -88,11 +91,11 @@ class FolderSource(Source):
             finally:
                 os.close(descriptor)
         except FileNotFoundError as error:
-            raise removed(str(self._folder / one.name)) from error
+            raise removed(str(self._folder / one.name), one) from error
         except OSError as error:
             raise StreamError(f"{self._folder / one.name}: {error.strerror}") from error
         if len(data) != length:
-            raise changed(str(self._folder / one.name))
+            raise changed(str(self._folder / one.name), one)
         return data
 
     def read_own(self, name: str) -> bytes | None:
@@ -103,17 +106,22 @@ class FolderSource(Source):
         return FolderSource, (self._folder,)
 
 
-def changed(what: str) -> SourceChanged:
+def changed(what: str, one: Object) -> SourceChanged:
     """The error of an object that was written."""
+    then = "copy the set again, or start a new run" if one.digest else "start a new run"
     return SourceChanged(
-        f"{what} was written since the stream was opened; samples of two versions would be mixed: start a new run, "
+        f"{what} was written {_since(one)}; samples of two versions would be mixed: {then}, "
         "and write new versions under new names"
     )
 
 
-def removed(what: str) -> SourceChanged:
+def removed(what: str, one: Object) -> SourceChanged:
     """The error of an object that is not there any more."""
-    return SourceChanged(f"{what} was removed since the stream was opened")
+    return SourceChanged(f"{what} was removed {_since(one)}")
+
+
+def _since(one: Object) -> str:
+    return f"since the stream was opened{', or since `windlass data copy` wrote the set' if one.digest else ''}"
 
 
 def _version(found: os.stat_result) -> str:
