@@ -18,7 +18,7 @@ from windlass.storage.copy import Copy
 from windlass.storage.digest import PART_BYTES
 from windlass.storage.folder import LIST_BATCH, Folder
 from windlass.storage.opening import journal_for
-from windlass.storage.place import Buffer, Entry, Place, Throttled
+from windlass.storage.place import Buffer, Entry, Place, SourceChanged, Throttled
 from windlass.storage.progress import Copied, Progress
 from windlass.storage.verify import verify
 from windlass.storage.window import Window
@@ -210,6 +210,20 @@ def test_a_busy_store_is_asked_again_with_fewer_requests(tmp_path: Path) -> None
     assert (done.num_copied, done.refused) == (300, ())
     assert contents(tmp_path / "to") == store.files
     assert window.size < 16
+
+
+def test_a_file_that_is_written_to_meanwhile_stays_in_the_set_as_it_was(tmp_path: Path) -> None:
+    def written(entry: Entry, _start: int) -> None:
+        if entry.name == "log":
+            raise SourceChanged("log was changed while it was copied")
+
+    copied(Scripted({"log": b"one", "model": b"x"}), tmp_path / "to")
+    done = copied(Scripted({"log": b"one, two", "model": b"xy", "new": b""}, written), tmp_path / "to")
+    assert list(refusals(done)) == ["log"]
+    assert {name: one.size for name, one in done.files.items()} == {"log": 3, "model": 2, "new": 0}
+    assert asyncio.run(verify(folder(tmp_path / "to"), Progress())).problems == ()
+    last = copied(Scripted({"log": b"one, two", "model": b"xy", "new": b""}), tmp_path / "to")
+    assert (last.num_copied, contents(tmp_path / "to")["log"]) == (1, b"one, two")
 
 
 def test_what_cannot_be_read_or_written_is_named_once_and_where_it_is() -> None:

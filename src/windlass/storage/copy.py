@@ -20,7 +20,7 @@ from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
 from windlass.storage.note import Note, Noted, cuts
-from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, Throttled, joined
+from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled, joined
 from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.walk import digest_of
@@ -69,6 +69,8 @@ class Copy:
         self._refused: list[Refusal] = []
         self._lock = threading.Lock()
         """For what the threads write down."""
+        self._before: dict[str, File] = {}
+        """Of the destination, in the versions of an earlier copy."""
         self._expected: dict[str, File] = {}
         """Of the source, by its own manifest."""
         self._noted = noted
@@ -177,6 +179,8 @@ class Copy:
                 self.progress.num_unchanged += 1
             else:
                 todo.append(entry)
+                if one is not None and self._is_there(one, there):
+                    self._before[entry.name] = one
         return sorted(todo, key=lambda one: -one.size)
 
     async def _versions(self) -> dict[str, str]:
@@ -366,6 +370,8 @@ class Copy:
         except Fatal:
             raise
         except StorageError as error:
+            if isinstance(error, SourceChanged) and entry.name in self._before:
+                self._files[entry.name] = self._before[entry.name]  # nothing was written in its place
             if large is None or not large.is_over:
                 self._refused.append(Refusal(entry.name, error.message.removeprefix(f"{entry.name}: ")))
             if large is not None:
