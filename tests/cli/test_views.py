@@ -212,6 +212,11 @@ RESTARTED = replace(LEDGER, start=Start(Origin.CHECKPOINT, 120))
 HUNG = (Attempt(1, 2, Phase.FAILED, 101.0, 105.0, "hang"), Attempt(2, 2, Phase.TRAINING, 106.0, restored_step=120))
 
 
+def test_a_run_that_failed_is_not_restarted_while_its_outputs_are_uploaded() -> None:
+    assert "cause       rank 2 failed first" in shown(training(phase=Phase.UPLOADING, cause=CAUSE))
+    assert "restarted   rank 2 failed first" in shown(training(phase=Phase.RESTARTING, cause=CAUSE))
+
+
 def test_a_restarted_run_says_why_from_which_step_and_what_is_left() -> None:
     text = shown(training(attempts=HUNG, restarts_left=1, checkpoint=SAVED), ledger=RESTARTED)
     assert "attempt     2 after a hang, from step 120, 1 restart left" in text
