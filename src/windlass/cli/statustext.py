@@ -414,7 +414,8 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     add("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "")
     add("log", dropped_words(run), "yellow")
     if run.cause is not None:
-        add("cause" if over or run.phase is Phase.UPLOADING else "restarted", cause_lines(run.cause, paint, verbose=verbose))
+        is_last = over or run.phase is Phase.UPLOADING
+        add("cause" if is_last else "restarted", cause_lines(run.cause, paint, verbose=verbose))
     add("next", _next_lines(run, paint))
     return lines
 
