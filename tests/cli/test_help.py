@@ -28,7 +28,8 @@ def commands(command: click.Command, parent: click.Context | None = None, name: 
 def help_of(typed: str, columns: int) -> str:
     """The help of a command on a terminal of so many columns."""
     command: click.Command | None = cli
-    context = click.Context(cli, info_name="windlass", terminal_width=columns)
+    # With its names of help, which a command keeps once they were looked for.
+    context = click.Context(cli, info_name="windlass", terminal_width=columns, **cli.context_settings)
     for word in typed.split()[1:]:
         assert isinstance(command, click.Group)
         command = command.get_command(context, word)
