@@ -94,8 +94,24 @@ def test_a_retired_file_that_the_user_has_changed_is_left(folder: ClusterFolder,
 
 def test_a_change_of_backend_is_refused(folder: ClusterFolder, configuration: Path) -> None:
     folder.write(configuration, {}, LocalBackend())
-    with pytest.raises(FolderError, match=r"s3://states/clusters/dev\.tfstate was asked for"):
+    (folder.path / "terraform.tfstate").write_text('{"version": 4, "resources": [{}]}')
+    with pytest.raises(FolderError, match=r"s3://states/clusters/dev\.tfstate was asked for") as refused:
         folder.write(configuration, {}, S3)
+    assert f"write {json.dumps(S3.configuration())} into backend.tf.json" in refused.value.hint
+
+
+def test_a_backend_without_a_state_may_be_changed(folder: ClusterFolder, configuration: Path) -> None:
+    """A bucket that was misspelled, and a cluster that was only planned before its state got a bucket."""
+    folder.write(configuration, {}, S3Backend("misspelled", "clusters/dev.tfstate", "eu-west-1"))
+    folder.write(configuration, {}, LocalBackend())
+    initialized = folder.path / ".terraform" / "terraform.tfstate"
+    initialized.parent.mkdir()
+    initialized.write_text("{}")
+    folder.write(configuration, {}, S3)
+    assert (folder.backend(), initialized.exists()) == (S3, False)
+    initialized.write_text("{}")
+    with pytest.raises(FolderError, match="the working folder was asked for"):
+        folder.write(configuration, {}, LocalBackend())
 
 
 def test_a_package_without_configuration_is_refused(folder: ClusterFolder, tmp_path: Path) -> None:

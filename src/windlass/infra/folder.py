@@ -170,10 +170,7 @@ class ClusterFolder:
         """
         before = self.backend()
         if before is not None and before != backend:
-            raise FolderError(
-                f"the state of {self.name} is in {_where(before)}, and {_where(backend)} was asked for",
-                f"keep the backend, or move the state: edit {self.path / BACKEND}, then terraform init -migrate-state",
-            )
+            self._leave(before, backend)
         _make(self.path)
         _make(self.logs)
         _make(self.plans)
@@ -185,6 +182,22 @@ class ClusterFolder:
         wanted["README.txt"] = self._readme(backend)
         self._remove_retired(wanted)
         self._write_changed(wanted)
+
+    def _leave(self, before: Backend, backend: Backend) -> None:
+        """Forget a backend that has no state. Raises FolderError for one that may have it."""
+        initialized = self.path / ".terraform" / STATE
+        if isinstance(before, LocalBackend):
+            has_state = bool((self.local_state() or {}).get("resources"))
+        else:
+            has_state = initialized.exists()  # what a bucket holds is not known here
+        if has_state:
+            content = json.dumps(backend.configuration())
+            raise FolderError(
+                f"the state of {self.name} is in {_where(before)}, and {_where(backend)} was asked for",
+                f"keep the backend, or move the state: in {self.path}, write {content} into {BACKEND}, then terraform "
+                "init -migrate-state",
+            )
+        initialized.unlink(missing_ok=True)
 
     def written(self) -> list[str]:
         """Names of the files that the last `write` wrote, or found right; the manifest itself apart."""

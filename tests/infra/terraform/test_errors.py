@@ -73,6 +73,7 @@ def test_a_refusal_without_the_action_names_the_operation() -> None:
         ),
         ("Throttling: Rate exceeded", "try again in a few minutes"),
         ("InvalidSubnetID.NotFound: The subnet ID 'subnet-1' does not exist", "something that the configuration needs"),
+        ('requested bucket from "eu-west-1", actual location "us-east-1"', "name the region of that bucket"),
         ("Whatever: else", "see apply.log"),
     ],
 )

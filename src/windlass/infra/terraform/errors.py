@@ -136,6 +136,10 @@ _RULES: Final = (
         "check the network, the region, and AWS's health page; then run the command again",
     ),
     (
+        r"requested bucket from \"[^\"]*\", actual location",
+        "name the region of that bucket in the cluster file: state: {bucket: …, region: …}",
+    ),
+    (
         r"S3 bucket \"[^\"]*\" does not exist",
         "create the bucket for the state, or keep the state in the working folder",
     ),
