@@ -156,6 +156,12 @@ def test_an_instance_type_that_has_what_is_asked_for_is_taken() -> None:
     assert not blockers(planned(resources=asked))
 
 
+@pytest.mark.parametrize(("source", "is_noted"), [("s3://bucket/digits", True), ("s3://bucket/digits/", False)])
+def test_a_source_that_is_a_prefix_of_others_is_noted(source: str, is_noted: bool) -> None:
+    made = planned(data=[{"name": "digits", "source": source}])
+    assert ("data-prefix" in {note.code for note in made.notes}) is is_noted
+
+
 def test_fields_that_change_nothing_are_noted() -> None:
     assert "shm-unused" in {note.code for note in planned(resources={"shm": "2GiB"}).notes}
     job = Job(name="digits", run="train.py", image="train:1", secrets=["tokens"])

@@ -185,6 +185,10 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
     if job.restarts.max and isinstance(target, SageMakerTarget):
         yield Note("restarts-here", "restarts are made by the supervisor on this machine, and wait while it is off",
                    "leave it on")  # fmt: skip
+    for data in job.data:
+        if is_channel(data) and not data.source.endswith("/") and isinstance(target, SageMakerTarget):
+            message = f"data {data.name}: SageMaker brings every object whose address begins with {data.source}"
+            yield Note("data-prefix", f"{message}, also those of {data.source}-old/", "end source: with / for a folder")
     if job.secrets:
         names = ", ".join(job.secrets)
         who = "the target's role" if isinstance(target, SageMakerTarget) else "the login of this shell"
