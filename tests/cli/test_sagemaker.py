@@ -46,6 +46,7 @@ def test_a_stop_without_grace_is_said_to_be_none_where_the_target_has_none(windl
     started = windlass("run", "--on", "here", "--set", "grace=1s", "-d", "-q", "--", "bash", "deaf.sh")
     assert started.code == 0, started.err
     until(lambda: "ready" in windlass("logs").out)
+    assert "when the run has ended" in windlass("cp", f"{windlass('ps', '-q').out.strip()}:output", "here").err
     stopped = windlass("stop", "--now")
     assert "to exit: here has no faster stop" in stopped.err
     assert "without a grace period" not in windlass("events").out

@@ -129,7 +129,9 @@ class SageMakerEngine(SupervisedEngine):
             raise UsageError(f"the {first} of {run_id} are in the store, at {folders[first]}",
                              f"windlass data copy {folders[first]} FOLDER")  # fmt: skip
         if not Path(folders[first]).exists():
-            raise UsageError(f"{run_id} has brought no {first} home", f"windlass status {run_id}")
+            is_over = self.status(run_id).phase.is_terminal
+            hint = f"windlass status {run_id}" if is_over else "it is brought home when the run has ended"
+            raise UsageError(f"{run_id} has brought no {first} home", hint)
         return copy(Path(folders[first], rest), local, told, Path(path).name)
 
     def can_kill(self, run_id: str) -> bool:
