@@ -222,6 +222,16 @@ def test_an_attempt_that_was_recorded_and_never_started_is_started(run: FakeRun)
     assert run.backend.started == {run.dir / "attempt-1"}
 
 
+def test_an_attempt_that_was_started_and_never_recorded_is_adopted(run: FakeRun) -> None:
+    """Its supervisor was killed while a full disk kept events from the record: its workers train on."""
+    folder = run.dir / "attempt-1"
+    folder.mkdir(parents=True)
+    run.backend.started.add(folder)
+    run.backend.starts = [EngineError("its workers hold their locks")]
+    assert run.run(succeed).phase is Phase.SUCCEEDED
+    assert run.kinds("attempt") == ["attempt"]
+
+
 @pytest.mark.parametrize(("seconds", "noted"), [(TROUBLE_SECONDS / 2, []), (2 * TROUBLE_SECONDS, ["Away", None])])
 def test_a_target_that_does_not_answer_is_noted_once_that_has_lasted(
     run: FakeRun, seconds: float, noted: list[str | None]

@@ -249,7 +249,13 @@ class Supervisor:
         requested_at = self.backend.requested_at(number)
         at = None if requested_at is None else max(requested_at, self.writer.status.phase_since)
         self.record.note(AttemptStarted(number, len(members) * procs, ranks, tuple(members), reason), at=at)
-        self._start(number, members)
+        folder = self._attempt_dir(number)
+        if folder.exists() and self.backend.is_started(folder):
+            # By a supervisor that was killed while a full disk kept it from recording that.
+            self.next_at = None
+            self.adopt()
+        else:
+            self._start(number, members)
 
     def _start(self, number: int, members: Sequence[int]) -> None:
         attempt: Attempt | None = None
