@@ -69,7 +69,7 @@ class Struck:
     expected_step: int | None = None
     """The step of the newest one that is still good after that."""
     came_due: bool = False
-    """Whether a checkpoint came due while the disk was full."""
+    """Whether a checkpoint came due while the disk was full, in a rank that lived on."""
     vanished: tuple[str, ...] = ()
     """Checkpoints that were complete before reads failed, and gone after that."""
     held_node: int | None = None
@@ -284,8 +284,9 @@ class Play:
         if strike.detail < 0.5:
             victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
             passed(strike.detail)
-        # The last steps may have been made before: then no write has looked for space.
-        came_due = begun // EVERY_STEPS < (self._newest_step() - 1) // EVERY_STEPS
+        # The last steps may have been made before: then no write has looked for space. A rank that was killed may have
+        # been so before its writer looked.
+        came_due = not victims and begun // EVERY_STEPS < (self._newest_step() - 1) // EVERY_STEPS
         filler.unlink()
         # Struck while one attempt ended, the disk is full for the next one too, whose rank it then is.
         for number in {attempt, ending}:
