@@ -17,8 +17,9 @@ from tests.cli.conftest import WINDLASS, Call
 from tests.engines.local.test_staging import held
 from tests.helpers.until import until
 
+from windlass.cli.run import stopping
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Attempt, RankState, Status
 
 HI = "command: [bash, -c, 'echo hi $WINDLASS_RANK']\n"
 UNTIL_ENOUGH = "command: [bash, -c, 'touch begun; echo begun; until [ -e enough ]; do sleep 0.05; done; echo done']\n"
@@ -404,3 +405,20 @@ def test_plan_touches_nothing(windlass: Call, home: Path) -> None:
     assert windlass("plan").code == 0
     assert not home.exists()
     assert sorted(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("phase", "pid", "words"),
+    [
+        (Phase.QUEUED, None, "no rank has started"),
+        (Phase.PULLING, 7, "the ranks have 30s to exit"),  # one pod of several pulls its image still
+        (Phase.TRAINING, None, "the ranks have 30s to exit"),
+        (Phase.UPLOADING, 7, "its outputs are uploaded first"),
+    ],
+)
+def test_a_stop_says_what_happens_to_the_ranks(phase: Phase, pid: int | None, words: str) -> None:
+    before = Status(
+        "r-1", "r", "lab", phase, 0.0, 0.0, "out",
+        attempts=(Attempt(1, 1, Phase.STARTING, 0.0),), ranks=(RankState(0, 0, pid),),
+    )  # fmt: skip
+    assert stopping(before, 30.0, now=False, is_slow=False, is_recorded=True) == words

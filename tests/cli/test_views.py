@@ -471,7 +471,7 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
         {"node": 2, "why": "ended because node 1 failed"},
         "node 2 had not started: ended because node 1 failed",
     ),
-    ("node-back", {"node": 2}, "node 2 is back"),
+    ("node-back", {"node": 2}, "node 2 takes part in the next attempt"),
     ("resume", {"reason": "asked", "nodes": 2, "from": "step-4"}, "the run is resumed on 2 nodes from step-4"),
     ("resume", {"reason": "asked"}, "the run is resumed"),
     ("end", {"phase": "failed", "exit_code": 1, "reason": "same-step-twice"}, "the same step failed twice"),

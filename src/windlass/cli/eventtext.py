@@ -165,7 +165,7 @@ def _sentence(entry: Entry) -> str:
         case events.NodeNotStarted(node, why):
             return f"node {node} had not started: {why}".rstrip(": ")
         case events.NodeBack(node):
-            return f"node {node} is back"
+            return f"node {node} takes part in the next attempt"
         case events.NodeObserved(node):
             return f"node {node} is running"
         case events.PodsReused(attempt, made_for, pods):

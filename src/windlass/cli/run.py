@@ -20,6 +20,7 @@ from windlass.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from windlass.plan.plan import Plan
+    from windlass.runs.record import Status
 
 FEW_NAMES: Final = 3
 """Names of files that a message has."""
@@ -251,7 +252,6 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
       windlass stop --now
     """
     from windlass.actions import runs
-    from windlass.runs.phase import Phase
 
     options.require_named(run, on)
     with runs.opened(run, on) as (engine, run_id):
@@ -271,14 +271,9 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
             no_wait = True
         if not (is_over or no_wait):
             if form == "table":
-                patience = f"the ranks have {duration(grace)} to exit" if grace else "the ranks are killed"
-                if is_slow:
-                    patience += f": {before.target} has no faster stop"
-                if not before.attempts and engine.plan_of(run_id):  # without a record here, attempts are not known
-                    patience = "no rank has started"
-                if before.phase is Phase.UPLOADING:
-                    patience = "the upload of its outputs is ended" if now else "its outputs are uploaded first"
-                click.echo(f"{run_id}: stopping; {patience}", err=True)
+                is_recorded = bool(engine.plan_of(run_id))
+                words = stopping(before, grace, now=now, is_slow=is_slow, is_recorded=is_recorded)
+                click.echo(f"{run_id}: stopping; {words}", err=True)
             runs.wait_stopped(engine, run_id, grace)
         note = "it had ended already:" if is_over else ""
         if left:
@@ -287,3 +282,16 @@ def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -
 
         print_end(engine, run_id, form, note)
     return 0
+
+
+def stopping(before: Status, grace: float, *, now: bool, is_slow: bool, is_recorded: bool) -> str:
+    """What a stop does to a run that was as `before`, whose attempts are not known where it is not recorded here."""
+    from windlass.runs.phase import Phase
+
+    if before.phase is Phase.UPLOADING:
+        return "the upload of its outputs is ended" if now else "its outputs are uploaded first"
+    is_waiting = before.phase in (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING) or not before.attempts
+    if is_recorded and is_waiting and all(one.pid is None for one in before.ranks):
+        return "no rank has started"
+    slow = f": {before.target} has no faster stop" if is_slow else ""
+    return (f"the ranks have {duration(grace)} to exit" if grace else "the ranks are killed") + slow
