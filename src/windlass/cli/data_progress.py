@@ -74,11 +74,19 @@ def progress_line(what: str, progress: Progress, seconds: float) -> str:
 
 def _draw(what: str, progress: Progress, over: threading.Event) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """In the units of all other sizes; rich's own column has MB."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("?" if speed is None else f"{size(int(speed))}/s", style="progress.data.speed")
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), Rate(),
         TimeRemainingColumn(), TextColumn("{task.fields[files]}"),
     )  # fmt: skip
     with Bars(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5) as bars:

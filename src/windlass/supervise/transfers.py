@@ -19,6 +19,7 @@ from windlass.supervise.recorder import Recorder
 
 Line = Mapping[str, Any]
 """One report of a program of `windlass.storage`, see `storage/child.py`."""
+MIB: Final = 1 << 20
 NAMED: Final = 5
 """Files that a warning names."""
 OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
@@ -66,12 +67,12 @@ class _Progress:
         done, total = line["done"], line["of"]
         since, moved = self._began.setdefault(name, (now, line["moved"]))
         rate = (line["moved"] - moved) / (now - since) if now > since else 0.0
-        shown: dict[str, Any] = {"message": f"{name}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", "at": now}
+        shown: dict[str, Any] = {"message": f"{name}: {done / MIB:,.0f} of {total / MIB:,.0f} MiB", "at": now}
         if total:
             shown["percent"] = round(100 * done / total, 1)
         if rate > 0:
             shown["eta_seconds"] = round((total - done) / rate, 1)
-            shown["message"] += f", {rate / 1e6:,.0f} MB/s"
+            shown["message"] += f", {rate / MIB:,.0f} MiB/s"
         return shown
 
 
