@@ -95,6 +95,15 @@ def test_outputs_without_a_state_are_no_cluster_that_is_up(context: Context) -> 
     assert summary(here).state == "up"
 
 
+def test_a_cluster_that_a_colleague_has_removed_is_not_up(context: Context) -> None:
+    here = named(context, "us-west-2", IN_BUCKET)
+    write_folder(here, context)
+    connect(here, Outputs.of(VALUES))
+    assert (summary(here).state, summary(here).resources) == ("up", 0), "the bucket was not asked"
+    assert (summary(here, 94).state, summary(here, 94).resources) == ("up", 94)
+    assert summary(here, 0).state == "incomplete"
+
+
 def test_resources_of_the_local_state_are_counted_without_what_is_only_read(context: Context) -> None:
     here = named(context, "us-west-2")
     assert local_resources(here) == 0

@@ -101,13 +101,15 @@ def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
         return ClusterSummary(folder.name, "", "", "damaged", 0, str(folder.path))
 
 
-def summary(named: Named) -> ClusterSummary:
-    """One cluster, by its folder. Raises FolderError."""
+def summary(named: Named, in_bucket: int | None = None) -> ClusterSummary:
+    """One cluster, by its folder; `in_bucket` is the number of resources of a state in a bucket, None where it was not
+    asked for. Raises FolderError.
+    """
     from windlass.infra.recovery import needs_recovery
 
     is_remote = named.cluster.state is not None
-    resources = 0 if is_remote else _resources(named)
-    may_exist = is_remote or resources > 0
+    resources = in_bucket or 0 if is_remote else _resources(named)
+    may_exist = resources > 0 or (is_remote and in_bucket is None)
     has_outputs = named.outputs() is not None
     if needs_recovery(named.folder) or (has_outputs and not may_exist):  # the second: its state was lost
         word = "incomplete"
@@ -136,17 +138,21 @@ def _resources(named: Named) -> int:
 def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:
     """One cluster: what differs in AWS, and how its operators are. Raises TerraformError."""
     drift: tuple[Any, ...] = ()
+    in_bucket: int | None = None
     if with_drift and named.folder.exists:
         with named.folder.locked("cluster status"):
             terraform = named.terraform(context, on_event)
             terraform.init()
             drift = changes(terraform.drift())
+            if named.cluster.state is not None:
+                in_bucket = sum(one.mode == "managed" for one in terraform.state())
+    found = summary(named, in_bucket)
     outputs = named.outputs()
     if outputs is None:
-        return ClusterStatus(summary(named), drift, (), "", "")
+        return ClusterStatus(found, drift, (), "", "")
     try:
         with managed(named, outputs, context) as manager:
             components, unreachable = states(manager.status(wanted(named))), ""
     except WindlassError as error:
         components, unreachable = (), error.message
-    return ClusterStatus(summary(named), drift, components, unreachable, named.cluster.name)
+    return ClusterStatus(found, drift, components, unreachable, named.cluster.name)
