@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from windlass.s3 import bucket as bucket_module
 from windlass.s3.bucket import Bucket
 from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, NoAnswer, StoreError
 from windlass.s3.objects import listed
@@ -112,6 +114,14 @@ def test_a_store_that_has_never_answered_may_have_a_wrong_address_and_one_that_h
     with pytest.raises(NoAnswer, match=f"127.0.0.1:{port}: it does not answer: ConnectionRefusedError"):
         Bucket("runs", {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}).send_once("GET", "key")
     assert type(away.value) is Busy
+
+
+def test_an_address_that_is_silent_may_be_wrong_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_module, "SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NoAnswer, match=f"{address}: it does not answer: TimeoutError"):
+            Bucket("runs", {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://{address}"}).send_once("GET", "key")
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,8 @@ class Bucket:
                 raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
             except (OSError, http.client.HTTPException) as error:
                 if is_fresh:
-                    is_wrong = isinstance(error, (ConnectionRefusedError, socket.gaierror)) and not self._has_answered
-                    kind = NoAnswer if is_wrong else Busy
+                    is_silent = isinstance(error, (ConnectionRefusedError, TimeoutError, socket.gaierror))
+                    kind = NoAnswer if is_silent and not self._has_answered else Busy
                     raise kind(f"it does not answer: {type(error).__name__} {error}", host) from error
                 # Else the store has closed a connection that was idle.
             else:

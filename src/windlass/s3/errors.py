@@ -28,7 +28,8 @@ class Busy(StoreError):
 
 
 class NoAnswer(Busy):
-    """Nothing listens at the address of a store, or its name has none, and it has never answered: it may be wrong."""
+    """Nothing listens or answers at the address of a store, or its name has none, and it has never answered: it may be
+    wrong."""
 
 
 class Missing(StoreError, FileNotFoundError):
