@@ -233,15 +233,17 @@ def supervised_elsewhere(status: Status, store: Store) -> str | None:
     return None if status.phase.is_terminal else store.host_elsewhere(status)
 
 
-def require_removable(engine: Engine, run_id: str) -> None:
-    """Raise UsageError for a run that has not ended, or with which all would go that it could be resumed from."""
+def require_removable(engine: Engine, run_id: str, on: str | None = None) -> None:
+    """Raise UsageError for a run that has not ended, or with which all would go that it could be resumed from; `on` is
+    the target by which the user has named it."""
     from windlass.actions.checkpoints import kept_only_here
 
     found = engine.status(run_id)
     if not found.phase.is_terminal:
         host = supervised_elsewhere(found, engine.store)
         where = f", and is supervised on {host}" if host is not None else f": it is {found.phase}"
-        raise UsageError(f"{run_id} has not ended{where}", f"windlass stop {run_id}, then remove it")
+        way = f" --on {on}" if on is not None else ""
+        raise UsageError(f"{run_id} has not ended{where}", f"windlass stop {run_id}{way}, then remove it")
     if lost := engine.only_copy(run_id) or kept_only_here(engine, found):
         raise UsageError(
             f"{run_id} has ended as {found.phase} and can be resumed; with it would go {lost}",

@@ -39,7 +39,10 @@ def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
         # All ids are looked up, and all runs checked, before the first is removed.
         found = [actions.find_by_id(run, store, on) for run in runs]
         for engine, run_id in found:
-            (actions.require_here if force else actions.require_removable)(engine, run_id)
+            if force:
+                actions.require_here(engine, run_id)
+            else:
+                actions.require_removable(engine, run_id, on)
         for engine, run_id in found:
             if force:
                 engine.stop(run_id, now=True)

@@ -104,6 +104,8 @@ def test_the_commands_of_another_machine(world: tuple[Harness, ControlPlane], ma
     assert (refused.returncode, "exec is not supported" in refused.stderr) == (2, True), refused.stderr
     refused = machine.windlass("cp", f"{run.id}:output", "x", "--on", "aws")
     assert refused.stderr.startswith("error: cp is not supported for runs that another machine started\n"), refused
+    refused = machine.windlass("rm", run.id, "--on", "aws")
+    assert f"windlass stop {run.id} --on aws, then remove it" in refused.stderr, refused
     stopped = machine.windlass("stop", run.id, "--on", "aws", "--now")
     assert "the ranks have 2m00s to exit: aws has no faster stop" in stopped.stderr
     assert f"{run.id}  stopped" in stopped.stdout, stopped.stderr
