@@ -149,6 +149,15 @@ def test_a_folder_whose_state_names_resources_is_not_removed(folder: ClusterFold
     folder.remove()
 
 
+def test_a_state_that_was_moved_to_a_bucket_does_not_keep_the_folder(
+    folder: ClusterFolder, configuration: Path
+) -> None:
+    folder.write(configuration, {}, S3)
+    (folder.path / "terraform.tfstate").write_text('{"version": 4, "resources": [{}]}')
+    folder.remove()
+    assert not folder.path.exists()
+
+
 def test_folders_are_listed_by_name(tmp_path: Path, configuration: Path) -> None:
     assert ClusterFolder.all_in(tmp_path) == []
     for name in ("zeta", "alpha"):

@@ -253,7 +253,8 @@ class ClusterFolder:
 
     def remove(self) -> None:
         """Delete the folder. Raises FolderError while a local state still names resources."""
-        state = self.local_state()
+        is_elsewhere = isinstance(self.backend(), S3Backend)  # terraform leaves the file of a state that it has moved
+        state = None if is_elsewhere else self.local_state()
         if state and state.get("resources"):
             count = len(state["resources"])
             hint = f"windlass cluster down {self.name}"
