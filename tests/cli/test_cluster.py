@@ -101,11 +101,12 @@ def test_a_file_that_is_missing_is_not_taken_for_a_name(windlass: Call) -> None:
     assert (done.code, "there is no file vision.yaml in" in done.err) == (2, True)
 
 
-def test_a_name_that_is_no_cluster_lists_those_that_are(windlass: Call) -> None:
+def test_a_name_that_is_no_cluster_lists_those_that_are(windlass: Call, home: Path) -> None:
     Path("vision.yaml").write_text("name: vision\nregion: us-west-2\n")
     assert windlass("cluster", "export", "vision.yaml").code == 0
+    (home / "clusters/vison").mkdir()  # as a command leaves it that finds no Terraform
     done = windlass("cluster", "down", "vison")
-    assert (done.code, "clusters of this user: vision" in done.err) == (2, True)
+    assert (done.code, "clusters of this user: vision\n" in done.err) == (2, True)
 
 
 def test_the_cluster_file_is_kept_with_the_cluster(windlass: Call, home: Path) -> None:

@@ -39,12 +39,10 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
     """
     if not EKS_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")
-    from windlass.actions.clusters.find import FILE, of_folder
+    from windlass.actions.clusters.find import all_of, of_folder
     from windlass.infra.aws import Aws
-    from windlass.infra.folder import ClusterFolder
 
-    folders = (one for one in ClusterFolder.all_in(context.home) if one.name == name and (one.path / FILE).is_file())
-    named = next((of_folder(one, context) for one in folders), None)
+    named = next((of_folder(one, context) for one in all_of(context) if one.name == name), None)
     outputs = named.outputs() if named is not None else None
     bucket = (named.cluster.storage.bucket or "") if named is not None else ""
     chosen = region or (named.cluster.region if named is not None else "")

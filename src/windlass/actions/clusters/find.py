@@ -87,9 +87,14 @@ def find(named: str | None, context: Context) -> Named:
         raise UsageError(f"there is no file {named} in {context.cwd}", "write one: windlass cluster init")
     folder = ClusterFolder.of(context.home, named)
     if not (folder.path / FILE).is_file():
-        known = ", ".join(one.name for one in ClusterFolder.all_in(context.home)) or "none"
+        known = ", ".join(one.name for one in all_of(context)) or "none"
         raise UsageError(f"no file and no cluster is called '{named}'", f"clusters of this user: {known}")
     return of_folder(folder, context)
+
+
+def all_of(context: Context) -> list[ClusterFolder]:
+    """The folders of this user that have a cluster file, by name: a command that was refused leaves one without it."""
+    return [one for one in ClusterFolder.all_in(context.home) if (one.path / FILE).is_file()]
 
 
 def of_folder(folder: ClusterFolder, context: Context) -> Named:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.actions.clusters.find import FILE, Named, OnEvent, of_folder
+from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
 from windlass.actions.clusters.inside import managed, states, wanted
 from windlass.actions.clusters.planning import changes, efa_of, local_resources, write_folder
 from windlass.errors import UsageError, WindlassError
@@ -90,7 +90,7 @@ def export_terraform(named: Named, context: Context) -> ExportedCluster:
 
 def summaries(context: Context) -> Sequence[ClusterSummary]:
     """The clusters of this user, by their folders; asks neither AWS nor the clusters."""
-    return [_listed(one, context) for one in ClusterFolder.all_in(context.home) if (one.path / FILE).is_file()]
+    return [_listed(one, context) for one in all_of(context)]
 
 
 def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
