@@ -157,7 +157,7 @@ TRAINER: Operator = Operator(
     service="kubeflow-trainer-controller-manager", port=9444, authority="kubeflow-trainer-ca",
     refuses=("/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs",
              {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "refused"},
-              "spec": {"runtimeRef": {"name": "which-is-not-there"}}}),
+              "spec": {"runtimeRef": {"name": "which-is-not-there", "kind": "TrainingRuntime"}}}),
 )  # fmt: skip
 OLD_TRAINER: Operator = replace(TRAINER, name="trainer-2.1", argv=lambda layout: _manager(OLD_TRAINER, layout))
 """The version that Kueue knows, in which a TrainJob says otherwise what it changes of its runtime.
