@@ -452,7 +452,8 @@ class Play:
                 if lost != 0:
                     yield f"{where}: {lost} steps lost, and there was notice"
             elif "disk full" not in kinds:
-                unfinished = [struck.unfinished_step for struck in strikes if struck.unfinished_step is not None]
+                seen = [struck.unfinished_step for struck in strikes if struck.unfinished_step is not None]
+                unfinished = [step for step in seen if step <= reached]  # a later one is of the next attempt
                 # One that was due, but of which nothing was on the disk yet, was being copied or begun.
                 begun = EVERY_STEPS - 1 if lost >= EVERY_STEPS and not unfinished else 0
                 most = EVERY_STEPS + max((reached - step for step in unfinished), default=begun)
