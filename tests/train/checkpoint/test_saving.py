@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -200,13 +202,16 @@ begin(sys.argv[1] + "/ends").save()
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
     """The folder of a script one of whose processes is killed in a save, and one ends; the writer of the killed one."""
     root, folder = Path(__file__).parents[3], tmp_path_factory.mktemp("trained")
     env = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
     with (folder / "said").open("w") as said:  # no pipe: the stopped writer would keep it open
         subprocess.run([sys.executable, "-c", TRAINER, str(folder)], env=env, stdout=said, check=True, timeout=100)
-    return folder, int((folder / "said").read_text().split()[0])
+    writer = int((folder / "said").read_text().split()[0])
+    yield folder, writer
+    with contextlib.suppress(ProcessLookupError):  # stopped still, where no test has let it go on
+        os.kill(writer, signal.SIGKILL)
 
 
 @pytest.mark.slow
