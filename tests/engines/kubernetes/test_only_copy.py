@@ -25,13 +25,6 @@ RUN = "digits-7f3k2"
 
 
 @pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        server.anchor(RUN)
-        yield server
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store(tmp_path / "home") as store:
         yield store
@@ -39,6 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def ended(store: Store, server: ObjectServer, tmp_path: Path, phase: Phase) -> KubernetesEngine:
     """Of a run that has ended so, by its record; its results are kept in a claim of its own."""
+    server.anchor(RUN)
     target = TARGET.model_copy(update={"namespace": "team"})
     assert isinstance(target, KubernetesTarget)
     facts = dataclasses.replace(FACTS, kubeconfig=server.kubeconfig(tmp_path / "kube"))

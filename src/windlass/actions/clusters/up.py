@@ -55,9 +55,11 @@ def plan_up(
 def recover(
     named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, break_lock: bool, is_asked: bool
 ) -> None:  # fmt: skip
-    """Take up again what a killed command has left, so that nothing exists that Terraform does not know; else only
-    where it `is_asked` for, such as after the state was lost, or a lock is to be released, which a command on another
-    machine may have left. Raises StateLocked, TerraformError, AwsError.
+    """Take up again what a killed command has left, so that nothing exists that Terraform does not know.
+
+    Without such a command, only where the user asks: for the recovery itself (`is_asked`), as after the state was lost,
+    or for the release of a lock, which a command on another machine may have left. Raises StateLocked, TerraformError,
+    AwsError.
     """
     from windlass.infra.recovery import needs_recovery
     from windlass.infra.recovery import recover as recover_state
