@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from tests.engines.kubernetes.test_provisioning import claim, event
+from tests.engines.kubernetes.test_provisioning import DONE, claim, event
 
 from windlass.engines.kubernetes.api import background
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.observations import ObjectReport
 from windlass.engines.kubernetes.pods import problems
 from windlass.engines.kubernetes.pods.problems import LOOK_SECONDS, PodProblems
-from windlass.runs.node_events import StageReached
+from windlass.engines.kubernetes.provisioning import claims
+from windlass.runs.events import NodeProvisioning
+from windlass.runs.node_events import Reported, StageReached
 from windlass.worker.protocol import NodeWarning
 
 Object = dict[str, Any]
@@ -98,3 +100,24 @@ def test_what_keeps_objects_from_being_created_is_no_reason_while_a_queue_holds_
     assert count(QUOTA.message, waiting.told()) == 0
     waiting.queue.holds = False
     assert count(QUOTA.message, waiting.told()) == 1
+
+
+def test_a_node_that_comes_and_runs_the_pod_between_two_reads_is_in_the_record(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = waiting.problems._provisioning
+    there = claim("gpus-2", *DONE, ("Initialized", "True", "Initialized"), nodeName="n2")
+    answers: dict[str, Any] = {"claims": []}
+    monkeypatch.setattr(read, "read", lambda pods, events: read.take(pods, events, answers, waiting.now))
+    waiting.problems._read_provisioning()
+    assert waiting.told()[0] == "queued"
+    answers["claims"] = [there]
+    runs = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    running = {**POD, "spec": {"nodeName": "n2", "containers": [{"name": "main"}]}, "status": runs}
+    waiting.pods.pod = lambda _place: running
+    waiting.problems._read_provisioning()
+    recorded = [one.entry for one in waiting.problems.of_objects() if isinstance(one, Reported)]
+    assert [(one.name, one.state) for one in recorded if isinstance(one, NodeProvisioning)] == [
+        ("gpus-2", state) for state in claims.STATES]  # fmt: skip
+    monkeypatch.setattr(read, "read", lambda *_: pytest.fail("a pod that runs waits for no node"))
+    waiting.problems._read_provisioning()

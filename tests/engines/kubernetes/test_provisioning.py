@@ -255,6 +255,12 @@ def test_the_claim_of_a_node_that_a_pod_is_placed_on_is_one_of_its_nodes() -> No
     assert [(one.name, one.state, one.machine) for one in seen] == [("gpus-7x2kq", "registered", "n7")]
 
 
+def test_a_node_that_was_ready_before_a_pod_is_not_provisioned_for_it() -> None:
+    placed = {"metadata": {"name": "r-1-0-x", "creationTimestamp": "2026-01-01T00:00:50Z"}, "spec": {"nodeName": "n7"}}
+    ready = claim("gpus-7x2kq", *DONE, ("Initialized", "True", "Initialized"), nodeName="n7")
+    assert claims.provisioned([placed], [], {"claims": [ready]}, [], (), NOW)[0] == ()
+
+
 def test_the_newest_word_on_a_pod_counts_and_the_schedulers_own_does_not() -> None:
     refused = event("FailedScheduling", "Failed to schedule pod, did not tolerate a=b:NoSchedule", at=5)
     schedulers = event("FailedScheduling", "0/2 nodes are available", at=9, by="default-scheduler")

@@ -68,6 +68,8 @@ class PodProblems:
         self._num_nodes = num_nodes
         self._queue = queue
         self._provisioning = ProvisioningWatch(client)
+        self._awaited: set[str] = set()
+        """The pods that waited for a node, or on it, when nodes were read last."""
         self._changed = changed
         self._stages: set[str] = set()
         """The stages that were reported."""
@@ -179,9 +181,12 @@ class PodProblems:
         return False
 
     def _read_provisioning(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Read of the nodes that pods wait for, and the last state of one whose pod runs already."""
+        """Read of the nodes that pods wait for or have waited for: a node may come, and a pod start on it, between two
+        reads, and Karpenter does not nominate a pod again within two minutes."""
         pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
-        waiting = [pod for pod in pods if pod_status(0, pod).state in ("queued", "pulling")]
-        if waiting or self._provisioning.is_open:
-            with contextlib.suppress(EngineError):
-                self._provisioning.read(waiting, events)
+        waiting = {pod["metadata"]["name"] for pod in pods if pod_status(0, pod).state in ("queued", "pulling")}
+        asked = [pod for pod in pods if pod["metadata"]["name"] in waiting | self._awaited]
+        if asked or self._provisioning.is_open:
+            with contextlib.suppress(EngineError):  # read again in the next round
+                self._provisioning.read(asked, events)
+                self._awaited = waiting

@@ -63,17 +63,21 @@ def provisioned(
     pods: Sequence[Json], events: Iterable[Json], answers: Answers, nodes: Sequence[Json],
     known: Sequence[NodeClaimStatus], now: float,
 ) -> tuple[tuple[NodeClaimStatus, ...], list[ObjectReport]]:  # fmt: skip
-    """The nodes that are provisioned for these pods, which do not run yet, and the reports on pods without one.
+    """The nodes that are provisioned for these pods, which wait or have waited, and the reports on pods without one.
 
-    `events` are those of the namespace, `known` are nodes from an earlier call. The scheduler may place a pod on a node
-    that is in the cluster and not ready: its NodeClaim is one of them.
+    `events` are those of the namespace, `known` are nodes from an earlier call. Also a node that a pod was placed on is
+    one of them, if it was not ready or was asked for after the pod.
     """
     last = newest_events((*events, *answers.get("refused", ())), [pod["metadata"]["name"] for pod in pods])
     claims = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
-    placed = {node_of(pod) for pod in pods} - {""}
+    placed = {node: pod["metadata"].get("creationTimestamp", "") for pod in pods if (node := node_of(pod))}
     found = {
-        name: NodeClaimStatus(name) for name, one in claims.items() if one.get("status", {}).get("nodeName") in placed
-    }
+        name: NodeClaimStatus(name)
+        for name, one in claims.items()
+        if (since := placed.get(one.get("status", {}).get("nodeName"))) is not None
+        and (one["metadata"].get("creationTimestamp", "") >= since
+             or claim_status(one, (), now).state not in FINAL)
+    }  # fmt: skip
     found |= {one.name: one for one in known}
     for event in last.values():
         for one in provisioned_by(event, now):

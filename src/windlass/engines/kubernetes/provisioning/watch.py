@@ -51,7 +51,7 @@ class ProvisioningWatch:
         return pod in self._pods
 
     def read(self, pods: Sequence[Json], events: Sequence[Json]) -> None:
-        """Read progress for `pods`, which do not run yet; `events` are those of the namespace. Raises EngineError."""
+        """Read progress for `pods`, which wait or have waited; `events` are the namespace's. Raises EngineError."""
         if self._api is None:
             self._api = served(self._client, GROUP)
         asked = karpenter.questions(self._client, self._api)
