@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.chaos.harness import TRAIN, steps_in
 from tests.chaos.plans import Strike
@@ -27,7 +27,11 @@ EPOCHS = 14
 STEPS = 57 * EPOCHS
 PAUSE_SECONDS = 0.02
 """After each step: some 800 of these take half a minute, in which strikes fall."""
-JOB: dict[str, Any] = {"grace": "5s", "restarts": {"max": 30, "on": ["failure", "preemption", "node-loss"]}}
+LAUNCHER: Final = "torchrun"
+"""The script needs its variables with one rank too."""
+JOB: dict[str, Any] = {
+    "launcher": LAUNCHER, "grace": "5s", "restarts": {"max": 30, "on": ["failure", "preemption", "node-loss"]},
+}  # fmt: skip
 LEFT_SECONDS = 240.0
 LABELLED = "jobs,jobsets,pods,services,configmaps,secrets,leases,persistentvolumeclaims"
 FALSE = frozenset({"lost-node", "cause", "attempt-end", "notice", "stop", "hang"})

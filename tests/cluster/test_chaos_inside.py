@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.harness import TRAIN
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import striking
-from tests.cluster.chaos_inside import EPOCHS, EVERY_STEPS, JOB, LEFT_SECONDS, Play
+from tests.cluster.chaos_inside import EPOCHS, EVERY_STEPS, JOB, LAUNCHER, LEFT_SECONDS, Play
 from tests.cluster.chaos_plans import KINDS, case_of
 from tests.cluster.harnesses import claimed, harness_on, opened, set_up
 from tests.cluster.proxy import behind, proxied
@@ -61,7 +61,8 @@ def undisturbed(world_size: int, tmp_path_factory: pytest.TempPathFactory, folde
     def digest() -> str:
         with opened(Harness(LOCAL, folder / "undisturbed")) as harness:
             words = (TRAIN.name, str(folder), "--every", str(EVERY_STEPS), "--epochs", str(EPOCHS), "--pause", "0")
-            status = harness.start(*words, base=TRAIN.parent, procs_per_node=world_size).wait()
+            run = harness.start(*words, base=TRAIN.parent, launcher=LAUNCHER, procs_per_node=world_size)
+            status = run.wait()
             assert status.phase is Phase.SUCCEEDED
         return (folder / "digest").read_text()
 
