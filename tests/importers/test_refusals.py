@@ -84,3 +84,50 @@ def test_a_name_that_is_given_goes_before_the_manifests() -> None:
 def test_the_list_of_kubectl_is_as_good_as_the_object_alone() -> None:
     [path] = FOLDER.glob("h16*")
     assert import_text(path.read_text(), "list.yaml").job.name == "seen"
+
+
+TOKEN = "hf_neverinanyjobfile00000000000000000"
+SHELL = "for i in 1 2; do python train.py | tee log; done"
+
+
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        (f"run: python train.py --api-key {TOKEN}\n", 1),
+        (f"setup: |\n  pip install x\n  huggingface-cli login --token {TOKEN}\nrun: python train.py\n", 3),
+        ("setup: wandb login --relogin neverinanyjobfile00000000000\nrun: python train.py\n", 1),
+        ("setup: wandb login 'neverinanyjobfile00000000000' && pip install x\nrun: python train.py\n", 1),
+        (f"run: |\n  export HF_TOKEN={TOKEN}\n  {SHELL}\n", 2),
+        (f"run: |\n  export WANDB_API_KEY='neverinanyjobfile'\n  {SHELL}\n", 2),
+        (f"run: HF_TOKEN={TOKEN} python train.py --token $HF_TOKEN\n", 1),
+        (f"setup: git clone https://me:neverinanyjobfile@example.com/x.git\nrun: |\n  {SHELL}\n", 1),
+        ("run: |\n  python train.py --db-password=neverinanyjobfile00 | tee log\n", 2),
+    ],
+)
+def test_a_script_with_a_secret_in_it_is_refused_without_the_value(lines: str, at: int) -> None:
+    with pytest.raises(JobFileError) as refused:
+        import_text(lines, "task.yaml", form="sky")
+    [problem] = refused.value.problems
+    assert problem.where == f"task.yaml:{at}"
+    assert "looks like a secret" in problem.message
+    assert "$HF_TOKEN" in problem.hint
+    assert "neverinanyjobfile" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "export HF_TOKEN=$MY_TOKEN; wandb login $WANDB_API_KEY; python train.py --token ${HF_TOKEN} | tee log",
+        'huggingface-cli login --token "$HF_TOKEN"; python train.py --eos-token END | tee log',
+        "sky login; aws ecr login --region us-east-1; python train.py --tokenizer gpt2-0123456789abcdef | tee log",
+        'export HF_TOKEN=$(cat /run/secrets/hf); export HF_TOKEN="${HF_TOKEN}"; python train.py | tee log',
+    ],
+)
+def test_a_script_that_names_variables_of_secrets_is_imported(script: str) -> None:
+    assert import_text(f"run: |\n  {script}\n", "task.yaml", form="sky").job.command is not None
+
+
+def test_the_words_of_a_container_hold_no_secret_either() -> None:
+    words = f"[python, train.py, --hf-token, {TOKEN}]"
+    with pytest.raises(JobFileError, match=r"file\.yaml:4: run: holds what looks like a secret"):
+        import_text(JOB.replace("[/bin/true]", words), "file.yaml")

@@ -19,6 +19,7 @@ from windlass.importers.sagemaker import is_training_job, sagemaker
 from windlass.importers.sagemaker_code import is_script, script
 from windlass.importers.sagemaker_sdk import estimator
 from windlass.importers.sagemaker_target import report_missing, target_text
+from windlass.importers.secret_words import refuse_secrets
 from windlass.importers.sky import sky
 from windlass.importers.source import Left, Source, View
 from windlass.importers.torchx import torchx
@@ -100,6 +101,7 @@ def import_text(
     sources = [found.job, *found.others]
     fields = {"name": "job", **draft.fields, **({} if name is None else {"name": name})}
     made = job_from_mapping(fields, where)
+    refuse_secrets(made, text, where)
     left = tuple(sorted((one for source in sources for one in source.rest()), key=lambda one: one.line))
     written = _head(where, shown, left) + dump_job(made)
     parse_job(written, "job.yaml")  # what we write, we can read

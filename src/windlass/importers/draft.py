@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass.errors import JobFileError
 from windlass.importers.source import View
-from windlass.spec.names import legal_name
+from windlass.spec.names import legal_name, looks_secret
 from windlass.spec.parse import job_from_mapping
 
 
@@ -76,8 +76,7 @@ class Draft:
     @staticmethod
     def is_secret(name: str, value: str) -> bool:
         """Whether a job file must not hold a value of this name."""
-        problem = _problem({"env": {re.sub(r"\W", "_", name).upper(): value}})
-        return problem is not None and "looks like a secret" in problem[0]
+        return looks_secret(re.sub(r"\W", "_", name), value)
 
     def add(self, field: str, entry: Any, view: View) -> bool:
         """Append an entry to a list that does not have it yet."""

@@ -192,12 +192,12 @@ def _env_value(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise refuse(f"expected text, found {found(value)}", 'write "" for an empty one' if value is None else "")
     clean_text(value)
-    if _looks_secret(name, value):
+    if looks_secret(name, value):
         raise refuse("looks like a secret, which a job file does not hold", "use secrets: with a name the target knows")
     return value
 
 
-def _looks_secret(name: str, value: str) -> bool:
+def looks_secret(name: str, value: str) -> bool:
     """Whether a variable with this name and value is a secret; a path, a flag or a count is not."""
     if _SECRET_VALUE.search(value) or _URL_PASSWORD.match(value):
         return True
