@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -131,3 +132,49 @@ def test_the_words_of_a_container_hold_no_secret_either() -> None:
     words = f"[python, train.py, --hf-token, {TOKEN}]"
     with pytest.raises(JobFileError, match=r"file\.yaml:4: run: holds what looks like a secret"):
         import_text(JOB.replace("[/bin/true]", words), "file.yaml")
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "message"),
+    [
+        (
+            "sky",
+            "run: python train.py\nnum_nodes: '2'\n",
+            "file.yaml:2: num_nodes: expected a whole number from 1, found '2'",
+        ),
+        ("sky", "run: python train.py\nnum_nodes: two\n", "found 'two'"),
+        ("sky", "run: python train.py\nnum_nodes: 0\n", "found 0"),
+        ("sky", "run: [python, train.py]\n", "run: expected text, found a list"),
+        (
+            "torchx",
+            "roles: [{entrypoint: a, num_replicas: '2'}, {entrypoint: b}]\n",
+            "a whole number from 1, found '2'",
+        ),
+    ],
+)
+def test_a_number_of_nodes_that_is_none_is_not_taken_for_one(form: Format, text: str, message: str) -> None:
+    with pytest.raises(JobFileError, match=re.escape(message)):
+        import_text(text, "file.yaml", form=form)
+
+
+def test_a_value_of_another_type_is_listed_with_what_was_expected() -> None:
+    text = JOB.replace("backoffLimit: 0", "backoffLimit: '3'")
+    assert [(one.field, one.meaning) for one in import_text(text, "file.yaml").left] == [
+        ("spec.backoffLimit", "expected a whole number, found '3'")
+    ]
+    task = "run: python train.py\nsetup: [pip install x]\nresources: {memory: lots, cpus: 4GB}\n"
+    assert [(one.field, one.meaning) for one in import_text(task, "task.yaml", form="sky").left] == [
+        ("setup", "expected text, found a list"),
+        ("resources.memory", "expected a size such as 32, 32+ or 32GB, found 'lots'"),
+        ("resources.cpus", "expected a number such as 4 or 4+, found '4GB'"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "mebibytes"),
+    [("32", 32 << 10), ("32+", 32 << 10), ("32GB", 32 << 10), ("64GB+", 64 << 10), ("1024MB", 1024), ("1TB", 1 << 20)],
+)
+def test_memory_of_a_task_may_have_a_unit(memory: str, mebibytes: int) -> None:
+    made = import_text(f"run: python train.py\nresources: {{memory: {memory}}}\n", "task.yaml", form="sky")
+    assert made.job.resources.memory == mebibytes << 20
+    assert not made.lost

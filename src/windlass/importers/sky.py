@@ -22,9 +22,10 @@ from windlass.importers.sky_shell import (
 from windlass.importers.source import View
 from windlass.spec.names import legal_name
 
-GIBI: Final = 1 << 30
 _NO_GPU: Final = re.compile(r"tpu|inferentia|trainium|gaudi|mi\d|radeon", re.IGNORECASE)
 """Accelerators that are not asked for as GPUs of NVIDIA."""
+_AMOUNT: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGTP])i?B?)?(?P<more>[+x])?", re.IGNORECASE)
+"""CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB."""
 _NO_JOBS: Final = (
     (
         "service",
@@ -53,7 +54,9 @@ def sky(found: Documents, draft: Draft) -> None:
     for path, claim in view.at("volumes").items():
         if isinstance(claim.value, str):
             draft.add("volumes", {"claim": claim.value, "path": path.rstrip("/")}, claim)
-    script, nodes = view.text("run"), view.whole("num_nodes") or 1
+    script, nodes = view.text("run"), view.count("num_nodes")
+    if script is None and view.at("run").value not in (None, ""):
+        raise view.at("run").mistyped("text")
     if script is None:
         raise view.at("run").refused(
             "has no run:, so nothing is started on the nodes", "a task that only sets up is no job"
@@ -72,7 +75,7 @@ def _refuse_others(view: View) -> None:
     if (template := re.search(r"~/sky_templates/\S+", script)) is not None:
         message = f"starts {template[0]}, which only the machines of SkyPilot have"
         raise view.at("run").refused(message, "write a job file whose script starts its own cluster of Ray")
-    program = is_of_several_nodes(script) if (view.at("num_nodes").value or 1) != 1 else None
+    program = is_of_several_nodes(script) if view.count("num_nodes") != 1 else None
     if program is not None:
         message = f"calls {program}, which starts processes on the other nodes by ssh or by Slurm; nodes have neither"
         raise view.at("run").refused(message, "write run: PROGRAM, launcher: mpi, nodes: and procs_per_node:")
@@ -112,14 +115,18 @@ def _variables(view: View, draft: Draft) -> None:
 def _resources(view: View, draft: Draft) -> None:
     others = view.at("any_of") or view.at("ordered")
     _accelerators(view.at("accelerators") or view.at("gpus"), others, draft)
-    for name, field, factor in (("cpus", "cpus", 1), ("memory", "memory", GIBI)):
+    for name in ("cpus", "memory"):
         given = view.at(name)
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(\+|x)?(?:\s*GB)?", str(given.value)) if given else None
-        if match is None:
+        match = _AMOUNT.fullmatch(str(given.value)) if given else None
+        if match is None or (name == "cpus" and match["unit"]):
+            given.expected("a number such as 4 or 4+" if name == "cpus" else "a size such as 32, 32+ or 32GB")
             continue
-        amount = float(match[1]) if name == "cpus" else round(float(match[1]) * factor)
-        if draft.put(f"resources.{field}", amount, given) and match[2]:
-            given.remark(f"{given.value}: at least as much", f"just as much is asked for: {match[1]}", is_ours=True)
+        amount = float(match["number"])
+        if name == "memory":
+            amount = round(amount * 1024 ** " KMGTP".index((match["unit"] or "G").upper()))
+        if draft.put(f"resources.{name}", amount, given) and match["more"]:
+            asked = str(given.value).rstrip("+x")
+            given.remark(f"{given.value}: at least as much", f"just as much is asked for: {asked}", is_ours=True)
     draft.put_text("resources.instance", view.at("instance_type"))
     image = view.at("image_id")
     if isinstance(image.value, str) and image.value.startswith("docker:"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import hint_of, is_one_thing
-from windlass.spec.places import Path, spell
+from windlass.spec.places import Path, found, spell
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Source:
         """Paths at which everything was read."""
         self.reported: dict[Path, Left] = {}
         """Paths at which everything is without equivalent."""
+        self.mistyped: dict[Path, str] = {}
+        """Paths at which a value of another type was expected, and what was."""
         self.remarks: list[Left] = []
         """Reports on paths that are read or absent."""
 
@@ -74,14 +76,16 @@ class Source:
     def rest(self) -> list[Left]:
         """All fields without equivalent, in the order of the file: those reported, and those not read."""
         touched = {path[:length] for path in (*self.taken, *self.reported) for length in range(len(path) + 1)}
-        found = [*self.remarks, *self._rest((), self.value, touched)]
-        return sorted(dict.fromkeys(found), key=lambda left: left.line)
+        rest = [*self.remarks, *self._rest((), self.value, touched)]
+        return sorted(dict.fromkeys(rest), key=lambda left: left.line)
 
     def _rest(self, path: Path, value: Any, touched: set[Path]) -> Iterator[Left]:
         if path in self.reported:
             yield self.reported[path]
         elif path in self.taken or is_empty(value):
             return
+        elif path in self.mistyped and path not in touched:
+            yield self.left(path, self.mistyped[path], "write it by hand")
         elif isinstance(value, dict | list) and (path in touched or not is_one_thing(path)):
             for step, below in value.items() if isinstance(value, dict) else enumerate(value):
                 yield from self._rest((*path, step), below, touched)
@@ -125,24 +129,42 @@ class View:
 
     def text(self, *steps: str | int) -> str | None:
         """Non-empty text, marked as read."""
-        found = self.at(*steps)
-        return str(found.take()) if isinstance(found.value, str) and found.value else None
+        view = self.at(*steps)
+        if isinstance(view.value, str) and view.value:
+            return str(view.take())
+        view.expected("text")
+        return None
 
     def whole(self, *steps: str | int) -> int | None:
         """A whole number, marked as read."""
-        found = self.at(*steps)
-        return int(found.take()) if isinstance(found.value, int) and not isinstance(found.value, bool) else None
+        view = self.at(*steps)
+        if isinstance(view.value, int) and not isinstance(view.value, bool):
+            return int(view.take())
+        view.expected("a whole number")
+        return None
+
+    def count(self, *steps: str | int) -> int:
+        """A whole number from 1, marked as read; 1 where there is no value. Raises JobFileError for another value."""
+        view = self.at(*steps)
+        number = view.whole() if view else 1
+        if number is None or number < 1:
+            raise view.mistyped("a whole number from 1")
+        return number
+
+    def expected(self, kind: str) -> None:
+        """Keep for the report that a value is of another type."""
+        if self:
+            self.source.mistyped.setdefault(self.path, f"expected {kind}, found {found(self.value)}")
 
     def scalar(self) -> str | int | float | None:
         """Text or a number, marked as read."""
         is_one = isinstance(self.value, str | int | float) and not isinstance(self.value, bool)
-        found: str | int | float | None = self.take() if is_one else None
-        return found
+        one: str | int | float | None = self.take() if is_one else None
+        return one
 
     def texts(self, *steps: str | int) -> list[str]:
         """A list of texts, marked as read, with numbers as text; empty if there is none."""
-        found = self.at(*steps)
-        entries = [view.scalar() for view in found.each()]
+        entries = [view.scalar() for view in self.at(*steps).each()]
         return [] if None in entries else [str(entry) for entry in entries]
 
     def take(self) -> Any:
@@ -170,6 +192,10 @@ class View:
         """The error to raise where a file cannot be imported, at the line of the value."""
         line = self.source.line(self.path)
         return JobFileError([Problem(f"{self.source.where}:{line}", self.source.spelled(self.path), message, hint)])
+
+    def mistyped(self, kind: str) -> JobFileError:
+        """The error to raise where a value of another type would change the job: `a whole number`, `text`."""
+        return self.refused(f"expected {kind}, found {found(self.value)}")
 
 
 def is_empty(value: Any) -> bool:

@@ -39,7 +39,7 @@ def torchx(found: Documents, draft: Draft) -> None:
         raise view.refused(message, "json.dumps(dataclasses.asdict(app)) writes one")
     draft.put_name(view.at("name"))
     _leave(view, {"metadata": hints("torchx")["metadata"]})
-    role = max(roles, key=lambda one: (one.at("resource", "gpu").value or 0, one.at("num_replicas").value or 0))
+    role = max(roles, key=lambda one: (one.whole("resource", "gpu") or 0, one.count("num_replicas")))
     for other in roles:
         if other.path != role.path:
             other.leave(f"role {other.at('name').value}, beside the one that trains", "make a job of its own of it")
@@ -67,7 +67,7 @@ def _role(view: View, draft: Draft) -> None:
         raise view.refused("starts nothing: no entrypoint and no args")
     start = start_of(_without_macros(words), draft.fields.get("env", {}), code_travels=True)
     at = view.at("entrypoint")
-    most = view.whole("num_replicas") or 1
+    most = view.count("num_replicas")
     least = view.whole("min_replicas")
     nodes: Any = {"min": least, "max": most} if least is not None and least < most else most
     put_start(draft, (start, at), nodes, at, has_group=False)
