@@ -55,6 +55,14 @@ def test_outputs_are_in_the_store_once_a_run_has_ended(data: Data, job: Path, bu
     assert_uploaded(data, bucket, run)
 
 
+def test_a_bucket_that_is_not_there_is_told_before_anything_trains(data: Data, job: Path) -> None:
+    fields = json.loads(job.read_text())
+    job.write_text(json.dumps({**fields, "outputs": "s3://nothing/runs"}))
+    done = windlass(data, "run", str(job), code=2)
+    assert done.stderr == "error: write: outputs: s3://nothing/runs/: there is no bucket nothing\n"
+    assert json.loads(windlass(data, "ps", "-a", "-o", "json").stdout) == []
+
+
 def test_a_supervisor_that_is_killed_in_mid_upload_costs_no_more_than_what_was_under_way(
     data: Data, proxy: FaultProxy, job: Path, bucket: str
 ) -> None:

@@ -43,13 +43,13 @@ def job(tmp_path: Path, data: Data, proxy: FaultProxy, bucket: str) -> Path:
     return folder / "job.yaml"
 
 
-def windlass(data: Data, *words: str) -> subprocess.CompletedProcess[str]:
+def windlass(data: Data, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     keys = data.server.environ(data.endpoint)
     environ = {"PATH": os.environ["PATH"], "HOME": str(data.home), "WINDLASS_HOME": str(data.home), **keys}
     done = subprocess.run(
         [str(WINDLASS), *words], env=environ, capture_output=True, text=True, timeout=240, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done
 
 

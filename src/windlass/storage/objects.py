@@ -50,6 +50,13 @@ class ObjectStore(Place):
         except ImportError as error:
             raise MissingPart(f"{address}: {address.kind}:// needs the extra `data`", INSTALL) from error
 
+    def check(self) -> None:
+        """See `Place`."""
+        import obstore
+
+        with self._said(str(self.address)):
+            next(iter(obstore.list(self._store, self.address.path or None, chunk_size=1)), None)
+
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
         import obstore

@@ -89,6 +89,10 @@ class Place(ABC):
     takes_parts = True
     """Whether large files are written by `begin`, and gone on with; else by `put_stream`, from their beginning."""
 
+    def check(self) -> None:
+        """Ask a store once whether files can be listed there, as every copy does first."""
+        return
+
     @abstractmethod
     def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """All files, in batches, in any order, without ours (`names.OWN`).

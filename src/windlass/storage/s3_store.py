@@ -45,6 +45,10 @@ class S3Store(Place):
         with _said(str(address)):
             self._bucket = Bucket(address.bucket, environ)
 
+    def check(self) -> None:
+        """See `Place`."""
+        self._page("", "")
+
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
         # A directory bucket has no order of names, and cannot be asked for those after one.

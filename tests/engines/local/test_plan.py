@@ -96,7 +96,7 @@ def test_a_streamed_source_is_not_staged_and_reaches_the_script_as_its_address(t
 
 @pytest.mark.parametrize("to", ["s3://bucket/runs", "gs://bucket/runs/", "file:///mnt/runs"])
 def test_outputs_in_a_store_are_uploaded_after_the_last_attempt(tmp_path: Path, to: str) -> None:
-    made = plan_of(tmp_path, outputs=to, known={"has_data_extra": to.startswith("gs")})
+    made = plan_of(tmp_path, outputs=to, known={"has_data_extra": to.startswith("gs"), "bad_outputs": None})
     assert made.requests("upload")[0]["destination"] == f"{to.rstrip('/')}/a-1/"
     assert made.requests("upload")[0]["source"] == made.output_dir == f"{tmp_path}/home/runs/a-1/output"
     assert not any(note.blocks for note in made.notes)
@@ -116,6 +116,19 @@ def test_outputs_that_cannot_be_uploaded_block_the_plan(
     tmp_path: Path, to: str, known: dict[str, Any], code: str
 ) -> None:
     assert {note.code for note in plan_of(tmp_path, outputs=to, known=known).notes if note.blocks} == {code}
+
+
+def test_a_store_that_refuses_its_keys_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    [note] = [note for note in plan_of(tmp_path, outputs="s3://bucket/runs").notes if note.blocks]
+    assert note.code == "outputs-store"
+    assert note.message.startswith(
+        "outputs: s3://bucket/runs/: no credentials for S3 were found: set AWS_ACCESS_KEY_ID"
+    )
+    assert note.fix == "check the credentials, and what they may do"
 
 
 @pytest.mark.parametrize("source", ["ftp://host/digits", "file://mnt/digits"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from windlass.code.imports import script_imports
 from windlass.engines import netns
 from windlass.engines.interpreter import find_python
+from windlass.storage.address import STORES
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -76,8 +77,9 @@ class Facts:
     """Whether the extra `data` is installed; read only for jobs that need it."""
     has_obstore: bool = True
     """Whether the script's interpreter has obstore; read only for jobs that need it."""
-    bad_outputs: str = ""
-    """Why the folder of the outputs cannot be made or written; empty where it can."""
+    bad_outputs: tuple[str, str] | None = None
+    """Why outputs cannot be written to their folder, or uploaded to their store, and what to try; None where they can,
+    as far as can be told."""
     python_version: tuple[int, int] | None = None
     """The version of the script's interpreter, 3 and 12; None where the name of its file does not have it."""
 
@@ -112,7 +114,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         has_data_extra=not (job.outputs_scheme or any(data.is_staged for data in job.data))
         or find_spec("obstore") is not None,
         has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
-        bad_outputs=_bad_folder(code_dir / job.outputs) if job.outputs and not job.outputs_scheme else "",
+        bad_outputs=_bad_outputs(job, code_dir, home),
         python_version=_version(python),
     )
 
@@ -149,12 +151,23 @@ def find_gpus() -> tuple[str, ...]:
     return tuple(answer.stdout.split("\n")[:-1]) if answer.returncode == 0 else ()
 
 
-def _bad_folder(path: Path) -> str:
-    """Why no files can be written below a path; empty where it, or what can be made on the way to it, is a folder."""
+def _bad_outputs(job: Job, code_dir: Path, home: Path) -> tuple[str, str] | None:
+    """See `Facts.bad_outputs`; of a folder that is not there yet, what can be made on the way to it counts."""
+    if job.outputs is None:
+        return None
+    if job.outputs_scheme:
+        if job.outputs_scheme not in STORES:
+            return None
+        from windlass.storage.reach import refusal  # few jobs upload anything
+
+        refused = refusal(job.outputs, home)
+        return (refused.message, refused.hint) if refused is not None else None
+    path = code_dir / job.outputs
     there = next(one for one in (path, *path.parents) if os.path.lexists(one))
+    hint = "set outputs: to a folder that can be written"
     if not os.path.isdir(there):  # noqa: PTH112 - as above
-        return f"{there} is no folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written"
+        return f"{there} is no folder", hint
+    return None if os.access(there, os.W_OK | os.X_OK) else (f"{there} cannot be written", hint)
 
 
 def _version(python: Path) -> tuple[int, int] | None:

@@ -309,10 +309,9 @@ def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         yield _blocker("outputs-unknown", f"outputs: {job.outputs} has no path from the root", FROM_ROOT)
     elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
         yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
-    elif facts.bad_outputs:
-        yield _blocker(
-            "outputs-folder", f"outputs: {facts.bad_outputs}", "set outputs: to a folder that can be written"
-        )
+    elif facts.bad_outputs is not None:
+        problem, hint = facts.bad_outputs
+        yield _blocker("outputs-store" if scheme else "outputs-folder", f"outputs: {problem}", hint)
 
 
 def _interpreter_refusals(facts: Facts) -> Iterator[Note]:

@@ -1,0 +1,40 @@
+"""What a store is asked before a run: only what cannot change by the end of the run refuses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.storage.test_s3_errors import CLOSED
+
+from windlass.errors import StorageError
+from windlass.storage import reach
+from windlass.storage.place import Fatal, Throttled
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_refused"),
+    [(None, False), (Fatal("there is no bucket nothing"), True), (Throttled("503 SlowDown"), False),
+     (StorageError("501"), False)],
+)  # fmt: skip
+def test_what_is_final_refuses(monkeypatch: pytest.MonkeyPatch, answer: StorageError | None, is_refused: bool) -> None:
+    class Scripted:
+        def check(self) -> None:
+            if answer is not None:
+                raise answer
+
+    monkeypatch.setattr(reach, "open_place", lambda _address, _home: Scripted())
+    assert (reach.refusal("s3://bucket/runs", Path("/home")) is not None) == is_refused
+
+
+def test_an_address_without_a_bucket_is_refused_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "open_place", lambda *_: pytest.fail("asked"))
+    refused = reach.refusal("s3:///runs", Path("/home"))
+    assert refused is not None
+    assert refused.message == "s3:///runs: the bucket is missing"
+
+
+def test_a_server_that_is_not_there_refuses_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "ENDPOINT_URL_S3": CLOSED}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    assert reach.refusal("s3://bucket/runs", tmp_path) is None
