@@ -76,6 +76,24 @@ def test_an_object_that_a_quota_refuses_is_not_taken_for_one_that_exists(tmp_pat
         assert client_of(api, tmp_path).create_if_absent(made) is None
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ('jobs.batch is forbidden: User "ana" cannot create resource "jobs" in API group "batch"', "ask for the right"),
+        ('roles "r" is forbidden: user "ada" (groups=["dev"]) is attempting to grant RBAC', "ask for the right"),
+        ("jobs is forbidden", "ask for the right"),
+        ('admission webhook "policy.io" denied the request: no team label', "change the job"),
+        ("ValidatingAdmissionPolicy 'teams' with binding 'all' denied request: no team label", "change the job"),
+        ('jobs.batch "r-1" is forbidden: exceeded quota: q, requested: c=1, used: c=1, limited: c=1', "change the job"),
+    ],
+)  # fmt: skip
+def test_a_refusal_of_admission_is_not_one_of_a_right(tmp_path: Path, words: str, hint: str) -> None:
+    answer = reply({"reason": "Forbidden", "message": words}, 403)
+    with serving(lambda *_: answer) as api, pytest.raises(Refused) as refused:
+        client_of(api, tmp_path).get("batch/v1", "Job", "r-1")
+    assert refused.value.hint.startswith(hint)
+
+
 def test_an_object_is_removed_once_it_is_absent_twice_some_seconds_apart() -> None:
     now = [100.0]
     absence = Absence(lambda: now[0])

@@ -11,6 +11,7 @@ import http.client
 import importlib.util
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,8 @@ FOLLOW_SECONDS: Final = 300.0
 """How long a followed log may be silent until it is requested again: a connection may be dead without an error."""
 DATE_SECONDS: Final = 5.0
 """Clocks that differ by less agree: dates of responses are whole seconds, and responses take time."""
+_OF_ADMISSION: Final = re.compile(r'^admission webhook |\bdenied request: |is forbidden: (?!user ")', re.IGNORECASE)
+"""A 403 of a webhook, a ValidatingAdmissionPolicy, a quota or Pod Security: no right is missing."""
 BUSY_SECONDS: Final = 10.0
 """How long a request is sent again to a server that is too busy for it."""
 ABSENT_SECONDS: Final = 3.0
@@ -514,6 +517,8 @@ def _refused(status: int, answer: Json, client: Client) -> Refused:
         404: f"see: {client.kubectl} -n {client.namespace} get all",
     }
     message = str(answer.get("message") or f"HTTP {status}")
+    if status == 403 and _OF_ADMISSION.search(message):
+        hints[403] = "change the job or the target as it says, or ask an administrator of the cluster"
     details = found if isinstance(found := answer.get("details"), dict) else None
     return Refused(f"the cluster refused: {message}", hints.get(status, ""), status=status,
                    reason=str(answer.get("reason", "")), details=details)  # fmt: skip
