@@ -137,3 +137,32 @@ def test_only_a_clusters_plan_is_written_as_objects(form: str, windlass: Call) -
     refused = windlass("plan", "train.py", "-o", form)
     assert (refused.code, refused.out) == (2, "")
     assert "plan -o manifest is not supported by engine local" in refused.err
+
+
+def test_the_next_commands_name_the_job_file_that_was_written(windlass: Call, manifest: Path) -> None:
+    assert "Next: windlass check --on TARGET, then windlass run --on TARGET" in windlass("import", "manifest.yaml").out
+    Path("some jobs").mkdir()
+    made = windlass("import", "manifest.yaml", "--to", "some jobs/other.yaml")
+    assert "some jobs/other.yaml written" in made.out
+    assert "Next: windlass check 'some jobs/other.yaml' --on TARGET" in made.out
+    assert "then windlass run 'some jobs/other.yaml' --on TARGET" in made.out
+    made = windlass("import", "manifest.yaml", "--to", "some jobs/data.yaml", "-o", "json")
+    assert made.json["written"] == ["some jobs/data.yaml"]
+
+
+def test_a_folder_that_is_not_there_is_to_be_made_first(windlass: Call, manifest: Path) -> None:
+    refused = windlass("import", "manifest.yaml", "--to", "jobs/other.yaml")
+    assert refused.code == 2
+    assert f"mkdir -p {Path.cwd() / 'jobs'}" in refused.err
+
+
+def test_lines_and_commands_of_standard_input_name_it_as_commands_do(
+    windlass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given(text: str) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return windlass("import", "-").err
+
+    assert "  standard input:8  spec.template.spec.hostNetwork" in given(MANIFEST)
+    assert "windlass import --document Job/digits -, and" in given(f"{MANIFEST}---\n{MANIFEST}")
+    assert "envsubst | windlass import -" in given(MANIFEST.replace("digits", "${NAME}", 1))

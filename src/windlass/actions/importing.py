@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from windlass.importers.convert import Format, Imported
 
 STREAM: Final = "-"
-STDIN: Final = "standard input"
 
 
 def read_foreign(
@@ -28,6 +27,7 @@ def read_foreign(
     Raises JobFileError: not there, not YAML, no known kind, several jobs, a name that is not legal.
     """
     from windlass.importers.convert import import_text
+    from windlass.importers.source import STDIN
 
     if what == STREAM:
         text, where = decoded(sys.stdin.buffer.read(MAX_JOB_BYTES + 1), STDIN), STDIN

@@ -114,6 +114,8 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
             with contextlib.suppress(OSError):  # a file system that is read-only refuses this too
                 partial.unlink()
             hint = "check the folder's rights, and its space"
+            if isinstance(error, FileNotFoundError):
+                hint = f"make the folder first: mkdir -p {shlex.quote(str(path.parent))}"
             raise UsageError(f"{path} cannot be written: {error.strerror}", hint) from error
     return list(texts)
 

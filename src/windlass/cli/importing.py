@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -46,6 +47,8 @@ def import_job(
       windlass import --sky task.yaml --to jobs/task.yaml
     """
     from windlass.actions.importing import STREAM, read_foreign, write_job
+    from windlass.actions.jobs import JOB_FILES
+    from windlass.importers.source import STDIN
     from windlass.runs.context import here
     from windlass.views.reports import ImportedJob
 
@@ -54,24 +57,27 @@ def import_job(
     context = here()
     kind: Format = "torchx" if torchx else "sky" if sky else "kubernetes"
     made = read_foreign(file, context, form=kind, name=name, document=document)
-    written = [] if to == STREAM else [path.name for path in write_job(made, to, context, force=force)]
+    written = () if to == STREAM else (to or JOB_FILES[0],)
+    if written:
+        write_job(made, to, context, force=force)
     if form == "table":
         out, err = painter(sys.stdout), painter(sys.stderr)
-        emit(_file_lines(made.text, written, made.kind, out))
+        job_argument = "" if not written or written[0] == JOB_FILES[0] else f" {shlex.quote(written[0])}"
+        emit(_file_lines(made.text, written, made.kind, job_argument, out))
         sys.stdout.flush()
         emit(_target_lines(made.target, err), sys.stderr)
-        emit(left_lines(made.left, file, err), sys.stderr)
+        emit(left_lines(made.left, STDIN if file == STREAM else file, err), sys.stderr)
         return 0
     job = made.job.model_dump(mode="json", exclude_defaults=True)
-    print_data(ImportedJob(tuple(written), made.kind, job, made.text, made.left, made.target), form, "")
+    print_data(ImportedJob(written, made.kind, job, made.text, made.left, made.target), form, "")
     return 0
 
 
-def _file_lines(text: str, written: list[str], kind: str, paint: Paint) -> list[str]:
+def _file_lines(text: str, written: Sequence[str], kind: str, job: str, paint: Paint) -> list[str]:
     if not written:
         return text.splitlines()
     lines = [paint(line, dim=True) if line.startswith("#") else line for line in text.splitlines()]
-    following = f"Next: {paint('windlass check', bold=True)}, then windlass run --on TARGET"
+    following = f"Next: {paint(f'windlass check{job} --on TARGET', bold=True)}, then windlass run{job} --on TARGET"
     return [f"{written[0]} written ({kind}):", "", *lines, "", following]
 
 

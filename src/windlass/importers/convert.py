@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -21,7 +22,7 @@ from windlass.importers.sagemaker_sdk import estimator
 from windlass.importers.sagemaker_target import report_missing, target_text
 from windlass.importers.secret_words import refuse_secrets
 from windlass.importers.sky import sky
-from windlass.importers.source import Left, Source, View
+from windlass.importers.source import Left, Source, View, argument
 from windlass.importers.torchx import torchx
 from windlass.importers.trainer import trainjob
 from windlass.spec.dump import dump_job
@@ -153,7 +154,11 @@ def _only(sources: list[Source], where: str, form: Format, document: str | None)
     if len(filled) == 1:
         return filled[0]
     message = f"holds {len(filled)} documents, {', '.join(labels)}" if filled else "holds no mapping"
-    hint = f"windlass import --{form} --document {labels[0]} {where}, and so each of them" if filled else ""
+    hint = (
+        f"windlass import --{form} --document {shlex.quote(labels[0])} {argument(where)}, and so each of them"
+        if filled
+        else ""
+    )
     raise JobFileError([Problem(where, "", f"{message}; expected one {_FORMS[form][0]}", hint)])
 
 

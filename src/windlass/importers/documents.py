@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from windlass.errors import JobFileError, Problem, near
 from windlass.importers.field_hints import hints
 from windlass.importers.placeholders import placeholders_of_text, refuse_placeholders
-from windlass.importers.source import Source
+from windlass.importers.source import Source, argument
 from windlass.spec.places import Path
 from windlass.spec.yamltext import read_documents
 
@@ -103,7 +104,7 @@ def _label(source: Source) -> str:
 def _not_one(sources: list[Source], jobs: list[Source], where: str) -> Problem:
     if len(jobs) > 1:
         named = ", ".join(f"{_label(job)} (line {job.line(())})" for job in jobs)
-        hint = f"windlass import --document {_label(jobs[0])} {where}, and so each of them"
+        hint = f"windlass import --document {shlex.quote(_label(jobs[0]))} {argument(where)}, and so each of them"
         return Problem(where, "", f"holds several jobs: {named}", hint)
     kinds = ", ".join(dict.fromkeys(filter(None, map(_kind, sources))))
     known = ", ".join(JOBS)

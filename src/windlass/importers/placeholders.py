@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.shell import SHELLS
-from windlass.importers.source import Source
+from windlass.importers.source import STDIN, Source, argument
 from windlass.spec.places import Path
 
 _ENVSUBST: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}|(?<![\w$])\$([A-Za-z_]\w*)")
@@ -67,7 +67,8 @@ def placeholders_of_text(text: str, where: str) -> list[Problem]:
 def _hint(kind: str, found: dict[str, tuple[str, Path]], where: str) -> str:
     if kind == "envsubst":
         names = " ".join(f"{name.strip('${}')}=…" for name, (by, _) in found.items() if by == "envsubst")
-        return f"fill them in first: export {names}; envsubst < {where} | windlass import -"
+        source = "" if where == STDIN else f" < {argument(where)}"
+        return f"fill them in first: export {names}; envsubst{source} | windlass import -"
     if kind == "Helm":
         return "render it first: helm template . > manifest.yaml"
     return "write the value into the file"

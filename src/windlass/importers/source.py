@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import hint_of, is_one_thing
 from windlass.spec.places import Path, found, spell
+
+STDIN: Final = "standard input"
+"""Name of the file that a command gives as `-`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,11 @@ class View:
     def mistyped(self, kind: str) -> JobFileError:
         """The error to raise where a value of another type would change the job: `a whole number`, `text`."""
         return self.refused(f"expected {kind}, found {found(self.value)}")
+
+
+def argument(where: str) -> str:
+    """The file of this name as an argument of a command."""
+    return "-" if where == STDIN else shlex.quote(where)
 
 
 def is_empty(value: Any) -> bool:
