@@ -204,3 +204,22 @@ def test_a_plan_does_not_run_the_interpreter_that_a_job_file_names(tmp_path: Pat
     made = plan(job, LocalTarget(name="local"), facts, "t-1")
     assert not (tmp_path / "ran").exists()
     assert "obstore-missing" not in notes(made)
+
+
+@pytest.mark.parametrize("name", ["./prepare", "prepare.sh"])
+def test_a_program_that_is_not_executable_is_refused_with_the_command_that_makes_it_so(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("#!/bin/sh\n")
+    [note] = plan_of(tmp_path, run=f"{name} --fast").notes
+    assert (note.code, note.message) == ("program-not-executable", f"{name} is not executable")
+    assert note.fix == f"chmod +x {name}"
+    (tmp_path / name).chmod(0o755)
+    assert not plan_of(tmp_path, run=f"{name} --fast").notes
+
+
+def test_the_folder_of_the_code_may_be_below_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    facts = facts_of(Job(name="a", run="train.py", code="~/mine"), tmp_path)
+    assert (facts.code_dir, facts.code_dir_found) == (str(tmp_path / "mine"), True)

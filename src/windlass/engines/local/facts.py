@@ -80,13 +80,15 @@ class Facts:
     bad_outputs: tuple[str, str] | None = None
     """Why outputs cannot be written to their folder, or uploaded to their store, and what to try; None where they can,
     as far as can be told."""
+    is_program_file: bool = False
+    """Whether the folder of the code has a file of the program's name, be it executable or not."""
     python_version: tuple[int, int] | None = None
     """The version of the script's interpreter, 3 and 12; None where the name of its file does not have it."""
 
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` depends on. `base` is the folder that the job's paths are relative to."""
-    code_dir = (base / job.code).absolute()
+    code_dir = (base / os.path.expanduser(job.code)).absolute()
     python = find_python(job.python, base, environ)
     return Facts(
         home=str(home),
@@ -115,6 +117,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         or find_spec("obstore") is not None,
         has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
         bad_outputs=_bad_outputs(job, code_dir, home),
+        is_program_file=job.script_kind == "program" and _is_file(code_dir / job.script_argv[0]),
         python_version=_version(python),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -246,7 +247,11 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
         script = job.script_argv[0]
         yield _blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")
     elif job.script_kind == "program" and facts.program is None and not job.setup:
-        yield _blocker("program-missing", f"{job.script_argv[0]} was not found", "give its path, or install it")
+        program = job.script_argv[0]
+        if facts.is_program_file:
+            yield _blocker("program-not-executable", f"{program} is not executable", f"chmod +x {shlex.quote(program)}")
+        else:
+            yield _blocker("program-missing", f"{program} was not found", "give its path, or install it")
     if job.script_kind != "program" and not job.setup:  # which may make it
         yield from _interpreter_refusals(facts)
     if job.launcher == "mpi" and facts.launchers.get("mpirun") is None:
