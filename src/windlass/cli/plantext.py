@@ -88,6 +88,11 @@ def _step(place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping
     if not ranks:
         return lines
     rows = [[paint("in", dim=True), tilde(request.get("cwd", ""))]]
+    if setup := request.get("setup", "").strip():
+        lines_of_setup = setup.count("\n") + 1
+        is_short = verbose or lines_of_setup == 1
+        shown = setup if is_short else f"{count(lines_of_setup, 'line')} of bash, before the ranks: windlass plan -v"
+        rows.append([paint("setup", dim=True), shown])
     by_argv: dict[tuple[str, ...], list[int]] = {}
     for rank in ranks:
         by_argv.setdefault(tuple(rank["argv"]), []).append(rank["rank"])
