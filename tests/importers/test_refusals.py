@@ -178,3 +178,18 @@ def test_memory_of_a_task_may_have_a_unit(memory: str, mebibytes: int) -> None:
     made = import_text(f"run: python train.py\nresources: {{memory: {memory}}}\n", "task.yaml", form="sky")
     assert made.job.resources.memory == mebibytes << 20
     assert not made.lost
+
+
+def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> None:
+    task = import_text("secrets: {HF_TOKEN: null}\nrun: python train.py\n", "task.yaml", form="sky")
+    assert task.left[0].instead == (
+        "secrets: [hf-token], and on this machine export HF_TOKEN=…, "
+        "on a cluster kubectl create secret generic hf-token --from-literal=HF_TOKEN=…"
+    )
+    launch = 'PyTorch(entry_point="a.py", instance_type="ml.c5.large", environment={"HF_TOKEN": "x1"}).fit()\n'
+    [left] = [one for one in import_text(launch, "launch.py").left if "HF_TOKEN" in one.field]
+    assert left.instead.startswith("secrets: [hf-token], and aws secretsmanager create-secret --name hf-token ")
+    assert left.instead.endswith("""--secret-string '{"HF_TOKEN": "…"}'""")
+    login = "[sh, -c, wandb login neverinanyjobfile00000 && torchrun train.py]"
+    made = import_text(JOB.replace("[/bin/true]", login), "file.yaml")
+    assert any("wandb-api-key --from-literal=WANDB_API_KEY=…" in one.instead for one in made.left)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
-from windlass.importers.field_hints import Hint
+from windlass.importers.field_hints import Hint, secret_hint
 from windlass.importers.shell import VARIABLE, expanded, filled, joined, macros, read_line, script_of
 from windlass.spec.commandline import Launch, job_from_command, launcher_of, stem
 from windlass.spec.job import kind_of, split_run
@@ -103,7 +103,7 @@ def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_trav
         for login in filter(_LOGIN.search, line.before):
             made.leave(
                 f"`{' '.join(login.split()[:2])} …` with a token, which a job file does not hold",
-                "kubectl create secret generic NAME --from-literal=HF_TOKEN=…, and secrets: [NAME]",
+                secret_hint("WANDB_API_KEY" if "wandb" in login else "HF_TOKEN"),
             )
         line.before = [other for other in line.before if not _LOGIN.search(other)]
     if line.before and made.by != "mpi":

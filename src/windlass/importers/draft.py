@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.errors import JobFileError
+from windlass.importers.field_hints import secret_hint
 from windlass.importers.source import View
 from windlass.spec.names import legal_name, looks_secret
 from windlass.spec.parse import job_from_mapping
@@ -19,6 +20,8 @@ class Draft:
         self.fields: dict[str, Any] = {}
         self.target: dict[str, Any] = {}
         """Fields of the target on which the original runs, where it says them."""
+        self.is_of_sagemaker = False
+        """Whether the original is a training job of SageMaker, whose secrets are in Secrets Manager."""
 
     def get(self, field: str) -> Any:
         """The value of `resources.gpus`; None where it is not said yet."""
@@ -67,8 +70,7 @@ class Draft:
         if message.startswith("set by Windlass"):
             view.leave(f"{name}, which Windlass sets for each rank", "nothing to do", is_ours=True)
         elif "looks like a secret" in message:
-            fix = f"kubectl create secret generic NAME --from-literal={name}=…, and secrets: [NAME]"
-            view.leave(f"{name} {message}", fix)
+            view.leave(f"{name} {message}", secret_hint(name, of_sagemaker=self.is_of_sagemaker))
         else:
             view.leave(f"variable {name}: {message}", hint or "write it by hand")
         return False

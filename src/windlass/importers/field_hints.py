@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path as File
 from typing import Final, Literal, NamedTuple
 
@@ -59,3 +60,13 @@ def is_one_thing(path: Path) -> bool:
 def hint_of(path: Path) -> Hint:
     """The hint for a field that no importer reads, by the innermost known name in its path."""
     return next((hints("field")[str(step)] for step in reversed(path) if step in hints("field")), _UNKNOWN)
+
+
+def secret_hint(variable: str, *, of_sagemaker: bool = False) -> str:
+    """How the ranks get a variable whose value a job file does not hold."""
+    name = re.sub(r"[^a-z0-9]+", "-", variable.lower()).strip("-")
+    if of_sagemaker:
+        value = f'\'{{"{variable}": "…"}}\''
+        return f"secrets: [{name}], and aws secretsmanager create-secret --name {name} --secret-string {value}"
+    kept = f"kubectl create secret generic {name} --from-literal={variable}=…"
+    return f"secrets: [{name}], and on this machine export {variable}=…, on a cluster {kept}"

@@ -30,6 +30,7 @@ def is_training_job(value: Any) -> bool:
 
 def sagemaker(found: Documents, draft: Draft) -> None:
     """Read a training job."""
+    draft.is_of_sagemaker = True
     view = found.job.view
     channels = {str(one.at("ChannelName").value): one for one in view.at("InputDataConfig").each()}
     if OURS[0] in channels:

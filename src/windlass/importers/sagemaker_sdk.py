@@ -42,6 +42,7 @@ FOLDER: Final[Paths] = (("source_dir",), ("source_code", "source_dir"))
 
 def estimator(found: Documents, draft: Draft) -> None:
     """Read the calls of a script."""
+    draft.is_of_sagemaker = True
     whole = found.job.view
     _leave_expressions(whole)
     name = next(iter(whole.value))

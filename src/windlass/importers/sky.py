@@ -9,7 +9,7 @@ from windlass.importers.common import put_start
 from windlass.importers.container_command import start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
-from windlass.importers.field_hints import hints
+from windlass.importers.field_hints import hints, secret_hint
 from windlass.importers.sky_script import start_of_script
 from windlass.importers.sky_shell import (
     NUM_GPUS,
@@ -46,7 +46,7 @@ def sky(found: Documents, draft: Draft) -> None:
         value.take()
         value.remark(
             f"{secret} is a secret, and its value is not carried",
-            f"kubectl create secret generic NAME --from-literal={secret}=…, and secrets: [NAME]",
+            secret_hint(secret),
         )
     _resources(view.at("resources"), draft)
     _workdir(view.at("workdir"), draft)
