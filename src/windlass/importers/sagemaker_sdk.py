@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Final
 
 from windlass.importers.common import put_start
@@ -73,7 +74,10 @@ def estimator(found: Documents, draft: Draft) -> None:
         for one in place.each():
             if isinstance(one.at("channel_name").value, str):
                 _channel(one.at("channel_name").take(), one, one.at("data_source"), draft)
-    view.at("source_code", "requirements").leave("packages that each host installs", "put them into the image")
+    if (packages := view.text("source_code", "requirements")) is not None:
+        install, others = f"pip install -r {shlex.quote(packages)}", draft.get("setup")
+        text = install if others is None else f"{install} || exit\n{others}"
+        draft.put("setup", text, view.at("source_code", "requirements"))
     for at in (view, whole.at("fit"), whole.at("train")):
         for field, hint in hints("sagemaker sdk").items():
             at.at(field).leave(*hint)
