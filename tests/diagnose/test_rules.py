@@ -277,6 +277,14 @@ def test_a_rule_of_dashes_is_no_last_line() -> None:
     assert failed("no vocabulary\n----------\n").verdict.summary.endswith("its last line: no vocabulary")
 
 
+@pytest.mark.parametrize("tail", ["", "no vocabulary\n"])
+def test_a_program_that_is_no_python_is_not_searched_for_calls_of_python(tail: str) -> None:
+    plan = {"steps": [{"kind": "node", "request": {"ranks": [{"argv": ["bash", "-c", "false"]}]}}]}
+    made = seen(ranks=[RankSeen(0, exit_code=1, ended_at=103.0, tail=tail)], cause={"rank": 0, "exit_code": 1})
+    assert "sys.exit" in diagnose(replace(made, plan=PLAN_OF_PYTHON)).verdict.fix
+    assert "sys.exit" not in diagnose(replace(made, plan=plan)).verdict.fix
+
+
 PLAN_OF_PYTHON = {
     "steps": [
         {"kind": "node", "request": {"ranks": [{"argv": ["/job/.venv/bin/python", "/w/worker/rank.py", "t.py"]}]}}

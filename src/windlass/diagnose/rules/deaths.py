@@ -163,14 +163,21 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
         yield case.of_first(
             "exit-without-output", f"{case.who} ended with exit code {code} and has no output",
             [f"exit code {code}", "its log is empty"],
+            "print each command of the script before it runs: set -x in a shell script" if _is_program(case) else
             "look for sys.exit and os._exit in the script, and print the reason before them", 45, is_effect=True,
         )  # fmt: skip
     else:
         yield case.of_first(
             "exit-code", f"{case.who} ended with exit code {code}; its last line: {lines[-1]}",
             [f"exit code {code}, no exception", *lines],
-            "read the lines before its end; look for sys.exit calls in the script", 40, is_effect=True,
+            f"read the lines before its end{'' if _is_program(case) else '; look for sys.exit calls in the script'}",
+            40, is_effect=True,
         )  # fmt: skip
+
+
+def _is_program(case: Observations) -> bool:
+    """Whether the ranks run no Python script, as far as the plan is known."""
+    return bool(case.plan) and not case.python
 
 
 def _at(case: Observations) -> str:
