@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.harness import TRAIN
 from tests.chaos.plans import Strike
 from tests.cluster.bed import pod_network, users
 from tests.cluster.bed.cluster import API_SERVER, Bed
@@ -75,11 +76,10 @@ class Striker:
         for pod in self.pods(is_supervisor=kind == "supervisor"):
             for pid in self._pids(pod):
                 with contextlib.suppress(OSError):
-                    if kind == "supervisor":
-                        is_one = b"windlass.zip" in Path(f"/proc/{pid}/cmdline").read_bytes()
-                    else:
-                        is_one = pod_network.number_inside(pid) in pids
-                    if is_one:
+                    # In one pod the process of a node may have the number that a rank has in another.
+                    words = b"windlass.zip" if kind == "supervisor" else TRAIN.name.encode()
+                    is_one = words in Path(f"/proc/{pid}/cmdline").read_bytes()
+                    if is_one and (kind == "supervisor" or pod_network.number_inside(pid) in pids):
                         found.add(pid)
         return sorted(found)
 
