@@ -102,6 +102,10 @@ def test_labels_of_the_machines_are_the_runs() -> None:
     assert imported("any-of").job.labels == {"team": "vision", "project": "tokens"}
 
 
+def test_a_file_with_the_output_that_is_not_written_is_listed() -> None:
+    assert "tee out.log keeps the output of torchrun" in [one.meaning for one in imported("torch-launch").left]
+
+
 def test_there_is_an_outcome_for_each_file() -> None:
     names = {path.stem.removeprefix("sky-") for path in FOLDER.glob("sky-*.yaml")}
     assert names == {*IMPORTED, *(f"refused-{name}" for name in REFUSED)}

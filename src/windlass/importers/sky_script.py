@@ -64,7 +64,7 @@ _STARTERS: Final = re.compile(
 )
 _ECHO: Final = re.compile(r"\b(?:(?:command\s+-v|which|type)\s+\S+|(?:echo|printf)\s+(?:\"[^\"]*\"|'[^']*'))")
 _ASSIGNED: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_PIPED: Final = re.compile(r"\s*(?:2>&1)?\s*\|\s*tee\s+(?:-a\s+)?\S+$|\s*2>&1$")
+_PIPED: Final = re.compile(r"\s*(?:2>&1)?\s*\|\s*tee\s+(?:-a\s+)?(\S+)$|\s*2>&1$")
 _COUNTED: Final = re.compile(r"[`(]\s*echo\s+\"?\$\{?SKYPILOT_NODE_IPS\}?\"?\s*\|\s*wc\s+-l\s*[`)]")
 _PRODUCT: Final = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
 
@@ -128,7 +128,7 @@ def _launched(found: Sequence[Statement], values: Mapping[str, str]) -> _Launche
 
 def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
     """Parse a line of torchrun; None for one with options that the ranks would miss."""
-    text = _PIPED.sub("", line.text)
+    text, piped = _PIPED.sub("", line.text), _PIPED.search(line.text)
     written = list(words(text))
     begins = next(at for at, (_, word) in enumerate(written) if not _ASSIGNED.fullmatch(word))
     try:
@@ -140,6 +140,10 @@ def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
         return None
     parsed = read(launcher.options, argv[launcher.num_words :], launcher.program)
     left = []
+    if piped is not None and piped[1] is not None:
+        left.append(
+            Hint(f"tee {piped[1]} keeps the output of torchrun", "windlass logs RUN has that of each rank", True)
+        )
     for problem in parsed.problems:
         if "$" not in problem.message and not problem.hint.startswith("leave it out"):
             return None
