@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -282,6 +283,16 @@ def test_deepspeed_of_a_file_has_the_variables_that_accelerate_sets() -> None:
 def test_a_file_of_accelerate_that_asks_for_more_is_refused(kind: str, says: str) -> None:
     with pytest.raises(JobFileError, match=says):
         of_config(kind)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("num_processes", "'two'"), ("num_machines", "0"), ("num_processes", "1.5")]
+)
+def test_a_number_in_a_file_of_accelerate_that_is_none_is_refused(written: str, value: str) -> None:
+    text = re.sub(rf"{written}: \d", f"{written}: {value}", CONFIG.format(kind="NO", more=""))
+    line = ["accelerate", "launch", "--config_file", "mine.yaml", "train.py"]
+    with pytest.raises(JobFileError, match=f"{written}: expected a whole number from 1, found {value}"):
+        read_command(line, caller=Caller(read_file={"mine.yaml": text}.__getitem__))
 
 
 def test_the_settings_that_accelerate_config_has_written_are_used_and_named() -> None:

@@ -23,6 +23,7 @@ from windlass.spec.launchers import (
     problem,
     refused,
 )
+from windlass.spec.places import found
 from windlass.spec.yamltext import read_yaml
 
 _VARIABLES: Final = {
@@ -168,7 +169,7 @@ def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaul
 def _settings_of_file(parsed: Parsed, path: str, text: str) -> dict[str, Any]:
     """The settings in a file of `accelerate config`, flat, by the names of the options."""
     read, places = read_yaml(text, path, "it is written by `accelerate config`")
-    parsed.problems += [found for _, found in places.problems]
+    parsed.problems += [one for _, one in places.problems]
     settings: dict[str, Any] = {}
     for name, value in read.items():
         if isinstance(value, dict) and name.endswith("_config"):
@@ -198,13 +199,21 @@ def _settings_of_file(parsed: Parsed, path: str, text: str) -> dict[str, Any]:
     return settings
 
 
+def _number(parsed: Parsed, settings: Mapping[str, Any], name: str) -> int | None:
+    """A number of a file; None, with a problem, where it is none."""
+    value = settings.get(name)
+    if value is None or (str(value).isdecimal() and int(value) > 0):
+        return None if value is None else int(value)
+    parsed.problems.append(problem("--config_file", f"{name}: expected a whole number from 1, found {found(value)}"))
+    return None
+
+
 def _set_size(parsed: Parsed, settings: Mapping[str, Any]) -> None:
     """Sets the ranks of each node: `accelerate launch` counts them over all machines."""
     total, machines = parsed.fields.pop("processes", None), parsed.fields.get("nodes")
-    if total is None and str(settings.get("num_processes", "")).isdecimal():
-        total = int(settings["num_processes"])
-    if machines is None and str(settings.get("num_machines", "")).isdecimal():
-        machines = int(settings["num_machines"])
+    if total is None:
+        total = _number(parsed, settings, "num_processes")
+    if machines is None and (machines := _number(parsed, settings, "num_machines")) is not None:
         parsed.fields["nodes"] = machines
     machines = machines or 1
     if total is None:
