@@ -63,3 +63,9 @@ def test_there_is_an_outcome_for_each_file() -> None:
 
 def test_a_machine_that_is_named_by_its_label_is_the_jobs_instance() -> None:
     assert imported("ddp").job.resources.instance == "p4d.24xlarge"
+
+
+def test_a_folder_of_the_machine_is_named_as_torchx_names_it() -> None:
+    bind = "{src_path: /host, dst_path: /job, read_only: true}"
+    made = import_text(f"roles: [{{entrypoint: a, mounts: [{bind}]}}]\n", "app.yaml", form="torchx")
+    assert [one.meaning for one in made.lost] == ["/host of the machine"]

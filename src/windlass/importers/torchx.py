@@ -116,7 +116,7 @@ def _resource(view: View, draft: Draft) -> None:
 
 def _mount(view: View, draft: Draft) -> None:
     """Read a mount: a volume is a claim; folders and devices of a machine are reported."""
-    source, path = view.at("src").value, view.at("dst_path").value
+    source, path = view.at("src").value or view.at("src_path").value, view.at("dst_path").value
     is_volume = (
         view.at("type").value in (None, "volume") and isinstance(source, str) and not source.startswith(("/", "."))
     )
