@@ -181,7 +181,8 @@ def test_memory_of_a_task_may_have_a_unit(memory: str, mebibytes: int) -> None:
 
 
 def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> None:
-    task = import_text("secrets: {HF_TOKEN: null}\nrun: python train.py\n", "task.yaml", form="sky")
+    task = import_text("secrets: {HF_TOKEN: null, own_key: null}\nrun: python train.py\n", "task.yaml", form="sky")
+    assert task.job.secrets == ("hf-token",)  # on this machine no secret is the variable own_key
     assert task.left[0].instead == (
         "secrets: [hf-token], and on this machine export HF_TOKEN=…, "
         "on a cluster kubectl create secret generic hf-token --from-literal=HF_TOKEN=…"

@@ -296,6 +296,7 @@ def test_a_task_of_skypilot_brings_machines_data_and_words() -> None:
         "resources": {"gpus": 8, "gpu_type": "H100", "cpus": 16.0, "memory": 64 * GIBI},
         "image": "example/torch:1",
         "env": {"MODEL": "gpt2", "VERSION": "1.10"},
+        "secrets": ["hf-token", "wandb"],
         "data": [
             {"name": "corpus", "source": "s3://bucket/corpus"},
             {"name": "ckpt", "source": "s3://bucket/ckpt", "via": "mount"},

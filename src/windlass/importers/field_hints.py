@@ -62,9 +62,14 @@ def hint_of(path: Path) -> Hint:
     return next((hints("field")[str(step)] for step in reversed(path) if step in hints("field")), _UNKNOWN)
 
 
+def secret_name(variable: str) -> str:
+    """The secret that is this variable on this machine: `hf-token` of `HF_TOKEN`."""
+    return re.sub(r"[^a-z0-9]+", "-", variable.lower()).strip("-")
+
+
 def secret_hint(variable: str, *, of_sagemaker: bool = False) -> str:
     """How the ranks get a variable whose value a job file does not hold."""
-    name = re.sub(r"[^a-z0-9]+", "-", variable.lower()).strip("-")
+    name = secret_name(variable)
     if of_sagemaker:
         value = f'\'{{"{variable}": "…"}}\''
         return f"secrets: [{name}], and aws secretsmanager create-secret --name {name} --secret-string {value}"

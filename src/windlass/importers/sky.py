@@ -9,7 +9,7 @@ from windlass.importers.common import put_start
 from windlass.importers.container_command import start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
-from windlass.importers.field_hints import hints, secret_hint
+from windlass.importers.field_hints import hints, secret_hint, secret_name
 from windlass.importers.sky_script import start_of_script
 from windlass.importers.sky_shell import (
     NUM_GPUS,
@@ -44,6 +44,9 @@ def sky(found: Documents, draft: Draft) -> None:
     _variables(view.at("envs"), draft)
     for secret, value in view.at("secrets").items():
         value.take()
+        name = secret_name(secret)
+        if name.upper().replace("-", "_") == secret:
+            draft.add("secrets", name, value)
         value.remark(
             f"{secret} is a secret, and its value is not carried",
             secret_hint(secret),
