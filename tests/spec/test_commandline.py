@@ -59,6 +59,7 @@ def ranks(**fields: Any) -> Job:
         ("torchrun --tee 3 --log-dir logs -r3 --local-ranks-filter 0 --role trainer train.py", ranks()),
         ("torchrun --rdzv-backend etcd --rdzv-endpoint h:1 --local-addr h --monitor-interval 1 train.py", ranks()),
         ("env A=1 B=x=y torchrun --nproc-per-node 2 train.py", ranks(procs_per_node=2, env={"A": "1", "B": "x=y"})),
+        ("A=1 B=x=y torchrun --nproc-per-node 2 train.py", ranks(procs_per_node=2, env={"A": "1", "B": "x=y"})),
         ("env A=1 python -u train.py", job(env={"A": "1", "PYTHONUNBUFFERED": "1"})),
         (
             "deepspeed train.py --deepspeed ds.json",

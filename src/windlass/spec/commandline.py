@@ -9,7 +9,7 @@
 - `accelerate launch`, `deepspeed` and `fabric run` are as torchrun, with the variables that they set for their ranks;
   `deepspeed train.py` is `run: train.py --local_rank=$WINDLASS_LOCAL_RANK`, which is filled in for each rank, and
   `python -m torch.distributed.launch train.py` is alike.
-- `env A=1 …`, `uv run …` and `conda run …` are the command behind them, with these variables and that interpreter.
+- `A=1 …`, `env A=1 …`, `uv run …` and `conda run …` are the command behind them, with its variables and interpreter.
 - `python train.py` is `run: train.py`. Anything else is `command: [...]` with `launcher: plain`, unchanged; a remark
   names a launcher in it, whose ranks Windlass does not see.
 """
@@ -44,6 +44,7 @@ from windlass.spec.parse import job_from_mapping
 from windlass.spec.wrappers import PythonEnvironment, unwrap
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PLAIN_PYTHON = ("python", "python3")
 _PYTHON_FLAGS = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
 _COMMON_STEMS = ("train", "main", "run", "__main__", "script", "job")
@@ -113,6 +114,8 @@ def read_command(argv: Sequence[str], name: str | None = None, caller: Caller | 
     caller = caller or Caller()
     if not argv or not argv[0]:
         raise JobFileError([problem("", "the command is empty", "give for example: torchrun train.py")])
+    if len(argv) > 1 and _ASSIGNMENT.match(argv[0]):  # a shell would read it so
+        argv = ["env", *argv]
     wrapped = unwrap(argv)
     if wrapped.reason:
         return _opaque(argv, name, f"{wrapped.reason} is not understood")
