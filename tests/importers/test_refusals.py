@@ -188,9 +188,29 @@ def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> No
         "on a cluster kubectl create secret generic hf-token --from-literal=HF_TOKEN=…"
     )
     launch = 'PyTorch(entry_point="a.py", instance_type="ml.c5.large", environment={"HF_TOKEN": "x1"}).fit()\n'
-    [left] = [one for one in import_text(launch, "launch.py").left if "HF_TOKEN" in one.field]
+    _, left = [one for one in import_text(launch, "launch.py").left if "HF_TOKEN" in one.field]
     assert left.instead.startswith("secrets: [hf-token], and aws secretsmanager create-secret --name hf-token ")
     assert left.instead.endswith("""--secret-string '{"HF_TOKEN": "…"}'""")
     login = "[sh, -c, wandb login neverinanyjobfile00000 && torchrun train.py]"
     made = import_text(JOB.replace("[/bin/true]", login), "file.yaml")
     assert any("wandb-api-key --from-literal=WANDB_API_KEY=…" in one.instead for one in made.left)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("sky", f"secrets: {{HF_TOKEN: {TOKEN}}}\nrun: python train.py\n"),
+        ("sky", f"envs: {{HF_TOKEN: {TOKEN}}}\nrun: python train.py\n"),
+        ("torchx", f"roles: [{{entrypoint: a, env: {{HF_TOKEN: {TOKEN}}}}}]\n"),
+        ("kubernetes", JOB.replace("image: b", f"image: b, env: [{{name: HF_TOKEN, value: {TOKEN}}}]")),
+        ("kubernetes", JOB + f"---\napiVersion: v1\nkind: Secret\nmetadata: {{name: b}}\nstringData: {{a: {TOKEN}}}\n"),
+    ],
+)
+def test_a_file_with_the_value_of_a_secret_is_to_be_kept_out_of_the_code(form: Format, text: str) -> None:
+    made = import_text(text, "file.yaml", form=form)
+    assert [one.instead for one in made.lost if "holds a value of a secret" in one.meaning] == [
+        "move it to another folder, or name it in .windlassignore"
+    ]
+    assert "neverinanyjobfile" not in f"{made.text}{made.left}"
+    without = import_text(text.replace(TOKEN, "''").replace("kind: Secret", "kind: Service"), "file.yaml", form=form)
+    assert not [one for one in without.lost if "holds a value of a secret" in one.meaning]

@@ -22,7 +22,7 @@ from windlass.importers.sagemaker_sdk import estimator
 from windlass.importers.sagemaker_target import report_missing, target_text
 from windlass.importers.secret_words import refuse_secrets
 from windlass.importers.sky import sky
-from windlass.importers.source import Left, Source, View, argument
+from windlass.importers.source import STDIN, Left, Source, View, argument
 from windlass.importers.torchx import torchx
 from windlass.importers.trainer import trainjob
 from windlass.spec.dump import dump_job
@@ -47,6 +47,10 @@ _FORMS: Final[Mapping[str, tuple[str, Reader]]] = {
     "torchx": ("AppDef of TorchX", torchx),
     "sky": ("task of SkyPilot", sky),
 }
+_KEPT_OUT: Final = Hint(
+    "this file holds a value of a secret, and all files beside the job file travel with the job",
+    "move it to another folder, or name it in .windlassignore",
+)
 _OTHER: Final = Hint("another object in the file", "kubectl apply it, if the job needs it")
 
 
@@ -99,6 +103,10 @@ def import_text(
         report_missing(found.job.view, draft)
     for other in found.others:
         _beside(other)
+        if other.view.at("kind").value == "Secret" and (other.view.at("data") or other.view.at("stringData")):
+            draft.secret = draft.secret or other.view
+    if draft.secret is not None and where != STDIN:
+        draft.secret.remark(*_KEPT_OUT)
     sources = [found.job, *found.others]
     fields = {"name": "job", **draft.fields, **({} if name is None else {"name": name})}
     made = job_from_mapping(fields, where)

@@ -20,6 +20,8 @@ class Draft:
         self.fields: dict[str, Any] = {}
         self.target: dict[str, Any] = {}
         """Fields of the target on which the original runs, where it says them."""
+        self.secret: View | None = None
+        """The first value of a secret in the original."""
         self.is_of_sagemaker = False
         """Whether the original is a training job of SageMaker, whose secrets are in Secrets Manager."""
 
@@ -70,6 +72,7 @@ class Draft:
         if message.startswith("set by Windlass"):
             view.leave(f"{name}, which Windlass sets for each rank", "nothing to do", is_ours=True)
         elif "looks like a secret" in message:
+            self.secret = self.secret or view
             view.leave(f"{name} {message}", secret_hint(name, of_sagemaker=self.is_of_sagemaker))
         else:
             view.leave(f"variable {name}: {message}", hint or "write it by hand")
@@ -88,6 +91,7 @@ class Draft:
     def absorb(self, other: Draft) -> None:
         """Add the fields of another draft that this one does not have."""
         self.fields = _merged(self.fields, other.fields)
+        self.secret = self.secret or other.secret
 
     def put_name(self, view: View) -> None:
         """Set the job's name to the nearest legal one of a view, if it has text and there is no name yet."""

@@ -48,6 +48,7 @@ class Script:
         """Add one argument; one that looks like a secret is reported without its value."""
         text = json.dumps(given) if isinstance(given, dict | list) else str(given)
         if draft.is_secret(name, text):
+            draft.secret = draft.secret or view
             view.leave(
                 f"{name} looks like a secret, and its value is not carried", f"let the script read ${name.upper()}"
             )

@@ -43,6 +43,8 @@ def sky(found: Documents, draft: Draft) -> None:
     draft.put_name(view.at("name"))
     _variables(view.at("envs"), draft)
     for secret, value in view.at("secrets").items():
+        if value.value:
+            draft.secret = draft.secret or value
         value.take()
         name = secret_name(secret)
         if name.upper().replace("-", "_") == secret:
