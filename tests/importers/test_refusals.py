@@ -162,9 +162,10 @@ def test_a_value_of_another_type_is_listed_with_what_was_expected() -> None:
     assert [(one.field, one.meaning) for one in import_text(text, "file.yaml").left] == [
         ("spec.backoffLimit", "expected a whole number, found '3'")
     ]
-    task = "run: python train.py\nsetup: [pip install x]\nresources: {memory: lots, cpus: 4GB}\n"
+    task = "run: python train.py\nsetup: [pip install x]\nsecrets: [A]\nresources: {memory: lots, cpus: 4GB}\n"
     assert [(one.field, one.meaning) for one in import_text(task, "task.yaml", form="sky").left] == [
         ("setup", "expected text, found a list"),
+        ("secrets", "expected a mapping, found a list"),
         ("resources.memory", "expected a size such as 32, 32+ or 32GB, found 'lots'"),
         ("resources.cpus", "expected a number such as 4 or 4+, found '4GB'"),
     ]
@@ -214,3 +215,35 @@ def test_a_file_with_the_value_of_a_secret_is_to_be_kept_out_of_the_code(form: F
     assert "neverinanyjobfile" not in f"{made.text}{made.left}"
     without = import_text(text.replace(TOKEN, "''").replace("kind: Secret", "kind: Service"), "file.yaml", form=form)
     assert not [one for one in without.lost if "holds a value of a secret" in one.meaning]
+
+
+@pytest.mark.parametrize(
+    ("run", "is_alone"),
+    [
+        ("torchrun --nproc_per_node 2 train.py", True),
+        ("deepspeed --num_gpus 2 train.py", True),
+        ("cd app && torchrun --nproc_per_node 2 train.py --lr $((1+1))", True),
+        ("torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node 2 train.py", False),
+        ("torchrun --nnodes=$N --nproc_per_node 2 train.py", False),
+        ("accelerate launch --num_machines 2 --num_processes 4 train.py", False),
+        ("python train.py | tee log", False),
+    ],
+)
+def test_nodes_of_a_task_that_train_alone_and_would_train_together_are_said_to(run: str, is_alone: bool) -> None:
+    left = import_text(f"num_nodes: 2\nrun: {run}\n", "task.yaml", form="sky").lost
+    assert any("trained alone" in one.meaning for one in left) == is_alone
+    assert not import_text("num_nodes: 1\nrun: torchrun --nproc_per_node 2 train.py\n", "task.yaml", form="sky").lost
+
+
+@pytest.mark.parametrize("run", ["torchrun train.py", "|\n  cd app\n  torchrun train.py --lr $((1+1))"])
+def test_a_torchrun_that_names_no_ranks_starts_one_where_no_operator_tells_it_of_more(run: str) -> None:
+    task = import_text(f"resources: {{accelerators: A100:4}}\nrun: {run}\n", "task.yaml", form="sky")
+    assert (task.job.procs_per_node, task.lost) == (1, ())
+    role = "roles: [{entrypoint: torchrun, args: [train.py], resource: {gpu: 4}}]\n"
+    assert import_text(role, "app.yaml", form="torchx").job.procs_per_node == 1
+    launch = 'ModelTrainer(compute=Compute(), source_code=SourceCode(command="torchrun train.py")).train()\n'
+    made = import_text(launch, "launch.py")
+    assert made.job.procs_per_node == 1
+    assert not [one for one in made.left if "core" in one.meaning]
+    all_gpus = "resources: {accelerators: A100:4}\nrun: accelerate launch train.py\n"
+    assert import_text(all_gpus, "task.yaml", form="sky").job.procs_per_node == "auto"

@@ -118,7 +118,7 @@ def put_start(
     nodes = nodes if nodes is not None else said_nodes or 1
     least, most = (nodes["min"], nodes["max"]) if isinstance(nodes, dict) else (nodes, nodes)
     draft.put("nodes", most if least == most else nodes, view)
-    draft.put("procs_per_node", _ranks(start, per_node, draft, most, named) if procs is None else procs, view)
+    draft.put("procs_per_node", _ranks(start, per_node, draft, most, named, given) if procs is None else procs, view)
 
 
 def _with_variables(
@@ -136,8 +136,13 @@ def _with_variables(
     return command, names
 
 
-def _ranks(start: Start, view: View, draft: Draft, nodes: int, named: int | str | None) -> int | str:
-    """Ranks per node where the command does not say: those that the manifest names, else what torchrun would start."""
+def _ranks(
+    start: Start, view: View, draft: Draft, nodes: int, named: int | str | None, given: Sequence[Given]
+) -> int | str:
+    """Ranks per node where the command does not say: those that the manifest names, else what torchrun would start.
+
+    A torchrun that no operator tells of more starts one.
+    """
     if start.ranks is not None and start.ranks != nodes * (named or 1):
         if start.ranks % nodes:
             view.remark(
@@ -158,7 +163,7 @@ def _ranks(start: Start, view: View, draft: Draft, nodes: int, named: int | str 
             "procs_per_node: 1 is written; with a launcher of ranks, as torchrun, say more",
         )
         return 1
-    return named or (automatic(view, draft) if start.by == "torchrun" else 1)
+    return named or (automatic(view, draft) if start.by == "torchrun" and "torchrun" in given else 1)
 
 
 def ranks_named(view: View, draft: Draft) -> int | str | None:

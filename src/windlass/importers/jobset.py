@@ -27,10 +27,8 @@ def job(found: Documents, draft: Draft) -> None:
 
 
 def _put(draft: Draft, pods: Pods, nodes: int, template: View, given: Sequence[Given]) -> None:
-    """Set what the pods start: a torchrun that names no ranks starts one, since no operator tells it of more."""
-    start = started(pods, template)
-    ranks = 1 if start[0].by == "torchrun" else None
-    put_start(draft, start, nodes, template, ranks, has_group=pods.has_group, given=given)
+    """Set what the pods start."""
+    put_start(draft, started(pods, template), nodes, template, has_group=pods.has_group, given=given)
 
 
 def of_job(spec: View, draft: Draft, pods: Pods, *, is_alone: bool = True) -> int:

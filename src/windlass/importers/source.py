@@ -123,7 +123,10 @@ class View:
 
     def items(self) -> list[tuple[str, View]]:
         """The entries of a mapping."""
-        return [(key, self.at(key)) for key in self.value] if isinstance(self.value, dict) else []
+        if not isinstance(self.value, dict):
+            self.expected("a mapping")
+            return []
+        return [(key, self.at(key)) for key in self.value]
 
     def each(self) -> list[View]:
         """The entries of a list."""
