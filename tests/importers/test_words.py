@@ -101,3 +101,26 @@ def test_a_shell_is_seen_through_only_where_words_alone_mean_the_same() -> None:
     line = read_line("cd /x\ncd y\nA=1\nexport B=2\necho go\nrun --it\n", lambda words: False)
     assert line is not None
     assert (line.words, line.env, line.folder, line.before) == (["run", "--it"], {"A": "1", "B": "2"}, "/x/y", [])
+
+
+@pytest.mark.parametrize(
+    ("line", "args", "run"),
+    [
+        ("python /a/t.py $ARGS", "--lr 0.1 -v", "/a/t.py --lr 0.1 -v"),
+        ("python /a/t.py ${ARGS} --x", "", "/a/t.py --x"),
+        ('python /a/t.py "$ARGS"', "two words", "/a/t.py 'two words'"),
+        ('python /a/t.py "$ARGS"', "it's *", """/a/t.py 'it'"'"'s *'"""),
+        ("torchrun --nproc-per-node=2 /a/t.py $ARGS", "--lr 0.1", "/a/t.py --lr 0.1"),
+        ("python /a/t.py $ARGS", "one", "/a/t.py one"),
+    ],
+)
+def test_a_variable_is_as_many_words_as_a_shell_makes_of_it(line: str, args: str, run: str) -> None:
+    assert start_of(["sh", "-c", line], {"ARGS": args}).fields["run"] == run
+    if '"' not in args + run:
+        assert start_of(["sh", "-c", f'export ARGS="{args}"; {line}'], {}).fields["run"] == run
+
+
+@pytest.mark.parametrize("args", ["*.txt", "--note 'a b'", "a\nb"])
+def test_a_variable_that_only_a_shell_can_split_is_left_to_one(args: str) -> None:
+    line = ["sh", "-c", "python /a/t.py $ARGS"]
+    assert start_of(line, {"ARGS": args}).fields == {"command": line, "launcher": "plain"}

@@ -31,6 +31,10 @@ _STARTERS: Final = re.compile(
     r"\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed|mpirun|horovodrun|tune run|composer)\b"
 )
 _LOGIN: Final = re.compile(r"\s(?:--?(?:token|password|api[-_]?key)\b|\blogin\s+[A-Za-z0-9_]{12,})")
+_QUOTED: Final = re.compile(r'"[^"\n]*"')
+_ONE_WORD: Final = re.compile(r"[^\s*?[]+")
+_PLAIN_WORDS: Final = re.compile(r"[\w./:=,@%+ -]*")
+"""Words that mean the same in the text of a script as in a variable of it."""
 _OF_THE_SHELL: Final = frozenset(
     ("conda", "source", ".", "eval", "module", "ulimit", "unset", "umask", "alias", "pushd")
 )
@@ -85,6 +89,9 @@ def start_of(
 def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_travels: bool) -> Start | None:
     """What the script of `sh -c` starts; None if it needs a shell."""
     line = read_line(script, lambda found: launcher_of(found) is not None)
+    if line is not None and (several := _of_several_words(script, line.words, {**env, **line.env})):
+        is_plain = all(_PLAIN_WORDS.fullmatch(value) for value in several.values())
+        line = read_line(filled(script, several), lambda found: launcher_of(found) is not None) if is_plain else None
     if line is None:
         return None
     known = {**env, **line.env}
@@ -109,6 +116,13 @@ def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_trav
     if line.before and made.by != "mpi":
         made.fields["setup"] = "set -e\n" * ("&&" in script) + "".join(f"({other})\n" for other in line.before)
     return made
+
+
+def _of_several_words(script: str, words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The variables in these words that a shell makes several words of, or none: `$ARGS` outside of quotes."""
+    unquoted = {match[1] or match[2] for match in VARIABLE.finditer(_QUOTED.sub("", script))}
+    used = {match[1] or match[2] for word in words for match in VARIABLE.finditer(word)}
+    return {name: known[name] for name in used & unquoted & known.keys() if not _ONE_WORD.fullmatch(known[name])}
 
 
 def _is_of_the_shell(command: str) -> bool:
