@@ -106,6 +106,13 @@ def test_a_file_with_the_output_that_is_not_written_is_listed() -> None:
     assert "tee out.log keeps the output of torchrun" in [one.meaning for one in imported("torch-launch").left]
 
 
+def test_variables_that_setup_keeps_for_the_shell_of_run_are_listed() -> None:
+    task = "setup: echo 'export A=1' >> ~/.bashrc\nrun: python fit.py\n"
+    assert [one.meaning for one in import_text(task, "task.yaml", form="sky").lost] == [
+        "~/.bashrc: no shell here reads it before run:"
+    ]
+
+
 def test_there_is_an_outcome_for_each_file() -> None:
     names = {path.stem.removeprefix("sky-") for path in FOLDER.glob("sky-*.yaml")}
     assert names == {*IMPORTED, *(f"refused-{name}" for name in REFUSED)}

@@ -18,6 +18,7 @@ _SET: Final = {
 """SkyPilot's variables and what they are here, as a shell writes it; the number of GPUs is the task's own."""
 _IN_SETUP: Final = {"SKYPILOT_SETUP_NODE_RANK": "SKYPILOT_NODE_RANK", "SKYPILOT_SETUP_NODE_IPS": "SKYPILOT_NODE_IPS"}
 _CONDA: Final = '. "$(conda info --base)/etc/profile.d/conda.sh"\n'
+_PROFILE: Final = re.compile(r">>?\s*[\"']?((?:~|\$HOME|\$\{HOME\})/\.(?:bashrc|bash_profile|profile))\b")
 _SUDO: Final = re.compile(r"(?m)(?:^|[;&|]|\bthen|\bdo)\s*sudo\b")
 _DOCKER: Final = re.compile(r"(?m)(?:^|[;&|]|\bthen|\bdo)\s*(?:sudo\s+)?docker\s+(?:run|compose|build|pull)\b")
 _OTHER_NODES: Final = re.compile(
@@ -56,6 +57,8 @@ def findings(script: str, gpus: int | None) -> list[Hint]:
         found.append(Hint(f"{names}: variables of SkyPilot that are not set here", "write their values as env:"))
     if "sky_workdir" in script:
         found.append(Hint("~/sky_workdir, the folder of the code", "scripts start in that folder: use paths below it"))
+    if profile := _PROFILE.search(script):
+        found.append(Hint(f"{profile[1]}: no shell here reads it before run:", "write what it sets as env:"))
     if _SUDO.search(script):
         found.append(Hint("sudo: nothing runs with rights of root here", "do it in the image"))
     if _DOCKER.search(script):
