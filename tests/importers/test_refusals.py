@@ -152,7 +152,7 @@ def test_the_words_of_a_container_hold_no_secret_either() -> None:
         ),
     ],
 )
-def test_a_number_of_nodes_that_is_none_is_not_taken_for_one(form: Format, text: str, message: str) -> None:
+def test_a_number_of_nodes_or_a_command_of_another_type_is_refused(form: Format, text: str, message: str) -> None:
     with pytest.raises(JobFileError, match=re.escape(message)):
         import_text(text, "file.yaml", form=form)
 

@@ -170,9 +170,17 @@ class View:
         return one
 
     def texts(self, *steps: str | int) -> list[str]:
-        """A list of texts, marked as read, with numbers as text; empty if there is none."""
-        entries = [view.scalar() for view in self.at(*steps).each()]
-        return [] if None in entries else [str(entry) for entry in entries]
+        """A list of texts, marked as read, with numbers as text; empty if there is none.
+
+        Raises JobFileError for another value: a command without some of its words is another one.
+        """
+        view = self.at(*steps)
+        if view and not isinstance(view.value, list):
+            raise view.mistyped("a list of texts")
+        for entry in view.each():
+            if entry.scalar() is None:
+                raise entry.mistyped("text")
+        return [str(entry.value) for entry in view.each()]
 
     def take(self) -> Any:
         """The whole value, marked as read."""
