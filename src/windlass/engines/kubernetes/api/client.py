@@ -288,9 +288,15 @@ class Client:
             else:
                 return
 
-    def delete(self, api: str, kind: str, name: str, *, grace: int | None = None) -> bool:
-        """Delete an object and what it owns; gives whether it was there. Raises Refused, Unreachable."""
-        options = {"propagationPolicy": "Background", **({} if grace is None else {"gracePeriodSeconds": grace})}
+    def delete(
+        self, api: str, kind: str, name: str, *, grace: int | None = None, is_owned_first: bool = False
+    ) -> bool:  # fmt: skip
+        """Delete an object and what it owns, after it or `is_owned_first`; gives whether it was there.
+
+        Raises Refused, Unreachable.
+        """
+        policy = "Foreground" if is_owned_first else "Background"
+        options = {"propagationPolicy": policy, **({} if grace is None else {"gracePeriodSeconds": grace})}
         try:
             self.call("DELETE", self.path(api, kind, name), options)
         except Refused as error:

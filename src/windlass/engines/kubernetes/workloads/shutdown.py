@@ -46,8 +46,10 @@ def stop(client: Client, run_id: str, *, now: bool) -> None:
 
 def remove(client: Client, run_id: str) -> None:
     """Delete all objects of a run, but a claim that it does not own. Raises Refused, Unreachable."""
-    client.delete("v1", "ConfigMap", run_id)  # it owns all others
-    delete_makers(client, run_id)  # at once, before the garbage collector finds them
+    # The pods before the Jobs: Kubernetes may forget the finalizers of ended pods whose Job is gone, after the API
+    # server was restarted. The anchor last: what it owns is deleted in the other order.
+    delete_makers(client, run_id, are_pods_first=True)
+    client.delete("v1", "ConfigMap", run_id)
     for name in live_pods(client, run_id):  # their owner object may have been deleted without them
         client.delete("v1", "Pod", name)
 
@@ -69,11 +71,11 @@ def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
         client.delete("v1", "Pod", name, grace=0 if now else None)
 
 
-def delete_makers(client: Client, run_id: str) -> None:
+def delete_makers(client: Client, run_id: str, *, are_pods_first: bool = False) -> None:
     """Delete the owner objects of a run's pods, and with them the pods. Raises Refused, Unreachable."""
     for api, kind in OWNER_KINDS:
         for one in _found(client, api, kind, run_id):
-            client.delete(api, kind, one["metadata"]["name"])
+            client.delete(api, kind, one["metadata"]["name"], is_owned_first=are_pods_first)
 
 
 def end_makers(client: Client, run_id: str, way: Workload) -> None:
