@@ -80,6 +80,12 @@ def signal_name(exit_code: int) -> str | None:
         return f"signal {-exit_code}"
 
 
+def death_of(exit_code: int) -> str:
+    """How a process with this exit code ended, in words."""
+    name = signal_name(exit_code)
+    return f"exit code {exit_code}" if name is None else _SIGNALS.get(name, f"killed by {name}")
+
+
 def _order(failure: RankFailure) -> tuple[bool, bool, bool, float]:
     return failure.not_started, failure.ended_by_us, is_victim(failure.exit_code, failure.tail), began_at(failure)
 
@@ -103,10 +109,10 @@ def launched_signal(text: str) -> int:
 def _summary(failure: RankFailure, trace: str) -> str:
     tail = unstyled(failure.tail)
     number = launched_signal(tail)
-    name = signal_name(-number if number else failure.exit_code)
+    code = -number if number else failure.exit_code
     line = exception_line(trace)
-    if name and not (line and is_launched(tail) and not number):
-        return _SIGNALS.get(name, f"killed by {name}")
+    if code < 0 and not (line and is_launched(tail) and not number):
+        return death_of(code)
     if line:
         return line
     lines = [text for text in tail.splitlines() if text.strip()]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from windlass.errors import EngineError
 from windlass.supervise.clock import Clock
 from windlass.supervise.transfers import CheckpointUploads, DataStaging, Line, Notes, OutputsUpload, Transfer
+from windlass.worker.root_cause import death_of
 
 OUTPUTS: Final = "outputs"
 
@@ -67,8 +68,10 @@ class ProcessTransfer(Transfer):
         while not self._lines.empty():
             line = self._lines.get()
             if line is None:
-                if code := self._process.wait():
-                    raise EngineError(f"the {self._what} ended with {code}", "its output is in supervisor.log")
+                code = self._process.wait()
+                self.end()
+                if code:
+                    raise EngineError(f"the {self._what} ended: {death_of(code)}", "its output is in supervisor.log")
                 self.is_done = True
             elif "error" in line:
                 self.end()
@@ -79,13 +82,16 @@ class ProcessTransfer(Transfer):
     def end(self) -> None:
         """See `Transfer`."""
         if self._process is not None:
+            assert self._process.stdin is not None
             self._process.kill()
             self._process.wait()
+            self._process.stdin.close()
 
     def _read(self, process: subprocess.Popen[bytes], clock: Clock) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self._lines.put(json.loads(line))
-            clock.wake()
+        with process.stdout as lines:
+            for line in lines:
+                self._lines.put(json.loads(line))
+                clock.wake()
         self._lines.put(None)
         clock.wake()
