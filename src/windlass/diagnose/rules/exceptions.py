@@ -109,7 +109,7 @@ KNOWN: Final = (
            "procs_per_node: {1} and nodes: {2} in the job; or set the script to what the job has", 94)),
     (r"(?:environment variable |KeyError: ')(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b",
      Advice("launcher-variables", "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
-           "launcher: torchrun in the job, or: windlass run -- torchrun … script", 93)),
+           "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93)),
     (r"^KeyboardInterrupt",
      Advice("interrupted", "{who} was interrupted (SIGINT)",
            "check what sends SIGINT; Ctrl-C in windlass run does not reach the ranks", 88)),
