@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 BEHIND_SECONDS: Final = 20.0
 """How long an operator may not have seen an object that another one refers to."""
 BEHIND_RETRY_SECONDS: Final = 0.1
+STARTING_TRAINER: Final = "unsupported runtime: "
+"""Of a Trainer that has just started, whose webhook does not know its own kinds of runtimes yet."""
 PODS_ARE_REUSABLE: Final = ("failure", "hang", "node-loss", "preemption")
 """Why attempts end without harm to all of their pods."""
 
@@ -159,14 +161,15 @@ class AttemptStart:
         self._create_last(manifests.owned(maker, owner))
 
     def _create_last(self, manifest: Mapping[str, Any]) -> None:
-        """Create the object that refers to the others; an operator's webhook may not see these for a moment."""
+        """Create the object that refers to the others; an operator's webhook may not know these for a moment."""
         give_up = time.monotonic() + BEHIND_SECONDS
         while True:
             try:
                 self._backend.create(manifest)
                 return
             except Refused as error:
-                is_behind = f'"{manifest["metadata"]["name"]}" not found' in error.message
+                words = (f'"{manifest["metadata"]["name"]}" not found', STARTING_TRAINER)
+                is_behind = any(one in error.message for one in words)
                 if not is_behind or time.monotonic() > give_up:
                     raise
             time.sleep(BEHIND_RETRY_SECONDS)

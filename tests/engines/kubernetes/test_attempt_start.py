@@ -1,0 +1,47 @@
+"""What is created again, since a webhook is behind, and what has been refused."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, cast
+
+import pytest
+
+from windlass.engines.kubernetes import attempt_start
+from windlass.engines.kubernetes.api.client import Refused
+from windlass.engines.kubernetes.attempt_start import BEHIND_SECONDS, AttemptStart
+
+MADE = {"kind": "TrainJob", "metadata": {"name": "r-1"}}
+
+
+def created(monkeypatch: pytest.MonkeyPatch, words: str, times: int) -> int:
+    """How often a TrainJob is asked for that is refused with these words at first, so many times."""
+    now, asked = [0.0], [0]
+    monkeypatch.setattr(attempt_start, "time", types.SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)))  # fmt: skip
+
+    def create(_manifest: object) -> None:
+        asked[0] += 1
+        if asked[0] <= times:
+            raise Refused(f'admission webhook "vtrainjob.kb.io" denied the request: {words}', "", status=403)
+
+    start = types.SimpleNamespace(_backend=types.SimpleNamespace(create=create))
+    AttemptStart._create_last(cast("Any", start), MADE)
+    return asked[0]
+
+
+@pytest.mark.parametrize(
+    "words", ['TrainingRuntime.trainer.kubeflow.org "r-1" not found',
+              "unsupported runtime: TrainingRuntime.trainer.kubeflow.org"],
+)  # fmt: skip
+def test_an_operator_that_does_not_know_a_runtime_yet_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    assert created(monkeypatch, words, times=3) == 4
+    with pytest.raises(Refused):  # not without an end
+        created(monkeypatch, words, times=round(BEHIND_SECONDS * 20))
+
+
+def test_another_refusal_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused):
+        created(monkeypatch, "no team label", times=1)
