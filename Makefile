@@ -86,7 +86,7 @@ chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEE
 	$(timed) NIGHTLY=1 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_chaos.py -n $(if $(SEED),0 -s,2) --dist worksteal
 
 .PHONY: chaos-cluster
-chaos-cluster: setup ## strike 100 runs that a real cluster supervises, three at a time (root, 2 hours); `make chaos-cluster SEED=n` plays one again
+chaos-cluster: setup ## strike 100 runs that a real cluster supervises, three at a time (root, an hour); `make chaos-cluster SEED=n` plays one again
 	$(timed) $(MAKE) --no-print-directory cluster-build; \
 	  WINDLASS_TEST_BED=$(BED) CHAOS_SEEDS=100 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/cluster/test_chaos_inside.py \
 	    -n $(if $(SEED),0 -s,3) --dist worksteal
