@@ -124,6 +124,25 @@ def test_steps_that_are_reported_count_in_place_of_those_of_a_bar() -> None:
     assert recogniser.beginning.take(at_end=True) is None
 
 
+def test_steps_of_a_bar_count_in_place_of_those_that_a_trainer_posts() -> None:
+    """It posts step 0 before it knows the step of the checkpoint, and the next one five seconds later."""
+    recogniser = Recogniser()
+    recogniser.beginning.report("posted", 0)
+    recogniser.feed(b"Continuing training from checkpoint-100\r")
+    recogniser.feed(b" 25%|##5   | 103/400 [00:00<00:09, 36.1it/s]\r 29%|##9   | 118/400 [00:00<00:09, 36.1it/s]\r")
+    assert [event["step"] for event in recogniser.checkpoints] == [100]
+    assert recogniser.beginning.take() == {"step": 103, "every": 15}
+    recogniser.beginning.report("posted", 303)
+    assert recogniser.beginning.take(at_end=True) is None
+
+
+def test_steps_that_a_trainer_posts_count_where_it_draws_no_bar() -> None:
+    recogniser = Recogniser()
+    recogniser.beginning.report("posted", 0)
+    recogniser.beginning.report("posted", 303)
+    assert recogniser.beginning.take() == {"step": 0, "every": 303}
+
+
 def test_the_jobs_own_pattern_finds_them_too() -> None:
     assert read("n=7 \nn=9 \n", pattern=r"n=(?P<step>\d+) ")[1] == [{"step": 7, "every": 2}]
 

@@ -98,7 +98,7 @@ class LogFile:
     def report(self, progress: dict[str, object]) -> None:
         """Take progress that the rank has reported in another way than by its output."""
         self._total = progress.get("total", self._total)
-        self._recogniser.beginning.report("structured", progress.get("step"))
+        self._recogniser.beginning.report("posted", progress.get("step"))
         self._recogniser.losses.take(progress)
         self.progress.update(progress)
 

@@ -50,8 +50,8 @@ _EPOCH: Final = re.compile(r"(?<![a-z])epochs?[\s:=_#-]{0,3}(\d{1,9})\b", _FLAGS
 
 Reader = Callable[[bytes], "tuple[str, Progress] | None"]
 """The progress of a line, and of which kind it is."""
-KINDS: Final = ("structured", "pattern", "known")
-"""Best first."""
+KINDS: Final = ("structured", "pattern", "known", "posted")
+"""Best first. transformers' Trainer posts its step every five seconds, and before it knows the step of a checkpoint."""
 
 
 def restored(line: str) -> dict[str, Any] | None:
@@ -109,7 +109,11 @@ class TrainingStart:
     @property
     def is_open(self) -> bool:
         """Whether lines are still of interest."""
-        return self._seen_bytes < LOOK_BYTES and not any(len(steps) > 1 for steps in self._steps.values())
+        return self._seen_bytes < LOOK_BYTES and not any(len(steps) > 1 for steps in self._printed_steps)
+
+    @property
+    def _printed_steps(self) -> list[list[int]]:
+        return [steps for kind, steps in self._steps.items() if kind != "posted"]
 
     def feed(self, data: bytes) -> None:
         """Whole lines, in their order."""
@@ -138,7 +142,7 @@ class TrainingStart:
 
     def _line(self, line: bytes) -> None:
         lowered = line.lower()
-        if any(hint in lowered for hint in _HINTS) and not any(self._steps.values()):
+        if any(hint in lowered for hint in _HINTS) and not any(self._printed_steps):
             report = restored(line.decode("utf-8", "replace"))
             if report is not None and _worth(report) > self._worth:
                 self._worth = _worth(report)
