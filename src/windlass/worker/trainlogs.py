@@ -58,8 +58,9 @@ _KERAS = _compile(r"\s*(\d{1,15})/(\d{1,15}|Unknown)\s+(?:[━─]+\s|\[[=>.]+\]
 _ULTRALYTICS = _compile(
     r"\s*(\d{1,6})/\d{1,6}\s+[\d.]{1,10}[GM]?\s[\s\d.]{1,200}:\s+\d{1,3}%\s[━╸─]{1,80}\s(\d{1,15})/(\d{1,15})\s(.*)"
 )
-# XGBoost: `[3]\ttrain-rmse:0.50\teval-rmse:0.61`; LightGBM: `[3]\tvalid_0's l2: 0.25`
-_BOOSTED = _compile(rf"\[(\d{{1,9}})\]\t([a-z][^\t]{{0,80}}:\s?{_NUM}(?:\s.*)?)$")
+# XGBoost: `[3]\ttrain-rmse:0.50\teval-rmse:0.61`, with `[12:00:00] ` before it where there are several workers;
+# LightGBM: `[3]\tvalid_0's l2: 0.25`
+_BOOSTED = _compile(rf"(?:\[\d\d:\d\d:\d\d\]\s)?\[(\d{{1,9}})\]\t([a-z][^\t]{{0,80}}:\s?{_NUM}(?:\s.*)?)$")
 # `Epoch: [3]  [ 40/500]`, `Epoch: [3][40/500]`, `Epoch(train) [3][40/500]`, `epoch 003:  40 / 500 loss=..`
 _BRACKETS = _compile(
     r"\bepoch(?:\(train\))?:?\s*(?:\[\s*(\d{1,9})(?:/\d{1,9})?\]\s*\[\s*(\d{1,15})/\s*(\d{1,15})\]"
@@ -115,6 +116,11 @@ _PREFIX_DENIED = _compile(
     r"|checkpoint|saved|loaded|default"
 )
 _DECORATION = _compile(r"[\s=*#:.|>\[\]()-]*")
+# `: accuracy=0.91, lr: 1e-3`: numbers with a point, each behind its name, and nothing else
+_MEASURES = _compile(
+    r"[\s:.|>\]),;-]*(?:[a-z][\w@/]{0,40}[\s:=]{1,3}[-+]?\d{1,15}\.\d{1,20}(?:e[-+]?\d{1,3})?%?(?:[\s,;|]+|$)){1,16}"
+)
+_IS_COUNTED = _compile(r"\d\s{0,19}(?:/|of)\s{0,19}\d")
 
 
 def recognise(line: str) -> Progress | None:
@@ -276,6 +282,9 @@ def _from_words(line: str) -> Progress | None:
         if alone is None:
             return None
         _add_speed(found, line[alone.end() :])
+        if _IS_COUNTED.search(alone[0]) and _MEASURES.fullmatch(line, alone.end()):
+            _add_values(found, line)
+            return found
         bare = _DECORATION.fullmatch(line, alone.end()) is not None
         return found if bare or "rate" in found or "samples_per_second" in found else None
     _add_values(found, line)
