@@ -76,6 +76,9 @@ def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
         ("windlass.train.checkpoint.UnreadableCheckpoint: step-8 cannot be read, also after retries (EIO). No other",
          "checkpoint-unreadable", "windlass resume r-1, with --from NAME"),
         ("KeyError: 'LOCAL_RANK'", "launcher-variables", "launcher: torchrun"),
+        ("ValueError: coordinator_address should be defined.", "launcher-variables", "launcher: jax"),
+        ('  File "/env/deepspeed/comm/comm.py", line 861, in mpi_discovery\n    from mpi4py import MPI\n'
+         "ModuleNotFoundError: No module named 'mpi4py'", "launcher-variables", "launcher: torchrun"),
         ("AssertionError: shapes differ", "exception", "train.py:7"),
     ],
 )  # fmt: skip

@@ -110,6 +110,9 @@ KNOWN: Final = (
     (r"(?:environment variable |KeyError: ')(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b",
      Advice("launcher-variables", "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
            "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93)),
+    (r"coordinator_address should be defined",
+     Advice("launcher-variables", "{who} calls jax.distributed.initialize() and finds no coordinator",
+           "windlass run … --set launcher=jax, or launcher: jax in the job", 93)),
     (r"^KeyboardInterrupt",
      Advice("interrupted", "{who} was interrupted (SIGINT)",
            "check what sends SIGINT; Ctrl-C in windlass run does not reach the ranks", 88)),
@@ -181,7 +184,12 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
         yield _missing(case, error, match[1] or "numpy")
     if error.kind not in ("ModuleNotFoundError", "ImportError", "OSError", "AttributeError"):
         return
-    if match := _NO_MODULE.search(error.message):
+    if (match := _NO_MODULE.search(error.message)) and match[1] == "mpi4py" and "in mpi_discovery" in error.text:
+        yield case.of_first(
+            "launcher-variables", f"{case.who} has no RANK, so DeepSpeed asks MPI, and mpi4py is not installed", evidence,
+            "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93,
+        )  # fmt: skip
+    elif match:
         yield _missing(case, error, match[1])
     elif match := _NO_LIBRARY.search(error.message):
         yield case.of_first(
