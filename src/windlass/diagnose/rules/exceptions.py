@@ -186,8 +186,8 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
         return
     if (match := _NO_MODULE.search(error.message)) and match[1] == "mpi4py" and "in mpi_discovery" in error.text:
         yield case.of_first(
-            "launcher-variables", f"{case.who} has no RANK, so DeepSpeed asks MPI, and mpi4py is not installed", evidence,
-            "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93,
+            "launcher-variables", f"{case.who} has no RANK, so DeepSpeed asks MPI, and mpi4py is not installed",
+            evidence, "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93,
         )  # fmt: skip
     elif match:
         yield _missing(case, error, match[1])
