@@ -101,6 +101,13 @@ def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: F
     assert "and 1 other entry" in shown.err
 
 
+def test_what_the_script_saves_itself_is_said_to_be_elsewhere(windlass: Call, failed: Failed) -> None:
+    run_id, _ = failed(checkpoint={"find": "checkpoint-*", "resume": "--resume {path}"})
+    result = windlass("checkpoints", run_id)
+    assert "find: checkpoint-* are not listed" in result.err
+    assert f"windlass events {run_id}" in result.err
+
+
 def test_none_is_no_failure(windlass: Call, failed: Failed) -> None:
     run_id, _ = failed()
     result = windlass("checkpoints", run_id)

@@ -94,12 +94,15 @@ def list_(ctx: click.Context, on: str | None, form: str) -> int:
       windlass checkpoints
       windlass checkpoints digits-7f3k2 -o json
     """
-    seen, _ = _look(_run(ctx), on)
+    seen, plan = _look(_run(ctx), on)
     found = tuple(view_of(reports.CheckpointView, one) for one in seen.found)
     report = reports.CheckpointList(seen.status.id, seen.folder, found)
     print_data(report, form, lambda paint: list_lines(report, time.time(), paint))
     if form == "table" and seen.others:
         click.echo(f"and {count(seen.others, 'other entry', 'other entries')} in {tilde(report.folder)}", err=True)
+    pattern = ((plan.get("job") or {}).get("checkpoint") or {}).get("find")
+    if form == "table" and pattern:
+        click.echo(f"files of find: {pattern} are not listed; which were used: windlass events {report.id}", err=True)
     return 0
 
 
