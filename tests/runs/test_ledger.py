@@ -267,6 +267,10 @@ STARTS: dict[str, tuple[Story, Story, Start, int | None]] = {
         first_step(3, 1, 1), [(11.2, "checkpoint", {"action": "restored", "name": "m.pt"}), *first_step(13, 7001, 1)],
         Start(Origin.CHECKPOINT, 7000), 20,
     ),
+    "a restore of Windlass, and steps that begin anew with each epoch": (
+        first_step(3, 5, 6), [(11.2, "checkpoint", {"action": "restored", "name": "last.pt"}), *first_step(13, 4, 7)],
+        Start(Origin.CHECKPOINT, None), None,
+    ),
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class AttemptTime:
             return False
         if self.start.step is not None:
             return self.start.step < self.highest_before
-        if self.start.origin in (Origin.SCRIPT, Origin.BEGINNING):
+        if self.start.origin is not Origin.UNKNOWN:
             return self.start.origin is Origin.BEGINNING
         if self.caught_up is not None:
             return True

@@ -72,7 +72,9 @@ def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: f
     """
     begin, step = _step_of(now, first, highest_before) if counts else (0, None)
     if now.restored is not None:
-        return Start(Origin.CHECKPOINT, step if now.restored.step is None else now.restored.step)
+        # It is of a later step than the beginning: steps that are not are counted anew in each epoch.
+        reported = step if step is not None and step > begin else None
+        return Start(Origin.CHECKPOINT, reported if now.restored.step is None else now.restored.step)
     logged = now.logged
     if logged is not None and first.logged is not None and logged.line == first.logged.line:
         logged = None  # logged at each start: it is about what the training begins from
