@@ -53,6 +53,16 @@ def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14 GiB",
          "gpu-out-of-memory", "smaller batch"),
+        ("tensorflow.python.ResourceExhaustedError: {{function_node x}} OOM when allocating tensor "
+         "with shape[9] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+         "gpu-out-of-memory", "smaller batch"),
+        ("tensorflow.python.ResourceExhaustedError: OOM when allocating tensor with shape[9] and "
+         "type float on /job:localhost/replica:0/task:0/device:CPU:0 by allocator mklcpu",
+         "out-of-memory", "ulimit -v"),
+        ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 34359738368 bytes.",
+         "gpu-out-of-memory", "smaller batch"),
+        ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 34359738368 bytes.",
+         "out-of-memory", "ulimit -v"),
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "gpu-driver-mismatch",
          "update the driver"),
         ("RuntimeError: CUDA error: device-side assert triggered", "gpu-error", "CUDA_LAUNCH_BLOCKING"),

@@ -36,7 +36,8 @@ OWN_PARTS: Final = (
 KNOWN: Final = (
     # -- the GPU --
     (r"CUDA out of memory(?:.*?Tried to allocate ([\d.]+ \w+))?|CUDA error: out of memory|"
-     r"CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory",
+     r"CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|OOM when allocating tensor .*device:GPU|"
+     r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
      Advice("gpu-out-of-memory", "{who} ran out of GPU memory",
            "a smaller batch, gradient accumulation, activation checkpointing or a lower precision; check that no other "
            "process holds the GPU: nvidia-smi", 95)),
@@ -96,7 +97,7 @@ KNOWN: Final = (
      Advice("main-guard-missing", "{who} starts processes while its main file is still being imported",
            "put what the script does under if __name__ == '__main__':", 92)),
     (r"^MemoryError|can't allocate memory|\[Errno 12\]|Cannot allocate memory|Unable to allocate|"
-     r"std::bad_alloc|_ArrayMemoryError",
+     r"std::bad_alloc|_ArrayMemoryError|OOM when allocating tensor|RESOURCE_EXHAUSTED: Out of memory",
      Advice("out-of-memory", "{who} asked for memory and got none",
            "a smaller batch, fewer DataLoader workers, data read in parts; "
            "see ulimit -v and the memory limit of the container", 93)),
