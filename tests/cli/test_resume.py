@@ -96,6 +96,16 @@ def test_a_path_that_is_no_checkpoint_is_refused_before_anything_starts(
     assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1
 
 
+def test_the_hint_is_a_folder_where_the_list_is_empty(windlass: Call, broken: str, home: Path) -> None:
+    """`windlass checkpoints` does not list what a script saves itself."""
+    folder = home / "runs" / broken / "checkpoints"
+    (folder / "checkpoint-400").mkdir(parents=True)
+    result = windlass("resume", broken, "--from", "checkpoint-999")
+    assert (result.code, f"name a file or folder in {folder}" in result.err) == (2, True)
+    write(folder, 10)
+    assert f"windlass checkpoints {broken} lists them" in windlass("resume", broken, "--from", "99").err
+
+
 def test_a_damaged_checkpoint_is_refused_before_anything_starts(windlass: Call, broken: str, home: Path) -> None:
     folder = home / "runs" / broken / "checkpoints"
     flip(write(folder, 10) / "rank-0.safetensors")

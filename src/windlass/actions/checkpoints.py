@@ -55,7 +55,10 @@ class Checkpoints:
         if len(near) == 1 and name:
             return near[0]
         which = f"{self.status.id} has several checkpoints" if near else f"{self.status.id} has no checkpoint"
-        raise UsageError(f"{which} called '{name}'", f"windlass checkpoints {self.status.id} lists them")
+        hint = f"windlass checkpoints {self.status.id} lists them"
+        if not self.found:  # it lists none that the script has saved itself
+            hint = f"name a file or folder in {self.folder}, or give its path"
+        raise UsageError(f"{which} called '{name}'", hint)
 
 
 def look(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
