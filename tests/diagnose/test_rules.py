@@ -68,6 +68,12 @@ def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
         ("RuntimeError: CUDA error: device-side assert triggered", "gpu-error", "CUDA_LAUNCH_BLOCKING"),
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "cuda-after-fork", "spawn"),
         ("ModuleNotFoundError: No module named 'sklearn.svm'", "module-missing", "pip install scikit-learn"),
+        ("ModuleNotFoundError: Requirement 'jsonargparse[signatures]>=4.27.7' not met. HINT: Try running "
+         "`pip install -U 'jsonargparse[signatures]>=4.27.7'`",
+         "module-missing", "-m pip install 'jsonargparse[signatures]>=4.27.7'"),
+        ("ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=1.1.0`: Please run "
+         "`pip install transformers[torch]` or `pip install 'accelerate>=1.1.0'`",
+         "module-missing", "-m pip install 'transformers[torch]'"),
         ("ModuleNotFoundError: No module named 'PIL'", "module-missing", "pip install pillow"),
         ("ModuleNotFoundError: No module named 'windlass'", "module-missing", "do not install windlass from PyPI"),
         ("ImportError: cannot import name 'Checkpoint' from 'windlass.train' (a)", "import-broken", "the reference"),

@@ -176,6 +176,7 @@ def _evidence(case: Observations, error: Raised) -> tuple[str, ...]:
 _NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 _NO_NAME: Final = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
 _NO_LIBRARY: Final = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
+_TO_INSTALL: Final = re.compile(r"pip install (?:-U |--upgrade )?['\"`]?([A-Za-z][\w.,<>=!~\[\]-]*[\w\]])")
 _NO_PACKAGE: Final = re.compile(r"Numpy is not available|requires? the (\w+) library")
 
 
@@ -205,6 +206,11 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
         if "circular import" in error.message:
             summary, fix = f"{summary}: they import each other", "move one import into the function that needs it"
         yield case.of_first("import-broken", summary, evidence, fix, 92)
+    elif error.kind in ("ModuleNotFoundError", "ImportError") and (match := _TO_INSTALL.search(error.message)):
+        yield case.of_first(
+            "module-missing", f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}",
+            (*evidence, _where(case)), _install(case, match[1]), 92,
+        )  # fmt: skip
     elif error.kind == "ImportError":
         yield case.of_first(
             "import-broken", f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}", evidence,
@@ -218,18 +224,21 @@ def _missing(case: Observations, error: Raised, module: str) -> Verdict:
     fix = _install(case, package)
     if near := case.near.get(module):
         fix = f"{near}; or, if it is a package: {fix}"
-    where = f"the script runs under {case.python or 'python'}; set python: if its packages are elsewhere"
-    if case.image:
-        where = f"the script runs in the image {case.image}"
     return case.of_first("module-missing", f"{case.who} imports {module}, which is not installed",
-                         (*_evidence(case, error), where), fix, 92)  # fmt: skip
+                         (*_evidence(case, error), _where(case)), fix, 92)  # fmt: skip
+
+
+def _where(case: Observations) -> str:
+    if case.image:
+        return f"the script runs in the image {case.image}"
+    return f"the script runs under {case.python or 'python'}; set python: if its packages are elsewhere"
 
 
 def _install(case: Observations, package: str) -> str:
     """How a package is installed where the script runs."""
     if package == "windlass":
         return OWN_PARTS
-    quoted = f"'{package}'" if re.search(r"[<>=\s]", package) else package
+    quoted = f"'{package}'" if re.search(r"[<>=\s\[]", package) else package
     if case.image:
         return f"add {package} to the image {case.image} (RUN python -m pip install {quoted}), or name another image:"
     python = case.python or "python"
