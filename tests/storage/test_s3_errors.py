@@ -34,7 +34,7 @@ def test_a_bucket_that_is_not_there_is_named(call: Call, tmp_path: Path) -> None
     for words in (("ls", "s3://nothing/set"), ("copy", str(tmp_path / "source"), "s3://nothing/set")):
         done = call(*words)
         assert done.returncode == 1
-        assert done.stderr == "error: s3://nothing/set/: there is no bucket nothing\n"
+        assert done.stderr == "error: s3://nothing/set/: there is no bucket nothing\n  check its name\n"
 
 
 def test_a_prefix_without_objects_is_no_empty_set(call: Call, bucket: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_bucket_that_is_not_there_is_told_before_anything_trains(data: Data, j
     fields = json.loads(job.read_text())
     job.write_text(json.dumps({**fields, "outputs": "s3://nothing/runs"}))
     done = windlass(data, "run", str(job), code=2)
-    assert done.stderr == "error: write: outputs: s3://nothing/runs/: there is no bucket nothing\n"
+    assert done.stderr == "error: write: outputs: s3://nothing/runs/: there is no bucket nothing (check its name)\n"
     assert json.loads(windlass(data, "ps", "-a", "-o", "json").stdout) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +41,7 @@ def make_plan(ready: ReadyJob, on: str, context: Context, *, to_look: bool = Fal
     targets = [find_target(name.strip(), context) for name in on.split(",")]
     token = TOKEN_TO_LOOK if to_look else context.token()
     made = plan_for_first(ready, targets, f"{ready.job.name}-{token}", context)
-    return replace(made, revision=read_revision(ready.base / os.path.expanduser(ready.job.code), context.environ))
+    return replace(made, revision=read_revision(ready.base / ready.job.code_path, context.environ))
 
 
 def submit(engine: Engine, plan: Plan, context: Context) -> Status:

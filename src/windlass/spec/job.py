@@ -6,6 +6,7 @@ problem in it.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import warnings
@@ -187,6 +188,11 @@ class Job(Document):
         streamed = [data.source for data in self.data if data.is_streamed]
         found = [*streamed, *([self.checkpoint.folder] if self.checkpoint.folder else [])]
         return (one for one in found if one.partition("://")[0] in KINDS)
+
+    @property
+    def code_path(self) -> str:
+        """`code`, with the home folder of this user in place of `~`."""
+        return os.path.expanduser(self.code)
 
     @property
     def outputs_scheme(self) -> str:

@@ -241,7 +241,7 @@ def _said(what: str) -> Iterator[None]:
         if isinstance(error, Busy):
             raise Throttled(f"{what}: {error}") from error
         if isinstance(error, MissingBucket):
-            raise Fatal(f"{what}: {words}") from error
+            raise Fatal(f"{what}: {words}", "check its name") from error
         if isinstance(error, Denied):
             raise Fatal(f"{what}: {words.removesuffix(f'; {CHECK_CREDENTIALS}')}", CHECK_CREDENTIALS) from error
         if isinstance(error, Changed):

@@ -121,7 +121,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     StoreError for list prices that cannot be read.
     """
     require_websockets()
-    code_dir = (base / os.path.expanduser(job.code)).absolute()
+    code_dir = (base / job.code_path).absolute()
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     kubeconfig = find_kubeconfig(target, environ)
     with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited

@@ -88,7 +88,7 @@ class Facts:
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` depends on. `base` is the folder that the job's paths are relative to."""
-    code_dir = (base / os.path.expanduser(job.code)).absolute()
+    code_dir = (base / job.code_path).absolute()
     python = find_python(job.python, base, environ)
     return Facts(
         home=str(home),

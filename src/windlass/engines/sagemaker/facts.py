@@ -53,7 +53,7 @@ class Facts:
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` on `target` depends on. Raises MissingPart without boto3."""
     role, problem_of_role = _role(target)
-    code_dir = (base / os.path.expanduser(job.code)).absolute()
+    code_dir = (base / job.code_path).absolute()
     found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     code, problem = travel.try_to_pack(code_dir, environ) if found else (None, None)
     return Facts(

@@ -181,8 +181,10 @@ class PodProblems:
         return False
 
     def _read_provisioning(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Read of the nodes that pods wait for or have waited for: a node may come, and a pod start on it, between two
-        reads, and Karpenter does not nominate a pod again within two minutes."""
+        """Read of the nodes that pods wait for, or waited for at the last read.
+
+        A node may come, and a pod start on it, between two reads; Karpenter nominates no pod again within two minutes.
+        """
         pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
         waiting = {pod["metadata"]["name"] for pod in pods if pod_status(0, pod).state in ("queued", "pulling")}
         asked = [pod for pod in pods if pod["metadata"]["name"] in waiting | self._awaited]
