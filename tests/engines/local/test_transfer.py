@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import cast
 
 import pytest
@@ -13,23 +14,13 @@ from windlass.supervise.clock import Clock
 from windlass.supervise.transfers import Notes
 
 
-class Woken:
-    """A clock that notes that it was woken."""
-
-    is_woken = False
-
-    def wake(self) -> None:
-        self.is_woken = True
-
-
 @pytest.mark.parametrize(
     ("script", "words"),
     [("kill -9 $$", "killed (SIGKILL): by hand, or by the kernel for want of memory"), ("exit 3", "exit code 3")],
 )
 def test_a_process_that_dies_is_told_of_in_words(script: str, words: str) -> None:
-    transfer, clock = ProcessTransfer(["sh", "-c", script], "process that stages the data"), Woken()
-    assert list(transfer.reports(cast("Notes", None), cast("Clock", clock))) == []
-    until(lambda: clock.is_woken)
+    transfer = ProcessTransfer(["sh", "-c", script], "process that stages the data")
+    clock = cast("Clock", types.SimpleNamespace(wake=lambda: None))
     with pytest.raises(EngineError) as told:
-        list(transfer.reports(cast("Notes", None), cast("Clock", clock)))
+        until(lambda: list(transfer.reports(cast("Notes", None), clock)))
     assert told.value.message == f"the process that stages the data ended: {words}"
