@@ -15,6 +15,7 @@ from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.local import facts as local_facts
 from windlass.engines.local import plan as local_plan
+from windlass.engines.travel import CodeFacts
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
@@ -43,7 +44,7 @@ def local(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
 def kubernetes(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
     attempt = case.get("attempt", {})
     cluster = cluster_facts.Cluster("v1.34.4", frozenset(way.api for way in WORKLOADS.values()))
-    facts = cluster_facts.Facts(CODE, True, True, None, None, cluster, "/home/ada/.kube/config")
+    facts = cluster_facts.Facts(CodeFacts(CODE, True, True, None), cluster, "/home/ada/.kube/config")
     target = KubernetesTarget(name="lab", context="lab", namespace="team-a", **case.get("target", {}))
     made = cluster_plan.plan(job, target, facts, RUN, "boot")
     via = made.requests("cluster")[0]["via"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from windlass.code.imports import script_imports
 from windlass.errors import EngineError, UsageError
+from windlass.plan.plan import Note
 
 if TYPE_CHECKING:
     from windlass.code.pack import Packed
@@ -18,6 +21,78 @@ PARTS: Final = ("__init__.py", "worker", "train", "s3", "gs_az")
 reaches."""
 MAX_BYTES: Final = 512 << 20
 """Code before it is compressed, where a store carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFacts:
+    """The folder of a job, and what travels of it."""
+
+    folder: str
+    """Absolute."""
+    is_there: bool
+    has_script: bool
+    packed: Packed | None
+    """What travels; None where there is no folder."""
+    problem: tuple[str, str] | None = None
+    """Why it cannot be packed, and what to do."""
+    leaves_out_script: bool = False
+    """Whether an ignore file keeps the script from travelling."""
+    imports: tuple[str, ...] = ()
+    """Top-level names of the modules that the script, and what lies beside it, imports."""
+
+    @property
+    def digest(self) -> str:
+        """Of what travels; zeros where nothing does."""
+        return self.packed.digest if self.packed is not None else "0" * 64
+
+    @property
+    def size(self) -> str:
+        """In words."""
+        code = self.packed
+        return f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
+
+    def contents(self) -> dict[str, Any]:
+        """What travels, as JSON data for the user to check; empty where nothing does."""
+        code = self.packed
+        if code is None:
+            return {}
+        return {
+            "unpacked_bytes": code.num_bytes,
+            "files": [{"name": name, "bytes": size} for name, size in code.files],
+            "left_out": [
+                {"source": rule.source, "pattern": rule.pattern, "entries": rule.num_entries} for rule in code.left_out
+            ],
+            "added": {"files": code.num_added, "bytes": code.added_bytes},
+        }
+
+    def notes(self, script: str) -> Iterator[Note]:
+        """What keeps the code, and the job's script in it, from travelling."""
+        if not self.is_there:
+            yield Note("code-missing", f"the folder {self.folder} is not there", "set code: to the script's folder",
+                       blocks=True)  # fmt: skip
+        elif not self.has_script:
+            yield Note("script-missing", f"{script} is not in {self.folder}", "check run: and code:", blocks=True)
+        elif self.leaves_out_script:
+            yield Note("script-left-out", f"an ignore file leaves {script} out of what travels with the job",
+                       f"change the rule, which the plan shows, or write !/{script} in .windlassignore",
+                       blocks=True)  # fmt: skip
+        if self.problem is not None:
+            yield Note("code-unpacked", *self.problem, blocks=True)
+
+
+def read_code(job: Job, base: Path, environ: Mapping[str, str], limit: int = MAX_BYTES) -> CodeFacts:
+    """Read and pack the folder of a job, of so many bytes at most; its path is relative to `base`."""
+    folder = (base / job.code_path).absolute()
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path's own raises for too long a name
+        return CodeFacts(str(folder), False, False, None)
+    packed = problem = None
+    try:
+        packed = pack_code(folder, environ, limit)
+    except UsageError as error:
+        problem = error.message, error.hint
+    leaves_out = packed is not None and _leaves_out_script(job, folder, packed)
+    imports = script_imports(job, folder)
+    return CodeFacts(str(folder), True, _has_script(job, folder), packed, problem, leaves_out, imports)
 
 
 def import_folder(home: str, package_root: str) -> str:
@@ -44,27 +119,16 @@ def pack_code(code_dir: Path, environ: Mapping[str, str], limit: int = MAX_BYTES
     return packed
 
 
-def try_to_pack(
-    code_dir: Path, environ: Mapping[str, str], limit: int = MAX_BYTES
-) -> tuple[Packed | None, tuple[str, str] | None]:
-    """What travels with a job; or why it cannot be packed, and what to do."""
-    try:
-        return pack_code(code_dir, environ, limit), None
-    except UsageError as error:
-        return None, (error.message, error.hint)
-
-
-def has_script(job: Job, code_dir: Path) -> bool:
+def _has_script(job: Job, code_dir: Path) -> bool:
     """Whether a job's script is in its folder; an absolute path is one in the image, which is taken to be there, and so
     is what `setup` may bring."""
     script = job.script_argv[0]
     return bool(job.setup) or job.script_kind != "script" or script.startswith("/") or (code_dir / script).is_file()
 
 
-def leaves_out_script(job: Job, code_dir: Path, code: Packed | None) -> bool:
-    """Whether an ignore file keeps the script from travelling with the job."""
+def _leaves_out_script(job: Job, code_dir: Path, code: Packed) -> bool:
     script = job.script_argv[0]
-    if code is None or job.setup or job.script_kind != "script" or not (code_dir / script).is_file():
+    if job.setup or job.script_kind != "script" or not (code_dir / script).is_file():
         return False
     found, folder = (code_dir / script).resolve(), code_dir.resolve()
     return found.is_relative_to(folder) and found.relative_to(folder).as_posix() not in dict(code.files)

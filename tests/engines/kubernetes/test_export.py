@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, planned
+from tests.engines.kubernetes.test_plan import CLUSTER, planned, with_code
 
 from windlass.cli.manifesttext import head_lines
 from windlass.code.pack import Packed
@@ -25,7 +25,7 @@ from windlass.importers.convert import import_text
 from windlass.spec.yamlwriter import block_lines
 
 DATA = bytes(range(256)) * 2000
-SMALL = dataclasses.replace(FACTS, code=Packed(DATA, hashlib.sha256(DATA).hexdigest(), (("train.py", 900),)))
+SMALL = with_code(packed=Packed(DATA, hashlib.sha256(DATA).hexdigest(), (("train.py", 900),)))
 ANNOTATION_BYTES = 262_144
 """What all annotations of an object may hold; `kubectl apply` puts the whole object into one."""
 

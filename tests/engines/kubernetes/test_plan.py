@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_ob
 from windlass.engines.kubernetes.pods.spec import pod_spec as find_pod_spec
 from windlass.engines.kubernetes.pods.spec import pod_templates
 from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.travel import CodeFacts
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
@@ -29,7 +30,18 @@ CLUSTER = Cluster("v1.34.4", frozenset(way.api for way in WORKLOADS.values()), s
 FILES = (("data/a/vocab.json", 20480), ("data/labels.txt", 1024), ("evil\x1b[2J.py", 5), ("train.py", 900))
 LEFT_OUT = tuple(LeftOut(f".gitignore:{line}", f"*.{line}", 30 - line) for line in range(1, 11))
 CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, FILES, LEFT_OUT, 41, 51200)
-FACTS = Facts("/home/ada/job", True, True, CODE, None, CLUSTER, "/home/ada/.kube/config")
+FACTS = Facts(CodeFacts("/home/ada/job", True, True, CODE), CLUSTER, "/home/ada/.kube/config")
+
+
+def with_code(**changes: Any) -> Facts:
+    return dataclasses.replace(FACTS, code=dataclasses.replace(FACTS.code, **changes))
+
+
+def with_cluster(**changes: Any) -> Facts:
+    return dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, **changes))
+
+
+LARGE = with_code(packed=dataclasses.replace(CODE, data=b"x" * (MAX_PIECES * PIECE_BYTES + 1)))
 
 
 def planned(facts: Facts = FACTS, target: KubernetesTarget = TARGET, **fields: Any) -> Plan:
@@ -106,7 +118,7 @@ def test_the_ranks_of_a_node_are_its_gpus_where_that_is_left_open() -> None:
     ],
 )
 def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(fields: dict[str, Any], warned: bool) -> None:
-    made = planned(dataclasses.replace(FACTS, script_imports=("accelerate", "torch")), **fields)
+    made = planned(with_code(imports=("accelerate", "torch")), **fields)
     assert ("accelerate-alone" in {note.code for note in made.notes}) == warned
 
 
@@ -118,7 +130,7 @@ def test_a_script_with_a_path_from_the_root_is_one_in_the_image() -> None:
 
 def test_a_gpu_type_is_the_label_that_machines_have() -> None:
     labels = (("nvidia.com/gpu.product", "NVIDIA-A10G"), ("nvidia.com/gpu.product", "Tesla-T4"))
-    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, gpu_labels=labels))
+    facts = with_cluster(gpu_labels=labels)
     made = planned(facts, resources={"gpus": 1, "gpu_type": "T4"})
     assert pod_spec(made)["nodeSelector"] == {"nvidia.com/gpu.product": "Tesla-T4"}
     assert blockers(planned(facts, resources={"gpus": 1, "gpu_type": "H100"})) == {
@@ -142,7 +154,7 @@ def test_the_way_is_the_jobs_then_the_targets_then_a_job(job: dict[str, Any], ta
 
 
 def test_a_way_that_the_cluster_does_not_have_is_refused() -> None:
-    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, groups=frozenset({"batch/v1"})))
+    facts = with_cluster(groups=frozenset({"batch/v1"}))
     assert "jobset-missing" in blockers(planned(facts, kubernetes={"via": "jobset"}))
     assert "mpijob-missing" in blockers(planned(facts, launcher="mpi"))
     old = dataclasses.replace(CLUSTER, groups=frozenset({"batch/v1", "kubeflow.org/v1"}))
@@ -166,25 +178,23 @@ def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "fields", "code"),
+    ("facts", "fields", "code"),
     [
-        ({"code_dir_found": False}, {}, "code-missing"),
-        ({"script_found": False}, {}, "script-missing"),
-        ({"code": None, "code_problem": ("the code is 99 MB", "ignore")}, {}, "code-unpacked"),
-        ({"code": dataclasses.replace(CODE, data=b"x" * (MAX_PIECES * PIECE_BYTES + 1))}, {}, "code-too-large"),
-        ({"cluster": None, "unreachable": "does not answer"}, {}, "cluster-unreachable"),
-        ({"cluster": dataclasses.replace(CLUSTER, missing=("create jobs.batch",))}, {}, "rights-missing"),
-        ({}, {"secrets": ["hf-token"]}, "secret-missing"),
-        ({}, {"volumes": [{"claim": "results", "path": "/results"}]}, "claim-missing"),
-        ({}, {"kubernetes": {"results": {"claim": "results"}}}, "claim-missing"),
-        ({}, {"launcher": "mpi", "kubernetes": {"via": "jobset"}}, "mpi"),
-        ({}, {"python": ".venv/bin/python"}, "python-relative"),
+        (with_code(is_there=False), {}, "code-missing"),
+        (with_code(has_script=False), {}, "script-missing"),
+        (with_code(packed=None, problem=("the code is 99 MB", "ignore")), {}, "code-unpacked"),
+        (LARGE, {}, "code-too-large"),
+        (dataclasses.replace(FACTS, cluster=None, unreachable="does not answer"), {}, "cluster-unreachable"),
+        (with_cluster(missing=("create jobs.batch",)), {}, "rights-missing"),
+        (FACTS, {"secrets": ["hf-token"]}, "secret-missing"),
+        (FACTS, {"volumes": [{"claim": "results", "path": "/results"}]}, "claim-missing"),
+        (FACTS, {"kubernetes": {"results": {"claim": "results"}}}, "claim-missing"),
+        (FACTS, {"launcher": "mpi", "kubernetes": {"via": "jobset"}}, "mpi"),
+        (FACTS, {"python": ".venv/bin/python"}, "python-relative"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(
-    changes: dict[str, Any], fields: dict[str, Any], code: str
-) -> None:
-    assert set(blockers(planned(dataclasses.replace(FACTS, **changes), **fields))) == {code}
+def test_what_cannot_be_is_refused_before_anything_is_made(facts: Facts, fields: dict[str, Any], code: str) -> None:
+    assert set(blockers(planned(facts, **fields))) == {code}
 
 
 def test_a_streamed_source_is_read_by_the_pods() -> None:
@@ -198,7 +208,7 @@ def test_a_folder_of_this_machine_cannot_be_streamed_to_pods() -> None:
 
 
 def test_secrets_that_may_not_be_looked_at_are_left_to_the_cluster() -> None:
-    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, secrets=None))
+    facts = with_cluster(secrets=None)
     made = planned(facts, secrets=["hf-token"])
     assert not blockers(made)
     assert pod_spec(made)["containers"][0]["envFrom"] == [{"secretRef": {"name": "hf-token"}}]
@@ -295,7 +305,7 @@ def test_the_name_of_a_file_cannot_move_the_cursor() -> None:
 
 
 def test_what_travels_stands_in_the_json_of_a_plan_as_its_schema_says() -> None:
-    for facts in (FACTS, dataclasses.replace(FACTS, code=None)):
+    for facts in (FACTS, with_code(packed=None)):
         jsonschema.validate(json.loads(planned(facts).to_text()), schema_of("plan"))
     [code] = planned().requests("code")
     assert code["files"][1] == {"name": "data/labels.txt", "bytes": 1024}
@@ -328,7 +338,7 @@ def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> Non
 
 
 def test_a_login_that_may_create_no_network_policies_is_told_so_unless_none_are_wanted() -> None:
-    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, is_isolated=False))
+    facts = with_cluster(is_isolated=False)
     made = planned(facts)
     assert (policies(made), blockers(made)) == ({}, {})
     assert "network-open" in {note.code for note in made.notes}
@@ -362,9 +372,6 @@ def test_pods_say_what_they_run() -> None:
     assert notes["windlass.dev/command"] == "train.py --name 'a b'"
     assert json.loads(notes["windlass.dev/env"]) == {"HF_HOME": "/cache", "MODE": "exact"}
     assert notes["windlass.dev/code-digest"] == "ab" * 32
-
-
-LARGE = dataclasses.replace(FACTS, code=dataclasses.replace(CODE, data=b"x" * (MAX_PIECES * PIECE_BYTES + 1)))
 
 
 def test_code_that_objects_cannot_carry_goes_to_the_store_of_the_target() -> None:

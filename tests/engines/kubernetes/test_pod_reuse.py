@@ -22,6 +22,7 @@ from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.pods.control import Request
 from windlass.engines.kubernetes.pods.nodes import PodId, PodWatch, finished_indexes
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
+from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError
 from windlass.plan.compose import Continuation
 from windlass.runs.events import AttemptEnded, AttemptStarted, entry_of
@@ -89,7 +90,7 @@ class Scene:
         )
         target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
         cluster = Cluster(version, WAYS, has_supervisor_account=True)
-        facts = Facts(str(folder), True, True, None, None, cluster, server.kubeconfig(folder))
+        facts = Facts(CodeFacts(str(folder), True, True, None), cluster, server.kubeconfig(folder))
         self.plan = plan(job, target, facts, RUN, boot_program())
         self.server, self.control, self.store = server, Control(), Store(folder / "home")
         self.dir = self.store.run_dir(RUN)
@@ -302,7 +303,7 @@ def test_an_attempt_in_the_pods_of_another_meets_at_other_ports(tmp_path: Path) 
     made = plan(
         job,
         target,
-        Facts(str(tmp_path), True, True, None, None, Cluster("v1.34.0", WAYS), "kubeconfig"),
+        Facts(CodeFacts(str(tmp_path), True, True, None), Cluster("v1.34.0", WAYS), "kubeconfig"),
         RUN,
         boot_program(),
     )

@@ -27,6 +27,7 @@ from windlass.engines.kubernetes.manifests import bounded, deadline_seconds
 from windlass.engines.kubernetes.plan import numbered, plan
 from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
+from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.events import entry_of
@@ -273,7 +274,7 @@ class Scene:
         target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
         job = Job.model_validate({"name": "case", "command": ["true"], **fields})
         cluster = Cluster("v1.34.0", frozenset(way.api for way in WORKLOADS.values()))
-        facts = Facts(str(folder), True, True, None, None, cluster, config)
+        facts = Facts(CodeFacts(str(folder), True, True, None), cluster, config)
         self.plan: Plan = plan(job, target, facts, "r-1", boot_program())
         self.server = server
         self.store = Store(folder / "home")

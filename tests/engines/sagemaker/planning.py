@@ -16,6 +16,7 @@ from botocore.validate import ParamValidator
 from windlass.code.pack import Packed
 from windlass.engines.sagemaker.facts import Facts, read_facts
 from windlass.engines.sagemaker.plan import plan
+from windlass.engines.travel import CodeFacts
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
 from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
@@ -23,9 +24,8 @@ from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
 CODE = Packed(b"x" * 9000, "ab" * 32, (("train.py", 900),))
 BUCKET = "training"
 ROLE = "arn:aws:iam::123456789012:role/training"
-FACTS = Facts(
-    "/home/ada/.windlass", "/home/ada/job", True, True, CODE, None, ("torch",), "ada", "/env/bin/python", 8, ROLE
-)  # fmt: skip
+FOLDER = CodeFacts("/home/ada/job", True, True, CODE, imports=("torch",))
+FACTS = Facts("/home/ada/.windlass", FOLDER, "ada", "/env/bin/python", 8, ROLE)
 FIELDS: Mapping[str, Any] = {
     "name": "aws", "region": "us-east-1", "role": ROLE,
     "storage": "s3://bucket/windlass/", "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1",

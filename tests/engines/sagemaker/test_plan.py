@@ -67,7 +67,7 @@ def test_the_request_is_that_of_the_golden_file_and_botocore_accepts_it(name: st
 def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(
     instance: str, fields: dict[str, Any], warned: bool
 ) -> None:
-    made = planned(replace(FACTS, script_imports=("accelerate",)), {"instance": instance}, **fields)
+    made = planned(replace(FACTS, code=replace(FACTS.code, imports=("accelerate",))), {"instance": instance}, **fields)
     assert ("accelerate-alone" in {note.code for note in made.notes}) == warned
     assert "accelerate-alone" not in {note.code for note in planned(target={"instance": instance}, **fields).notes}
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.code.imports import script_imports
-from windlass.code.pack import Packed
 from windlass.engines import travel
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.api.connect import find_kubeconfig
@@ -91,13 +88,7 @@ class Cluster:
 class Facts:
     """The world as a plan for a cluster sees it."""
 
-    code_dir: str
-    code_dir_found: bool
-    script_found: bool
-    code: Packed | None
-    """What travels; None where there is no folder."""
-    code_problem: tuple[str, str] | None
-    """Why it cannot be packed, and what to do."""
+    code: travel.CodeFacts
     cluster: Cluster | None
     """None where it does not answer."""
     kubeconfig: str
@@ -106,12 +97,8 @@ class Facts:
     """Why it does not."""
     user: str = ""
     """The name of the user on this machine; empty where it has none."""
-    script_imports: tuple[str, ...] = ()
-    """Top-level names of the modules that the script, and what lies beside it, imports."""
     prices: Table | None = None
     """List prices; None where the target names no region."""
-    script_left_out: bool = False
-    """Whether an ignore file keeps the script from travelling."""
 
 
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
@@ -121,26 +108,17 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     StoreError for list prices that cannot be read.
     """
     require_websockets()
-    code_dir = (base / job.code_path).absolute()
-    found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
     kubeconfig = find_kubeconfig(target, environ)
     with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
         limit = MAX_BYTES if target.storage is None else travel.MAX_BYTES
-        packing = pool.submit(travel.try_to_pack, code_dir, environ, limit) if found else None
+        code = pool.submit(travel.read_code, job, base, environ, limit)
         cluster, unreachable = _look(job, target, kubeconfig)
-        code, problem = packing.result() if packing is not None else (None, None)
     return Facts(
-        code_dir=str(code_dir),
-        code_dir_found=found,
-        script_found=travel.has_script(job, code_dir),
-        script_left_out=travel.leaves_out_script(job, code_dir, code),
-        code=code,
-        code_problem=problem,
+        code=code.result(),
         cluster=cluster,
         kubeconfig=kubeconfig,
         unreachable=unreachable,
         user=user_name(),
-        script_imports=script_imports(job, code_dir) if found else (),
         prices=None if target.region is None else _prices(environ),
     )
 

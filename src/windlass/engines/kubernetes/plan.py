@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.code.pack import Packed
 from windlass.engines.kubernetes import expiry, layout, manifests
 from windlass.engines.kubernetes.facts import Facts
 from windlass.engines.kubernetes.manifests import Shape
@@ -66,7 +65,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         python=job.python or target.python or PYTHON,
         user=target.user,
         submitter=facts.user,
-        code_digest=facts.code.digest if facts.code is not None else "0" * 64,
+        code_digest=facts.code.digest,
         num_pieces=0 if (stored := code_source(target, facts)) else num_pieces(facts),
         code_source=stored,
         procs_per_node=procs,
@@ -147,12 +146,12 @@ def choose(job: Job, target: KubernetesTarget) -> tuple[str, str]:
 
 def num_pieces(facts: Facts) -> int:
     """Objects that the code fills."""
-    return -(-len(facts.code.data) // PIECE_BYTES) if facts.code is not None else 0
+    return -(-len(facts.code.packed.data) // PIECE_BYTES) if facts.code.packed is not None else 0
 
 
 def code_source(target: KubernetesTarget, facts: Facts) -> str:
     """Where the code is stored that objects cannot carry; empty where they can, or the target names no store."""
-    if target.storage is None or facts.code is None or num_pieces(facts) <= MAX_PIECES:
+    if target.storage is None or num_pieces(facts) <= MAX_PIECES:
         return ""
     return f"{target.storage.rstrip('/')}/code/{facts.code.digest}.tar.gz"
 
@@ -181,19 +180,18 @@ def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
 
 def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
     code = facts.code
-    size = f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
     pieces = "1 piece" if shape.num_pieces == 1 else f"{shape.num_pieces or 'no'} pieces"
     how = f"to {shape.code_source}" if shape.code_source else f"in {pieces}"
     yield Step("object", f"make ConfigMap {shape.run_id}, which owns all others", manifests.anchor(shape, job, boot))
     yield Step(
         "code",
-        f"send the code, {size}, {how}",
+        f"send the code, {code.size}, {how}",
         {
-            "folder": facts.code_dir,
+            "folder": code.folder,
             "digest": shape.code_digest,
-            "bytes": len(code.data) if code is not None else 0,
+            "bytes": len(code.packed.data) if code.packed is not None else 0,
             **({"source": shape.code_source} if shape.code_source else {}),
-            **(_travelling(code) if code is not None else {}),
+            **code.contents(),
             "pieces": [manifests.piece(shape, job, number) for number in range(shape.num_pieces)],
         },
     )
@@ -233,18 +231,6 @@ def _supervisor(shape: Shape, job: Job) -> Iterator[Step]:
         yield Step("supervisor", summary, made)
 
 
-def _travelling(code: Packed) -> dict[str, Any]:
-    """The summary of the code that is sent, for the user to check."""
-    return {
-        "unpacked_bytes": code.num_bytes,
-        "files": [{"name": name, "bytes": size} for name, size in code.files],
-        "left_out": [
-            {"source": rule.source, "pattern": rule.pattern, "entries": rule.num_entries} for rule in code.left_out
-        ],
-        "added": {"files": code.num_added, "bytes": code.added_bytes},
-    }
-
-
 def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
     """The manifest of attempt 1 as that of attempt `number`."""
     first, name = layout.attempt_name(run_id, 1), layout.attempt_name(run_id, number)
@@ -276,7 +262,7 @@ def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_n
         checkpoint_dir=job.checkpoint.place(shape.run_id, layout.CHECKPOINTS),
         data={data.name: planning.data_path(data, shape) for data in job.data},
         target_env=target.env,
-        imports=facts.script_imports,
+        imports=facts.code.imports,
         grace_seconds=job.grace,
         threads=int(job.resources.cpus) // procs if job.resources.cpus is not None else None,
     )
@@ -318,21 +304,13 @@ def _gpu_label(job: Job, facts: Facts) -> tuple[str, str] | None:
 
 def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Iterator[Note]:
     """What the cluster, or this version, cannot do for the job."""
-    if not facts.code_dir_found:
-        yield blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
-    elif not facts.script_found:
-        yield blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
-    elif facts.script_left_out:
-        script = job.script_argv[0]
-        yield blocker("script-left-out", f"an ignore file leaves {script} out of what travels with the job",
-                      f"change the rule, which the plan shows, or write !/{script} in .windlassignore")  # fmt: skip
-    if facts.code_problem is not None:
-        yield blocker("code-unpacked", *facts.code_problem)
-    elif facts.code is not None and num_pieces(facts) > MAX_PIECES and target.storage is None:
-        largest = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in facts.code.largest)
+    yield from facts.code.notes(job.script_argv[0])
+    code = facts.code.packed
+    if code is not None and num_pieces(facts) > MAX_PIECES and target.storage is None:
+        largest = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in code.largest)
         yield blocker(
             "code-too-large",
-            f"the code is {len(facts.code.data) / 1e6:.1f} MB compressed, and {MAX_PIECES * PIECE_BYTES / 1e6:.0f} MB "
+            f"the code is {len(code.data) / 1e6:.1f} MB compressed, and {MAX_PIECES * PIECE_BYTES / 1e6:.0f} MB "
             "travel in objects of the cluster",
             f"largest: {largest}; name what is no code in .windlassignore, or set storage: s3://… in target "
             f"{target.name}",
@@ -381,7 +359,7 @@ def _lone_ranks(job: Job, target: KubernetesTarget, facts: Facts, num_ranks: int
     """A runtime may add GPUs to pods for which the job asks for none."""
     if not job.resources.gpus and job.kubernetes.runtime is None:
         env = {*target.env, *job.env}
-        yield from lone_ranks(job, num_ranks, facts.script_imports, env, no_gpus="the job asks for no GPUs")
+        yield from lone_ranks(job, num_ranks, facts.code.imports, env, no_gpus="the job asks for no GPUs")
 
 
 def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windlass.code.imports import script_imports
 from windlass.engines import travel
 from windlass.engines.interpreter import find_python
 from windlass.engines.sagemaker.connect import require_boto3
@@ -16,7 +15,6 @@ from windlass.errors import EngineError
 from windlass.runs.machine import user_name
 
 if TYPE_CHECKING:
-    from windlass.code.pack import Packed
     from windlass.spec.job import Job
     from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
 
@@ -29,14 +27,7 @@ class Facts:
 
     home: str
     """The folder of the records."""
-    code_dir: str
-    code_dir_found: bool
-    script_found: bool
-    code: Packed | None
-    """What travels; None where there is no folder."""
-    code_problem: tuple[str, str] | None
-    """Why it cannot be packed, and what to do."""
-    script_imports: tuple[str, ...]
+    code: travel.CodeFacts
     user: str
     python: str = ""
     """The script's interpreter on this machine, absolute; empty where hosts are elsewhere."""
@@ -46,25 +37,14 @@ class Facts:
     """The ARN of the role that the target names; empty where hosts are here, or AWS did not answer."""
     role_problem: tuple[str, str] | None = None
     """Why the ARN is not known, and what to do."""
-    script_left_out: bool = False
-    """Whether an ignore file keeps the script from travelling."""
 
 
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` on `target` depends on. Raises MissingPart without boto3."""
     role, problem_of_role = _role(target)
-    code_dir = (base / job.code_path).absolute()
-    found = os.path.isdir(code_dir)  # noqa: PTH112 - Path's own raises for too long a name
-    code, problem = travel.try_to_pack(code_dir, environ) if found else (None, None)
     return Facts(
         home=str(home),
-        code_dir=str(code_dir),
-        code_dir_found=found,
-        script_found=travel.has_script(job, code_dir),
-        script_left_out=travel.leaves_out_script(job, code_dir, code),
-        code=code,
-        code_problem=problem,
-        script_imports=script_imports(job, code_dir) if found else (),
+        code=travel.read_code(job, base, environ),
         user=user_name(),
         python=str(find_python(job.python or target.python, base, environ)),
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -35,16 +35,7 @@ MAX_VALUE: Final = 512
 def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[Note]:
     """What SageMaker, or this version, cannot do for the job."""
     is_local = not isinstance(target, SageMakerTarget)
-    if not facts.code_dir_found:
-        yield _blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
-    elif not facts.script_found:
-        yield _blocker("script-missing", f"{job.script_argv[0]} is not in {facts.code_dir}", "check run: and code:")
-    elif facts.script_left_out:
-        script = job.script_argv[0]
-        yield _blocker("script-left-out", f"an ignore file leaves {script} out of what travels with the job",
-                      f"change the rule, which the plan shows, or write !/{script} in .windlassignore")  # fmt: skip
-    if facts.code_problem is not None:
-        yield _blocker("code-unpacked", *facts.code_problem)
+    yield from facts.code.notes(job.script_argv[0])
     if facts.role_problem is not None:
         words, fix = facts.role_problem
         yield _blocker("role-unknown", f"the ARN of the target's role is not known: {words}",

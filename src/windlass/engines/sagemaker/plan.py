@@ -73,7 +73,7 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
 
 
 def _shape(job: Job, target: Target, facts: Facts, run_id: str) -> Shape:
-    digest = facts.code.digest if facts.code is not None else "0" * 64
+    digest = facts.code.digest
     instance = job.resources.instance or target.instance or ""
     if not isinstance(target, SageMakerTarget):
         storage = target.storage or f"file://{facts.home}/sagemaker-storage"
@@ -110,19 +110,10 @@ def _service(target: Target, facts: Facts) -> Step:
 def _code(shape: Shape, facts: Facts) -> Step:
     code = facts.code
     address = layout.code_folder(shape.storage, shape.code_digest)
-    size = f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
-    request: dict[str, Any] = {"folder": facts.code_dir, "digest": shape.code_digest, "address": address}
-    if code is not None:
-        request |= {
-            "bytes": len(code.data),
-            "unpacked_bytes": code.num_bytes,
-            "files": [{"name": name, "bytes": size} for name, size in code.files],
-            "left_out": [
-                {"source": rule.source, "pattern": rule.pattern, "entries": rule.num_entries} for rule in code.left_out
-            ],
-            "added": {"files": code.num_added, "bytes": code.added_bytes},
-        }
-    return Step("code", f"send the code, {size}, to {address}", request)
+    request: dict[str, Any] = {"folder": code.folder, "digest": shape.code_digest, "address": address}
+    if code.packed is not None:
+        request |= {"bytes": len(code.packed.data), **code.contents()}
+    return Step("code", f"send the code, {code.size}, to {address}", request)
 
 
 def _summary(body: Any) -> str:
@@ -146,7 +137,7 @@ def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> 
         checkpoint_dir=checkpoint_folder(shape.storage, shape.run_id, job),
         data={data.name: _data_path(data, facts) for data in job.data},
         target_env=target.env,
-        imports=facts.script_imports,
+        imports=facts.code.imports,
         grace_seconds=min(job.grace, STOP_SECONDS),
         threads=facts.num_cpus // (procs * job.nodes.max) if is_here else None,  # its hosts share this machine's cores
     )
@@ -155,11 +146,11 @@ def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> 
 def _lone_ranks(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> Iterator[Note]:
     if instances.num_gpus(shape.instance) == 0:
         env, no_gpus = {*target.env, *job.env}, f"{shape.instance} has no GPU"
-        yield from lone_ranks(job, job.nodes.max * procs, facts.script_imports, env, no_gpus=no_gpus)
+        yield from lone_ranks(job, job.nodes.max * procs, facts.code.imports, env, no_gpus=no_gpus)
 
 
 def _data_path(data: Data, facts: Facts) -> str:
     """Where the ranks read it, or the address of its source."""
     if is_channel(data):
         return layout.data_channel(data.name)
-    return data.source if data.is_remote else str(PurePosixPath(facts.code_dir) / data.source)
+    return data.source if data.is_remote else str(PurePosixPath(facts.code.folder) / data.source)
