@@ -126,14 +126,37 @@ def piece(shape: Shape, job: Job, number: int) -> Manifest:
 
 
 def service(shape: Shape, job: Job) -> Manifest:
-    """What gives each pod a name. Pods have theirs before they are ready: they meet before they work."""
+    """What gives each pod a name."""
+    its, pods = labels(shape, job, named.TRAINING), {layout.RUN_LABEL: shape.run_id}
+    return naming_service(shape.run_id, shape.namespace, its, pods, "master", layout.MASTER_PORT)
+
+
+def naming_service(
+    name: str, namespace: str, labels: Mapping[str, str], pods: Mapping[str, str], port: str, number: int
+) -> Manifest:
+    """A Service that gives a name to each of the pods with these labels, which have a port with this name and number.
+
+    Pods have theirs before they are ready: they meet before they work.
+    """
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": {layout.RUN_LABEL: shape.run_id},
-        "ports": [{"name": "master", "port": layout.MASTER_PORT}],
+        "selector": dict(pods),
+        "ports": [{"name": port, "port": number}],
     }
-    return core("Service", shape.run_id, shape.namespace, labels(shape, job, named.TRAINING), spec=spec)
+    return core("Service", name, namespace, labels, spec=spec)
+
+
+def spread(pods: Mapping[str, str]) -> list[Manifest]:
+    """The constraint that puts pods with these labels on nodes of their own, where there is capacity."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": HOST_LABEL,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(pods)},
+        }
+    ]
 
 
 def network_policies(shape: Shape, job: Job) -> Iterator[Manifest]:
@@ -263,15 +286,8 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
         found["nodeSelector"] = wanted
     if tolerations := _tolerations(job):
         found["tolerations"] = tolerations
-    if num_nodes > 1:  # where there is capacity: a lost cluster node should take one node of the job with it
-        found["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": HOST_LABEL,
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {layout.RUN_LABEL: shape.run_id}},
-            }
-        ]
+    if num_nodes > 1:  # a lost cluster node should take one node of the job with it
+        found["topologySpreadConstraints"] = spread({layout.RUN_LABEL: shape.run_id})
     return found
 
 

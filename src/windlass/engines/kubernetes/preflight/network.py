@@ -75,35 +75,16 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     spec["subdomain"] = name
     spec["volumes"] = [{"name": "boot", "configMap": {"name": name}}]
     spec["containers"][0]["volumeMounts"] = [{"name": "boot", "mountPath": layout.BOOT, "readOnly": True}]
-    spec["topologySpreadConstraints"] = [
-        {
-            "maxSkew": 1,
-            "topologyKey": manifests.HOST_LABEL,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {labels.HELPER: name}},
-        }
-    ]
+    pods = {labels.HELPER: name}
+    spec["topologySpreadConstraints"] = manifests.spread(pods)
     its = labels.of_helper(name, "network-check")
-    meta = {"name": name, "namespace": target.namespace, "labels": its}
-    program = Path(netprobe.__file__).read_text()
+    program = manifests.core(
+        "ConfigMap", name, target.namespace, its, data={PROGRAM: Path(netprobe.__file__).read_text()}
+    )
+    program["metadata"]["annotations"] = probe_pods.made_by(PROBE_SECONDS)
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {**meta, "annotations": probe_pods.made_by(PROBE_SECONDS)},
-            "data": {PROGRAM: program},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": meta,
-            "spec": {
-                "clusterIP": "None",
-                "publishNotReadyAddresses": True,
-                "selector": {labels.HELPER: name},
-                "ports": [{"name": "master", "port": layout.MASTER_PORT}],
-            },
-        },
+        program,
+        manifests.naming_service(name, target.namespace, its, pods, "master", layout.MASTER_PORT),
         probe_pods.job(name, PROBE_SECONDS, 2, spec, namespace=target.namespace, labels=its),
     ]
 

@@ -64,14 +64,9 @@ def contents(shape: Shape, job: Job) -> Manifest:
 
 def service(shape: Shape, job: Job) -> Manifest:
     """What gives the pod of the supervisor a name."""
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {layout.RUN_LABEL: shape.run_id, COMPONENT: SUPERVISOR},
-        "ports": [{"name": "orders", "port": layout.ORDERS_PORT}],
-    }
-    its = labels(shape, job, SUPERVISOR)
-    return core("Service", layout.supervisor_name(shape.run_id), shape.namespace, its, spec=spec)
+    name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
+    pods = {layout.RUN_LABEL: shape.run_id, COMPONENT: SUPERVISOR}
+    return manifests.naming_service(name, shape.namespace, its, pods, "orders", layout.ORDERS_PORT)
 
 
 def key(shape: Shape, job: Job) -> Manifest:
