@@ -272,11 +272,11 @@ class Shown:
 
 def test_a_resource_is_named_when_it_is_made_and_now_and_then_before() -> None:
     shown = Shown()
-    shown.show(ResourceStarted("aws_eks_cluster.main", "aws_eks_cluster", "create"))
-    shown.show(ResourceStarted("aws_kms_key.main", "aws_kms_key", "create"))
+    shown.show(ResourceStarted("aws_eks_cluster.main", "create"))
+    shown.show(ResourceStarted("aws_kms_key.main", "create"))
     for shown.now in (10.0, 20.0, 31.0, 40.0):
-        shown.show(ResourceProgress("aws_eks_cluster.main", "aws_eks_cluster", "create", shown.now))
-    shown.show(ResourceDone("aws_eks_cluster.main", "aws_eks_cluster", "create", 600.0, "vision"))
+        shown.show(ResourceProgress("aws_eks_cluster.main", "create", shown.now))
+    shown.show(ResourceDone("aws_eks_cluster.main", "create", 600.0))
     assert shown.text.splitlines() == [
         "  … aws_eks_cluster.main, 31s and 1 more",
         "  made aws_eks_cluster.main (10m00s)",
@@ -285,14 +285,14 @@ def test_a_resource_is_named_when_it_is_made_and_now_and_then_before() -> None:
 
 def test_on_a_terminal_one_line_is_rewritten() -> None:
     shown = Shown(can_rewrite=True)
-    shown.show(ResourceStarted("aws_kms_key.main", "aws_kms_key", "create"))
-    shown.show(ResourceDone("aws_kms_key.main", "aws_kms_key", "create", 9.0, "k"))
+    shown.show(ResourceStarted("aws_kms_key.main", "create"))
+    shown.show(ResourceDone("aws_kms_key.main", "create", 9.0))
     assert shown.text == "\r\x1b[K  … aws_kms_key.main, 0.0s\r\x1b[K  made aws_kms_key.main (9.0s)\n"
 
 
 def test_programs_see_warnings_alone() -> None:
     shown = Shown(is_brief=True)
-    shown.show(ResourceDone("aws_kms_key.main", "aws_kms_key", "create", 9.0, "k"))
+    shown.show(ResourceDone("aws_kms_key.main", "create", 9.0))
     shown.show(Diagnostic("warning", "deprecated", file="a.tf", line=3))
     shown.show(Diagnostic("error", "is in the exception"))
     shown.show(Diagnostic("warning", "Applied changes may be incomplete", "The plan was created with -target"))

@@ -14,7 +14,7 @@ import pytest
 from windlass.errors import UsageError
 from windlass.infra.folder import ClusterFolder, FolderBusy, FolderError, LocalBackend, S3Backend
 
-S3 = S3Backend("states", "clusters/dev.tfstate", "eu-west-1", "arn:aws:kms:eu-west-1:123456789012:key/1")
+S3 = S3Backend("states", "clusters/dev.tfstate", "eu-west-1")
 
 
 @pytest.fixture

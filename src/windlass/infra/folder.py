@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -66,8 +67,6 @@ class S3Backend:
     bucket: str
     key: str
     region: str
-    kms_key_id: str = ""
-    """ARN of the key that encrypts the state; empty for the bucket's default."""
     endpoint: str = ""
     """URL of an S3 other than AWS's, such as an emulator; empty for AWS."""
 
@@ -76,8 +75,6 @@ class S3Backend:
         settings: dict[str, Any] = {
             "bucket": self.bucket, "key": self.key, "region": self.region, "encrypt": True, "use_lockfile": True,
         }  # fmt: skip
-        if self.kms_key_id:
-            settings["kms_key_id"] = self.kms_key_id
         if self.endpoint:
             settings |= {"endpoints": {"s3": self.endpoint}, "use_path_style": True}
             settings |= dict.fromkeys(_SKIPPED_CHECKS, True)
@@ -143,8 +140,7 @@ class ClusterFolder:
             if kind == "local":
                 return LocalBackend()
             endpoint = settings.get("endpoints", {}).get("s3", "")
-            key_id = settings.get("kms_key_id", "")
-            return S3Backend(settings["bucket"], settings["key"], settings["region"], key_id, endpoint)
+            return S3Backend(settings["bucket"], settings["key"], settings["region"], endpoint)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FolderError(f"{self.path / BACKEND} is not a backend that Windlass wrote") from error
 
@@ -318,8 +314,6 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _sha256(content: bytes) -> str:
-    import hashlib
-
     return hashlib.sha256(content).hexdigest()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -100,11 +100,11 @@ def sagemaker_target(outputs: Outputs) -> dict[str, Any] | None:
     return {"kind": "sagemaker", "region": outputs.region, "role": outputs.sagemaker_role_arn, "storage": storage}
 
 
-def kubeconfig(outputs: Outputs, extra_arguments: Sequence[str] = ()) -> dict[str, Any]:
+def kubeconfig(outputs: Outputs) -> dict[str, Any]:
     """A kubeconfig whose login asks AWS for a token at each use, so that the file holds no secret."""
     arguments = ["eks", "get-token", "--cluster-name", outputs.name, "--region", outputs.region, "--output", "json"]
     login = {
-        "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws", "args": [*arguments, *extra_arguments],
+        "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws", "args": arguments,
         "interactiveMode": "Never", "provideClusterInfo": False,
         "installHint": "install the AWS command line, version 2: https://docs.aws.amazon.com/cli/",
     }  # fmt: skip

@@ -128,7 +128,7 @@ def test_a_recovery_tells_what_a_person_has_to_look_at() -> None:
 
 
 def change(kind: str, action: Action) -> Change:
-    return Change(f"{kind}.main", kind, "main", action, {}, {}, {})
+    return Change(f"{kind}.main", kind, action, {}, {}, {})
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.REPLACE])

@@ -25,7 +25,7 @@ def lock(taken: float | None = None, host: str | None = None) -> LockInfo:
     moment = datetime.fromtimestamp(time.time() if taken is None else taken, UTC)
     created = f"{moment:%Y-%m-%d %H:%M:%S.%f}000 +0000 UTC"
     who = f"root@{host or os.uname().nodename}"
-    return LockInfo("id", "bucket/key", "OperationTypeApply", who, "1.11.4", created)
+    return LockInfo("id", "bucket/key", "OperationTypeApply", who, created)
 
 
 @pytest.fixture

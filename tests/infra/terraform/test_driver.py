@@ -19,7 +19,6 @@ from windlass.errors import MissingPart
 from windlass.infra.folder import ClusterFolder, LocalBackend
 from windlass.infra.recovery import needs_recovery
 from windlass.infra.terraform import (
-    CommandEnded,
     Event,
     Interrupted,
     Note,
@@ -30,8 +29,6 @@ from windlass.infra.terraform import (
     StopRequests,
     Terraform,
     TerraformError,
-    TerraformMissing,
-    TerraformTooOld,
     find_program,
     process,
 )
@@ -130,14 +127,13 @@ def test_opentofu_is_found_where_terraform_is_not(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_says_how_to_install_it(tmp_path: Path) -> None:
-    with pytest.raises(TerraformMissing, match=r"terraform is not installed") as found:
+    with pytest.raises(MissingPart, match=r"terraform is not installed") as found:
         find_program({"PATH": str(tmp_path)})
     assert "https://developer.hashicorp.com/terraform/install" in found.value.hint
-    assert isinstance(found.value, MissingPart)
 
 
 def test_a_version_without_lock_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TerraformTooOld, match=r"is terraform 1\.9\.8; Windlass needs 1\.10\.0 or newer"):
+    with pytest.raises(MissingPart, match=r"is terraform 1\.9\.8; Windlass needs 1\.10\.0 or newer"):
         find_program(install(tmp_path / "bin", "1.9.8"))
 
 
@@ -154,8 +150,7 @@ def test_an_apply_reports_progress_and_its_result(scene: Scene) -> None:
     (result,) = outcome
     assert isinstance(result, Result)
     assert result.added == 1
-    assert ResourceProgress("aws_eks_cluster.main", "aws_eks_cluster", "create", 10.0) in scene.events
-    assert isinstance(scene.events[-1], CommandEnded)
+    assert ResourceProgress("aws_eks_cluster.main", "create", 10.0) in scene.events
     assert not plan.path.exists()
     assert not needs_recovery(scene.folder)
 
@@ -270,7 +265,7 @@ def test_terraform_outlives_windlass_and_the_next_command_follows_it(scene: Scen
     assert isinstance(result, Result)
     assert result.added == 1
     assert any("of an earlier command still runs" in note for note in scene.notes())
-    assert ResourceProgress("aws_eks_cluster.main", "aws_eks_cluster", "create", 10.0) in scene.events
+    assert ResourceProgress("aws_eks_cluster.main", "create", 10.0) in scene.events
     assert process.record_of(scene.folder.path) is None
     assert not needs_recovery(scene.folder)
 

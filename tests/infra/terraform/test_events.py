@@ -33,10 +33,10 @@ def test_an_apply_is_started_in_progress_and_done() -> None:
     assert started == {one.address for one in found if isinstance(one, ResourceDone)}
     queue = "aws_sqs_queue.interruptions"
     assert [one for one in found if isinstance(one, ResourceProgress)] == [
-        ResourceProgress(queue, "aws_sqs_queue", "create", 10.0),
-        ResourceProgress(queue, "aws_sqs_queue", "create", 20.0),
+        ResourceProgress(queue, "create", 10.0),
+        ResourceProgress(queue, "create", 20.0),
     ]
-    assert found[-1] == Counted("apply", 8, 0, 0, 0)
+    assert found[-1] == Counted("apply", 8, 0, 0)
 
 
 def test_a_diagnostic_has_the_address_and_the_place() -> None:

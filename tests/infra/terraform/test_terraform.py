@@ -19,13 +19,13 @@ from windlass.infra.terraform import (
     Event,
     Interrupted,
     Note,
-    ResourceStarted,
     StalePlan,
-    StateLocked,
     StopRequests,
     Terraform,
     TerraformFailed,
 )
+from windlass.infra.terraform.errors import StateLocked
+from windlass.infra.terraform.events import ResourceStarted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROLE = "aws_iam_role.node"

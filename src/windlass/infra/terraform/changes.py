@@ -42,8 +42,6 @@ class Change:
 
     address: str
     type: str
-    name: str
-    """The last part of the address without an index."""
     action: Action
     before: Mapping[str, Any] = field(repr=False)
     """Attributes as they are, sensitive ones too: not for output; empty for a resource that does not exist."""
@@ -64,9 +62,8 @@ class Change:
 
     def _differs(self, name: str) -> bool:
         before, after = self.before.get(name), self.after.get(name)
-        return bool(self.unknown.get(name)) or (
-            before != after and bool(before or after)
-        )  # null, "", [] and {} are one
+        is_other = before != after and bool(before or after)  # null, "", [] and {} are one
+        return bool(self.unknown.get(name)) or is_other
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +156,6 @@ def _change(found: Mapping[str, Any]) -> Change:
     return Change(
         address=found["address"],
         type=found["type"],
-        name=found["name"],
         action=action,
         before=change.get("before") or {},
         after=change.get("after") or {},

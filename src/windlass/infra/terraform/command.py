@@ -12,7 +12,7 @@ from typing import Final
 from windlass.infra.terraform import process
 from windlass.infra.terraform.errors import HALTED
 from windlass.infra.terraform.events import (
-    CommandEnded,
+    COLOR,
     CommandStarted,
     Counted,
     Diagnostic,
@@ -27,7 +27,7 @@ from windlass.infra.terraform.events import (
 )
 from windlass.infra.terraform.interrupts import StopRequests
 from windlass.infra.terraform.logs import redact, secrets_of
-from windlass.infra.terraform.plaintext import COLOR, text_diagnostics
+from windlass.infra.terraform.plaintext import text_diagnostics
 
 LAST_LETTERS: Final = 400
 
@@ -39,18 +39,16 @@ class Seen:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     counted: Counted | None = None
     """The last count: of an apply or destroy that has finished, it is that of the operation."""
-    under_way: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """By address: the action that Terraform works on, and its elapsed seconds."""
+    under_way: dict[str, str] = field(default_factory=dict)
+    """By address: the action that Terraform works on."""
     num_done: int = 0
     last_line: str = ""
 
     def add(self, event: Event) -> None:
         """Take in one event."""
         match event:
-            case ResourceStarted():
-                self.under_way[event.address] = (event.action, 0.0)
-            case ResourceProgress():
-                self.under_way[event.address] = (event.action, event.elapsed_seconds)
+            case ResourceStarted() | ResourceProgress():
+                self.under_way[event.address] = event.action
             case ResourceDone() | ResourceFailed():
                 self.under_way.pop(event.address, None)
                 self.num_done += isinstance(event, ResourceDone)
@@ -76,7 +74,6 @@ class Finished:
     """None if another Windlass had started it; below 0 for the signal that ended it."""
     seen: Seen
     log: Path
-    seconds: float
     stops: int
     """Number of requests to stop that came meanwhile."""
 
@@ -107,17 +104,7 @@ def run(
     assert record is not None  # written by start
     on_event(CommandStarted(command, log))
     watch = _Watch(record, on_event, stop, is_json)
-    code = watch.until_over(lambda: _polled(child))
-    finished = Finished(
-        command, code, watch.seen, log, time.time() - record.started_at, stop.count - watch.stops_before
-    )
-    redact(log, secrets_of(environ))
-    if finished.was_killed:
-        process.keep_killed(folder)
-    else:
-        process.forget(folder)
-    on_event(CommandEnded(command, code, finished.seconds))
-    return finished
+    return _finished(folder, record, environ, watch, watch.until_over(lambda: _polled(child)))
 
 
 def follow(
@@ -138,14 +125,19 @@ def follow(
         return not process.is_held(folder)
 
     watch.until_over(lambda: 0 if gone() else None)
-    seconds = time.time() - record.started_at
-    finished = Finished(record.command, None, watch.seen, record.log, seconds, stop.count - watch.stops_before)
+    return _finished(folder, record, environ, watch, None)
+
+
+def _finished(
+    folder: Path, record: process.RunningCommand, environ: Mapping[str, str], watch: _Watch, code: int | None
+) -> Finished:
+    """Take the secrets out of the log of a process that is over, and its record away."""
+    finished = Finished(record.command, code, watch.seen, record.log, watch.stop.count - watch.stops_before)
     redact(record.log, secrets_of(environ))
     if finished.was_killed:
         process.keep_killed(folder)
     else:
         process.forget(folder)
-    on_event(CommandEnded(record.command, None, seconds))
     return finished
 
 
@@ -162,7 +154,8 @@ class _Watch:
     def __init__(self, record: process.RunningCommand, on_event: OnEvent, stop: StopRequests, is_json: bool) -> None:
         self.seen = Seen()
         self.stops_before = stop.count
-        self._record, self._on_event, self._stop, self._is_json = record, on_event, stop, is_json
+        self.stop = stop
+        self._record, self._on_event, self._is_json = record, on_event, is_json
         self._tail = process.Tail(record.log)
         self.answered = stop.count
         self._text: list[str] = []
@@ -192,10 +185,10 @@ class _Watch:
         self._on_event(event)
 
     def _answer_stop(self) -> None:
-        if self._stop.count == self.answered:
+        if self.stop.count == self.answered:
             return
         is_first = self.answered == self.stops_before
-        self.answered = self._stop.count
+        self.answered = self.stop.count
         if is_first:
             process.terminate(self._record)
             self._on_event(Note(f"stopping: terraform finishes the operations under way{self._what()}, then ends"))
@@ -205,7 +198,7 @@ class _Watch:
     def _what(self) -> str:
         if not self.seen.under_way:
             return ""
-        parts = [f"{address} ({action})" for address, (action, _) in list(self.seen.under_way.items())[:5]]
+        parts = [f"{address} ({action})" for address, action in list(self.seen.under_way.items())[:5]]
         more = f" and {len(self.seen.under_way) - 5} more" if len(self.seen.under_way) > 5 else ""
         return f": {', '.join(parts)}{more}"
 

@@ -17,10 +17,10 @@ from windlass.infra.terraform import command as commands
 from windlass.infra.terraform import process
 from windlass.infra.terraform.changes import Change, PlanSummary, summary_of
 from windlass.infra.terraform.errors import Interrupted, StalePlan, TerraformError, TerraformFailed, failure
-from windlass.infra.terraform.events import OnEvent, ignore
+from windlass.infra.terraform.events import COLOR, OnEvent, ignore
 from windlass.infra.terraform.interrupts import StopRequests
 from windlass.infra.terraform.logs import new_log
-from windlass.infra.terraform.plaintext import COLOR, text_diagnostics
+from windlass.infra.terraform.plaintext import text_diagnostics
 from windlass.infra.terraform.program import Program, environment
 from windlass.infra.terraform.state import StateResource, state_resources
 from windlass.runs.machine import this_machine

@@ -45,10 +45,8 @@ class LockInfo:
     operation: str
     who: str
     """`user@host`."""
-    version: str
     created: str
     """`2026-11-25 01:12:27.628984248 +0000 UTC`."""
-    info: str = ""
 
     @property
     def host(self) -> str:
@@ -77,7 +75,7 @@ def _without_fraction(created: str) -> str:
     return re.sub(r"\.\d+ \+0000 UTC$", " UTC", created)
 
 
-_LOCK_LINE: Final = re.compile(r"^\s*(ID|Path|Operation|Who|Version|Created|Info):[ \t]*(.*?)\s*$", re.MULTILINE)
+_LOCK_LINE: Final = re.compile(r"^\s*(ID|Path|Operation|Who|Created):[ \t]*(.*?)\s*$", re.MULTILINE)
 
 
 def lock_of(diagnostics: Sequence[Diagnostic]) -> LockInfo | None:
@@ -85,8 +83,7 @@ def lock_of(diagnostics: Sequence[Diagnostic]) -> LockInfo | None:
     for one in diagnostics:
         if one.is_error and "Error acquiring the state lock" in one.summary and "Lock Info:" in one.detail:
             found = dict(_LOCK_LINE.findall(one.detail.partition("Lock Info:")[2]))
-            names = ("ID", "Path", "Operation", "Who", "Version", "Created", "Info")
-            return LockInfo(*(found.get(name, "") for name in names))
+            return LockInfo(*(found.get(name, "") for name in ("ID", "Path", "Operation", "Who", "Created")))
     return None
 
 

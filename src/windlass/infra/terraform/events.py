@@ -22,21 +22,10 @@ class CommandStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandEnded:
-    """A Terraform command has ended."""
-
-    command: str
-    exit_code: int | None
-    """None where another Windlass had started it: only the parent of a process learns its exit code."""
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class ResourceStarted:
     """Terraform works on a resource; `action` is `create`, `update`, `delete`, `read` or `import`."""
 
     address: str
-    type: str
     action: str
 
 
@@ -45,7 +34,6 @@ class ResourceProgress:
     """Terraform still works on a resource (every 10 seconds)."""
 
     address: str
-    type: str
     action: str
     elapsed_seconds: float
 
@@ -55,10 +43,8 @@ class ResourceDone:
     """A resource is as planned."""
 
     address: str
-    type: str
     action: str
     elapsed_seconds: float
-    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +52,7 @@ class ResourceFailed:
     """An operation on a resource has failed; a Diagnostic with its address follows."""
 
     address: str
-    type: str
     action: str
-    elapsed_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +88,6 @@ class Counted:
     add: int
     change: int
     destroy: int
-    imports: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +98,7 @@ class Note:
 
 
 Event = (
-    CommandStarted
-    | CommandEnded
-    | ResourceStarted
-    | ResourceProgress
-    | ResourceDone
-    | ResourceFailed
-    | Diagnostic
-    | Counted
-    | Note
+    CommandStarted | ResourceStarted | ResourceProgress | ResourceDone | ResourceFailed | Diagnostic | Counted | Note
 )
 OnEvent = Callable[[Event], None]
 
@@ -132,7 +107,7 @@ def ignore(_event: Event) -> None:
     """The callback of a caller that shows no progress."""
 
 
-_COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
+COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def parse_line(line: str) -> Event | None:
@@ -140,7 +115,7 @@ def parse_line(line: str) -> Event | None:
 
     A line that is not JSON becomes a Note: Terraform prints panics and problems of its CLI configuration as text.
     """
-    text = _COLOR.sub("", line).strip()
+    text = COLOR.sub("", line).strip()
     if not text:
         return None
     try:
@@ -161,21 +136,23 @@ def _started(message: Mapping[str, Any]) -> Event:
 
 
 def _progress(message: Mapping[str, Any]) -> Event:
-    return ResourceProgress(*_hook(message), float(message["hook"].get("elapsed_seconds", 0)))
+    return ResourceProgress(*_hook(message), _elapsed(message))
 
 
 def _done(message: Mapping[str, Any]) -> Event:
-    hook = message["hook"]
-    return ResourceDone(*_hook(message), float(hook.get("elapsed_seconds", 0)), str(hook.get("id_value") or ""))
+    return ResourceDone(*_hook(message), _elapsed(message))
 
 
 def _errored(message: Mapping[str, Any]) -> Event:
-    return ResourceFailed(*_hook(message), float(message["hook"].get("elapsed_seconds", 0)))
+    return ResourceFailed(*_hook(message))
 
 
-def _hook(message: Mapping[str, Any]) -> tuple[str, str, str]:
-    hook = message["hook"]
-    return hook["resource"]["addr"], hook["resource"]["resource_type"], hook["action"]
+def _hook(message: Mapping[str, Any]) -> tuple[str, str]:
+    return message["hook"]["resource"]["addr"], message["hook"]["action"]
+
+
+def _elapsed(message: Mapping[str, Any]) -> float:
+    return float(message["hook"].get("elapsed_seconds", 0))
 
 
 def _diagnostic(message: Mapping[str, Any]) -> Event:
@@ -193,7 +170,7 @@ def _diagnostic(message: Mapping[str, Any]) -> Event:
 
 def _counted(message: Mapping[str, Any]) -> Event:
     changes = message["changes"]
-    numbers = (int(changes.get(name, 0)) for name in ("add", "change", "remove", "import"))
+    numbers = (int(changes.get(name, 0)) for name in ("add", "change", "remove"))
     return Counted(str(changes["operation"]), *numbers)
 
 

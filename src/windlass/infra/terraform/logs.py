@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
@@ -24,8 +23,7 @@ def new_log(folder: Path, command: str) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     path = folder / f"{stamp}-{time.monotonic_ns() % 10**9:09d}-{command}.log"
     for old in logs_in(folder)[: -(KEPT - 1)]:
-        with contextlib.suppress(FileNotFoundError):
-            old.unlink()
+        old.unlink(missing_ok=True)
     return path
 
 

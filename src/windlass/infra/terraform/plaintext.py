@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from windlass.infra.terraform.events import Diagnostic
+from windlass.infra.terraform.events import COLOR, Diagnostic
 
 _BOX: Final = re.compile(r"^[│╷╵] ?", re.MULTILINE)
-COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _HEAD: Final = re.compile(r"^(Error|Warning): (.*)$", re.MULTILINE)
 _PLACE: Final = re.compile(r"^\s*(?:with (?P<address>\S+),)?\s*on (?P<file>\S+) line (?P<line>\d+)", re.MULTILINE)
 _ADDRESS: Final = re.compile(r"^\s*with (?P<address>\S+),$", re.MULTILINE)

@@ -109,14 +109,12 @@ def killed_in(folder: Path) -> list[RunningCommand]:
 
 def forget_killed(folder: Path) -> None:
     """Delete the records of earlier processes: their locks are released."""
-    with contextlib.suppress(FileNotFoundError):
-        (folder / KILLED).unlink()
+    (folder / KILLED).unlink(missing_ok=True)
 
 
 def forget(folder: Path) -> None:
     """Delete the record of a process that is gone."""
-    with contextlib.suppress(FileNotFoundError):
-        (folder / RECORD).unlink()
+    (folder / RECORD).unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool:

@@ -30,14 +30,6 @@ into the log (TF_LOG).
 """
 
 
-class TerraformMissing(MissingPart):
-    """There is no terraform program."""
-
-
-class TerraformTooOld(MissingPart):
-    """The terraform program lacks what Windlass uses."""
-
-
 @dataclass(frozen=True, slots=True)
 class Program:
     """A terraform program."""
@@ -54,14 +46,11 @@ class Program:
 
 
 def find_program(environ: Mapping[str, str]) -> Program:
-    """`terraform`, else `tofu`, from `$PATH` of `environ`.
-
-    Raises TerraformMissing, TerraformTooOld.
-    """
+    """`terraform`, else `tofu`, from `$PATH` of `environ`. Raises MissingPart where there is none, or an old one."""
     for one in OLDEST:
         if found := shutil.which(one, path=environ.get("PATH", "")):
             return _checked(Path(found), environ)
-    raise TerraformMissing("terraform is not installed (looked in $PATH)", INSTALL["terraform"])
+    raise MissingPart("terraform is not installed (looked in $PATH)", INSTALL["terraform"])
 
 
 def _checked(path: Path, environ: Mapping[str, str]) -> Program:
@@ -69,7 +58,7 @@ def _checked(path: Path, environ: Mapping[str, str]) -> Program:
     oldest = OLDEST[product]
     if version < oldest:
         found, wanted = (".".join(map(str, one)) for one in (version, oldest))
-        raise TerraformTooOld(f"{path} is {product} {found}; Windlass needs {wanted} or newer", INSTALL[product])
+        raise MissingPart(f"{path} is {product} {found}; Windlass needs {wanted} or newer", INSTALL[product])
     return Program(path, product, version)
 
 
@@ -83,16 +72,16 @@ def _version(path: Path, environ: Mapping[str, str]) -> tuple[str, tuple[int, in
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise TerraformMissing(f"{path} does not run: {error}", INSTALL["terraform"]) from error
+        raise MissingPart(f"{path} does not run: {error}", INSTALL["terraform"]) from error
     try:
         text = str(json.loads(done.stdout)["terraform_version"])
     except (ValueError, KeyError, TypeError) as error:
         last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
         detail = f": {last[0]}" if last else ""
-        raise TerraformMissing(f"{path} does not print its version{detail}", INSTALL["terraform"]) from error
+        raise MissingPart(f"{path} does not print its version{detail}", INSTALL["terraform"]) from error
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     if not numbers:
-        raise TerraformMissing(f"{path} prints the version {text!r}", INSTALL["terraform"])
+        raise MissingPart(f"{path} prints the version {text!r}", INSTALL["terraform"])
     product = "tofu" if path.name.startswith("tofu") else "terraform"
     return product, (int(numbers[1]), int(numbers[2]), int(numbers[3]))
 
