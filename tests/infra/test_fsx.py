@@ -9,7 +9,7 @@ from tests.fakeaws.emulator import Emulator, emulated_aws
 
 from windlass.errors import EngineError
 from windlass.infra.aws import Aws, AwsError
-from windlass.infra.fsx import EXPORT, FsxTasks
+from windlass.infra.fsx import begin_export, wait
 
 
 @pytest.fixture(scope="module")
@@ -31,28 +31,26 @@ def system(account: Emulator) -> str:
 
 
 @pytest.fixture
-def tasks(account: Emulator) -> FsxTasks:
-    return FsxTasks(Aws(environ=account.environ))
+def aws(account: Emulator) -> Aws:
+    return Aws(environ=account.environ)
 
 
-def test_emulated_an_export_is_started_once_and_waited_for(tasks: FsxTasks, system: str) -> None:
-    task = tasks.begin(EXPORT, system, "s3/results")
-    assert tasks.begin(EXPORT, system, "s3/results") == task, "it is under way already"
+def test_emulated_an_export_is_started_once_and_waited_for(aws: Aws, system: str) -> None:
+    task = begin_export(aws, system, "s3/results")
+    assert begin_export(aws, system, "s3/results") == task, "it is under way already"
     seen: list[str] = []
-    tasks.wait(task, lambda state, _share: seen.append(state), sleep=lambda _seconds: None)
+    wait(aws, task, lambda state, _share: seen.append(state), sleep=lambda _seconds: None)
     assert seen[-1] == "SUCCEEDED"
-    assert tasks.begin(EXPORT, system, "s3/results") != task, "the first has ended"
+    assert begin_export(aws, system, "s3/results") != task, "the first has ended"
 
 
-def test_emulated_waiting_for_an_export_that_was_cancelled_fails(
-    account: Emulator, tasks: FsxTasks, system: str
-) -> None:
-    task = tasks.begin(EXPORT, system)
+def test_emulated_waiting_for_an_export_that_was_cancelled_fails(account: Emulator, aws: Aws, system: str) -> None:
+    task = begin_export(aws, system, "s3")
     account.client("fsx").cancel_data_repository_task(TaskId=task)
     with pytest.raises(EngineError, match=f"{task} is CANCEL"):
-        tasks.wait(task, lambda _state, _share: None, sleep=lambda _seconds: None)
+        wait(aws, task, lambda _state, _share: None, sleep=lambda _seconds: None)
 
 
-def test_emulated_a_file_system_that_is_not_there_is_named(tasks: FsxTasks) -> None:
+def test_emulated_a_file_system_that_is_not_there_is_named(aws: Aws) -> None:
     with pytest.raises(AwsError, match="fs-0123456789abcdef0"):
-        tasks.begin(EXPORT, "fs-0123456789abcdef0")
+        begin_export(aws, "fs-0123456789abcdef0", "s3")

@@ -23,7 +23,7 @@ from tests.infra.policies.limited import LimitedUser, emulated_environ
 from windlass.errors import WindlassError
 from windlass.infra.aws import AccessDenied, Aws
 from windlass.infra.folder import Backend, ClusterFolder, LocalBackend, S3Backend
-from windlass.infra.fsx import EXPORT, FsxTasks
+from windlass.infra.fsx import begin_export
 from windlass.infra.policies import Purpose, Statement, statements
 from windlass.infra.policies.documents import documents
 from windlass.infra.recovery import recover
@@ -141,10 +141,10 @@ def _export(life: Life, missing: Statement) -> WindlassError:
         Tags=[{"Key": "windlass.dev/cluster", "Value": "vision"}],
     )["FileSystem"]["FileSystemId"]  # fmt: skip
     with Aws(environ=life.user.environ) as aws:
-        assert FsxTasks(aws).begin(EXPORT, system, "first")
+        assert begin_export(aws, system, "first")
         life.allow(missing)
         with pytest.raises(AccessDenied) as caught:
-            FsxTasks(aws).begin(EXPORT, system, "second")
+            begin_export(aws, system, "second")
     return caught.value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
@@ -46,7 +45,7 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
     outputs = named.outputs() if named is not None else None
     bucket = (named.cluster.storage.bucket or "") if named is not None else ""
     chosen = region or (named.cluster.region if named is not None else "")
-    with contextlib.closing(Aws(chosen, environ=context.environ)) as aws:
+    with Aws(chosen, environ=context.environ) as aws:
         vpc_id = outputs.vpc_id if outputs is not None else None
         return audit(name, aws, context, is_ours=is_ours, vpc_id=vpc_id, bucket=bucket)
 

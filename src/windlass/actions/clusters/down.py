@@ -120,12 +120,12 @@ def down(
         terraform.init()
         recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
         if not force:
-            with contextlib.closing(named.aws(context)) as aws:
+            with named.aws(context) as aws:
                 require_known(named, {one.address for one in terraform.state()}, aws)
         plan = terraform.plan(destroy=True)
         if not confirm(plan_view(named, plan, context), found):
             return None
-        with contextlib.closing(named.aws(context)) as aws:
+        with named.aws(context) as aws:
             if not force:
                 require_exported(found, aws)
             export(found, aws, on_event)
@@ -150,19 +150,17 @@ def down(
 
 def export(found: Look, aws: Aws, on_event: OnEvent) -> None:
     """Write what FSx has and the bucket lacks to the bucket, and wait for it. Raises EngineError, AwsError."""
-    from windlass.infra.fsx import EXPORT, FsxTasks
+    from windlass.infra import fsx
+    from windlass.infra.aws import NotThere
     from windlass.infra.outputs import FSX_PATH
 
     outputs = found.outputs
     if outputs is None or outputs.fsx_id is None or outputs.fsx_association_id is None:
         return
-    from windlass.infra.aws import NotThere
-
     on_event(Stage("exporting what FSx has and the bucket lacks"))
-    tasks = FsxTasks(aws)
     with contextlib.suppress(NotThere):  # an earlier `down` has removed it already
-        task = tasks.begin(EXPORT, outputs.fsx_id, FSX_PATH.strip("/"))
-        tasks.wait(task, lambda state, share: on_event(Exporting(state, share)))
+        task = fsx.begin_export(aws, outputs.fsx_id, FSX_PATH.strip("/"))
+        fsx.wait(aws, task, lambda state, share: on_event(Exporting(state, share)))
 
 
 @dataclass(frozen=True, slots=True)

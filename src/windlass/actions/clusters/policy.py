@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from pathlib import Path
@@ -44,7 +43,7 @@ def policies(
 
 def _account(named: Named, context: Context) -> str:
     try:
-        with contextlib.closing(named.aws(context)) as aws:
+        with named.aws(context) as aws:
             return aws.identity.account_id
     except WindlassError as error:
         raise UsageError(

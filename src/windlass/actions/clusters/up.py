@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import time
@@ -44,7 +43,7 @@ def plan_up(
     on_event(Stage("preparing Terraform"))
     terraform.init()
     recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
-    with contextlib.closing(named.aws(context)) as aws:
+    with named.aws(context) as aws:
         require_known(named, {one.address for one in terraform.state()}, aws)
     adopt_bucket(named, terraform, context, on_event)
     on_event(Stage("planning"))
@@ -67,7 +66,7 @@ def recover(
     if not (is_asked or break_lock or needs_recovery(named.folder)):
         return
     on_event(Stage("looking in AWS for what exists and Terraform does not know"))
-    with contextlib.closing(named.aws(context)) as aws:
+    with named.aws(context) as aws:
         report = recover_state(terraform, aws, break_lock=break_lock)
     for line in recovery_lines(report):
         on_event(Stage(f"  {line}"))
@@ -114,7 +113,7 @@ def adopt_bucket(named: Named, terraform: Terraform, context: Context, on_event:
 
     if any(one.address == BUCKET for one in terraform.state()):
         return
-    with contextlib.closing(named.aws(context)) as aws:
+    with named.aws(context) as aws:
         bucket = named.cluster.storage.bucket or f"windlass-{named.cluster.name}-{aws.identity.account_id}"
         try:
             with aws_errors(f"look for s3://{bucket}", action="s3:ListBucket"):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from windlass.infra.policies.statement import TAG, Place, Statement, actions, both
+from windlass.infra.audit.scope import OWNER
+from windlass.infra.policies.statement import Place, Statement, actions, both
 from windlass.spec.cluster import Cluster
 
 MADE: Final = {
@@ -72,7 +73,7 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
     yield Statement("RetagOwnNetwork", ("ec2:CreateTags",), _ec2(place, kinds), both(place.own, _same_cluster(place)))
     yield Statement(
         "UntagOwnNetwork", ("ec2:DeleteTags",), _ec2(place, kinds),
-        both(place.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": TAG}}),
+        both(place.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": OWNER}}),
     )  # fmt: skip
     yield _default_group(place)
     yield from _deleting(cluster, place)
@@ -85,7 +86,7 @@ def _ec2(place: Place, kinds: Iterable[str]) -> tuple[str, ...]:
 
 def _same_cluster(place: Place) -> dict[str, dict[str, str | list[str]]]:
     """Other tags may be set, and the cluster's may only stay what it is."""
-    return {"StringEqualsIfExists": {f"aws:RequestTag/{TAG}": place.name}}
+    return {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": place.name}}
 
 
 def _default_group(place: Place) -> Statement:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
+from windlass.infra.audit.scope import OWNER
 from windlass.infra.aws import partition
 from windlass.spec.cluster import Cluster
 
-TAG: Final = "windlass.dev/cluster"
-"""All that Terraform makes for a cluster has this tag with the cluster's name."""
 Conditions = Mapping[str, Mapping[str, str | list[str]]]
 
 
@@ -68,12 +67,12 @@ class Place:
     @property
     def own(self) -> Conditions:
         """On what has the tag of the cluster: for what has no name of ours, but an id."""
-        return {"StringEquals": {f"aws:ResourceTag/{TAG}": self.name}}
+        return {"StringEquals": {f"aws:ResourceTag/{OWNER}": self.name}}
 
     @property
     def new(self) -> Conditions:
         """On what gets the tag of the cluster while it is made."""
-        return {"StringEquals": {f"aws:RequestTag/{TAG}": self.name}}
+        return {"StringEquals": {f"aws:RequestTag/{OWNER}": self.name}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from windlass.infra.recovery.report import Duplicate, Foreign, Imported
 from windlass.infra.recovery.search import Found, NotKnownYet, Search, Status, Values
@@ -162,9 +162,3 @@ def _quoted(id: str) -> str:
 def _refused(detail: str) -> list[str]:
     """Addresses for which Terraform found no object to import."""
     return [json.loads(f'"{found}"') for found in _NOT_THERE.findall(detail)]
-
-
-def named(values: Mapping[str, Any]) -> str:
-    """The tag Name of a resource in the state; empty if it has none."""
-    tags = values.get("tags_all") or values.get("tags") or {}
-    return str(tags.get("Name") or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.infra.recovery.search import Finder, Found, Lister, Search, Status, Values, need, tag_of
+from windlass.infra.recovery.search import Finder, Found, Lister, Search, Status, Values, name_of, need, tag_of
 
 
 def _role(search: Search, values: Values) -> Sequence[Found]:
@@ -75,7 +75,7 @@ def _keys(search: Search) -> Sequence[Found]:
 
 def _key(search: Search, values: Values) -> Sequence[Found]:
     """A deleted key bills nothing, waits a week or more, and is not the one that is planned."""
-    name = tag_of(values.get("tags_all"), "Name") or tag_of(values.get("tags"), "Name")
+    name = name_of(values)
     return [one for one in _keys(search) if one.name == name and one.status is not Status.GOING]
 
 

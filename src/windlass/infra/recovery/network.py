@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from windlass.infra.audit.scope import OWNER
 from windlass.infra.recovery.search import (
-    CLUSTER_TAG,
     Finder,
     Found,
     Lister,
@@ -47,7 +47,7 @@ class Tagged:
         return self._described(search)
 
     def _described(self, search: Search, *more: Mapping[str, Any]) -> list[Found]:
-        filters = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [search.cluster]}, *more]
+        filters = [{"Name": f"tag:{OWNER}", "Values": [search.cluster]}, *more]
         items = search.pages("ec2", self.operation, self.key, **{self.filters_key: filters})
         return [self._found(one) for one in items if search.owns(one.get("Tags")) and self._is_meant(one)]
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 from windlass.infra.aws import Aws
 from windlass.infra.folder import STATE, ClusterFolder, FolderError
 from windlass.infra.recovery import lock as locks
-from windlass.infra.recovery.discovery import Discovery, named, remove_blocks
+from windlass.infra.recovery.discovery import Discovery, remove_blocks
 from windlass.infra.recovery.report import Duplicate, Imported, Orphan, RecoveryReport
-from windlass.infra.recovery.search import Found, Search, Status
+from windlass.infra.recovery.search import Found, Search, Status, name_of
 from windlass.infra.recovery.table import COMPLETE_BY_NAME, FINDERS, LISTERS
 from windlass.infra.terraform import process
 from windlass.infra.terraform.changes import Action
@@ -163,7 +163,7 @@ class _Recovery:
         """What has the cluster's tag and is not in the state: duplicates of what is, and others."""
         state = [one for one in self._terraform.state() if one.mode == "managed"]
         known = {one.id for one in state}
-        names = {(one.type, named(one.values)): one.id for one in state}
+        names = {(one.type, name_of(one.values)): one.id for one in state}
         duplicates, orphans = [], []
         for type in sorted({one.type for one in state} & set(LISTERS)):
             for found in self._strays(type, known):

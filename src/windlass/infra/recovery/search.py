@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from windlass.infra.audit.scope import OWNER, flat
 from windlass.infra.aws import Aws, AwsError, NotThere, aws_errors
 
-CLUSTER_TAG: Final = "windlass.dev/cluster"
 Values = Mapping[str, Any]
 """Attributes of a resource, as planned or as in the state; unknown ones are missing or null."""
 
@@ -105,7 +105,7 @@ class Search:
 
     def owns(self, tags: Any) -> bool:
         """Whether these tags, in any of the forms of AWS's services, name the cluster."""
-        return tag_of(tags, CLUSTER_TAG) == self.cluster
+        return tag_of(tags, OWNER) == self.cluster
 
 
 def is_absence(error: AwsError) -> bool:
@@ -115,12 +115,7 @@ def is_absence(error: AwsError) -> bool:
 
 def tag_of(tags: Any, name: str) -> str:
     """The value of a tag in a map or a list of pairs; empty if there is none."""
-    if isinstance(tags, Mapping):
-        return str(tags.get(name) or "")
-    for one in tags or ():
-        if (one.get("Key") or one.get("key") or one.get("TagKey")) == name:
-            return str(one.get("Value") or one.get("value") or one.get("TagValue") or "")
-    return ""
+    return flat(tags).get(name, "")
 
 
 def need(values: Values, name: str) -> str:
@@ -131,9 +126,13 @@ def need(values: Values, name: str) -> str:
     return str(found)
 
 
+def name_of(values: Values) -> str:
+    """The tag Name of a resource; empty if it has none."""
+    return tag_of(values.get("tags_all"), "Name") or tag_of(values.get("tags"), "Name")
+
+
 def planned_name(values: Values) -> str:
-    """The tag Name of a resource. Raises NotKnownYet for a resource without one."""
-    name = tag_of(values.get("tags_all"), "Name") or tag_of(values.get("tags"), "Name")
-    if not name:
-        raise NotKnownYet("tags.Name")
-    return name
+    """The same. Raises NotKnownYet for a resource without one."""
+    if name := name_of(values):
+        return name
+    raise NotKnownYet("tags.Name")
