@@ -8,8 +8,8 @@ import pytest
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.manifests import Shape, attempt
-from windlass.engines.kubernetes.pods.nodes import by_place
-from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.pods.nodes import by_id
+from windlass.engines.kubernetes.pods.spec import pod_spec, pod_templates
 from windlass.engines.kubernetes.workloads import OWNER_KINDS, WORKLOADS
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.spec.job import Job
@@ -25,13 +25,8 @@ def made(via: str, pods_seconds: int | None = None, **fields: Any) -> list[Manif
     return attempt(shape, job, 2, job.nodes.max)
 
 
-def labels_of_pods(one: Any) -> dict[str, str]:
-    """Those of the template that holds the containers."""
-    if isinstance(one, dict):
-        if "containers" in one.get("spec", {}):
-            return dict(one["metadata"]["labels"])
-        return next((found for value in one.values() if (found := labels_of_pods(value))), {})
-    return next((found for value in one if (found := labels_of_pods(value))), {}) if isinstance(one, list) else {}
+def labels_of_pods(objects: list[Manifest]) -> dict[str, str]:
+    return next(template["metadata"]["labels"] for one in objects for template in pod_templates(one))
 
 
 @pytest.mark.parametrize("via", WORKLOADS)
@@ -124,8 +119,8 @@ def test_an_mpijob_of_one_node_has_no_workers() -> None:
 
 def place_of(template: Manifest, name: str) -> int:
     """Of a pod that the operator has called so."""
-    [place] = by_place([{"metadata": {**template["metadata"], "name": name}}])
-    return place
+    [found] = by_id([{"metadata": {**template["metadata"], "name": name}}])
+    return found.index
 
 
 def test_an_elastic_pytorchjob_says_its_range_and_lets_workers_end() -> None:

@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.discovery.snapshot import Place
 from windlass.engines.kubernetes.plan import is_imported
 from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.nodes import INDEX, by_place
+from windlass.engines.kubernetes.pods.nodes import INDEX, by_id
 from windlass.engines.kubernetes.supervisor import record as records
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
 from windlass.engines.kubernetes.supervisor.manifests import PLAN_FILE, with_digest
@@ -256,5 +256,5 @@ def test_a_label_or_annotation_that_is_no_number_breaks_no_list(text: str) -> No
     pods = [
         {"metadata": {"name": "a", "labels": {layout.ATTEMPT_LABEL: text}, "annotations": one}} for one in annotated
     ]
-    assert by_place(pods) == {}
+    assert by_id(pods) == {}
     assert layout.attempt_of(pods[0]) == 0

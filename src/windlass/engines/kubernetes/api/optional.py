@@ -31,17 +31,18 @@ def version_of(group: str, served: Collection[str]) -> str:
 
 def served(client: Client, group: str) -> str:
     """The version of an API group to use; empty where it is not installed. Raises EngineError."""
-    found = _unless_absent(lambda: client.call("GET", f"/apis/{group}"))
+    found = unless_absent(lambda: client.call("GET", f"/apis/{group}"))
     return version_of(group, {one["groupVersion"] for one in (found or {}).get("versions", ())})
 
 
 def items(question: Callable[[], Json]) -> list[Any] | None:
     """The objects of a list; None where they may not be listed. Raises EngineError."""
-    found = _unless_absent(question)
+    found = unless_absent(question)
     return None if found is None else list(found["items"])
 
 
-def _unless_absent(question: Callable[[], Json]) -> Json | None:
+def unless_absent(question: Callable[[], Json]) -> Json | None:
+    """The answer; None where what is asked for is not there, or may not be read. Raises EngineError."""
     try:
         return question()
     except Refused as error:

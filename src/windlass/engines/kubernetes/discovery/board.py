@@ -6,17 +6,15 @@ Each is a table with the rows that kubectl would print: the pods of a thousand r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.discovery.followups import More
 from windlass.engines.kubernetes.discovery.phase import PodRow, RunObjects, Seen, seen
 from windlass.engines.kubernetes.notes import note_in
-from windlass.engines.kubernetes.quantity import seconds_of
+from windlass.engines.kubernetes.quantity import Json, seconds_of
 from windlass.engines.kubernetes.supervisor.summary import summary_in
 from windlass.spec.labels import of_job
-
-Json = Mapping[str, Any]
 
 OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
 """Selects the objects of all runs."""
@@ -69,8 +67,6 @@ class Board:
         """Seconds by which the clock of the cluster is ahead of this machine's."""
         self.more = More()
         """Answers to further questions (`followups.py`)."""
-        self._known: dict[str, RunObjects] | None = None
-        """The objects of each run, by the rows; None once these have changed."""
 
     def fill(self, table: Table, pages: Iterable[Json]) -> None:
         """Replace the rows of one kind."""
@@ -78,16 +74,15 @@ class Board:
         for page in pages:
             self.versions[table.kind] = str(page["metadata"]["resourceVersion"])
             fresh.update(self._read(table, page))
-        self._rows[table.kind], self._known = fresh, None
+        self._rows[table.kind] = fresh
 
     def take(self, table: Table, other: Board) -> None:
         """Replace the rows of one kind by those of another board."""
-        self._rows[table.kind], self._known = other._rows[table.kind], None
+        self._rows[table.kind] = other._rows[table.kind]
         self.versions[table.kind], self.ahead = other.versions[table.kind], other.ahead
 
     def change(self, table: Table, kind: str, page: Json) -> None:
         """Apply an event of a watch: `ADDED`, `MODIFIED` or `DELETED`; a `BOOKMARK` only has a version."""
-        self._known = None
         self.versions[table.kind] = str(page["metadata"].get("resourceVersion") or self.versions[table.kind])
         for name, row in self._read(table, page) if kind != "BOOKMARK" else ():
             if kind == "DELETED":
@@ -120,8 +115,7 @@ class Board:
         return bare, {pod.name for pod in self._pods() if pod.state == "queued"}
 
     def _objects(self) -> dict[str, RunObjects]:
-        if self._known is not None:
-            return self._known
+        """The objects of each run, by the rows."""
         found = self._anchors()
         for row in self._rows["Job"].values():
             name, status, completions = row.cells
@@ -132,7 +126,6 @@ class Board:
                 found[of[0]].pods.setdefault(of[1], []).append(pod)
             elif (supervised := pod.name.rpartition(f"{layout.supervisor_name('')}-")[0]) in found:
                 found[supervised].supervisors.append(pod)
-        self._known = found
         return found
 
     def _pods(self) -> Iterator[PodRow]:

@@ -140,9 +140,9 @@ def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
 
 def pods(client: Client, seen: Seen) -> tuple[PodStatus, ...]:
     """The pods of a run's newest attempt, by place. Raises Refused, Unreachable."""
-    from windlass.engines.kubernetes.pods.nodes import by_place
+    from windlass.engines.kubernetes.pods.nodes import by_id
     from windlass.engines.kubernetes.pods.status import pod_status
 
     selector = f"{layout.selector(seen.id)},{layout.ATTEMPT_LABEL}={seen.attempt}"
-    found = by_place(client.find("v1", "Pod", selector)["items"]) if seen.attempt else {}
-    return tuple(pod_status(place, pod) for place, pod in sorted(found.items()))
+    found = by_id(client.find("v1", "Pod", selector)["items"]) if seen.attempt else {}
+    return tuple(pod_status(one.index, found[one]) for one in sorted(found, key=lambda one: one.index))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused
-
-Json = Mapping[str, Any]
+from windlass.engines.kubernetes.quantity import Json
 
 MOST: Final = "1000"
 SUSPENDED: Final = "Suspended"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from windlass.engines.base import Placement, RunState
 from windlass.engines.kubernetes.discovery.followups import SUSPENDED, More
 from windlass.engines.kubernetes.pods.waiting import ON_THE_WAY, STUCK
+from windlass.engines.kubernetes.quantity import Json
 from windlass.engines.kubernetes.supervisor.summary import summarised
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
-
-Json = Mapping[str, Any]
 
 STOP: Final = "stop"
 END: Final = "end"

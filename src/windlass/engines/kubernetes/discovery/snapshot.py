@@ -13,20 +13,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from windlass.engines.base import RunState
 from windlass.engines.kubernetes.api.client import Client, Unreachable
 from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.discovery.phase import GONE, Seen
+from windlass.engines.kubernetes.quantity import Json
 from windlass.errors import WindlassError
 from windlass.runs.events import ConditionChanged, Event, SupervisorRestarted
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
-
-Json = Mapping[str, Any]
 
 FRESH_SECONDS: Final = 10.0
 """A record that its supervisor has written to within this time is as of now, unless it was restarted within it."""

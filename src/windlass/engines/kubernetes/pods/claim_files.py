@@ -12,7 +12,8 @@ from windlass.engines.kubernetes import labels
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
-from windlass.engines.kubernetes.pods.files import Pod, PodFiles, Told, require_claim
+from windlass.engines.kubernetes.pods.exec_stream import Pod
+from windlass.engines.kubernetes.pods.files import PodFiles, Told, require_claim
 from windlass.worker import tarpipe
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from windlass.engines.kubernetes.api.client import Client, Unreachable
 from windlass.engines.kubernetes.pods import exec_stream
 from windlass.engines.kubernetes.pods.control import ConnectionControl, PodControl, Request
 from windlass.engines.kubernetes.pods.files import PodFiles, last_line, parsed
-from windlass.engines.kubernetes.pods.nodes import PodId, by_id, selector
+from windlass.engines.kubernetes.pods.nodes import Pod, PodId, by_id, selector
+from windlass.engines.kubernetes.pods.reuse import ANSWER_SECONDS
 from windlass.engines.kubernetes.pods.status import container_state
 from windlass.errors import EngineError
 from windlass.runs.events import OutputsCollected, Warned
@@ -34,7 +35,6 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
 from windlass.worker.output_size import MAX_FILES, measure
 
-Pod = Mapping[str, Any]
 T = TypeVar("T")
 
 FOLDER: Final = "collecting"
@@ -43,7 +43,6 @@ TRIES: Final = 3
 PAUSE_SECONDS: Final = 2.0
 HOLD_SECONDS: Final = 15.0
 """Between two requests to keep the pods alive that have not been read: each lasts for `pod_reuse.OUTPUTS_SECONDS`."""
-ANSWER_SECONDS: Final = pod_reuse.STILL_ENDING_SECONDS + 5.0
 CONNECT_SECONDS: Final = 30.0
 """How long a pod may take to connect: it starts an interpreter first."""
 NAMED: Final = 5

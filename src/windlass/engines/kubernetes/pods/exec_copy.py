@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.plan import attempt_objects
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
 from windlass.engines.kubernetes.pods.files import SILENCE_SECONDS, PodFiles, Told, last_line, parsed, require_claim
-from windlass.engines.kubernetes.pods.nodes import by_id
+from windlass.engines.kubernetes.pods.nodes import Pod, by_id
 from windlass.engines.kubernetes.pods.spares import begun
 from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.pods.status import container_state
@@ -25,8 +25,6 @@ from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
 from windlass.worker import checkpoint_list, file_list, tarpipe
-
-Pod = Mapping[str, Any]
 
 HELPER_SECONDS: Final = 3600
 """Lifetime limit of a pod that was created to copy."""

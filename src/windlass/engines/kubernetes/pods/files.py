@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods import exec_stream
-from windlass.engines.kubernetes.pods.exec_stream import Output, Stream
+from windlass.engines.kubernetes.pods.exec_stream import Output, Pod, Stream
 from windlass.errors import EngineError, UsageError
 from windlass.worker import tarpipe
 
-Pod = Mapping[str, Any]
 Told = Callable[[int], None]
 
 SILENCE_SECONDS: Final = 120.0

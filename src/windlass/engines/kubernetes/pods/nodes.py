@@ -239,19 +239,20 @@ def why_over(owner: Mapping[str, Any]) -> str:
     return end.lower() + (f": {message}" if message else "")
 
 
-def by_place(pods: Iterable[Pod]) -> dict[int, Pod]:
-    """The pods of an attempt, by the number from their owner object; the newest where there are several."""
-    return {place: pod for pod in _oldest_first(pods) if (place := _index(pod)) is not None}
-
-
 def by_id(pods: Iterable[Pod]) -> dict[PodId, Pod]:
     """The pods of several attempts; the newest where there are several of one number."""
-    return {one: pod for pod in _oldest_first(pods) if (one := pod_id(pod)) is not None}
+    oldest_first = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+    return {one: pod for pod in oldest_first if (one := pod_id(pod)) is not None}
 
 
 def pod_id(pod: Pod) -> PodId | None:
     """Which pod it is; None where its owner object has given it no number."""
-    index = _index(pod)
+    meta = pod["metadata"]
+    notes = meta.get("annotations", {})
+    index = layout.number_in(notes.get(INDEX, ""))
+    first = layout.number_in(notes.get(layout.FIRST_PLACE_ANNOTATION, ""))
+    if first is not None:
+        index = first + (layout.number_in(meta["name"].rpartition(NUMBERED)[2]) or 0)
     return None if index is None else PodId(layout.attempt_of(pod), index)
 
 
@@ -270,19 +271,6 @@ def finished_indexes(job: Mapping[str, Any]) -> frozenset[int]:
             first, _, last = part.partition("-")
             found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
-
-
-def _oldest_first(pods: Iterable[Pod]) -> list[Pod]:
-    return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-
-
-def _index(pod: Pod) -> int | None:
-    meta = pod["metadata"]
-    notes = meta.get("annotations", {})
-    first = layout.number_in(notes.get(layout.FIRST_PLACE_ANNOTATION, ""))
-    if first is not None:
-        return first + (layout.number_in(meta["name"].rpartition(NUMBERED)[2]) or 0)
-    return layout.number_in(notes.get(INDEX, ""))
 
 
 def is_lost(pod: Pod) -> bool:

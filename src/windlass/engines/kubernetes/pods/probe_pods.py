@@ -15,7 +15,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes import manifests
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.labels import HELPER
-from windlass.engines.kubernetes.pods.nodes import has_ended
+from windlass.engines.kubernetes.pods.nodes import Pod, has_ended
 from windlass.engines.kubernetes.pods.status import is_problem, pod_status
 from windlass.engines.kubernetes.pods.waiting import STUCK
 from windlass.engines.kubernetes.workloads.job import BATCH
@@ -23,7 +23,6 @@ from windlass.errors import EngineError
 from windlass.worker import process
 
 Manifest = dict[str, Any]
-Pod = Mapping[str, Any]
 
 CONTAINER: Final = "node"
 MADE_BY: Final = "windlass.dev/made-by"

@@ -17,7 +17,7 @@ from typing import Final
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods.control import PodControl, Request
-from windlass.engines.kubernetes.pods.nodes import Pod, PodId, by_id, by_place, selector
+from windlass.engines.kubernetes.pods.nodes import Pod, PodId, by_id, selector
 from windlass.engines.kubernetes.pods.status import container_state
 from windlass.errors import EngineError
 from windlass.runs.events import Event, PodsReused, entries
@@ -122,7 +122,7 @@ def release(client: Client, control: PodControl, run_id: str, made_for: int) -> 
     """
     which = f"{layout.selector(run_id)},{layout.ATTEMPT_LABEL}={made_for}"
     with contextlib.suppress(EngineError):
-        return dismiss(control, by_place(client.find("v1", "Pod", which)["items"]).values())
+        return dismiss(control, by_id(client.find("v1", "Pod", which)["items"]).values())
     return set()
 
 

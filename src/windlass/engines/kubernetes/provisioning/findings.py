@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
@@ -10,6 +10,7 @@ from windlass.engines.kubernetes.manifests import INSTANCE_LABEL
 from windlass.engines.kubernetes.observations import NodePoolMatch
 from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.provisioning.node_pools import MAX_TYPES, makes, match, matches, taints_of
+from windlass.engines.kubernetes.quantity import Json
 from windlass.plan.plan import Note, Step
 from windlass.plan.price import LISTED_IN, list_price, price
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
 
-Json = Mapping[str, Any]
 MACHINES: Final = "machines"
 """The kind of the step, and the name of the check."""
 MAX_POOLS: Final = 4

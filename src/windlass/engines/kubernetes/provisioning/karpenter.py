@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.api.optional import items, served
+from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.api.optional import items, served, unless_absent
 from windlass.engines.kubernetes.provisioning.claims import FAILED
 from windlass.engines.kubernetes.provisioning.node_pools import GROUP
+from windlass.engines.kubernetes.quantity import Json
 
-Json = Mapping[str, Any]
 MOST: Final = "1000"
 """Objects of a kind that are read."""
 REFUSED: Final = f"reason={FAILED},source!=default-scheduler"
@@ -42,12 +42,8 @@ def autoscaler_status(client: Client) -> Json | None:
 
     Raises EngineError.
     """
-    try:
-        return parsed_status(client.within("kube-system").get("v1", "ConfigMap", "cluster-autoscaler-status"))
-    except Refused as error:
-        if error.status in (403, 404):
-            return None
-        raise
+    found = unless_absent(lambda: client.within("kube-system").get("v1", "ConfigMap", "cluster-autoscaler-status"))
+    return None if found is None else parsed_status(found)
 
 
 def parsed_status(found: Json) -> Json | None:

@@ -34,7 +34,7 @@ def matches(pools: Iterable[Json], spec: Json) -> tuple[NodePoolMatch, ...]:
 def match(pool: Json, spec: Json) -> NodePoolMatch:
     """Whether a NodePool matches a pod of this spec."""
     wanted, named = spec.get("nodeSelector", {}).get(INSTANCE_LABEL), _values(pool, INSTANCE_LABEL)
-    requirements = (one for one in _template(pool).get("requirements", ()))
+    requirements = _template(pool).get("requirements", ())
     used = pool.get("status", {}).get("resources", {})
     return NodePoolMatch(
         name=str(pool["metadata"]["name"]),

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.optional import items, served
 from windlass.engines.kubernetes.observations import NodeClaimStatus, ObjectReport
 from windlass.engines.kubernetes.provisioning import claims, karpenter
 from windlass.engines.kubernetes.provisioning.node_pools import GROUP
+from windlass.engines.kubernetes.quantity import Json
 from windlass.runs.node_events import Reported
-
-Json = Mapping[str, Any]
 
 
 class ProvisioningWatch:

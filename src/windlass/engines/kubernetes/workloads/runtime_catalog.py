@@ -5,18 +5,19 @@ Pure but for `runtimes`, which asks the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.optional import unless_absent
+from windlass.engines.kubernetes.quantity import Json
 from windlass.engines.kubernetes.workloads.runtimes import API, NODE, STEP, Patching, Runtime, patching_of
 
 KINDS: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
 """The namespace's own come first."""
 NAMED: Final = "kubernetes.runtime of the job"
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,7 @@ def _listed(client: Client, kind: str) -> list[Json] | None:
 
 def _schema(client: Client) -> Json:
     """That of a TrainJob's spec, which every authenticated user may read; empty where it is not served."""
-    try:
-        document = client.call("GET", f"/openapi/v3/apis/{API}")
-    except Refused as error:
-        if error.status in (403, 404):
-            return {}
-        raise
+    document = unless_absent(lambda: client.call("GET", f"/openapi/v3/apis/{API}")) or {}
     for schema in document.get("components", {}).get("schemas", {}).values():
         if any(one.get("kind") == "TrainJob" for one in schema.get("x-kubernetes-group-version-kind", ())):
             found: Json = schema["properties"]["spec"]
@@ -119,7 +115,7 @@ def unfit(runtime: Json) -> Iterator[tuple[str, str]]:
         has = ", ".join(one.get("name", "?") for one in pod_of(runtime).get("containers", ())) or "none"
         yield (
             f"its job `{NODE}` has no container `{NODE}`, which a TrainJob changes (its containers: {has})",
-            ("name another runtime"),
+            "name another runtime",
         )
     if "mpi" in (runtime["spec"].get("mlPolicy") or {}):
         yield "it has a launcher of its own (mlPolicy.mpi)", "launcher: mpi and via: mpijob need no runtime"

@@ -14,7 +14,8 @@ from windlass.plan.plan import Note
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Cluster
-    from windlass.engines.kubernetes.workloads.runtime_catalog import Json, Runtimes
+    from windlass.engines.kubernetes.quantity import Json
+    from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes
     from windlass.engines.kubernetes.workloads.runtimes import Patching
     from windlass.spec.job import Job
 
