@@ -177,6 +177,20 @@ class ClusterOfOneRun:
         return chunked(data) if data else chunked()
 
 
+class Pods:
+    """The pods of a cluster as their watch has them; they are gone when a test says so."""
+
+    def __init__(self, cluster: ClusterOfOneRun) -> None:
+        self.cluster = cluster
+        self.gone = False
+
+    def pod(self, place: int) -> Any:
+        return self.cluster.pods[place]
+
+    def is_gone(self, place: int) -> bool:
+        return self.gone
+
+
 def _pod(place: int) -> dict[str, Any]:
     meta = {"name": f"r-1-1-{place}", "uid": f"u{place}", "labels": {"windlass.dev/attempt": "1"}, "annotations": {
         "batch.kubernetes.io/job-completion-index": str(place)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, serving
+from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, serving
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.logs.feed import UNFED_SECONDS, NodeFeed, NodeFiles, Readers
@@ -43,20 +43,6 @@ def logged(*lines: bytes, start: int = 0) -> bytes:
 
 def tagged(*events: bytes) -> list[bytes]:
     return [b"[n] " + one for one in events]
-
-
-class Pods:
-    """Pods that end when a test says so."""
-
-    def __init__(self, cluster: ClusterOfOneRun) -> None:
-        self.cluster = cluster
-        self.gone = False
-
-    def pod(self, place: int) -> Any:
-        return self.cluster.pods[place]
-
-    def is_gone(self, place: int) -> bool:
-        return self.gone
 
 
 class Feeds:

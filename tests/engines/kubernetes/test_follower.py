@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, reply, said, serving
+from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, reply, said, serving
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.api.client import Client
@@ -18,20 +17,6 @@ from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
 from windlass.engines.kubernetes.api.login import AGAIN_SECONDS, Credentials, Login
 from windlass.engines.kubernetes.logs.follower import MAX_FOLLOWED, Connections, Follower, max_followed_now
 from windlass.supervise.log_tail import LogTail
-
-
-class Pods:
-    """Pods that end when a test says so."""
-
-    def __init__(self, cluster: ClusterOfOneRun) -> None:
-        self.cluster = cluster
-        self.gone = False
-
-    def pod(self, place: int) -> Any:
-        return self.cluster.pods[place]
-
-    def is_gone(self, place: int) -> bool:
-        return self.gone
 
 
 @pytest.fixture

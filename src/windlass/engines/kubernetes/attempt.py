@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.pods.control import PodControl
 from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, is_forced, why_it_ended
 from windlass.engines.kubernetes.pods.problems import PodProblems
 from windlass.engines.kubernetes.pods.signals import Signals
-from windlass.engines.kubernetes.pods.status import claims_of, container_state
+from windlass.engines.kubernetes.pods.status import claims_of, exit_code
 from windlass.engines.kubernetes.queue.watch import QueueWatch
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.kubernetes.workloads.tombstones import Ear
@@ -179,9 +179,7 @@ class PodNode(Node):
     def _exit_code(self) -> int | None:
         """How the container of its pod has ended; None where it has not, or that is not known."""
         pod = self.pod
-        state, data = container_state(pod) if pod is not None else ("waiting", {})
-        code = data.get("exitCode") if state == "terminated" else None
-        return code if isinstance(code, int) else None
+        return None if pod is None else exit_code(pod)
 
     def last_words(self) -> str:
         """Why its pod ended, and what the process in it has written of its own."""

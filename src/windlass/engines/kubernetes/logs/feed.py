@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.logs.follower import POLLS_A_SECOND, PodLogReader, Pods
 from windlass.engines.kubernetes.pods.nodes import has_ended, is_forced
 from windlass.engines.kubernetes.pods.orders import EventSink
-from windlass.engines.kubernetes.pods.status import container_state, is_restarted
+from windlass.engines.kubernetes.pods.status import container_state, exit_code, is_restarted
 from windlass.runs import node_events
 from windlass.supervise.log_tail import Known, LogTail
 from windlass.worker import event_feed
@@ -181,10 +181,8 @@ class NodeFeed:
             return
         ended = self._reader.has_ended
         with self._lock:
-            if (ended or is_forced(pod)) and self._files.has_end_of(_exit_code(pod)):
-                is_complete = True
-            else:
-                is_complete = False
+            is_complete = (ended or is_forced(pod)) and self._files.has_end_of(exit_code(pod))
+            if not is_complete:
                 is_unfed = self._unfed_since is not None and now - self._unfed_since >= self._readers.unfed_seconds
                 runs = container_state(pod)[0] != "waiting"
                 if self._is_reading or now < self._next_read_at or not (ended or (is_unfed and runs)):
@@ -349,9 +347,3 @@ class NodeFiles:
             except OSError:
                 os.truncate(self._events, before)
                 raise
-
-
-def _exit_code(pod: Mapping[str, object]) -> int | None:
-    state, data = container_state(pod)
-    code = data.get("exitCode") if state == "terminated" else None
-    return code if isinstance(code, int) else None

@@ -100,12 +100,10 @@ class OrderServer:
     """Sends requests to pods. All connections belong to one thread; its methods may be called in any other."""
 
     def __init__(
-        self, key: bytes, address: tuple[str, int], clock: Callable[[], float] = time.monotonic,
-        handshake_seconds: float = protocol.HANDSHAKE_SECONDS,
-    ) -> None:  # fmt: skip
+        self, key: bytes, address: tuple[str, int], handshake_seconds: float = protocol.HANDSHAKE_SECONDS
+    ) -> None:
         """Listen at `address`, for pods that know `key`. Raises OSError."""
         self._key = key
-        self._clock = clock
         self._handshake_seconds = handshake_seconds
         self._numbers = itertools.count(1)
         self._peers: dict[str, _Peer] = {}
@@ -237,7 +235,7 @@ class OrderServer:
                 self._transfer(key.data, events)
         while self._tasks:
             self._tasks.popleft()()
-        now = self._clock()
+        now = time.monotonic()
         for peer in [peer for peer in self._unauthenticated if peer.deadline <= now]:
             self._drop(peer)
 
@@ -245,7 +243,7 @@ class OrderServer:
         moments = [peer.deadline for peer in itertools.islice(self._unauthenticated, 1)]
         if self._accept_at is not None and self._has_room():
             moments.append(self._accept_at)
-        return max(0.0, min(moments) - self._clock()) if moments else None
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -254,7 +252,7 @@ class OrderServer:
         if not self._has_room():
             if self._accept_at is None:
                 self._pause(0.0)
-        elif self._accept_at is not None and self._clock() >= self._accept_at:
+        elif self._accept_at is not None and time.monotonic() >= self._accept_at:
             self._accept_at = None
             self._selector.register(self._listener, selectors.EVENT_READ, "accept")
 
@@ -275,12 +273,12 @@ class OrderServer:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:
-            self._pause(self._clock() + ACCEPT_PAUSE_SECONDS)
+            self._pause(time.monotonic() + ACCEPT_PAUSE_SECONDS)
             return
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             keep_alive(connection)
-        peer = _Peer(connection, self._clock() + self._handshake_seconds)
+        peer = _Peer(connection, time.monotonic() + self._handshake_seconds)
         self._unauthenticated[peer] = None
         self._selector.register(connection, selectors.EVENT_READ, peer)
 

@@ -67,14 +67,15 @@ class Signals:
 
     def tell_first_ended(self, node: Recipient) -> None:
         """Notify a pod that waits for the first pod's name that it will not resolve any more."""
-        if (pod := _running(node)) is not None:
-            request = Request.first_ended(self._number)
-            self._submit(lambda: list(self._control.call_all([(pod, request)], SEND_SECONDS)))
+        self._request(node, Request.first_ended(self._number))
 
     def hold(self, node: Recipient) -> None:
         """Keep a pod alive whose node has ended with outputs."""
+        self._request(node, Request.hold())
+
+    def _request(self, node: Recipient, request: Request) -> None:
         if (pod := _running(node)) is not None:
-            self._submit(lambda: list(self._control.call_all([(pod, Request.hold())], SEND_SECONDS)))
+            self._submit(lambda: list(self._control.call_all([(pod, request)], SEND_SECONDS)))
 
     # -- the threads --------------------------------------------------------------------------------------------------
 

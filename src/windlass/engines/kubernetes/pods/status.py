@@ -102,6 +102,13 @@ def container_state(pod: Json) -> tuple[str, Json]:
     return "waiting", {}
 
 
+def exit_code(pod: Json) -> int | None:
+    """How its container has ended; None where it has not, or that is not known."""
+    state, data = container_state(pod)
+    code = data.get("exitCode") if state == "terminated" else None
+    return code if isinstance(code, int) else None
+
+
 def is_restarted(pod: Json) -> bool:
     """Whether its container was restarted after it had ended."""
     one = _container_status(pod)
