@@ -137,11 +137,12 @@ def test_another_404_removes_no_run(server: ObjectServer, client: Client, answer
         tombstones.asked(client, "r-1")
 
 
-def test_an_object_that_is_back_at_the_second_answer_is_there(server: ObjectServer, client: Client) -> None:
-    server.job("r-1", "Running")
-    answers = [status(404, "NotFound", name="r-1-1", kind="jobs")]
-    server.fails = lambda _: answers.pop() if answers else None
-    assert tombstones.there(client, "batch/v1", "Job", "r-1-1", pause=lambda _: None) is not None
+def test_an_anchor_that_is_back_at_the_second_answer_is_there(server: ObjectServer, client: Client) -> None:
+    server.anchor("r-1")
+    answers = [status(404, "NotFound", name="r-1", kind="configmaps")]
+    server.fails = lambda request: answers.pop() if answers and request.name == "r-1" else None
+    assert tombstones.asked(client, "r-1") is None
+    assert not answers
 
 
 # -- the Lease --------------------------------------------------------------------------------------------------------

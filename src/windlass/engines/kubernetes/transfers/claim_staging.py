@@ -63,7 +63,10 @@ def stage_set(
     if scheme not in REACHED:
         raise UsageError(f"{source} is not reached from the pods of a cluster",
                          f"windlass data copy {source} s3://BUCKET/PREFIX, and stage that")  # fmt: skip
-    _have_claim(client, wanted)
+    if wanted.size is None:
+        require_claim(client, wanted.claim)
+    else:
+        client.create_if_absent(transfers.claim_of_data(client.namespace, wanted))
     program, job = objects(client.namespace, target, wanted, source, credentials)
     image = job["spec"]["template"]["spec"]["containers"][0]["image"]
     with probe_pods.made(client, transfers.filled(program)):
@@ -94,14 +97,6 @@ def objects(
     program["metadata"]["annotations"] = probe_pods.made_by(MAX_SECONDS)
     made["spec"] |= {"activeDeadlineSeconds": MAX_SECONDS, "ttlSecondsAfterFinished": KEPT_SECONDS}
     return program, made
-
-
-def _have_claim(client: Client, wanted: DataClaim) -> None:
-    """Make the claim if the target gives its size, else require it. Raises UsageError, EngineError."""
-    if wanted.size is None:
-        require_claim(client, wanted.claim)
-        return
-    client.create_if_absent(transfers.claim_of_data(client.namespace, wanted))
 
 
 def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:

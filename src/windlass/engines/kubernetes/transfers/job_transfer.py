@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.api.unavailable import refuse
 from windlass.engines.kubernetes.labels import COMPONENT, HELPER, TRANSFER
 from windlass.engines.kubernetes.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.pods.files import parsed
 from windlass.engines.kubernetes.pods.nodes import has_ended
 from windlass.engines.kubernetes.pods.status import (
     MAX_WORDS,
@@ -25,7 +25,7 @@ from windlass.engines.kubernetes.pods.status import (
     pod_status,
     warning,
 )
-from windlass.engines.kubernetes.quantity import condition
+from windlass.engines.kubernetes.quantity import Json, condition
 from windlass.engines.kubernetes.queue import admission
 from windlass.engines.kubernetes.transfers.package import REFUSED
 from windlass.errors import EngineError
@@ -35,7 +35,6 @@ from windlass.supervise.transfers import Line, Notes, Transfer
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the Job."""
-Json = Mapping[str, Any]
 
 
 class JobTransfer(Transfer):
@@ -100,7 +99,7 @@ class JobTransfer(Transfer):
             return
         with contextlib.suppress(Refused):  # its container may have ended meanwhile
             for line in self._client.logs(pod["metadata"]["name"], container=TRANSFER, follow=False, tail=1):
-                told = _parsed(line.partition(b" ")[2])
+                told = parsed(line.partition(b" ")[2])
                 if told is not None and {"name", "done", "of", "moved"} <= told.keys():
                     yield told
 
@@ -166,7 +165,7 @@ def _results(pod: Json) -> list[Line] | None:
     where, ended = container_state(pod)
     if where != "terminated":
         return None
-    told = _parsed(str(ended.get("message") or "").encode())
+    told = parsed(str(ended.get("message") or "").encode())
     if ended.get("exitCode") == REFUSED and told is not None and "error" in told:
         raise EngineError(str(told["error"]), str(told.get("hint", "")))
     if ended.get("exitCode") != 0:
@@ -174,11 +173,3 @@ def _results(pod: Json) -> list[Line] | None:
     if told is None or not isinstance(told.get("results"), list):
         raise EngineError(f"pod {pod['metadata']['name']} has ended without a result", "try it again")
     return list(told["results"])
-
-
-def _parsed(data: bytes) -> dict[str, Any] | None:
-    """A JSON object; None of something else, which an image may print first."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(data)
-        return found if isinstance(found, dict) else None
-    return None

@@ -1,4 +1,4 @@
-"""Which object stores pods reach, and by what."""
+"""Which object stores pods reach: S3 by the standard library alone, others by obstore, which the image has to have."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Final
 
 from windlass.gs_az import KINDS
 
-BY_OBSTORE: Final = tuple(KINDS)
-"""Schemes of stores that are reached by the library obstore, which the image then has to have."""
-REACHED: Final = ("s3", *BY_OBSTORE)
-"""Schemes of all stores; S3 is reached by the standard library alone."""
+REACHED: Final = ("s3", *KINDS)
+"""The schemes of their addresses."""
 
 
 def needs_obstore(address: str) -> bool:
-    """Whether a pod needs the library to reach it."""
-    return address.partition("://")[0] in BY_OBSTORE
+    """Whether a pod reaches this address by obstore."""
+    return address.partition("://")[0] in KINDS

@@ -67,6 +67,3 @@ class Workload(ABC):
     def remakes(self, made: Mapping[str, Any]) -> bool:
         """Whether an object that `made` gave recreates what it has lost, unless it is deleted itself."""
         return self.replaces_pods
-
-    def __str__(self) -> str:
-        return self.kind

@@ -24,7 +24,7 @@ def workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note
                        "via: job needs no operator")  # fmt: skip
     if isinstance(job.kubernetes.ttl, float) and way.no_ttl:
         article = "an" if via == "mpijob" else "a"
-        yield blocker("ttl", f"kubernetes.ttl: {article} {way} {way.no_ttl}",
+        yield blocker("ttl", f"kubernetes.ttl: {article} {way.kind} {way.no_ttl}",
                        "leave it out; windlass rm removes the run")  # fmt: skip
     if (job.launcher == "mpi") != (via == "mpijob"):
         yield blocker("mpi", f"launcher: {job.launcher}, and via: {via}", "launcher: mpi and via: mpijob go together")

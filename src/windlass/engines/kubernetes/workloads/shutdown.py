@@ -32,7 +32,10 @@ def grace_seconds(client: Client, run_id: str) -> float:
 
 def request(client: Client, run_id: str, *, now: bool) -> None:
     """Request the end of a run; `now` leaves out the grace period. Raises NoSuchRun, Refused, Unreachable."""
-    tombstones.put(client, _anchor(client, run_id), tombstones.STOP, now=now)
+    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
+    if anchor is None:
+        raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
+    tombstones.put(client, anchor, tombstones.STOP, now=now)
 
 
 def stop(client: Client, run_id: str, *, now: bool) -> None:
@@ -115,10 +118,3 @@ def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, A
         if api != BATCH and error.status in (403, 404):  # not installed, or not permitted
             return []
         raise
-
-
-def _anchor(client: Client, run_id: str) -> dict[str, Any]:
-    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
-    if anchor is None:
-        raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
-    return anchor

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +48,7 @@ def asked(client: Client, run_id: str) -> StopRequest | None:
     found = client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, STOP))
     if found is not None:
         return StopRequest(now=found.get("data", {}).get("now") == "true", reason=ELSEWHERE)
-    anchor = there(client, "v1", "ConfigMap", run_id)
+    anchor = _anchor(client, run_id)
     is_gone = anchor is None or "deletionTimestamp" in anchor["metadata"]
     return StopRequest(now=True, reason=REMOVED) if is_gone else None
 
@@ -78,17 +77,14 @@ def forget(client: Client, run_id: str) -> None:
         client.delete("v1", "ConfigMap", layout.mark_name(run_id, mark))
 
 
-def there(
-    client: Client, api: str, kind: str, name: str, *, pause: Callable[[float], object] = time.sleep
-) -> dict[str, Any] | None:  # fmt: skip
-    """An object; None once it is known to be removed (`Absence`), which takes `ABSENT_SECONDS`. Raises EngineError."""
+def _anchor(client: Client, run_id: str) -> dict[str, Any] | None:
+    """The anchor; None once it is known to be removed (`Absence`), which takes `ABSENT_SECONDS`."""
     absence = Absence()
-    while True:
-        if (found := client.get_if_exists(api, kind, name)) is not None:
-            return found
+    while (found := client.get_if_exists("v1", "ConfigMap", run_id)) is None:
         if absence.is_confirmed(is_absent=True):
             return None
-        pause(ABSENT_SECONDS)
+        time.sleep(ABSENT_SECONDS)
+    return found
 
 
 class Ear:

@@ -38,22 +38,13 @@ class TrainJob(Workload):
                 },
             },
         }
+        spec = {
+            "runtimeRef": {"apiGroup": TRAINER, "kind": "TrainingRuntime", "name": meta["name"]},
+            "trainer": {"numNodes": asked.num_nodes},
+        }
         return [
-            {
-                "apiVersion": self.api,
-                "kind": "TrainingRuntime",
-                "metadata": {**meta, "labels": labels},
-                "spec": runtime,
-            },
-            {
-                "apiVersion": self.api,
-                "kind": self.kind,
-                "metadata": meta,
-                "spec": {
-                    "runtimeRef": {"apiGroup": TRAINER, "kind": "TrainingRuntime", "name": meta["name"]},
-                    "trainer": {"numNodes": asked.num_nodes},
-                },
-            },
+            {"apiVersion": API, "kind": "TrainingRuntime", "metadata": {**meta, "labels": labels}, "spec": runtime},
+            {"apiVersion": API, "kind": self.kind, "metadata": meta, "spec": spec},
         ]
 
     def host(self, name: str, subdomain: str, node: int) -> str:
