@@ -384,29 +384,24 @@ class Client:
         A GET whose connection breaks is sent once more, over a new one: an idle one may have been closed meanwhile.
         What a busy server did not process, it says, is sent again when it asks for that.
         """
-        give_up = time.monotonic() + BUSY_SECONDS
+        give_up, is_new = time.monotonic() + BUSY_SECONDS, False
         while True:
             try:
-                return self._call_once(method, path, body, query, content, accept)
+                return self._call_once(method, path, body, query, content, accept, is_new=is_new)
+            except _Broken:
+                if method != "GET" or is_new:
+                    raise
+                is_new = True
             except Refused as error:
                 pause = error.retry_after
                 if pause is None or time.monotonic() + pause > give_up:
                     raise
-            time.sleep(pause)
+                time.sleep(pause)
+                is_new = False
 
     def _call_once(
-        self, method: Method, path: str, body: object, query: Mapping[str, str] | None, content: str, accept: str
-    ) -> dict[str, Any]:  # fmt: skip
-        try:
-            return self._call(method, path, body, query, content, accept)
-        except _Broken:
-            if method != "GET":
-                raise
-            return self._call(method, path, body, query, content, accept, is_new=True)
-
-    def _call(
         self, method: Method, path: str, body: object, query: Mapping[str, str] | None, content: str, accept: str,
-        *, is_new: bool = False,
+        *, is_new: bool,
     ) -> dict[str, Any]:  # fmt: skip
         response = self._request(method, path, body, query, content, READ_SECONDS, accept, is_new=is_new)
         with self._transport():

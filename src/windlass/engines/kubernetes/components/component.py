@@ -67,11 +67,6 @@ class Component:
     is_wanted: Callable[[ClusterValues], bool] = lambda _: True
     """Whether a cluster with these outputs is to have it."""
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """What marks an object as installed by this component."""
-        return {COMPONENT_LABEL: self.name}
-
 
 def crds(*names: str) -> tuple[Ready, ...]:
     """Custom resource definitions, by their names."""

@@ -175,7 +175,7 @@ def _marked(each: Json, component: Component) -> dict[str, Any]:
     """The object with our label, by which `uninstall` knows it."""
     meta = each["metadata"]
     return {**each, "metadata": {
-        **meta, "labels": {**(meta.get("labels") or {}), **component.labels},
+        **meta, "labels": {**(meta.get("labels") or {}), COMPONENT_LABEL: component.name},
         "annotations": {**(meta.get("annotations") or {}), VERSION_ANNOTATION: component.version},
     }}  # fmt: skip
 

@@ -8,30 +8,27 @@ from dataclasses import replace
 from typing import Final
 
 from windlass.diagnose.observations import Observations
-from windlass.diagnose.verdict import Advice, Verdict
+from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.observations import ClusterStatus
 from windlass.runs.record import SUPERVISOR_ABSENT
 
 CODE: Final = "supervisor-absent"
 ELSEWHERE: Final = "supervisor: machine in target {target} supervises runs from your machine"
-ADVICE: Final = (
-    (r"OOMKilled",
-     Advice(CODE, "", f"report it: a supervisor needs less memory than its limit; meanwhile {ELSEWHERE}")),
+FIXES: Final = (
+    (r"OOMKilled", f"report it: a supervisor needs less memory than its limit; meanwhile {ELSEWHERE}"),
     (r"has crashed \(exit code 126|exec: \"|executable file not found",
-     Advice(CODE, "", "the image has no interpreter for it: set python: in the job, or supervisor_image: in target "
-            "{target}")),
+     "the image has no interpreter for it: set python: in the job, or supervisor_image: in target {target}"),
     (r"has crashed",
-     Advice(CODE, "", "correct what its log names; the cluster starts it again by itself, at longer and longer "
-            f"intervals; {ELSEWHERE}")),
+     "correct what its log names; the cluster starts it again by itself, at longer and longer intervals; "
+     f"{ELSEWHERE}"),
     (r"is not scheduled: ",
-     Advice(CODE, "", "it needs 50m of CPU and 96Mi of memory on one node: add a node, or wait for other pods to end")),
-    (r"queue \S+ has not admitted it|it is suspended",
-     Advice(CODE, "", "see the queue: kubectl get workloads")),
+     "it needs 50m of CPU and 96Mi of memory on one node: add a node, or wait for other pods to end"),
+    (r"queue \S+ has not admitted it|it is suspended", "see the queue: kubectl get workloads"),
+    (r"", "see: windlass check --on {target}; kubectl describe pods"),
 )  # fmt: skip
 """By what the message names, the first that matches."""
 IMAGE_OF: Final = "the supervisor's image is supervisor_image: of target {target}, else that of the job"
-GENERAL: Final = Advice(CODE, "", "see: windlass check --on {target}; kubectl describe pods")
 _IMAGE: Final = re.compile(r"image \"([^\"]+)\"")
 
 
@@ -42,9 +39,8 @@ def absent(message: str, log: Sequence[str], target: str) -> Verdict:
     if known := explained(message, "the supervisor's pod", evidence, 106, image=image):
         is_image = known.code.startswith("image-")
         return replace(known, fix=f"{known.fix}; {IMAGE_OF.format(target=target)}") if is_image else known
-    advice = next((advice for pattern, advice in ADVICE if re.search(pattern, message)), GENERAL)
-    fix = advice.fix.format(target=target)
-    return Verdict(CODE, message, None, tuple(log), fix, 106)
+    fix = next(fix for pattern, fix in FIXES if re.search(pattern, message))
+    return Verdict(CODE, message, None, tuple(log), fix.format(target=target), 106)
 
 
 def not_running(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:

@@ -116,7 +116,9 @@ class _Asking:
         except Refused as error:
             if error.status != 403:
                 raise
-            raise EngineError(self._forbidden(verb, about, error), self._hint()) from error
+            hint = ("the platform team can create these objects from the output of: "
+                    f"windlass target setup {self._target} -o manifest")  # fmt: skip
+            raise EngineError(self._forbidden(verb, about, error), hint) from error
 
     def _forbidden(self, verb: str, about: Mapping[str, Any], error: Refused) -> str:
         where = f"in namespace {self._client.namespace}"
@@ -130,10 +132,6 @@ class _Asking:
         ]
         lacking = ", ".join(map(str, rbac.missing(self._client, rights))) or "some of its rights"
         return f"this login may not grant what it lacks itself {where}: {lacking}"
-
-    def _hint(self) -> str:
-        return ("the platform team can create these objects from the output of: "
-                f"windlass target setup {self._target} -o manifest")  # fmt: skip
 
 
 def _id(one: Mapping[str, Any]) -> tuple[str, str, str]:
