@@ -61,7 +61,7 @@ def failure(status: int, code: str, message: str) -> AwsError:
     """What a call becomes that AWS answers with an error."""
     with (
         answering(status, {"__type": code, "message": message}) as url,
-        Aws(environ=KEYS, endpoint=url) as aws,
+        Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}) as aws,
         pytest.raises(AwsError) as raised,
         aws_errors("list the repositories", "ecr:DescribeRepositories"),
     ):
@@ -163,17 +163,12 @@ def test_a_misspelled_region_is_refused_with_the_nearest_name() -> None:
     assert raised.value.hint == "did you mean us-east-1?"
 
 
-def test_calls_are_counted_and_reported() -> None:
-    calls: list[tuple[str, str]] = []
-    with (
-        answering(200, {"repositories": []}) as url,
-        Aws(environ=KEYS, endpoint=url, on_call=lambda *call: calls.append(call)) as aws,
-    ):
+def test_calls_are_counted() -> None:
+    with answering(200, {"repositories": []}) as url, Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}) as aws:
         aws.client("ecr").describe_repositories()
         aws.client("ecr").describe_repositories()
         assert aws.num_calls == 2
         assert aws.client("ecr") is aws.client("ecr")
-    assert calls == [("ecr", "DescribeRepositories")] * 2
 
 
 def test_retries_are_those_of_mode_standard() -> None:

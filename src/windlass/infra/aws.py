@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -86,18 +86,9 @@ class Identity:
 class Aws:
     """One account in one region. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        region: str = "",
-        *,
-        endpoint: str = "",
-        environ: Mapping[str, str] | None = None,
-        on_call: Callable[[str, str], None] | None = None,
-    ) -> None:
+    def __init__(self, region: str = "", *, environ: Mapping[str, str] | None = None) -> None:
         """What is empty comes from AWS's usual variables in `environ` (default: this process's), then from its files.
 
-        `on_call` is called with the client's name and the operation (`ec2`, `DescribeVolumes`) for each call made,
-        from the thread that makes it; repeated attempts of one call are not reported.
         Raises MissingPart without boto3, NotLoggedIn for an unknown profile, AwsError where no region is known.
         """
         if find_spec("boto3") is None:
@@ -105,8 +96,7 @@ class Aws:
         import boto3  # takes time, and only commands about AWS need it
 
         env = os.environ if environ is None else environ
-        self._endpoint = endpoint or env.get("AWS_ENDPOINT_URL", "")
-        self._on_call = on_call
+        self._endpoint = env.get("AWS_ENDPOINT_URL", "")
         self.num_calls = 0
         """Calls made so far; repeated attempts of one call are not counted."""
         self._lock, self._counting = threading.Lock(), threading.Lock()
@@ -136,20 +126,13 @@ class Aws:
                     made = self._session.client(
                         service, region_name=self.region, endpoint_url=self._endpoint or None, config=config
                     )
-                made.meta.events.register("before-call", self._reporter(service))
+                made.meta.events.register("before-call", self._count)
                 self._clients[service] = made
             return self._clients[service]
 
-    def _reporter(self, service: str) -> Callable[..., None]:
-        counting = self._counting
-
-        def report(model: Any, **_: Any) -> None:
-            with counting:
-                self.num_calls += 1
-            if self._on_call is not None:
-                self._on_call(service, str(model.name))
-
-        return report
+    def _count(self, **_: Any) -> None:
+        with self._counting:
+            self.num_calls += 1
 
     @functools.cached_property
     def identity(self) -> Identity:

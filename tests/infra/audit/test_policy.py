@@ -65,7 +65,7 @@ def listings() -> set[tuple[str, str, str]]:
 def test_each_listing_reads_all_pages_and_a_member_that_the_answer_has() -> None:
     found = listings()
     assert len(found) > 40
-    with Aws("us-east-1", endpoint="http://127.0.0.1:9", environ={}) as aws:
+    with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws:
         for service, operation, member in found:
             client = aws.client(service)
             shape = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation]).output_shape
@@ -79,7 +79,7 @@ def test_a_kind_is_in_the_table_once() -> None:
 
 
 def test_a_call_that_a_finder_does_not_declare_is_refused() -> None:
-    with Aws("us-east-1", endpoint="http://127.0.0.1:9", environ={}) as aws:
+    with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws:
         ask = Ask(Asker(aws, None), "ec2", "volume", ("ec2:DescribeVolumes",))  # type: ignore[arg-type]
         with pytest.raises(WindlassError, match="does not declare ec2:DeleteVolume"):
             ask.get("ec2", "delete_volume", VolumeId="vol-1")

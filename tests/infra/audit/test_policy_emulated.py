@@ -31,8 +31,8 @@ class Auditor:
         policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
         self.aws.client("iam").put_user_policy(UserName="auditor", PolicyName="audit", PolicyDocument=policy)
 
-    def audit(self, on_call: Any = None) -> AuditReport:
-        with Aws(environ=self.environ, on_call=on_call) as aws:
+    def audit(self, kind: type[Aws] = Aws) -> AuditReport:
+        with kind(environ=self.environ) as aws:
             return audit("train", aws, is_ours=True)
 
 
@@ -64,7 +64,16 @@ def test_an_audit_with_exactly_its_policy_has_no_open_question_emulated(auditor:
 def test_an_audit_calls_what_its_policy_names_and_nothing_else_emulated(auditor: Auditor) -> None:
     auditor.allow(audit_statements())
     called: set[str] = set()
-    auditor.audit(lambda client, operation: called.add(iam_action(client, operation)))
+
+    class Reporting(Aws):
+        def client(self, service: str) -> Any:
+            made = super().client(service)
+            made.meta.events.register(
+                "before-call", lambda model, **_: called.add(iam_action(service, model.name)), unique_id="called"
+            )
+            return made
+
+    auditor.audit(Reporting)
     called.remove("sts:GetCallerIdentity")  # needs no permission
     assert called <= set(audit_actions())
     assert set(audit_actions()) - called == set()

@@ -22,7 +22,7 @@ VOLUME = Found("ec2", "volume", "vol-1", "data", "us-east-1", "tag", bills=True)
 @pytest.fixture
 def asker() -> Iterator[Asker]:
     """Of an account that is never asked."""
-    with Aws("us-east-1", endpoint="http://127.0.0.1:9", environ={}) as aws, ThreadPoolExecutor(2) as details:
+    with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws, ThreadPoolExecutor(2) as details:
         yield Asker(aws, details)
 
 
