@@ -112,22 +112,6 @@ def test_models_of_all_hosts_are_one_and_nothing_outside_gets_in(twin: Twin, hom
     assert {one.name for one in (home / "store/model/output").iterdir()} == {"model.tar.gz"}
 
 
-def test_without_compression_files_are_uploaded_one_by_one(home: Path) -> None:
-    twin = Twin(home, os.environ)
-    script = f"""mkdir {ML}/model/a; echo 1 > {ML}/model/a/w; ln -s /etc/hostname {ML}/model/out
-                 echo 2 > {ML}/output/data/log"""
-    config = {"S3OutputPath": f"file://{home}/store", "CompressionType": "NONE"}
-    twin.create(request(home, "plain", script, OutputDataConfig=config))
-    found = ended(twin, "plain")
-    assert found["ModelArtifacts"]["S3ModelArtifacts"] == f"file://{home}/store/plain/output/model/"
-    folder = home / "store/plain/output"
-    assert sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()) == [
-        "data/log",
-        "model/a/w",
-    ]
-    assert found["WindlassLeftOut"] == ["model/out: it is a link to a place outside of the folder"]
-
-
 def test_an_output_that_cannot_be_written_fails_the_job(home: Path) -> None:
     twin = Twin(home, os.environ)
     (home / "store").write_text("a file")

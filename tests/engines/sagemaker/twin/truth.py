@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import shutil
+import tarfile
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ class Home:
 
     def model(self, name: str) -> Ranks:
         """Of a job of the twin, by rank."""
-        return ranks_in(self.path / f"store/{name}/output/model")
+        with tarfile.open(self.path / f"store/{name}/output/model.tar.gz") as tar:
+            tar.extractall(self.path / f"models/{name}", filter="data")
+        return ranks_in(self.path / f"models/{name}")
 
 
 def ranks_in(model: Path) -> Ranks:
@@ -183,7 +186,7 @@ def _request(home: Home, name: str, hosts: int) -> dict[str, Any]:
         "TrainingJobName": name,
         "RoleArn": ROLE,
         "InputDataConfig": [_channel("code", home.path / "code"), _channel("train", home.path / "data")],
-        "OutputDataConfig": {"S3OutputPath": f"file://{home.path}/store", "CompressionType": "NONE"},
+        "OutputDataConfig": {"S3OutputPath": f"file://{home.path}/store"},
         "ResourceConfig": {"InstanceType": INSTANCE, "InstanceCount": hosts, "VolumeSizeInGB": 1},
         "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
     }

@@ -17,13 +17,13 @@ from typing import Final
 from windlass.engines.sagemaker.service import Request
 from windlass.engines.sagemaker.twin.layout import ML, is_plain
 from windlass.engines.sagemaker.twin.transfer import Transfers, below, folder_address, listed, parse
-from windlass.storage.address import Address
 from windlass.storage.folder import Folder
 from windlass.storage.place import system_errors
 from windlass.worker.tarpipe import leads_out
 
 MODEL, DATA = "model", "output/data"
 """Below /opt/ml."""
+ARCHIVE: Final = "model.tar.gz"
 GZIP_LEVEL: Final = 1
 """Weights hardly get smaller, and each higher level takes longer."""
 MAX_FAILURE: Final = 1024
@@ -37,51 +37,25 @@ class Artifacts:
     def __init__(self, request: Request, hosts: Sequence[Path], transfers: Transfers, scratch: Path) -> None:
         """`hosts`: their folders; `scratch`: a folder that is made for archives, and removed."""
         self._hosts, self._transfers, self._scratch = hosts, transfers, scratch
-        output = request["OutputDataConfig"]
-        self._is_packed = output.get("CompressionType", "GZIP") != "NONE"
-        self._destination = below(parse(output["S3OutputPath"]), f"{request['TrainingJobName']}/output")
-        self._base = f"{output['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
+        path, folder = request["OutputDataConfig"]["S3OutputPath"], f"{request['TrainingJobName']}/output"
+        self._destination = below(parse(path), folder)
+        self.model_uri = f"{path.rstrip('/')}/{folder}/{ARCHIVE}"
+        """Where the model is."""
         self.left_out: list[str] = []
         """What could not be uploaded, each with the reason."""
 
-    @property
-    def model_uri(self) -> str:
-        """Where the model is."""
-        return f"{self._base}/model.tar.gz" if self._is_packed else f"{self._base}/model/"
-
     async def upload(self) -> None:
         """Upload all of it. Raises StorageError."""
-        if not self._is_packed:
-            await self._upload_files(MODEL, "model")
-            await self._upload_files(DATA, "data")
-            return
         with system_errors(str(self._scratch)):
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch.mkdir()
-            await asyncio.to_thread(self._pack, MODEL, self._scratch / "model.tar.gz")
+            await asyncio.to_thread(self._pack, MODEL, self._scratch / ARCHIVE)
             if any(any(folder.iterdir()) for folder in self._folders(DATA)):
                 await asyncio.to_thread(self._pack, DATA, self._scratch / "output.tar.gz")
             packed = Folder(folder_address(self._scratch))
             done = await self._transfers.copy(packed, await listed(packed), self._destination)
             self.left_out += [f"{one.name}: {one.why}" for one in done.refused]
             shutil.rmtree(self._scratch)
-
-    async def _upload_files(self, name: str, to: str) -> None:
-        known: set[str] = set()
-        for folder in self._folders(name):
-            place = Folder(folder_address(folder))
-            files = await listed(place)
-            self.left_out += [
-                f"{name}/{one}: another host has a file of that name" for one in sorted(known & set(files))
-            ]
-            new = {one: entry for one, entry in files.items() if one not in known}
-            known |= set(files)
-            if new:
-                done = await self._transfers.copy(place, new, self._below(to))
-                self.left_out += [f"{name}/{one.name}: {one.why}" for one in done.refused]
-
-    def _below(self, name: str) -> Address:
-        return below(self._destination, name)
 
     def _folders(self, name: str) -> list[Path]:
         """The folders of that name of all hosts; one that the container has replaced by a link is left out."""

@@ -15,7 +15,7 @@ from typing import Final
 from windlass.engines import netns
 from windlass.engines.sagemaker.service import Request
 from windlass.engines.sagemaker.twin import layout
-from windlass.engines.sagemaker.twin.host import KILL, REPORT, HostSpec
+from windlass.engines.sagemaker.twin.host import REPORT, HostSpec
 from windlass.engines.sagemaker.twin.job import NAMESPACES, JobFolder
 from windlass.worker import process
 from windlass.worker.process import Birth
@@ -73,13 +73,10 @@ class RunningHost:
         """Whether all of it has ended."""
         return self.popen.poll() is not None
 
-    def terminate(self) -> None:
-        """SIGTERM to the container's first process."""
-        self._send(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """SIGKILL to all of it; what it has written is logged."""
-        self._send(KILL)
+    def send(self, number: int) -> None:
+        """SIGTERM to the container's first process, or `KILL` to all of it; what it has written is logged."""
+        if not self.has_ended:
+            self.popen.send_signal(number)
 
     def outcome(self) -> tuple[int, str]:
         """Exit code of the container, once it has ended; and what kept it from running, or from ending by itself."""
@@ -88,10 +85,6 @@ class RunningHost:
         except (OSError, ValueError):
             return self.popen.returncode, "the process of the host was killed"
         return report.get("exit", 1), report.get("error", "")
-
-    def _send(self, number: int) -> None:
-        if not self.has_ended:
-            self.popen.send_signal(number)
 
 
 class HostStarter:

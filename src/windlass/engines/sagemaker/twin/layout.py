@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from windlass.engines.sagemaker.service import Request
-from windlass.engines.sagemaker.twin.request import checkpoint_path
 
 FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code", "checkpoints")
 GROUP: Final = "homogeneousCluster"
@@ -32,6 +31,12 @@ def make_host(folder: Path, request: Request, host: str, hosts: Sequence[str], i
         "resourceconfig": _resources(request, host, hosts, interface),
     }.items():
         (ml / "input/config" / f"{name}.json").write_text(json.dumps(value))
+
+
+def checkpoint_path(request: Request) -> str | None:
+    """Where a container keeps its checkpoints, relative to /opt/ml; None for a job without."""
+    config = request.get("CheckpointConfig")
+    return None if config is None else str(PurePosixPath(config["LocalPath"]).relative_to(OPT))
 
 
 def environment(request: Request, arn: str, python: str, environ: Mapping[str, str]) -> dict[str, str]:

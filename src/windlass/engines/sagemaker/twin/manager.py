@@ -6,8 +6,10 @@ Whatever ends it ends its hosts too; the next command that reads the job then fi
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -28,6 +30,7 @@ from windlass.engines.sagemaker.twin.description import (
     WAIT_EXCEEDED,
     StateRecorder,
 )
+from windlass.engines.sagemaker.twin.host import KILL
 from windlass.engines.sagemaker.twin.hosts import (
     END_SECONDS,
     HostStarter,
@@ -37,7 +40,7 @@ from windlass.engines.sagemaker.twin.hosts import (
     shared_network,
 )
 from windlass.engines.sagemaker.twin.job import INTERRUPT, STOP, JobFolder
-from windlass.engines.sagemaker.twin.request import checkpoint_path, runtime_seconds, wait_seconds
+from windlass.engines.sagemaker.twin.layout import checkpoint_path
 from windlass.engines.sagemaker.twin.transfer import CheckpointUploads, Transfers, fetch_channels, parse
 from windlass.errors import WindlassError
 
@@ -48,8 +51,6 @@ FAILURE_GRACE_SECONDS: Final = 30.0
 """Between SIGTERM and SIGKILL for the other hosts of a job that has failed, at most: one that is killed has no end in
 its log, and the run takes it for lost.
 """
-KILL_SECONDS: Final = END_SECONDS
-"""In which a host must have ended after SIGKILL."""
 FAILED_HOST = "host failed"
 """An ending beside those that are a `SecondaryStatus`."""
 Result = TypeVar("Result")
@@ -135,7 +136,7 @@ class Manager:
         if path is None:
             return []
         to = parse(self._request["CheckpointConfig"]["S3Uri"])
-        return [CheckpointUploads(self._transfers, folder, str(path), to) for folder in folders]
+        return [CheckpointUploads(self._transfers, folder, path, to) for folder in folders]
 
     async def _download(self, folders: list[Path], uploads: Sequence[CheckpointUploads]) -> None:
         try:
@@ -149,12 +150,12 @@ class Manager:
 
     def _ending(self) -> str:
         """Why the job has to end now; empty where it has not."""
-        wait = wait_seconds(self._request)
+        limits = self._request["StoppingCondition"]
         if self._job.is_marked(STOP):
             return STOPPED
-        if self._recorder.trained_seconds() > runtime_seconds(self._request):
+        if self._recorder.trained_seconds() > limits["MaxRuntimeInSeconds"]:
             return RUNTIME_EXCEEDED
-        if wait is not None and self._recorder.waited_seconds() > wait:
+        if self._recorder.waited_seconds() > limits.get("MaxWaitTimeInSeconds", math.inf):
             return WAIT_EXCEEDED
         return ""
 
@@ -213,9 +214,9 @@ class Manager:
             grace = min(grace, FAILURE_GRACE_SECONDS)
         elif ending != INTERRUPTED:
             self._recorder.step(STOPPING, STOPPING)
-        for signal_to, seconds in ((RunningHost.terminate, grace), (RunningHost.kill, KILL_SECONDS)):
+        for number, seconds in ((signal.SIGTERM, grace), (KILL, END_SECONDS)):
             for host in hosts:
-                signal_to(host)
+                host.send(number)
             until = time.monotonic() + seconds
             while not all(host.has_ended for host in hosts) and time.monotonic() < until:
                 await asyncio.sleep(LOOK_SECONDS)

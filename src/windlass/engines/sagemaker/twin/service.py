@@ -52,8 +52,6 @@ ALLOWED: Final = ".namespaces"
 """File there: where hosts were seen to get namespaces, so that no interpreter is started to find it out again."""
 GRACE_SECONDS: Final = 120.0
 """Between SIGTERM and SIGKILL, as SageMaker has it."""
-NOT_RETURNED: Final = frozenset(("Tags",))
-"""Fields of the request that a description has not."""
 PROBE_SECONDS: Final = 120.0
 
 
@@ -106,7 +104,8 @@ class Twin(Service):
             state = self._state(job)
             if state.get("TrainingJobStatus") not in ENDED and job.is_marked(STOP):
                 state |= {"TrainingJobStatus": STOPPING}
-            request = {field: value for field, value in job.request().items() if field not in NOT_RETURNED}
+            request = job.request()
+            request.pop("Tags", None)  # a description has none
             created = job.settings().created
         return {
             **request, "TrainingJobArn": job.arn, "TrainingJobStatus": "InProgress", "SecondaryStatus": "Starting",

@@ -15,12 +15,11 @@ from windlass.engines.sagemaker.twin.layout import ML, is_plain
 from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
-from windlass.storage.digest import Parts
 from windlass.storage.folder import Folder
 from windlass.storage.journal import Journal
 from windlass.storage.names import OWN
 from windlass.storage.opening import open_place
-from windlass.storage.place import Buffer, Entry, PartialFile, Place, system_errors
+from windlass.storage.place import Buffer, Entry, Place, system_errors
 from windlass.storage.progress import Copied
 
 
@@ -48,9 +47,6 @@ class _Selected(Place):
     def put(self, name: str, data: Buffer) -> str:
         raise NotImplementedError
 
-    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
-        raise NotImplementedError
-
     async def write_own(self, name: str, data: bytes) -> None:
         raise NotImplementedError
 
@@ -63,7 +59,7 @@ class Transfers:
 
     def open(self, address: Address) -> Place:
         """The place of an address. Raises StorageError, MissingPart."""
-        return Folder(address) if address.is_folder else open_place(address, self._state)
+        return open_place(address, self._state)
 
     async def copy(self, source: Place, files: Mapping[str, Entry], destination: Address) -> Copied:
         """Copy these files of a place, each verified. Raises StorageError where nothing more can be copied."""
@@ -98,9 +94,7 @@ class Transfers:
             if path.is_file():
                 holder = Folder(folder_address(path.parent))
                 return holder, {path.name: Entry(path.name, path.stat().st_size, holder.version_of(path.name))}
-            place = self.open(address)
-            return place, await listed(place)
-        if not address.path or uri.endswith("/"):
+        if address.is_folder or not address.path or uri.endswith("/"):
             place = self.open(address)
             return place, await listed(place)
         above, _, start = address.path.rpartition("/")
@@ -115,21 +109,16 @@ class CheckpointUploads:
     def __init__(self, transfers: Transfers, host: Path, path: str, destination: Address) -> None:
         """`path`: of the folder below /opt/ml."""
         self._transfers, self._host, self._path, self._destination = transfers, host, path, destination
-        self._folder = Folder(folder_address(self.folder))
+        self._folder = Folder(folder_address(host / ML / path))
         self._sent: dict[str, str] = {}
         """Version of each file that the store has."""
-
-    @property
-    def folder(self) -> Path:
-        """That of the checkpoints."""
-        return self._host / ML / self._path
 
     async def fetch(self) -> None:
         """Fetch what the store has. Raises StorageError."""
         if not self._destination.is_folder or Path(self._destination.path).exists():
             place = self._transfers.open(self._destination)
             if files := await listed(place):
-                refuse_none(await self._transfers.copy(place, files, folder_address(self.folder)))
+                refuse_none(await self._transfers.copy(place, files, self._folder.address))
         self._sent = {name: one.version for name, one in (await listed(self._folder)).items()}
 
     async def push(self) -> list[str]:
