@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines import travel
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.api.connect import find_kubeconfig
+from windlass.engines.kubernetes.api.optional import items
 from windlass.engines.kubernetes.layout import SUPERVISOR_ACCOUNT
 from windlass.engines.kubernetes.mounts.planning import wanted_claims
 from windlass.engines.kubernetes.preflight import rbac
@@ -61,7 +62,7 @@ class Cluster:
     is_isolated: bool = True
     """Whether the login may create NetworkPolicies."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
-    """Labels of nodes that name a GPU type, each once."""
+    """Labels that name a GPU type, of nodes and of those that NodePools can provision; each once."""
     secrets: frozenset[str] | None = None
     """Names of the secrets that the job asks for and that are there; None where they may not be read."""
     claims: frozenset[str] | None = None
@@ -171,7 +172,9 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
             missing=tuple(str(right) for right in lacking if right not in (*rbac.LEASES, *rbac.POLICIES)),
             is_fenced=not any(right in rbac.LEASES for right in lacking),
             is_isolated=not any(right in rbac.POLICIES for right in lacking),
-            gpu_labels=_with_pools(nodes.result(), node_pools.result()) if nodes is not None else (),
+            gpu_labels=tuple(sorted({*nodes.result(), *labels_made(node_pools.result() or (), GPU_LABELS)}))
+            if nodes is not None
+            else (),
             secrets=secrets.result(),
             claims=found.result(),
             csi_drivers=drivers.result() if drivers is not None else None,
@@ -201,33 +204,21 @@ def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
         if error.status != 403:
             raise
         return None, None
-    return account is not None, None if account is None else rbac.granted(account)
+    return account is not None, rbac.granted(account or {})
 
 
 def _csi_drivers(client: Client) -> frozenset[str] | None:
-    try:
-        found = client.find("storage.k8s.io/v1", "CSIDriver")["items"]
-    except Refused as error:
-        if error.status != 403:
-            raise
-        return None
-    return frozenset(one["metadata"]["name"] for one in found)
+    found = items(lambda: client.find("storage.k8s.io/v1", "CSIDriver"))
+    return None if found is None else frozenset(one["metadata"]["name"] for one in found)
 
 
-def _gpu_labels(client: Client) -> tuple[tuple[str, str], ...]:
+def _gpu_labels(client: Client) -> set[tuple[str, str]]:
     try:
         nodes = client.find("v1", "Node")["items"]
     except Refused:
-        return ()
+        return set()
     labels = (node["metadata"].get("labels", {}) for node in nodes)
-    return tuple(sorted({(name, found[name]) for found in labels for name in GPU_LABELS if name in found}))
-
-
-def _with_pools(
-    labels: tuple[tuple[str, str], ...], pools: Iterable[Mapping[str, Any]] | None
-) -> tuple[tuple[str, str], ...]:
-    """The same, with those of nodes that NodePools can provision."""
-    return tuple(sorted({*labels, *labels_made(pools or (), GPU_LABELS)}))
+    return {(name, found[name]) for found in labels for name in GPU_LABELS if name in found}
 
 
 def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:

@@ -15,9 +15,10 @@ from tests.engines.kubernetes.supervisor.test_damaged import a_plan
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import PLURALS
+from windlass.engines.kubernetes.api.lease import holder_of
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.supervisor import runs
-from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, record_of
+from windlass.engines.kubernetes.supervisor.fenced import held, lease_of
 from windlass.engines.kubernetes.supervisor.manifests import filled, with_digest
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.engines.kubernetes.supervisor.summary import summary_of
@@ -156,7 +157,7 @@ def test_the_second_of_two_resumes_is_told_of_the_first(ended: Cluster, tmp_path
     status = fold(ended.events)
     with held(ended.client, status, tmp_path / "a"):
         event = RunResumed("asked").event(status.last_seq + 1, time.time())
-        record_of(ended.client, RUN, tmp_path / "a").write([event], fold([*ended.events, event]), {})
+        ClusterRecord(ended.client, RUN, holder_of(tmp_path / "a")).write([event], fold([*ended.events, event]), {})
         with pytest.raises(UsageError, match="was just resumed"), held(ended.client, status, tmp_path / "b"):
             pass
 

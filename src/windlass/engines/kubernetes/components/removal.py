@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from windlass.engines.kubernetes.components.component import COMPONENT_LABEL, SYSTEM, Component
@@ -87,9 +87,8 @@ def _refuse_used(context: Context, chosen: Sequence[Record]) -> None:
                     "delete them first: runs with windlass rm, others with kubectl delete")  # fmt: skip
 
 
-def custom_resources(resources: Resources, record: Record, components: Iterable[str]) -> Iterator[Ref]:
+def custom_resources(resources: Resources, record: Record, components: Collection[str]) -> Iterator[Ref]:
     """Objects of a component's kinds, apart from those that these components have made. Raises Refused, Unreachable."""
-    names = set(components)
     for definition in _definitions(resources, record):
         spec = definition["spec"]
         version = next(each["name"] for each in spec["versions"] if each["storage"])
@@ -97,7 +96,7 @@ def custom_resources(resources: Resources, record: Record, components: Iterable[
         for one in resources.list(api, kind):
             meta = one["metadata"]
             labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
-            if labels.get(COMPONENT_LABEL) not in names and notes.get(RELEASE) not in names:
+            if labels.get(COMPONENT_LABEL) not in components and notes.get(RELEASE) not in components:
                 yield Ref(api, kind, str(meta.get("namespace") or ""), str(meta["name"]))
 
 

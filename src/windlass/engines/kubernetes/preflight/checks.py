@@ -46,7 +46,7 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
     if (error := seen.error("version")) is not None and not isinstance(error, Refused):
         name = "api" if isinstance(error, Unreachable) else "login"
         return [Check(name, "fail", error.message, error.hint)]
-    if isinstance(error, Refused) and error.status == 401:
+    if seen.refusal("version") == 401:
         fix = f"log in again, as for kubectl: {seen.kubectl} get pods"
         return [
             Check("api", "ok", seen.server),
@@ -87,8 +87,7 @@ def _login(seen: Survey) -> Check:
 
 def _absent(seen: Survey) -> Check | None:
     """That the namespace is not there, where that may be known."""
-    error = seen.error("namespace")
-    if isinstance(error, Refused) and error.status == 404:
+    if seen.refusal("namespace") == 404:
         fix = f"{seen.kubectl} create namespace {seen.namespace}; or set namespace: in targets.yaml"
         return Check("namespace", "fail", f"there is no namespace {seen.namespace}", fix)
     return None
@@ -128,7 +127,8 @@ def _rights(seen: Survey, target: KubernetesTarget) -> Iterator[Check]:
 def _supervisor(seen: Survey, target: KubernetesTarget) -> Check:
     """Where the supervisors of runs run."""
     is_there, why = _decided(seen, target)
-    if is_there and (lacking := supervision.lacking_on(rbac.supervisor_rights(seen.groups), _granted(seen))):
+    granted = rbac.granted(seen.get("account") or {})
+    if is_there and (lacking := supervision.lacking_on(rbac.supervisor_rights(seen.groups), granted)):
         what = "are not started" if target.supervisor == "cluster" else "are supervised on the machine that starts them"
         fix = supervision.how_to(target.name, has_account=True, lacking=lacking)
         return Check("supervisor", "warn", f"{supervision.lacks(lacking)}: runs that need them {what}", fix)
@@ -151,16 +151,9 @@ def _decided(seen: Survey, target: KubernetesTarget) -> tuple[bool, str]:
 
 def _has_account(seen: Survey) -> bool | None:
     """Whether the namespace has the service account of supervisors; None where that is not known."""
-    error = seen.error("account")
-    if error is None:
+    if seen.error("account") is None:
         return True
-    return False if isinstance(error, Refused) and error.status == 404 else None
-
-
-def _granted(seen: Survey) -> frozenset[str] | None:
-    """The rights of that account, as far as they are known."""
-    account = seen.get("account")
-    return None if account is None else rbac.granted(account)
+    return False if seen.refusal("account") == 404 else None
 
 
 def _named(wanted: Iterable[rbac.Right], lacking: Collection[rbac.Right]) -> str:
@@ -168,15 +161,10 @@ def _named(wanted: Iterable[rbac.Right], lacking: Collection[rbac.Right]) -> str
 
 
 def _unseen(seen: Survey) -> Iterator[Check]:
-    names = [shown for name, (shown, _) in RULES.items() if _is_forbidden(seen, name)]
+    names = [shown for name, (shown, _) in RULES.items() if seen.refusal(name) == 403]
     if names:
         fix = "runs need none of these rights; with get and list the check shows more"
         yield Check("not seen", "warn", f"this login may not look at: {', '.join(names)}", fix)
-
-
-def _is_forbidden(seen: Survey, name: str) -> bool:
-    error = seen.error(name)
-    return isinstance(error, Refused) and error.status == 403
 
 
 # -- what the cluster has ---------------------------------------------------------------------------------------------

@@ -191,7 +191,8 @@ def role(namespace: str, wanted: Iterable[Right], name: str = "windlass") -> dic
 
 
 def granted(account: Mapping[str, Any]) -> frozenset[str] | None:
-    """The rights of supervisors, as their set-up has noted them on the service account; None where it has not. Pure.
+    """The rights of supervisors, as their set-up has noted them on the service account; None where it has not, or the
+    account is empty. Pure.
 
     Users may read the account, and mostly neither the Role nor what another account may do.
     """

@@ -48,6 +48,11 @@ class Survey:
         found = self.answers.get(name)
         return found if isinstance(found, EngineError) else None
 
+    def refusal(self, name: str) -> int:
+        """The HTTP status by which the cluster refused to answer; 0 where it did not."""
+        found = self.answers.get(name)
+        return found.status if isinstance(found, Refused) else 0
+
     @property
     def groups(self) -> frozenset[str]:
         """The API groups and versions that are served."""

@@ -29,11 +29,6 @@ def lease_of(client: Client, run_id: str, home: Path) -> Lease:
     return Lease(client, run_id, holder_of(home), has_ended=partial(presence.has_ended_on, client, run_id))
 
 
-def record_of(client: Client, run_id: str, home: Path) -> ClusterRecord:
-    """The record of a run, for a command with this home that holds its Lease."""
-    return ClusterRecord(client, run_id, holder_of(home))
-
-
 @contextlib.contextmanager
 def held(client: Client, status: Status, home: Path) -> Iterator[None]:
     """Hold the Lease of an ended run whose record is as this status; of several commands, one gets it.
@@ -87,5 +82,5 @@ class RecordFirst(Store):
 def writing(client: Client, writer: RunWriter) -> Iterator[RunWriter]:
     """The writer of a run whose Lease this process holds: it writes the record in the cluster, then its own."""
     home = writer.store.home
-    with RecordFirst(home, record_of(client, writer.status.id, home)) as store:
+    with RecordFirst(home, ClusterRecord(client, writer.status.id, holder_of(home))) as store:
         yield RunWriter(store, writer.status, writer.lock, lambda: time.time() + client.ahead)
