@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from windlass.engines import netns
-from windlass.engines.local import ports
+from windlass.engines import netns, ports
 from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
 from windlass.engines.local.transfer import checkpoint_uploads, data_staging, outputs_upload
 from windlass.engines.local.warm_pool import WarmPool

@@ -22,6 +22,7 @@ from botocore.exceptions import (
 from botocore.session import Session
 
 from windlass.engines.sagemaker.service import (
+    LOG_GROUP,
     VALIDATION,
     Description,
     LogPage,
@@ -34,7 +35,6 @@ from windlass.engines.sagemaker.service import (
 
 T = TypeVar("T")
 
-GROUP: Final = "/aws/sagemaker/TrainingJobs"
 STREAMS_SECONDS: Final = 10.0
 """Between two lists of the log streams of a job: a host has one more where SageMaker starts it again."""
 RETRIES: Final = Config(retries={"mode": "adaptive", "max_attempts": 4}, connect_timeout=10, read_timeout=30)
@@ -114,7 +114,7 @@ class Aws(Service):
             found = answered(
                 lambda: [
                     str(one["logStreamName"])
-                    for page in pages.paginate(logGroupName=GROUP, logStreamNamePrefix=f"{name}/")
+                    for page in pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{name}/")
                     for one in page["logStreams"]
                 ]
             )
@@ -129,7 +129,7 @@ class Aws(Service):
         """See `Service`."""
         which: Mapping[str, Any] = {"startTime": since} if token is None else {"nextToken": token}
         page = answered(
-            lambda: self._logs.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **which)
+            lambda: self._logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **which)
         )
         lines = [(int(one["timestamp"]), str(one["message"])) for one in page["events"]]
         return LogPage(lines, str(page["nextForwardToken"]))

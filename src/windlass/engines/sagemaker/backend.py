@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.engines import ports
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.attempt import JobAttempt, unavailable
 from windlass.engines.sagemaker.connect import connect
-from windlass.engines.sagemaker.request import numbered
+from windlass.engines.sagemaker.request import numbered, own_channel
 from windlass.engines.sagemaker.service import ENDED, IN_USE, Refused, Service, Unavailable
 from windlass.engines.travel import planned_code
 from windlass.errors import EngineError, WindlassError
@@ -103,9 +103,8 @@ class SageMakerBackend(Backend):
         """See `Backend`. A supervisor may have been killed after the job was created."""
         if (folder / STARTED).exists():
             return True
-        number = int(folder.name.rpartition("-")[2])
         try:
-            self.service.describe(layout.job_name(self._plan.run_id, number))
+            self.service.describe(layout.job_name(self._plan.run_id, _number(folder)))
         except EngineError:
             return False  # creating it again shows
         return True
@@ -117,8 +116,7 @@ class SageMakerBackend(Backend):
             left = limit - record.status.limited_seconds(now)
         body = numbered(self._body, self._plan.run_id, number, left)
         hosts = tuple(layout.host(place) for place in range(len(members)))
-        channel = next(one for one in body["InputDataConfig"] if one["ChannelName"] == layout.OWN)
-        address = channel["DataSource"]["S3DataSource"]["S3Uri"]
+        address = own_channel(body)
         self._ports.close()
         port = self._meeting_port(address)
         facts = AttemptFacts(
@@ -161,7 +159,7 @@ class SageMakerBackend(Backend):
             return layout.meeting_port(address)
         if not self._binds_by_itself:
             return self._held_port()
-        with _reserved() as found:
+        with ports.reserve(None) as found:
             return int(found.getsockname()[1])
 
     def _rank_ports(self, num_nodes: int, number: int) -> tuple[int, ...]:
@@ -171,7 +169,7 @@ class SageMakerBackend(Backend):
 
     def _held_port(self) -> int:
         """A port that nothing else gets until the next attempt, or the end of this process."""
-        return int(self._ports.enter_context(_reserved()).getsockname()[1])
+        return int(self._ports.enter_context(ports.reserve(None)).getsockname()[1])
 
     def trouble(self) -> TargetUnavailable | None:
         """See `Backend`."""
@@ -184,16 +182,19 @@ class SageMakerBackend(Backend):
         except EngineError:
             return True
 
-    def live_jobs(self, num_attempts: int | None = None) -> list[str]:
+    def live_jobs(self) -> list[str]:
         """Training jobs of the run that have not ended. Raises EngineError."""
-        folders = self._run_dir.glob("attempt-*")
         found = []
-        for number in sorted(int(folder.name.rpartition("-")[2]) for folder in folders):
-            name = layout.job_name(self._plan.run_id, number)
+        for name in self._jobs():
             with contextlib.suppress(Refused):
                 if self.service.describe(name)["TrainingJobStatus"] not in ENDED:
                     found.append(name)
         return found
+
+    def _jobs(self) -> list[str]:
+        """The training job of each attempt that has a folder."""
+        numbers = sorted(_number(folder) for folder in self._run_dir.glob("attempt-*"))
+        return [layout.job_name(self._plan.run_id, number) for number in numbers]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -227,9 +228,9 @@ class SageMakerBackend(Backend):
         """
         self.end_jobs()
         objects.remove(self._model["source"].removesuffix("/output"), self._home)
-        for folder in self._run_dir.glob("attempt-*"):
+        for name in self._jobs():
             with contextlib.suppress(EngineError):
-                self.service.delete(layout.job_name(self._plan.run_id, int(folder.name.rpartition("-")[2])))
+                self.service.delete(name)
 
     @property
     def removal_hint(self) -> str:  # type: ignore[override]
@@ -263,12 +264,12 @@ class _Connecting:
 class _Fetching:
     """Brings the model home in a thread: the supervisor does not wait for it."""
 
-    def __init__(self, fetch: Callable[[], tuple[int, int]], wake: Callable[[], None]) -> None:
+    def __init__(self, fetch: Callable[[], None], wake: Callable[[], None]) -> None:
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(fetch, wake), name="model", daemon=True)
         self._thread.start()
 
-    def _run(self, fetch: Callable[[], tuple[int, int]], wake: Callable[[], None]) -> None:
+    def _run(self, fetch: Callable[[], None], wake: Callable[[], None]) -> None:
         try:
             fetch()
         except Exception as error:
@@ -286,11 +287,6 @@ class _Fetching:
         return True
 
 
-def _reserved() -> socket.socket:
-    """A socket that is bound and does not listen: its port is given to no other, and who sets SO_REUSEADDR, as torch
-    and gRPC do, can bind it.
-    """
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind(("0.0.0.0", 0))
-    return found
+def _number(folder: Path) -> int:
+    """Of the attempt that has this folder."""
+    return int(folder.name.rpartition("-")[2])

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from windlass.engines.base import Manifests, Upload, WrittenRequest
 from windlass.engines.sagemaker import layout, objects
+from windlass.engines.sagemaker.request import own_channel
 from windlass.engines.sagemaker.service import Request
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
@@ -69,7 +70,7 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
 def _upload(plan: Plan, body: Request, code: bytes, since: float) -> Upload:
     [sent] = plan.requests("code")
     storage = str(sent["address"]).removesuffix(f"code/{sent['digest']}/")
-    address = next(_address(one) for one in body["InputDataConfig"] if one["ChannelName"] == layout.OWN)
+    address = own_channel(body)
     starters = objects.starters(pack(1, _specs(plan, address, since)))
     files = {
         f"{sent['address']}{layout.ARCHIVE}": code,
@@ -88,10 +89,6 @@ def _specs(plan: Plan, address: str, since: float) -> dict[int, Any]:
         rendezvous=Rendezvous(hosts[0], port, hosts, ports), continuation=Continuation(),
     )  # fmt: skip
     return dict(enumerate(compose(plan.nodes, members, facts)))
-
-
-def _address(channel: Mapping[str, Any]) -> str:
-    return str(channel["DataSource"]["S3DataSource"]["S3Uri"])
 
 
 def _without(name: str, value: Any) -> Any:

@@ -84,18 +84,17 @@ def starters(nodes: bytes) -> dict[str, bytes]:
     return {**programs, layout.NODES: nodes}
 
 
-def fetch_model(address: str, into: Path, home: Path) -> tuple[int, int]:
-    """Unpack the model that is below an address into a folder; gives its files and bytes, 0 where there is none.
-
-    Raises EngineError, OSError.
+def fetch_model(address: str, into: Path, home: Path) -> None:
+    """Unpack the model that is below an address into a folder, if there is one. Members whose names or links lead out
+    of the folder are refused. Raises EngineError, OSError.
     """
     archive = into.parent / f".{into.name}.tar.gz"
     try:
         with _said(f"the model in {address} cannot be read"):
-            if not _bring(address, archive, home):
-                return 0, 0
-            into.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return _unpack(archive, into)
+            if _bring(address, archive, home):
+                into.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with tarfile.open(archive) as tar:
+                    extract(tar, tar.getmembers(), into)
     except tarfile.TarError as error:
         raise EngineError(f"the model in {address} cannot be read: {error}", HINT) from error
     finally:
@@ -152,12 +151,3 @@ def _said(what: str) -> Iterator[None]:
         raise EngineError(f"{what}: {error.message}", error.hint or HINT) from error
     except OSError as error:
         raise EngineError(f"{what}: {error.strerror or error}", HINT) from error
-
-
-def _unpack(archive: Path, into: Path) -> tuple[int, int]:
-    """Members whose names or links lead out of the folder are refused. Raises tarfile.TarError, OSError."""
-    with tarfile.open(archive) as tar:
-        members = tar.getmembers()
-        extract(tar, members, into)
-    files = [one for one in members if one.isreg()]
-    return len(files), sum(one.size for one in files)

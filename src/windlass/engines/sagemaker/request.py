@@ -123,6 +123,12 @@ def numbered(body: Request, run_id: str, attempt: int, seconds_left: float | Non
     }  # fmt: skip
 
 
+def own_channel(body: Mapping[str, Any]) -> str:
+    """Address of the channel that starts an attempt, by its request or description; empty where it has none."""
+    of = {str(one["ChannelName"]): one for one in body.get("InputDataConfig") or ()}
+    return str(of[layout.OWN]["DataSource"]["S3DataSource"]["S3Uri"]) if layout.OWN in of else ""
+
+
 def checkpoint_folder(storage: str, run_id: str, job: Job) -> str:
     """Where ranks save: in a folder that SageMaker keeps in step with the store, and from several hosts in the store.
 

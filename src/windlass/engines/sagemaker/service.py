@@ -21,6 +21,9 @@ COMPLETED, FAILED, STOPPED = "Completed", "Failed", "Stopped"
 ENDED: Final = frozenset({COMPLETED, FAILED, STOPPED})
 """Values of `TrainingJobStatus` that no other follows."""
 
+LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
+"""Of CloudWatch Logs, and the namespace of the metrics: what all training jobs of an account write to."""
+
 IN_USE, VALIDATION = "ResourceInUse", "ValidationException"
 """Codes of errors: a name that is taken, a request that is wrong or names no job."""
 

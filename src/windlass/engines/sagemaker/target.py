@@ -19,7 +19,8 @@ from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.description import has_containers, seconds_of
 from windlass.engines.sagemaker.engine import SageMakerEngine
-from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, STOPPED, STOPPING, Description
+from windlass.engines.sagemaker.request import own_channel
+from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, LOG_GROUP, STOPPED, STOPPING, Description
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from windlass.engines.sagemaker.aws import Aws
     from windlass.spec.targets import SageMakerTarget
 
-POLL_SECONDS: Final = 2.0
-LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
 ENDS: Final = {COMPLETED: Phase.SUCCEEDED, FAILED: Phase.FAILED, STOPPED: Phase.STOPPED, STOPPING: Phase.STOPPING}
 PHASES: Final = {
     "Pending": Phase.QUEUED, "Starting": Phase.PROVISIONING, "LaunchingMLInstances": Phase.PROVISIONING,
@@ -195,11 +194,10 @@ class AccountRuns(Engine):
         from windlass.worker.protocol import unpack
 
         job = self._seen(run_id).job
-        channels = {str(one["ChannelName"]): one for one in job.get("InputDataConfig") or ()}
-        if layout.OWN not in channels:
+        address = own_channel(job)
+        if not address:
             raise EngineError(f"{job['TrainingJobName']} has the tags of Windlass, and was not made by it",
                               f"windlass ps --on {self._target.name} lists what has them")  # fmt: skip
-        address = str(channels[layout.OWN]["DataSource"]["S3DataSource"]["S3Uri"])
         try:
             number, specs = unpack(objects.get(address, layout.NODES, self._context.home))
         except EngineError as error:

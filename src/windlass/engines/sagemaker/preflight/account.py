@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -42,17 +43,13 @@ class Account:
 
     def denied(self, principal: str, requests: Iterable[tuple[str, str]], context: Mapping[str, str]) -> list[str]:
         """What a user or role may not do, as `ACTION on RESOURCE`. `context` are the keys of conditions."""
-        return list(self._denied(principal, sorted(requests, key=lambda one: one[1]), context))
-
-    def _denied(
-        self, principal: str, requests: Iterable[tuple[str, str]], context: Mapping[str, str]
-    ) -> Iterator[str]:  # fmt: skip
         entries = [
             {"ContextKeyName": name, "ContextKeyValues": [value], "ContextKeyType": "string"}
             for name, value in context.items()
         ]
         client = self._client("iam")
-        for resource, group in groupby(requests, key=lambda one: one[1]):
+        refused: list[str] = []
+        for resource, group in groupby(sorted(requests, key=itemgetter(1)), key=itemgetter(1)):
             asked = [action for action, _ in group][:MOST_ACTIONS]
             found = answered(
                 lambda asked=asked, resource=resource: client.simulate_principal_policy(  # type: ignore[misc]
@@ -60,9 +57,11 @@ class Account:
                     ContextEntries=entries,
                 )
             )  # fmt: skip
-            for one in found["EvaluationResults"]:
-                if one["EvalDecision"] != "allowed":
-                    yield f"{one['EvalActionName']} on {resource}"
+            decisions = found["EvaluationResults"]
+            refused += [
+                f"{one['EvalActionName']} on {resource}" for one in decisions if one["EvalDecision"] != "allowed"
+            ]
+        return refused
 
     def quotas(self) -> dict[str, float]:
         """The quotas of SageMaker by name: those of the account, else the defaults of AWS."""

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.sagemaker.aws import partition
+from windlass.engines.sagemaker.service import LOG_GROUP
 
 if TYPE_CHECKING:
     from windlass.spec.targets import SageMakerTarget
 
 SERVICE: Final = "sagemaker.amazonaws.com"
-GROUP: Final = "log-group:/aws/sagemaker/TrainingJobs"
-NAMESPACE: Final = "/aws/sagemaker/TrainingJobs"
 IMAGE: Final = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[^:@]+)"
     r"(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
@@ -37,8 +36,8 @@ def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
         _allow("ListOfJobs", ["Search"], "*", "sagemaker"),
         {**_allow("Role", ["PassRole"], role, "iam"), "Condition": {"StringEquals": {"iam:PassedToService": SERVICE}}},
         _allow("Logs", ["DescribeLogStreams", "GetLogEvents"],
-               f"{aws}:logs:{target.region}:{account}:{GROUP}:*", "logs"),
-        *_store(target, aws, can_delete=True),
+               f"{aws}:logs:{target.region}:{account}:log-group:{LOG_GROUP}:*", "logs"),
+        *_store(target, aws),
     )  # fmt: skip
 
 
@@ -46,11 +45,11 @@ def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
     """What the role needs, which training jobs have."""
     aws, there = f"arn:{partition(target.region)}", f"{target.region}:{account}"
     statements = [
-        *_store(target, aws, can_delete=True),
+        *_store(target, aws),
         _allow("Logs", ["CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents"],
-               f"{aws}:logs:{there}:{GROUP}:*", "logs"),
+               f"{aws}:logs:{there}:log-group:{LOG_GROUP}:*", "logs"),
         {**_allow("Metrics", ["PutMetricData"], "*", "cloudwatch"),
-         "Condition": {"StringEquals": {"cloudwatch:namespace": NAMESPACE}}},
+         "Condition": {"StringEquals": {"cloudwatch:namespace": LOG_GROUP}}},
     ]  # fmt: skip
     if target.image and (image := IMAGE.fullmatch(target.image)):
         repository = f"{aws}:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
@@ -69,7 +68,7 @@ def context(target: SageMakerTarget) -> dict[str, str]:
     prefix = target.storage.removeprefix("s3://").strip("/").partition("/")[2]
     key = target.kms_key or ""
     return {
-        "iam:PassedToService": SERVICE, "cloudwatch:namespace": NAMESPACE, "s3:prefix": f"{prefix}/runs/".lstrip("/"),
+        "iam:PassedToService": SERVICE, "cloudwatch:namespace": LOG_GROUP, "s3:prefix": f"{prefix}/runs/".lstrip("/"),
         **({"kms:RequestAlias": key[key.index("alias/") :]} if "alias/" in key else {}),
     }  # fmt: skip
 
@@ -105,10 +104,10 @@ def _key(key: str, kms: str) -> dict[str, Any]:
     return {**allow, "Condition": {"StringEquals": {"kms:RequestAlias": alias}}}
 
 
-def _store(target: SageMakerTarget, aws: str, *, can_delete: bool) -> Iterator[dict[str, Any]]:
+def _store(target: SageMakerTarget, aws: str) -> Iterator[dict[str, Any]]:
     bucket, _, prefix = target.storage.removeprefix("s3://").strip("/").partition("/")
     own = f"{aws}:s3:::{bucket}"
-    actions = ["GetObject", "PutObject", "AbortMultipartUpload", *(["DeleteObject"] if can_delete else [])]
+    actions = ["GetObject", "PutObject", "AbortMultipartUpload", "DeleteObject"]
     below = [f"{prefix}/*"] if prefix else ["*"]
     yield {**_allow("Bucket", ["ListBucket"], own, "s3"), "Condition": {"StringLike": {"s3:prefix": below}}}
     yield _allow("Objects", actions, f"{own}/{prefix}/*" if prefix else f"{own}/*", "s3")
