@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from typing import Callable  # noqa: UP035 - the worker runs on Python 3.9 too
@@ -35,10 +36,8 @@ class Capture(LogFile):
         self._echo = echo
         os.set_blocking(source, False)
         self.source = source
-        try:
+        with contextlib.suppress(OSError):  # the user's share of pipe memory is used up, or this is no pipe of Linux
             fcntl.fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
-        except OSError:
-            pass  # the user's share of pipe memory is used up, or this is no pipe of Linux
 
     def drain(self, now_ns: int) -> bool:
         """Take what the pipe holds. Gives False once the rank and its children have closed it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -25,10 +26,8 @@ def remove(path: str) -> None:
         if os.path.isdir(found):
             shutil.rmtree(found, ignore_errors=True)
         else:
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(found)
-            except OSError:
-                pass
 
 
 def _noted(path: str) -> list[str]:

@@ -12,6 +12,7 @@ The launcher's output goes into the node's own, `node-K.out`, and is quoted wher
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -52,10 +53,8 @@ class RankProxy:
     def release(self, exit_code: int) -> None:
         """Have it exit as its rank did."""
         self.is_released = True
-        try:
+        with contextlib.suppress(OSError):  # the launcher has killed it
             self.connection.sendall(json.dumps({"exit_code": exit_code}).encode() + b"\n")
-        except OSError:
-            pass  # the launcher has killed it
 
 
 class LaunchedNode(Node):

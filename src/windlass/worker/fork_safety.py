@@ -6,6 +6,7 @@ signal handlers, a GPU, variables that belong to one rank, packages that changed
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import os
 import resource
@@ -145,10 +146,8 @@ def children() -> set[str]:
 def _descriptors() -> dict[int, str]:
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):  # the listing's own
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            pass  # the listing's own
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -50,10 +51,8 @@ class Verdicts:
     def forget(self) -> None:
         """Remove them: one was wrong."""
         self.reasons.clear()
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(self._path)
-        except OSError:
-            pass
 
 
 class Trial:

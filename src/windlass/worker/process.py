@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -96,10 +97,8 @@ def send(pid: int, number: int) -> bool:
 
 def send_group(group: int, number: int) -> None:
     """Signal a process group that may be gone already."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def rename(argv: list[str]) -> None:

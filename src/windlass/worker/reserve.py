@@ -5,6 +5,7 @@ Writers that can wait ask `has_room` first: the space that `release` gives back 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -43,10 +44,8 @@ class Reserve:
         """As `has_room`, for those who write much: what is free, less than the margin, is left to all others."""
         if self.has_room() and time.monotonic() >= self._measure_at:
             self._measure_at = time.monotonic() + MEASURE_SECONDS
-            try:
+            with contextlib.suppress(OSError):
                 self._is_full = _free_bytes(self.path) < MARGIN_BYTES
-            except OSError:
-                pass
         return not self._is_full
 
     def met_full(self) -> None:
@@ -81,10 +80,8 @@ class Reserve:
             else:
                 os.rename(partial, self.path)
         except OSError as error:
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(partial)
-            except OSError:
-                pass
             return error.errno not in FULL_ERRORS  # a file system that cannot keep space back: as without a reserve
         return True
 

@@ -14,6 +14,7 @@ begins with the length that it must have; transformers' Trainer writes `trainer_
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import glob
@@ -81,7 +82,7 @@ def choose(request: ResumeSpec, since: float, sleep: Callable[[float], None] = t
         try:
             return _choose(request, since)
         except OSError as error:
-            if not _is_unreadable(error):
+            if error.errno not in UNREADABLE:
                 raise
         sleep(pause)
     return _choose(request, since)
@@ -181,7 +182,7 @@ def _require_readable(folder: str) -> None:
     try:
         os.listdir(folder)
     except OSError as error:
-        if _is_unreadable(error):
+        if error.errno in UNREADABLE:
             raise
 
 
@@ -189,14 +190,10 @@ def _exists(path: str) -> bool:
     try:
         os.stat(path)
     except OSError as error:
-        if _is_unreadable(error):
+        if error.errno in UNREADABLE:
             raise
         return False
     return True
-
-
-def _is_unreadable(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in UNREADABLE
 
 
 def problem_of(path: str) -> str:
@@ -208,15 +205,14 @@ def problem_of(path: str) -> str:
     except FileNotFoundError:
         return "it is not there"
     except TORN as error:
-        if _is_unreadable(error):
-            raise _with_path(error, path) from error
-        return str(error) or type(error).__name__
+        return _damage(error, path)
 
 
-def _with_path(error: BaseException, path: str) -> OSError:
-    """The same error with the path, which a failed read or seek does not have."""
-    assert isinstance(error, OSError)
-    return error if error.filename else OSError(error.errno, error.strerror, path)
+def _damage(error: BaseException, path: str) -> str:
+    """What an error of reading shows to be wrong with a file. Raises OSError for one that proves nothing."""
+    if isinstance(error, OSError) and error.errno in UNREADABLE:  # a failed read or seek does not have the path
+        raise error if error.filename else OSError(error.errno, error.strerror, path) from error
+    return str(error) or type(error).__name__
 
 
 def _chosen(request: ResumeSpec, path: str, refused: list[dict[str, Any]]) -> Choice:
@@ -289,9 +285,7 @@ def _problem_of_folder(path: str) -> str:
         try:
             problem = _problem_within(path, name)
         except TORN as error:
-            if _is_unreadable(error):
-                raise _with_path(error, os.path.join(path, name)) from error
-            problem = str(error) or type(error).__name__
+            problem = _damage(error, os.path.join(path, name))
         if problem:
             return f"{name}: {problem}"
     return ""
@@ -331,20 +325,16 @@ def _files(path: str) -> Iterator[str]:
 
 def _sizes(path: str) -> Iterator[int]:
     for name in _files(path):
-        try:
+        with contextlib.suppress(OSError):  # a link to nowhere
             yield os.path.getsize(name)
-        except OSError:
-            pass  # a link to nowhere
 
 
 def _written_at(path: str) -> float:
     """When it was finished: for a folder, when the newest of the files in it was written."""
     times = [0.0]
     for name in _files(path):
-        try:
+        with contextlib.suppress(OSError):
             times.append(os.path.getmtime(name))
-        except OSError:
-            pass
     return max(times)
 
 

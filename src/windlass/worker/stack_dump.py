@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -81,10 +82,8 @@ def ask_flight(base: str, words: bytes = b"") -> bool:
         asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False  # it has no process group, or is gone
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(base + ANSWER)  # an older one
-    except OSError:
-        pass
     try:
         os.write(asked, words)
     except OSError:
@@ -132,10 +131,8 @@ def flights_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
 
 def forget(rank: Rank) -> None:
     """Remove the FIFO of a rank that has ended, so that no process waits at it."""
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(rank.base + ASK)
-    except OSError:
-        pass
 
 
 def waited_in_vain(tail: str) -> bool:

@@ -14,6 +14,7 @@ loopback only.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
@@ -87,17 +88,15 @@ class StatusServer:
         """The variables for a rank; none where a proxy that its `env` names would be sent what is meant for us."""
         if _is_proxied(env):
             return {}
-        return {URL: f"http://{HOST}:{self._listener.getsockname()[1]}/ranks/{rank}", TOKEN: self._token_file}
+        return {URL: f"http://{HOST}:{self.port}/ranks/{rank}", TOKEN: self._token_file}
 
     def close(self) -> None:
         """Close all connections."""
         for client in [*self._clients]:
             self._drop(client)
         self._stop_listening()
-        try:
+        with contextlib.suppress(OSError):  # it opens nothing any more
             os.unlink(self._token_file)
-        except OSError:
-            pass  # it opens nothing any more
 
     # -- connections --------------------------------------------------------------------------------------------------
 

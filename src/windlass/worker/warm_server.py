@@ -19,6 +19,7 @@ not get a second one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -235,10 +236,8 @@ class WarmProcess:
         """Remove the files by which callers find this process."""
         if self._owns_socket():
             for kind in ("sock", "ready", "json"):
-                try:
+                with contextlib.suppress(OSError):
                     os.unlink(self._path(kind))
-                except OSError:
-                    pass
 
     def _path(self, kind: str) -> str:
         return f"{os.path.splitext(self.socket_path)[0]}.{kind}"

@@ -78,16 +78,12 @@ class Folder:
 
         The folder of all checkpoints must exist: where a disk is gone, its mount point must not be filled.
         """
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(self._within(checkpoint))
-        except FileExistsError:
-            pass
         marker = RUN_MARKER + run_id
         if run_id and is_plain_name(marker):
-            try:
+            with contextlib.suppress(OSError):  # needed only if the save is cut off: what it left is then never removed
                 os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
-            except OSError:
-                pass  # needed only if the save is cut off: the unfinished checkpoint is then never removed
 
     def run_of(self, checkpoint: str) -> str:
         """The run id that was given to `begin`; empty where none was."""
@@ -168,10 +164,8 @@ def replacing(path: str) -> Iterator[BinaryIO]:
 
 def unlink(path: str) -> None:
     """Remove a file if it is there. Raises OSError."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def _write(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:

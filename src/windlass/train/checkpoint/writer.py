@@ -13,6 +13,7 @@ When the rank dies its end of the socket closes: a part that is being written is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -152,10 +153,8 @@ class Writer:
     def _mark_failed(self, name: str, reason: str) -> None:
         """Inform rank 0 by a file that this rank's part will not come."""
         for file in files.names_of(self.rank):
-            try:
+            with contextlib.suppress(OSError):
                 self.folder.discard(name, file)
-            except OSError:
-                pass
         for text in (reason.encode(), b""):  # on a full disk there is still room for a name
             try:
                 self.folder.put(name, f"rank-{self.rank}.failed", [text])
@@ -223,10 +222,8 @@ class Writer:
         return listed
 
     def _give_up(self, order: dict[str, Any], reason: str) -> None:
-        try:
+        with contextlib.suppress(OSError):  # what is not removed has no manifest, and is never loaded
             self.folder.remove(order["name"], files.MANIFEST)
-        except OSError:
-            pass  # it is gone already, or cannot be removed: without a manifest it is never loaded
         self._finish(order, "failed", reason=reason)
 
     def _finish(self, order: dict[str, Any], action: str, **facts: Any) -> None:
@@ -237,10 +234,8 @@ class Writer:
             "blocked_at": order["blocked_at"], "blocked_seconds": order["blocked_seconds"],
         }  # fmt: skip
         line = checkpoint_line(fields) if self.for_windlass else checkpoint_text(fields).encode()
-        try:
+        with contextlib.suppress(OSError):
             os.write(1, line)
-        except OSError:
-            pass
         self._answer(did="commit", name=order["name"], ok=action == "saved")
 
 
