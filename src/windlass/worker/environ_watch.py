@@ -61,7 +61,7 @@ _QUOTED = re.compile(r"""['"]([A-Z][A-Z0-9_]{2,})['"]""")
 
 def lasting(env: Mapping[str, str]) -> dict[str, str]:
     """The variables that are the same for every rank of a run."""
-    return {name: value for name, value in env.items() if not _is_of_rank(name)}
+    return {name: value for name, value in env.items() if not (_is_per_rank(name) or name.startswith(OF_GROUPS))}
 
 
 class EnvironWatch:
@@ -226,10 +226,6 @@ def _watched_dict(watch: EnvironWatch) -> type:
 
 def _is_per_rank(name: str) -> bool:
     return name in PER_RANK or name.startswith(PER_RANK_PREFIXES)
-
-
-def _is_of_rank(name: str) -> bool:
-    return _is_per_rank(name) or name.startswith(OF_GROUPS)
 
 
 def _which(command: str, path: str | None) -> str | None:

@@ -59,12 +59,6 @@ class ForkReset:
 
     def __call__(self, argv: list[str]) -> None:
         """In a rank that was forked to be `argv`: interpreter, script, arguments."""
-        self._reset(argv)
-        # The script may bring a Windlass of its own; ours runs on without being found.
-        for name in [name for name in sys.modules if name.split(".")[0] == "windlass"]:
-            self._kept.append(sys.modules.pop(name))
-
-    def _reset(self, argv: list[str]) -> None:
         for number, handler in self._handlers.items():
             if handler is not None:
                 signal.signal(number, handler)
@@ -81,6 +75,9 @@ class ForkReset:
         _own_thread()
         _own_clock()
         _set_blas_threads()
+        # The script may bring a Windlass of its own; ours runs on without being found.
+        for name in [name for name in sys.modules if name.split(".")[0] == "windlass"]:
+            self._kept.append(sys.modules.pop(name))
 
 
 def _reopen(stream: Any, name: str, number: int, mode: str) -> None:

@@ -60,9 +60,9 @@ class HostFacts:
 
 def _oom_kills_of_group() -> int | None:
     """OOM kills in the control group of this process: version 2, and of version 1 its memory controller."""
-    for file, name in (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")):
+    for file in ("memory.events", "memory.oom_control"):
         for folder in _group_folders():
-            found = _field(os.path.join(folder, file), name)
+            found = _field(os.path.join(folder, file), "oom_kill")
             if found is not None:
                 return found
     return None

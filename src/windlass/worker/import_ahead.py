@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Iterator  # noqa: UP035 - the worker runs on P
 
 if TYPE_CHECKING:
     from windlass.worker.fork_reset import ForkReset
+    from windlass.worker.fork_safety import Imports
 
 SURE = frozenset({"numpy", "torch"})
 """Imported without a trial: no version of them has been found to be unsafe."""
@@ -32,7 +33,6 @@ def import_ahead(parts: list[Part]) -> tuple[ForkReset, str]:
     left out of every later garbage collection: one in a fork would touch, and so copy, each page of the imports.
     """
     from windlass.worker.fork_reset import ForkReset
-    from windlass.worker.fork_safety import Imports
 
     # What the forks need of us, while this folder can still be imported from.
     for name in ("main", "rank_start"):
@@ -42,14 +42,9 @@ def import_ahead(parts: list[Part]) -> tuple[ForkReset, str]:
     sys.argv = [""]
     # A module that keeps `__main__` must keep the one that will be the script's.
     rank.prepare_main(rank.NOWHERE)
-    initial = dict(os.environ)
-    held = initial.get("OPENBLAS_NUM_THREADS")
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else the import of NumPy starts a thread
+    held = os.environ.get("OPENBLAS_NUM_THREADS")
     try:
-        imports = Imports(initial)
-        with _no_collections():
-            broken = import_all(parts)
-        imports.close()
+        imports, broken = _watched(parts)
         sys.stdout.flush()
         sys.stderr.flush()  # or every fork would write what is left in it
         _flush_c_streams()
@@ -90,15 +85,21 @@ def import_all(parts: list[Part]) -> str:
 
 def attempt(parts: list[Part]) -> str:
     """In the child that tries them: import, and give why a fork would then be unsafe."""
+    imports, broken = _watched(parts)
+    return broken or imports.why_unsafe()
+
+
+def _watched(parts: list[Part]) -> tuple[Imports, str]:
+    """Import them; gives what that did to this process, and which one failed."""
     from windlass.worker.fork_safety import Imports
 
     initial = dict(os.environ)
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as in `import_ahead`
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else the import of NumPy starts a thread
     imports = Imports(initial)
     with _no_collections():
         broken = import_all(parts)
     imports.close()
-    return broken or imports.why_unsafe()
+    return imports, broken
 
 
 def is_sure(part: str) -> bool:

@@ -38,7 +38,8 @@ class LogFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._log = os.open(base + ".log", flags, 0o600)
         self._index = os.open(base + ".idx", flags, 0o600)
-        self._length = os.fstat(self._log).st_size
+        self.length = os.fstat(self._log).st_size
+        """Bytes that were kept, of all attempts of this file."""
         self._recogniser = Recogniser(pattern)
         self._tail = bytearray()
         self.progress: dict[str, object] = {}
@@ -72,11 +73,6 @@ class LogFile:
         """Where the rank's loss was no longer finite since this was last called, in order; see `Losses.changes`."""
         changes, self._recogniser.losses.changes = self._recogniser.losses.changes, []
         return changes
-
-    @property
-    def length(self) -> int:
-        """Bytes that were kept, of all attempts of this file."""
-        return self._length
 
     def last(self, num_bytes: int) -> bytes:
         """The last of what was kept, at most 64 KiB."""
@@ -116,7 +112,7 @@ class LogFile:
     def stamp(self, now_ns: int) -> None:
         """Say that all that was kept since the last stamp arrived at `now_ns` (unix time, ns)."""
         try:
-            written = os.write(self._index, _RECORD.pack(now_ns, self._length))
+            written = os.write(self._index, _RECORD.pack(now_ns, self.length))
             if written < _RECORD.size:  # the disk filled in the middle of it: a torn record would shift all that follow
                 os.ftruncate(self._index, os.fstat(self._index).st_size - written)
         except OSError:
@@ -140,7 +136,7 @@ class LogFile:
                     self._reserve.met_full()
                 self._drop(bytes(left))
                 return
-            self._length += written
+            self.length += written
             left = left[written:]
 
     def _drop(self, data: bytes) -> None:

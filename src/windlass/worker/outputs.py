@@ -24,7 +24,7 @@ if __name__ == "__main__":  # as `pod.py`
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import tarpipe
-from windlass.worker.output_size import Size
+from windlass.worker.boot import digest_of
 
 SILENCE_SECONDS = 60.0
 """How long the other side may take for one piece, or for its answer."""
@@ -39,7 +39,7 @@ class PushError(Exception):
 
 def digest(folder: str) -> dict[str, Any]:
     """`files`, `bytes` and `sha256` of a folder: equal for equal names, contents and links. Raises OSError."""
-    whole, size = hashlib.sha256(), Size()
+    whole, num_files, num_bytes = hashlib.sha256(), 0, 0
     for path in entries(folder):
         full = os.path.join(folder, path)
         if os.path.islink(full):
@@ -47,11 +47,11 @@ def digest(folder: str) -> dict[str, Any]:
                 continue  # no receiver makes it
             what = f"link {os.readlink(full)}"
         else:
-            what = file_digest(full)
-            size.bytes += os.path.getsize(full)
-        size.files += 1
+            what = digest_of(full)
+            num_bytes += os.path.getsize(full)
+        num_files += 1
         whole.update(f"{path}\0{what}\n".encode("utf-8", "surrogateescape"))
-    return {"files": size.files, "bytes": size.bytes, "sha256": whole.hexdigest()}
+    return {"files": num_files, "bytes": num_bytes, "sha256": whole.hexdigest()}
 
 
 def entries(folder: str) -> list[str]:
@@ -63,15 +63,6 @@ def entries(folder: str) -> list[str]:
             if os.path.islink(full) or os.path.isfile(full):
                 found.append(os.path.relpath(full, folder))
     return sorted(found)
-
-
-def file_digest(path: str) -> str:
-    """SHA-256 of a file. Raises OSError."""
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while data := file.read(MAX_PIECE_BYTES):
-            found.update(data)
-    return found.hexdigest()
 
 
 # -- the stream -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ PIECE_BYTES = 8 << 10
 """Container runtimes cut lines at 16 KiB, and the API puts a time into the middle of a line that was cut."""
 COUNT_BYTES = 64 << 10
 """How much is written between two of them: a thousandth of what is written, and 160 in a file of a usual log."""
-TOKEN_BYTES = 8
 FLOOD_BYTES = 4 << 20
 """What may come at once."""
 FLOOD_BYTES_A_SECOND = 1 << 20
